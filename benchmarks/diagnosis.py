@@ -22,8 +22,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-
-from verl_npu.tools.diagnosis.judgement import Conclusion, diagnose
+from verl_npu_workbench.diagnosis.judgement import Conclusion, diagnose
 
 MEGABYTE = 1_000_000
 _OOM = "RuntimeError: NPU out of memory. Tried to allocate 5.03 GiB (NPU 3; 60.96 GiB total capacity)"

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_npu.tools.comparison.standards import BASELINES
+from verl_npu_workbench.comparison.standards import BASELINES
 
 GIB = 1 << 30
 SPREAD = 0.5

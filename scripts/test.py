@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness import environment, machine, pins, start
@@ -18,7 +18,7 @@ _ALL = ("-q", "--durations=30", "-n", "2", "--dist", "loadgroup", "--no-loadscop
 _HELP = """usage: test.sh [ARGUMENT ...]
 
 Make an environment (minutes, once), and run ruff, mypy and all tests in it. Arguments go to pytest:
-test.sh tests/registry -k name"""
+test.sh tests/registry -k name. Paths are those of one distribution."""
 
 
 def install_sandbox() -> None:
@@ -61,11 +61,40 @@ def main() -> int:
     if building.returncode:
         print("test.sh: FAILED: the virtual device does not load", file=sys.stderr)
         return 1
-    if sys.argv[1:]:
-        return run(python, inherited, ("pytest", *sys.argv[1:]))
-    # Each package's tests by themselves: they must not need the other's.
-    packages = (environment.VIRTUAL_ASCEND, environment.PROJECT)
-    return max(run(python, inherited, ("pytest", *_ALL), folder=package) for package in packages)
+    try:
+        folders = folders_of(sys.argv[1:])
+    except ValueError as error:
+        print(f"test.sh: {error}", file=sys.stderr)
+        return 2
+    # The tests of each distribution by themselves: they must not need another's.
+    return max(run(python, inherited, ("pytest", *words), folder=folder) for folder, words in folders.items())
+
+
+def folders_of(words: Sequence[str]) -> dict[Path, list[str]]:
+    """Return the folders in which pytest is to run, with its arguments in each: one folder if paths are named.
+
+    Raises ValueError if the paths lie in several distributions, whose tests cannot share a process.
+    """
+    packages = (environment.VIRTUAL_ASCEND, environment.PROJECT, environment.WORKBENCH)
+    if not words:
+        return {package: [*_ALL] for package in packages}
+    paths = {word: Path(word.partition("::")[0]).resolve() for word in words}
+    named = {word: path for word, path in paths.items() if not word.startswith("-") and path.exists()}
+    owners = {_owner(path) for path in named.values()}
+    if len(owners) > 1:
+        raise ValueError(f"expected paths of one distribution, found {', '.join(named)}. Call it once for each")
+    if not owners:
+        return {package: [*words] for package in packages}
+    (owner,) = owners
+    return {
+        owner: [str(named[word]) + word[len(word.partition("::")[0]) :] if word in named else word for word in words]
+    }
+
+
+def _owner(path: Path) -> Path:
+    """Return the distribution whose folder a path lies in."""
+    inner = (environment.VIRTUAL_ASCEND, environment.WORKBENCH)
+    return next((package for package in inner if path.is_relative_to(package)), environment.PROJECT)
 
 
 def run(

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from .interpreter import SHOW, Interpreter
+from testing.interpreter import SHOW, Interpreter
 
 FEATURES = {"device", "host_copies", "attention", "fused_ops", "rollout", "weight_sync", "megatron", "fleet"}
 FEATURES |= {"fused_kernels", "micro_batches"}

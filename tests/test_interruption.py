@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from testing.interpreter import SHOW, Interpreter, python
 
 from verl_npu.damage import is_passing
 
-from .interpreter import SHOW, Interpreter, python
 from .test_ways_in import TORCH_NPU
 
 PROJECT = Path(__file__).resolve().parents[1]

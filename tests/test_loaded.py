@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-
-from .interpreter import python
+from testing.interpreter import python
 
 PROGRAM = """
 import importlib, json, sys
 for name in sys.argv[1:]:
     importlib.import_module(name)
-ours = {name: module for name, module in sys.modules.items() if name.startswith("verl_npu")}
+names = ("verl_npu", "verl_npu_entry")
+ours = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in names}
 files = (getattr(module, "__file__", None) for module in ours.values())
 print(json.dumps([sorted(ours), sum(len(open(file).readlines()) for file in files if file)]))
 """

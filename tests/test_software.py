@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from testing.interpreter import SHOW, Interpreter
 
 from verl_npu.ascend.software import problem
-
-from .interpreter import SHOW, Interpreter
 
 MISSING = "{}: cannot open shared object file: No such file or directory"
 TELL = "import os; print(os.environ.get('TORCH_DEVICE_BACKEND_AUTOLOAD'))"
@@ -73,7 +72,7 @@ def test_the_commands_say_it_and_fail_under_strict(
 ) -> None:
     pytest.importorskip("verl")
     broken(interpreter)
-    program = f"import sys; sys.argv = ['verl-npu', {command!r}]; from verl_npu.tools.cli import main; main()"
+    program = f"import sys; sys.argv = ['verl-npu', {command!r}]; from verl_npu.cli import main; main()"
     if command == "check":
         (interpreter.site / "verl/__init__.py").unlink()  # the installed one is judged
         (interpreter.site / "verl").rmdir()
@@ -87,7 +86,7 @@ def test_the_commands_say_it_and_fail_under_strict(
 def test_a_torch_npu_that_works_is_not_mentioned_by_check(interpreter: Interpreter) -> None:
     pytest.importorskip("verl")
     interpreter.package("torch_npu")
-    program = "import sys; sys.argv = ['verl-npu', 'check', '--json']; from verl_npu.tools.cli import main; main()"
+    program = "import sys; sys.argv = ['verl-npu', 'check', '--json']; from verl_npu.cli import main; main()"
     result = interpreter.run(program, VERL_NPU_STRICT="1")
     assert json.loads(result.out)["torch_npu"] is None
     assert result.code == 0

@@ -8,11 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from testing.interpreter import SHOW, Interpreter, Result
 
 from verl_npu.pins import PINS
 from verl_npu.version import __version__
-
-from .interpreter import SHOW, Interpreter, Result
 
 # The line that docs/activation.md gives for verl/__init__.py, and what Ascend's documents ask for at its end.
 HOOK = "import verl_npu\n"

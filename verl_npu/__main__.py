@@ -9,7 +9,7 @@ def run() -> None:
     # Where a signal is ignored, as by nohup, it stays so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
-    from .tools import cli
+    from . import cli
 
     cli.run()
 

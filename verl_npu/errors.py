@@ -65,6 +65,10 @@ class LockError(VerlNpuError):
     """A lock file cannot be read, or is of another version."""
 
 
+class CommandError(VerlNpuError):
+    """A command cannot be loaded, or the distribution that has it is not installed."""
+
+
 class SourceError(VerlNpuError):
     """A source tree, a wheel, a module or a manifest cannot be read."""
 

@@ -1,7 +1,7 @@
 """What is wrong with a job, with its environment, or with what it printed: one shape of a finding, one form of a rule.
 
 A rule says when it can be asked. What depends on the job's settings alone can be asked before the run from a script as
-well as in the job, so that what the job refuses, `verl-npu check --script` refuses too.
+well as in the job, so that what the job refuses, `verl-npu lint` refuses too.
 """
 
 from __future__ import annotations

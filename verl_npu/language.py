@@ -37,8 +37,12 @@ _LANGUAGES = {"en": ENGLISH, "zh": CHINESE, "zh_CN": CHINESE, "zh_SG": CHINESE, 
 _LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")
 """The variables of the locale; the first that is set decides."""
 
+_catalogues = [(DOMAIN, FOLDER)]
+"""Where the catalogues of each distribution are: the name of their files, and their folder."""
 _spoken: Catalogue | None = None
 """None is English."""
+_language = ENGLISH
+"""What `speaking` speaks."""
 
 
 class Message(str):
@@ -166,12 +170,29 @@ def chosen(asked: str, environ: Mapping[str, str]) -> str:
     return _LANGUAGES.get(name.partition(".")[0].partition("@")[0].replace("-", "_"), ENGLISH)
 
 
-def speaking(language: str) -> AbstractContextManager[None]:
-    """Speak a language meanwhile, one of those that `chosen` returns."""
+def add_catalogue(domain: str, folder: str) -> None:
+    """Have texts looked up in the catalogues of another distribution, too: at once, if a language is being spoken."""
+    global _spoken
+    if (domain, folder) in _catalogues:
+        return
+    _catalogues.append((domain, folder))
+    if _language != ENGLISH and _spoken is not None:
+        _spoken = _catalogue(_language)
+
+
+def _catalogue(language: str) -> Catalogue:
     # Imported here: this module is part of every process that imports torch, and those speak English.
     import gettext as standard
 
-    return speaking_by(None if language == ENGLISH else standard.translation(DOMAIN, FOLDER, [language]))
+    first, *others = (standard.translation(domain, folder, [language]) for domain, folder in _catalogues)
+    for other in others:
+        first.add_fallback(other)
+    return first
+
+
+def speaking(language: str) -> AbstractContextManager[None]:
+    """Speak a language meanwhile, one of those that `chosen` returns."""
+    return speaking_by(None if language == ENGLISH else _catalogue(language), language)
 
 
 def speaking_to_the_user(asked: str) -> AbstractContextManager[None]:
@@ -186,17 +207,17 @@ def speaking_to_the_user(asked: str) -> AbstractContextManager[None]:
     return speaking(language)
 
 
-def speaking_by(catalogue: Catalogue | None) -> AbstractContextManager[None]:
+def speaking_by(catalogue: Catalogue | None, language: str = ENGLISH) -> AbstractContextManager[None]:
     """Speak the language of a catalogue meanwhile; without one, English."""
     from contextlib import contextmanager
 
     @contextmanager
     def spoken() -> Iterator[None]:
-        global _spoken
-        before, _spoken = _spoken, catalogue
+        global _spoken, _language
+        before, (_spoken, _language) = (_spoken, _language), (catalogue, language)
         try:
             yield
         finally:
-            _spoken = before
+            _spoken, _language = before
 
     return spoken()

@@ -142,7 +142,7 @@ class Environment:
     """What somebody has named, or published, as an environment for a pin."""
 
     id: str
-    """How `verl-npu env --for` calls it."""
+    """How `verl-npu setup --for` calls it."""
     source: str
     """Who says so."""
     cells: Mapping[Component, Cell]

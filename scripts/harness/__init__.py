@@ -6,4 +6,5 @@ import sys
 from pathlib import Path
 
 # The Python that makes the environment has no verl-npu, of which `start` uses what needs no other package.
-sys.path.append(str(Path(__file__).resolve().parents[2]))
+_PROJECT = Path(__file__).resolve().parents[2]
+sys.path += [str(_PROJECT), str(_PROJECT / "packages" / "verl-npu-workbench")]

@@ -15,12 +15,13 @@ from pathlib import Path
 
 from harness.errors import RunFailed
 from harness.pins import SCRIPTS, SMALL, Checkout, Engine, Pin, engine_source
+from verl_npu import progress
 from verl_npu.language import gettext as _
 from verl_npu.language import translate
-from verl_npu.tools import progress
 
 PROJECT = SCRIPTS.parent
 VIRTUAL_ASCEND = PROJECT / "packages" / "virtual-ascend"
+WORKBENCH = PROJECT / "packages" / "verl-npu-workbench"
 STAMP = "verl-npu-stamp"
 _LATER = "later_outputs.py"
 _FROM_LATER = """
@@ -42,7 +43,7 @@ class Recipe:
     virtual: bool
     purpose: str = "quickstart"
     extras: str = "report"
-    """Extras of the project beside `virtual`, separated by commas."""
+    """Extras of the workbench, separated by commas; `dev` is what the tests of all distributions need."""
     packages: tuple[str, ...] = ()
     """Installed last, without what they ask for themselves."""
     rollout: str = SMALL
@@ -100,6 +101,7 @@ class Recipe:
             self.engine.commit if self.engine is not None and self.rollout != SMALL else "",
             self.requirements(),
             (PROJECT / "pyproject.toml").read_text(),
+            (WORKBENCH / "pyproject.toml").read_text(),
             (VIRTUAL_ASCEND / "pyproject.toml").read_text(),
             *self.packages,
             "checkout" if self.checkout else f"verl=={self.pin.version}",
@@ -153,10 +155,10 @@ def make(recipe: Recipe) -> Path:
     venv.create(recipe.folder, with_pip=True, system_site_packages=not recipe.virtual, symlinks=True)
     if recipe.virtual:
         _pip(recipe, f"torch=={recipe.torch}")
-    extras = f"virtual,{recipe.extras}" if recipe.virtual else recipe.extras
+    own, workbench = ("[dev]", "") if recipe.extras == "dev" else ("", f"[{recipe.extras}]")
     # Editable, so that a second start runs the project as it is now.
     ours = ["--editable", str(VIRTUAL_ASCEND)] if recipe.virtual else []
-    _pip(recipe, *ours, "--editable", f"{PROJECT}[{extras}]")
+    _pip(recipe, *ours, "--editable", f"{WORKBENCH}{workbench}", "--editable", f"{PROJECT}{own}")
     listed = recipe.folder / "requirements.txt"
     listed.write_text(recipe.requirements())
     _pip(recipe, "--requirement", str(listed))

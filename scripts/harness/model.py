@@ -19,8 +19,7 @@ def generate(folder: Path, seed: int, key_value_heads: int = 1, experts: int = 0
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen3MoeConfig
-
-    from verl_npu.tools.rehearse import small_model
+    from verl_npu_workbench.rehearse import small_model
 
     tokens = small_model.tokenizer(folder)
     config = (Qwen3MoeConfig if experts else Qwen2Config)(

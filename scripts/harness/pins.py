@@ -41,7 +41,7 @@ class Engine:
     mode: str = "async"
     """The `rollout.mode` in which verl of that time serves with it."""
     graphs: bool = False
-    """Whether it captures graphs on virtual NPUs: one of verl_npu/simulation/graphs.py's."""
+    """Whether it captures graphs on virtual NPUs: one of simulation/graphs.py's."""
 
     @property
     def vllm(self) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_npu_workbench.processes import Interrupted, Interruptions, ProcessTree
+
 from harness.errors import Stopped
-from verl_npu.tools.processes import Interrupted, Interruptions, ProcessTree
 
 _GRACE = 5.0
 """Seconds between asking and killing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verl_npu.tools.rehearse import reward
+from verl_npu_workbench.rehearse import reward
 
 
 def grade(

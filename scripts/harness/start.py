@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from verl_npu_workbench import translations  # noqa: F401  # it is imported for what it does
+from verl_npu_workbench.processes import Signalled, ended_whole
+
 from harness import environment, jobs, machine, pins
 from harness.errors import BadInput, RunFailed, Stopped
 from harness.pins import SCRIPTS
@@ -15,7 +18,6 @@ from harness.request import Request, parse
 from verl_npu.environment import LANGUAGE
 from verl_npu.language import gettext as _
 from verl_npu.language import speaking_to_the_user, translate
-from verl_npu.tools.processes import Signalled, ended_whole
 
 INSIDE = "VERL_NPU_HARNESS_INSIDE"
 BAD_INPUT, FAILED = 2, 1

@@ -10,11 +10,11 @@ from rich.table import Table
 
 from harness import manifests, pins
 from harness.training import Outcome
+from verl_npu.cli.status import shares
 from verl_npu.language import gettext as _
 from verl_npu.language import translate
 from verl_npu.manifest import Manifest
 from verl_npu.reporting import clean
-from verl_npu.tools.cli.status import shares
 
 __all__ = ["picture", "plot", "print_features", "print_outcome", "shape"]
 

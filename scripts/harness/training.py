@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_npu_workbench.logs.training import Steps
+
 from harness import dataset, jobs, manifests, model, pins, process, reward
 from harness.errors import BadInput, RunFailed
 from harness.machine import Machine
 from harness.request import Request
 from verl_npu.language import gettext as _
 from verl_npu.manifest import Manifest
-from verl_npu.tools.logs.training import Steps
 
 _FOR_THE_ENGINE = {
     # Weights are handed over again and again, which a layout of the NPU's own does not survive.

@@ -1,4 +1,5 @@
-"""Makes the catalogues of what the commands print for a person: verl_npu/locale/*/LC_MESSAGES/verl_npu.po and .mo.
+"""Makes the catalogues of what the commands print for a person, one for each distribution that prints: the files
+locale/*/LC_MESSAGES/verl_npu.po and .mo below verl_npu, and those named verl_npu_workbench below the workbench.
 
 python scripts/maintain/catalogue.py            collect all texts, keep their translations, compile
 python scripts/maintain/catalogue.py --check    status 1 if a catalogue is not up to date
@@ -12,7 +13,9 @@ import io
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import product
 from pathlib import Path
 
 import click
@@ -20,20 +23,21 @@ from babel.messages.catalog import Catalog, Message
 from babel.messages.extract import extract_from_file
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
+from verl_npu_workbench import translations
+from verl_npu_workbench.diagnosis.rules import CAUSES, KNOWN
 
-from verl_npu.language import CHINESE, DOMAIN, FOLDER
-from verl_npu.tools.cli import main as command
-from verl_npu.tools.cli import wording
-from verl_npu.tools.diagnosis.rules import CAUSES, KNOWN
+from verl_npu import language as plugin
+from verl_npu.cli import COMMANDS, wording
+from verl_npu.cli import main as command
+from verl_npu.language import CHINESE
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import options
 
-__all__ = ["LANGUAGES", "PACKAGE", "collected", "compiled", "made", "po", "texts", "untranslated"]
+__all__ = ["CATALOGUES", "LANGUAGES", "Catalogues", "collected", "compiled", "made", "po", "texts", "untranslated"]
 
-PACKAGE = Path(FOLDER).parent
-PROJECT = PACKAGE.parent
+PROJECT = Path(__file__).resolve().parents[2]
 LANGUAGES = (CHINESE,)
 _KEYWORDS: dict[str, tuple[int, ...] | None] = {"_": None, "ngettext": (1, 2)}
 _WHEN = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -43,49 +47,80 @@ SCRIPTS = PROJECT / "scripts"
 CAUSES_FILE = KNOWN.with_name("causes.json")
 
 
-def po(language: str) -> Path:
+@dataclass(frozen=True, slots=True)
+class Catalogues:
+    """The catalogues of one distribution."""
+
+    domain: str
+    folder: Path
+    """Where they are: one folder for each language."""
+
+    @property
+    def package(self) -> Path:
+        return self.folder.parent
+
+
+PLUGIN = Catalogues(plugin.DOMAIN, Path(plugin.FOLDER))
+WORKBENCH = Catalogues(translations.DOMAIN, translations.LOCALE)
+CATALOGUES = (PLUGIN, WORKBENCH)
+
+
+def po(catalogues: Catalogues, language: str) -> Path:
     """The file that is edited."""
-    return Path(FOLDER, language, "LC_MESSAGES", f"{DOMAIN}.po")
+    return catalogues.folder / language / "LC_MESSAGES" / f"{catalogues.domain}.po"
 
 
-def texts() -> Iterator[tuple[str | tuple[str, str], str]]:
+def texts(catalogues: Catalogues) -> Iterator[tuple[str | tuple[str, str], str]]:
     """Yield each text for people, or its forms for one and for many, and the file that has it."""
-    for path in sorted((*PACKAGE.rglob("*.py"), *SCRIPTS.glob("*.py"), *SCRIPTS.glob("harness/**/*.py"))):
+    files = sorted(catalogues.package.rglob("*.py"))
+    if catalogues is WORKBENCH:
+        files += sorted((*SCRIPTS.glob("*.py"), *SCRIPTS.glob("harness/**/*.py")))
+    for path in files:
         for _line, words, _comments, _context in extract_from_file("python", path, keywords=_KEYWORDS):
             yield words, str(path.relative_to(PROJECT))
+    if catalogues is WORKBENCH:
+        yield from _of_rules()
+    for one, where in _commands(command):
+        is_plugins = one is command or one.name in COMMANDS
+        if is_plugins is (catalogues is PLUGIN):
+            yield from _helps(one, where)
+
+
+def _of_rules() -> Iterator[tuple[str, str]]:
     for path in sorted(KNOWN.glob("*.json")):
         for row in json.loads(path.read_text("utf-8"))["rules"]:
             yield from (
                 (row[key], str(path.relative_to(PROJECT))) for key in ("means", "fix", "versions") if key in row
             )
     yield from ((means, str(CAUSES_FILE.relative_to(PROJECT))) for means in CAUSES.values())
-    yield from _helps(command)
 
 
-def _helps(one: click.Command) -> Iterator[tuple[str, str]]:
-    where = f"verl-npu {one.name} --help" if one is not command else "verl-npu --help"
+def _commands(group: click.Group) -> Iterator[tuple[click.Command, str]]:
+    yield group, "verl-npu --help"
+    # They are imported when they are asked for.
+    context = click.Context(group)
+    for one in filter(None, (group.get_command(context, name) for name in group.list_commands(context))):
+        yield one, f"verl-npu {one.name} --help"
+
+
+def _helps(one: click.Command, where: str) -> Iterator[tuple[str, str]]:
     options = (each.help for each in one.params if isinstance(each, click.Option))
     for help in (one.help, one.epilog, *options):
         for text in wording.texts(help or ""):
             yield text, where
-    if isinstance(one, click.Group):
-        # They are imported when they are asked for.
-        group = click.Context(one)
-        for each in filter(None, (one.get_command(group, name) for name in one.list_commands(group))):
-            yield from _helps(each)
 
 
-def collected() -> Catalog:
+def collected(catalogues: Catalogues) -> Catalog:
     """Return a catalogue of all texts, without translations."""
     found = Catalog()
-    for words, where in texts():
+    for words, where in texts(catalogues):
         found.add(words, locations=[(where, 0)])
     return found
 
 
-def made(language: str) -> Catalog:
+def made(catalogues: Catalogues, language: str) -> Catalog:
     """Return the catalogue of a language: all texts, with the translations that there are."""
-    path = po(language)
+    path = po(catalogues, language)
     before = read_po(io.StringIO(path.read_text("utf-8")), locale=language) if path.is_file() else Catalog(language)
     after = Catalog(
         language,
@@ -101,7 +136,7 @@ def made(language: str) -> Catalog:
         revision_date=_WHEN,
         fuzzy=False,
     )
-    for message in collected():
+    for message in collected(catalogues):
         if message.id:
             _add(after, message, before.get(message.id))
     return after
@@ -140,9 +175,9 @@ def compiled(catalogue: Catalog) -> bytes:
 
 def _rewrite(check: bool) -> int:
     old = 0
-    for language in LANGUAGES:
-        catalogue = made(language)
-        path = po(language)
+    for catalogues, language in product(CATALOGUES, LANGUAGES):
+        catalogue = made(catalogues, language)
+        path = po(catalogues, language)
         for file, content in ((path, written(catalogue)), (path.with_suffix(".mo"), compiled(catalogue))):
             if file.is_file() and file.read_bytes() == content:
                 continue

@@ -1,4 +1,4 @@
-"""Writes verl_npu/tools/diagnosis/classes.json: the names of classes by which the diagnosis tells whose an error is.
+"""Writes the workbench's diagnosis/classes.json: the names of classes by which the diagnosis tells whose an error is.
 
 python scripts/maintain/class_names.py OWNER=FOLDER …
 
@@ -16,9 +16,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import verl_npu_workbench
+
 __all__ = ["classes", "owned"]
 
-FILE = Path(__file__).resolve().parents[2] / "verl_npu" / "tools" / "diagnosis" / "classes.json"
+FILE = Path(verl_npu_workbench.__file__).with_name("diagnosis") / "classes.json"
 OWNERS = ("engine", "verl", "training", "swift", "torch_npu")
 _ENGINE = "vllm"
 _NO_WORD = re.compile(r"(?=.{8})(?!_).*[a-z][A-Z]|(?=.{8})[A-Z]{2,}[a-z]")

@@ -1,4 +1,4 @@
-"""Rehearses upstream's own launch scripts for NPUs, revision by revision, and writes the tables of
+"""Rehearses upstream's own launch scripts for NPUs, revision by revision, and writes the tables of the workbench's
 docs/records-rehearsals.md.
 
     corpus.py --trees DIR --environments DIR --results FILE [--only TEXT] [--again failed] [--once] [--check]
@@ -35,7 +35,8 @@ from verl_npu.pins import PINS
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
 LIST = HERE / "corpus.txt"
-PAGES = (PROJECT / "docs" / "records-rehearsals.md", PROJECT / "docs" / "records-rehearsals.zh-CN.md")
+DOCS = PROJECT / "packages" / "verl-npu-workbench" / "docs"
+PAGES = (DOCS / "records-rehearsals.md", DOCS / "records-rehearsals.zh-CN.md")
 BEGIN, END = "<!-- corpus: made by scripts/maintain/corpus.py --page -->", "<!-- end of corpus -->"
 MAIN = list(PINS)[-1]
 FOLDERS = (".", "recipe", "verl/experimental")
@@ -79,10 +80,10 @@ def script_of(case: Case, trees: Path) -> tuple[Path, Path]:
 
 
 def judge(case: Case, trees: Path, environments: Path) -> dict[str, object]:
-    """Have `check --script` judge one case, in the revision's environment."""
+    """Have `lint` judge one case, in the revision's environment."""
     script, tree = script_of(case, trees)
     python = environments / case.revision / "bin" / "python"
-    command = [str(python), "-m", "verl_npu", "check", "--json", "--source", str(tree), "--script", str(script)]
+    command = [str(python), "-m", "verl_npu", "lint", "--json", "--source", str(tree), str(script)]
     variables = os.environ | case.variables | {"PYTHONPATH": str(PROJECT)}
     done = subprocess.run(
         [*command, "--", *case.arguments], env=variables, capture_output=True, text=True, check=False
@@ -164,9 +165,9 @@ def _cell(text: str) -> str:
 
 
 def checks(results: dict[str, dict[str, object]]) -> str:
-    """Return what `check --script` says of the list: counts, and each refusal."""
+    """Return what `lint` says of the list: counts, and each refusal."""
     verdicts = Counter(str(result["verdict"]) for result in results.values())
-    head = "`check --script` of each script at each revision: " + ", ".join(
+    head = "`lint` of each script at each revision: " + ", ".join(
         f"{count} {verdict}" for verdict, count in verdicts.most_common()
     )
     rows = ["| script | revision | verdict | why |", "|---|---|---|---|"]
@@ -208,7 +209,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cases whose name has this text")
     parser.add_argument("--page", action="store_true", help="only write what FILE has into the documents")
     parser.add_argument("--judged", type=Path, help="with --page: what --check wrote, for the documents as well")
-    parser.add_argument("--check", action="store_true", help="judge the scripts with check --script, and run none")
+    parser.add_argument("--check", action="store_true", help="judge the scripts with lint, and run none")
     parser.add_argument("--once", action="store_true", help="one revision of each line of the list is enough")
     parser.add_argument("--again", default="", help="cases with this verdict are run again")
     parser.add_argument("--at-once", type=int, default=2, help="how many run beside each other")

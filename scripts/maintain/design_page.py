@@ -31,7 +31,8 @@ _SHOWN = {
     "en": "Boxes from top to bottom, each with the modules of a layer: a box imports those below it",
     "zh": "从上到下的方框，每个是一层的模块：一个方框导入它下面的方框",
 }
-_PLUGIN, _TOOLS = "storeys", "tools"
+_PLUGIN, _WORKBENCH = "plugin", "workbench"
+_FOLDERS = {"virtual_ascend": "packages/virtual-ascend", "verl_npu_workbench": "packages/verl-npu-workbench"}
 
 
 def render(text: str, language: str) -> str:
@@ -40,8 +41,8 @@ def render(text: str, language: str) -> str:
     rows = [
         _HEADINGS[language],
         "|---|---|",
-        *(_row(f"verl_npu.tools.{name}") for layer in tools for name in layer),
-        *(_row(f"verl_npu.{name}") for layer in storeys for name in layer if name != _TOOLS),
+        *(_row(f"verl_npu_workbench.{name}") for layer in tools for name in layer),
+        *(_row(f"verl_npu.{name}") for layer in storeys for name in layer if name != "__main__"),
         _row("virtual_ascend"),
     ]
     image = f"![{_SHOWN[language]}](pictures/{PICTURE.name})"
@@ -52,8 +53,8 @@ def _contracts() -> tuple[list[list[str]], list[list[str]], list[str]]:
     """The layers of the plugin and of its tools, the highest first, and what alone imports virtual_ascend."""
     with (PROJECT / "pyproject.toml").open("rb") as file:
         contracts = {each["id"]: each for each in tomllib.load(file)["tool"]["importlinter"]["contracts"]}
-    storeys = [_names(layer) for layer in contracts[_PLUGIN]["layers"] if layer != "__main__"]
-    tools = [_names(layer) for layer in contracts[_TOOLS]["layers"]]
+    storeys = [_names(layer) for layer in contracts[_PLUGIN]["layers"]]
+    tools = [_names(layer) for layer in contracts[_WORKBENCH]["layers"]]
     importers = contracts["simulated"]["allowed_importers"]
     return storeys, tools, [name for name in importers if not name.startswith("virtual_ascend")]
 
@@ -65,7 +66,7 @@ def _names(layer: str) -> list[str]:
 def picture() -> str:
     """A box for each layer, as SVG: it may import the box that its arrow leads to, and all that follow."""
     storeys, tools, importers = _contracts()
-    boxes = [*((layer, _TOOL) for layer in tools), *((layer, _PLAIN) for layer in storeys if layer != [_TOOLS])]
+    boxes = [*((layer, _TOOL) for layer in tools), *((layer, _PLAIN) for layer in storeys)]
     drawn: list[str] = []
     top = _GAP
     for names, colour in boxes:
@@ -98,8 +99,7 @@ def _box(names: list[str], colour: str, top: int) -> list[str]:
 
 
 def _row(module: str) -> str:
-    base = PROJECT / "packages/virtual-ascend" if module.startswith("virtual_ascend") else PROJECT
-    path = base.joinpath(*module.split("."))
+    path = (PROJECT / _FOLDERS.get(module.partition(".")[0], ".")).joinpath(*module.split("."))
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
     first = " ".join(docstring.partition("\n\n")[0].split())

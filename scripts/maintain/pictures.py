@@ -5,8 +5,8 @@ python scripts/maintain/pictures.py --verl PATH plan.png        some of them
 python scripts/maintain/pictures.py --verl PATH --work FOLDER   keeps what the commands wrote there, and starts none of
                                                                 them again whose output lies there already
 
-PATH is a checkout of verl v0.6.1, which also has to be installed here, with `verl-npu[report]`. SIMULATED: what trains
-does so on virtual NPUs.
+PATH is a checkout of verl v0.6.1, which also has to be installed here, with `verl-npu-workbench[report]`. SIMULATED:
+what trains does so on virtual NPUs.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python scripts/maintain/pins.py            write what is made
     python scripts/maintain/pins.py --check    status 1 if something is not up to date
 
-Made are verl_npu/pins.json, which the package and the scripts read, the tables of versions in docs/doctor.md, those of
-pins in the READMEs, the jobs of .github/workflows/smoke.yml and the checkouts of nightly.yml.
+Made are verl_npu/pins.json, which the package and the scripts read, the tables of versions in the workbench's
+docs/doctor.md, those of pins in the READMEs, the jobs of .github/workflows/smoke.yml and the checkouts of nightly.yml.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ __all__ = ["BadPin", "as_json", "made", "read", "render"]
 PROJECT = Path(__file__).resolve().parents[2]
 JSON = PROJECT / "verl_npu" / "pins.json"
 WORKFLOWS = PROJECT / ".github" / "workflows"
-DOCTOR = {"en": PROJECT / "docs/doctor.md", "zh": PROJECT / "docs/doctor.zh-CN.md"}
+WORKBENCH = PROJECT / "packages" / "verl-npu-workbench" / "docs"
+DOCTOR = {"en": WORKBENCH / "doctor.md", "zh": WORKBENCH / "doctor.zh-CN.md"}
 READMES = {"en": PROJECT / "README.md", "zh": PROJECT / "README.zh-CN.md"}
 BEGIN = "<!-- {table}: made by scripts/maintain/pins.py -->"
 END = "<!-- end of {table} -->"

@@ -3,8 +3,8 @@
     [VERL_NPU_UPSTREAMS=FOLDER] python scripts/maintain/relock.py [--upstream NAME] [--pin NAME]
 
 Wheels are downloaded from PyPI. A pin that is in no registry, or that has recipes beside its package, is read from its
-checkout in FOLDER, which is named as tests/conftest.py says. If there is no such checkout, its lock stays as it is, a
-line says so, and the status is 1.
+checkout in FOLDER, which is named as scripts/testing/fixtures.py says. If there is no such checkout, its lock stays as
+it is, a line says so, and the status is 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes the table of rules of docs/diagnosis.md and its Chinese twin from verl_npu/tools/diagnosis/known.
+"""Writes the table of rules of the workbench's docs/diagnosis.md and its Chinese twin from its diagnosis/known.
 
 python scripts/maintain/rules_page.py            rewrite the tables
 python scripts/maintain/rules_page.py --check    status 1 if a table is not up to date
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from verl_npu.tools.diagnosis.rules import RULES, LogRule, Precision
+from verl_npu_workbench.diagnosis.rules import RULES, LogRule, Precision
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -19,7 +19,7 @@ from maintain.section import options, replaced, rewrite
 
 __all__ = ["BEGIN", "END", "PAGES", "render"]
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "packages" / "verl-npu-workbench" / "docs"
 PAGES = {"en": DOCS / "diagnosis.md", "zh": DOCS / "diagnosis.zh-CN.md"}
 BEGIN, END = "<!-- rules: made by scripts/maintain/rules_page.py -->", "<!-- end of rules -->"
 _HEADINGS = {

@@ -1,56 +1,87 @@
-"""What mkdocs has to know of our pages: they are written for a repository, where a page names its twin in the other
-language and files outside of docs/. mkdocs calls these functions by their names."""
+"""Hooks of mkdocs, which calls these functions by their names.
+
+The pages lie in three folders and are written for a repository: they link to their twins in the other language, and to
+files that the site does not have.
+"""
 
 from __future__ import annotations
 
-import posixpath
+import atexit
+import os
 import re
-from collections.abc import Mapping
+import shutil
+import tempfile
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
+from typing import Any  # A page of mkdocs, which is no package of the project.
 
-__all__ = ["on_page_markdown", "on_post_build"]
+__all__ = ["FOLDERS", "on_config", "on_page_markdown", "on_post_build"]
 
 PROJECT = Path(__file__).resolve().parents[2]
+FOLDERS = (
+    PROJECT / "docs",
+    PROJECT / "packages" / "verl-npu-workbench" / "docs",
+    PROJECT / "packages" / "virtual-ascend" / "docs",
+)
+"""The folders of pages. The site puts all of them into one."""
+_PICTURES = PROJECT / "docs" / "pictures"
+_READMES = (PROJECT / "README.md", PROJECT / "README.zh-CN.md")
 _TWIN = re.compile(r" ?\[(?:中文|English)\]\((?!http)[^)]+\)")
-_HOME = re.compile(r"\]\(\.\./(README(?:\.zh-CN)?\.md)")
-_OUTSIDE = re.compile(r"\[([^\]]*)\]\((\.\./[^)\s]+)\)")
-_CHINESE = re.compile(r"\]\(([\w./-]+)\.zh-CN\.md(#[^)\s]*)?\)")
-_PAGE = re.compile(r"\]\(([\w-]+)\.md\)")
+_LINK = re.compile(r"\[([^\]]*)\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 _BROKEN_LINE = re.compile(r"(?<=[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef])\n *(?=[\u4e00-\u9fff\uff08])")
 """A line break between two Chinese characters, which a browser would show as a blank."""
 _INCLUDED = re.compile(r"<!-- on the site: \.\./(README[\w.-]*\.md) -->")
 _BEGIN, _END = "<!-- the site's home has this too -->", "<!-- and no more -->"
-_IN_DOCS = re.compile(r"\]\(docs/")
-_BESIDE_DOCS = re.compile(r"\]\((?!https?:|#|\.\./)(?=[\w./-]*/|[A-Z]+\.md)")
 
 
-def on_page_markdown(markdown: str, config: Mapping[str, object], **_others: object) -> str:
-    """Return a page for the site: the home has the README's sections; links out of docs/ lead to the repository, or
-    are plain words where its address is not known; the switch of languages is the site's.
+def on_config(config: MutableMapping[str, Any], **_others: object) -> None:
+    """Have mkdocs read the pages of all folders from one."""
+    staged = Path(tempfile.mkdtemp(prefix="verl-npu-site-"))
+    atexit.register(shutil.rmtree, staged, ignore_errors=True)
+    for folder in FOLDERS:
+        shutil.copytree(folder, staged, dirs_exist_ok=True)
+    config["docs_dir"] = str(staged)
+
+
+def on_page_markdown(markdown: str, config: Mapping[str, Any], page: Any = None, **_others: object) -> str:
+    """Return a page for the site, without the link to its twin, and the home with sections of the README.
+
+    Links lead to the site's pages or to the repository; they are plain words if its address is not known.
     """
-    text = _INCLUDED.sub(lambda found: _sections(PROJECT / found[1]), _TWIN.sub("", markdown))
-    text = _outside(_HOME.sub(r"](\1", text), config)
-    return _CHINESE.sub(lambda found: f"]({found[1]}.md{found[2] or ''})", _BROKEN_LINE.sub("", text))
+    folder = _folder(Path(page.file.abs_src_path).name) if page is not None else FOLDERS[0]
+    text = _linked(_TWIN.sub("", markdown), folder, config)
+    text = _INCLUDED.sub(lambda found: _sections(PROJECT / found[1], config), text)
+    return _BROKEN_LINE.sub("", text)
 
 
-def on_post_build(config: Mapping[str, object], **_others: object) -> None:
+def on_post_build(config: Mapping[str, Any], **_others: object) -> None:
     """Lead the index for programs to the site's own pages."""
-    index = Path(str(config["site_dir"])) / "llms.txt"
-    text = index.read_text().replace("](../README.md)", "](./)")
-    index.write_text(_PAGE.sub(r"](\1/)", _outside(text, config)))
+    index = Path(config["site_dir"]) / "llms.txt"
+    text = _linked(index.read_text(), FOLDERS[0], config).replace("](README.md)", "](./)")
+    index.write_text(re.sub(r"\]\(([\w-]+)\.md\)", r"](\1/)", text))
 
 
-def _sections(readme: Path) -> str:
-    """What the home has of a README, with its links as a page of docs/ would write them."""
-    kept = readme.read_text().partition(_BEGIN)[2].partition(_END)[0]
-    return _IN_DOCS.sub("](", _BESIDE_DOCS.sub(r"](../", kept).replace("](../docs/", "](docs/")).strip()
+def _folder(page: str) -> Path:
+    return next(folder for folder in FOLDERS if (folder / page).is_file())
 
 
-def _outside(text: str, config: Mapping[str, object]) -> str:
+def _sections(readme: Path, config: Mapping[str, Any]) -> str:
+    """Return what the home includes of a README."""
+    return _linked(readme.read_text().partition(_BEGIN)[2].partition(_END)[0], readme.parent, config).strip()
+
+
+def _linked(text: str, folder: Path, config: Mapping[str, Any]) -> str:
+    """Return the text of a file in a folder with its links as the site needs them."""
     repository = str(config["repo_url"] or "").rstrip("/")
 
     def lead(found: re.Match[str]) -> str:
-        path = posixpath.normpath(found[2]).removeprefix("../")
-        return f"[{found[1]}]({repository}/blob/main/{path})" if repository else found[1]
+        words, path, fragment = found[1], found[2], found[3] or ""
+        target = Path(os.path.normpath(folder / path))
+        if target.parent == _PICTURES:
+            return f"[{words}](pictures/{target.name})"
+        if target.parent in FOLDERS or target in _READMES:
+            return f"[{words}]({target.name.replace('.zh-CN', '')}{fragment})"
+        outside = os.path.relpath(target, PROJECT)
+        return f"[{words}]({repository}/blob/main/{outside}{fragment})" if repository else words
 
-    return _OUTSIDE.sub(lead, text)
+    return _LINK.sub(lead, text)

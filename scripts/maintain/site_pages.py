@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
+from verl_npu.cli import main as command
 from verl_npu.features import load
-from verl_npu.tools.cli import main as command
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

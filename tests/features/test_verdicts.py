@@ -103,7 +103,7 @@ def check_verdicts(job: dict[str, Any], table: dict[str, dict[str, Any]], visibl
     assert {table[name]["computes on"] for name in WORKERS} == {"npu:0"}
 
 
-# The job of tests/e2e/test_grpo.py shows it every day.
+# The job of packages/verl-npu-workbench/tests/e2e/test_grpo.py shows it every day.
 @NIGHTLY
 @pytest.mark.parametrize("pin", PINS)
 def test_with_verl_npu_every_process_comes_to_the_same_verdict(pin: str, verl: Verl, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import wrapt
+from testing.interpreter import python
 
 from verl_npu.errors import ApplyError
 from verl_npu.features import UPSTREAMS, load, locks_folder
@@ -38,8 +39,6 @@ from verl_npu.registry.patch import Action, Patch
 from verl_npu.registry.source.definition import Kind
 from verl_npu.registry.source.tree import SourceTree
 from verl_npu.registry.state import State
-
-from ..interpreter import python
 
 __all__ = ["Said", "Table", "at", "fits", "lines"]
 

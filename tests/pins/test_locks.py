@@ -18,18 +18,16 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 
 import verl_npu
 from verl_npu.features import UPSTREAMS, load, locks_folder
-from verl_npu.maintain.__main__ import main as maintain
+from verl_npu.maintain.__main__ import main
 from verl_npu.pins import PINS
 from verl_npu.registry.judge.lock import read_locks
 from verl_npu.registry.patch import Action, Patch
 from verl_npu.registry.state import Standing
-from verl_npu.tools.cli import main
 
 LOCKS = [(upstream.name, lock.pin) for upstream in UPSTREAMS for lock in read_locks(locks_folder(), upstream.name)]
 VERL_PINS = [pin for upstream, pin in LOCKS if upstream == "verl"]
@@ -41,8 +39,8 @@ PROJECT = Path(verl_npu.__file__).resolve().parents[1]
 Sources = Callable[[str, str], list[Path]]
 
 
-def run(*arguments: str, program: click.Command = main) -> tuple[int, str]:
-    result = CliRunner().invoke(program, arguments, catch_exceptions=False)
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
     return result.exit_code, result.output
 
 
@@ -196,7 +194,6 @@ def test_no_lock_is_out_of_date(upstream: str, pin: str, sources: Sources, tmp_p
         status, output = run(
             *("lock", "--upstream", upstream, "--source", str(here), "--pin", pin),
             *("--revision", checked_in["revision"], "--output", str(tmp_path)),
-            program=maintain,
         )
         assert status == 0, output
         made = json.loads((tmp_path / upstream / pin / "lock.json").read_text())

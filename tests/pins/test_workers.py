@@ -21,7 +21,7 @@ from virtual_ascend.testing import environment
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
 PROGRAM = Path(__file__).with_name("reaching.py")
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "records-runs.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "packages/verl-npu-workbench/docs/records-runs.md"
 LEGACY = ("actor", "ref", "critic", "reward_model")
 # What upstream's documents name for the pin; at v0.9.1 they name core_r0.16.0, which needs triton-ascend.
 PINS = {

@@ -1,1 +1,1 @@
-"""What those who maintain the patches need and no job: locks as they are made, and what a newer upstream means."""
+"""What those need who maintain the patches: no process that trains loads it."""

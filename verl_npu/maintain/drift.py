@@ -9,25 +9,33 @@ from pathlib import Path
 
 import click
 
-from ..features import UPSTREAMS, load, locks_folder
-from ..registry.judge.lock import read_locks
+from .. import progress
+from ..cli import terminal, upstreams
+from ..cli.options import complete_source, example
+from ..features import UPSTREAMS, load
+from ..language import gettext as _
 from ..registry.source.tree import SourceTree
-from ..reporting import clean
 from .survey import Outcome, Surveyed, survey
 
 _MEANING = {
-    Outcome.LANDED: "upstream does it itself now; retire the patch for this revision",
-    Outcome.DRIFTED: "the target changed; adapt the patch",
-    Outcome.GONE: "the target is not there any more; find out where it went",
-    Outcome.FITS: "still fits; lock the new revision",
-    Outcome.IDLE: "nothing to patch at this revision",
+    Outcome.LANDED: _("upstream does it itself now; retire the patch for this revision"),
+    Outcome.DRIFTED: _("the target changed; adapt the patch"),
+    Outcome.GONE: _("the target is not there any more; find out where it went"),
+    Outcome.FITS: _("still fits; lock the new revision"),
+    Outcome.IDLE: _("nothing to patch at this revision"),
 }
 _TO_DO = (Outcome.DRIFTED, Outcome.GONE)
 
 
-@click.command()
+@click.command(epilog=example("python -m verl_npu.maintain drift --source ../verl"))
 @click.option("--upstream", type=click.Choice([u.name for u in UPSTREAMS]), default="verl", show_default=True)
-@click.option("--source", metavar="PATH", required=True, help="A checkout or a wheel of the newer upstream.")
+@click.option(
+    "--source",
+    metavar="PATH",
+    required=True,
+    shell_complete=complete_source,
+    help="A checkout or a wheel of the newer upstream.",
+)
 @click.option("--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text", show_default=True)
 def drift(upstream: str, source: str, form: str) -> None:
     """Say what a newer upstream means for each patch.
@@ -37,13 +45,16 @@ def drift(upstream: str, source: str, form: str) -> None:
     Exit status: 0 nothing to work on, 1 a patch drifted or its target is gone, 2 the source cannot be read.
     """
     chosen = next(u for u in UPSTREAMS if u.name == upstream)
-    packages = [package for each in UPSTREAMS for package in each.packages]
-    tree = SourceTree.installed(packages).with_packages(SourceTree.at(Path(source), chosen.packages))
-    locks = {each.name: read_locks(locks_folder(), each.name) for each in UPSTREAMS}
-    surveyed = survey(load(), UPSTREAMS, tree, locks)
-    findings = [finding for finding in surveyed if finding.patch.target.package in chosen.packages]
-    text = {"text": _text, "json": _json, "markdown": _markdown}[form](findings, source)
-    click.echo("\n".join(map(clean, text.splitlines())))
+    tree = upstreams.tree(upstreams.INSTALLED).with_packages(SourceTree.at(Path(source), chosen.packages))
+    features = load()
+    number = sum(tree.covers(patch.target.package) for feature in features for patch in feature)
+    findings = []
+    with progress.step(_("comparing with {source}").format(source=source), total=number, unit="patches") as comparing:
+        for finding in survey(features, UPSTREAMS, tree, upstreams.locks()):
+            comparing.done += 1
+            if finding.patch.target.package in chosen.packages:
+                findings.append(finding)
+    terminal.block({"text": _text, "json": _json, "markdown": _markdown}[form](findings, source))
     sys.exit(int(any(finding.outcome in _TO_DO for finding in findings)))
 
 
@@ -53,9 +64,11 @@ def _groups(findings: Sequence[Surveyed]) -> list[tuple[Outcome, list[Surveyed]]
 
 
 def _text(findings: Sequence[Surveyed], source: str) -> str:
-    lines = [f"{source} against {', '.join(sorted({f.against for f in findings}))}"]
+    lines = [
+        _("{source} against {value}").format(source=source, value=_(", ").join(sorted({f.against for f in findings})))
+    ]
     for outcome, group in _groups(findings):
-        lines += ["", f"{outcome}: {_MEANING[outcome]}"]
+        lines += ["", _("{outcome}: {meaning}").format(outcome=outcome, meaning=_MEANING[outcome])]
         for finding in group:
             lines += [f"  {finding.patch.id}  {finding.patch.target}", f"    {finding.reason}"]
             if outcome in _TO_DO:
@@ -83,12 +96,12 @@ def _json(findings: Sequence[Surveyed], source: str) -> str:
     )
 
 
-def _markdown(findings: Sequence[Surveyed], source: str) -> str:
+def _markdown(findings: Sequence[Surveyed], _: str) -> str:
     lines = [f"## Drift against {', '.join(sorted({f.against for f in findings}))}", ""]
     lines += ["| patch | outcome | target | reason |", "|---|---|---|---|"]
     lines += [
         f"| `{f.patch.id}` | **{f.outcome}** | `{f.patch.target}` | {f.reason.replace('|', chr(92) + '|')} |"
-        for _outcome, group in _groups(findings)
+        for _unused, group in _groups(findings)
         for f in group
     ]
     for finding in findings:

@@ -6,22 +6,24 @@ from pathlib import Path
 
 import click
 
+from ..cli import terminal
+from ..cli.options import complete_pin, example
 from ..features import UPSTREAMS, load, locks_folder
+from ..language import gettext as _
 from ..registry.judge.diff import patch_diff
 from ..registry.judge.lock import Lock
 from ..registry.patch import Action, Feature
 from ..registry.source.tree import SourceTree
 from ..registry.state import Standing
-from ..reporting import clean
 from .locks import record_lock, write_lock
 
 
-@click.command()
+@click.command(epilog=example("python -m verl_npu.maintain lock --pin v0.6.1 --source verl-0.6.1-py3-none-any.whl"))
 @click.option("--upstream", type=click.Choice([u.name for u in UPSTREAMS]), default="verl", show_default=True)
 @click.option(
     "--source", type=click.Path(path_type=Path), required=True, help="A checkout or a wheel of the upstream."
 )
-@click.option("--pin", required=True, help="The name of the pin, such as v0.6.1.")
+@click.option("--pin", required=True, shell_complete=complete_pin, help="The name of the pin, such as v0.6.1.")
 @click.option("--revision", default="", help="The commit or release that the pin stands for; the pin by default.")
 @click.option(
     "--output",
@@ -47,7 +49,11 @@ def lock(upstream: str, source: Path, pin: str, revision: str, output: Path | No
         text = _replacements(feature, made, tree)
         if text:
             (path.parent / f"{feature.name}.diff").write_text(text)
-    click.echo(f"{clean(str(path))}: {len(made.targets)} targets, {len(made.patches)} patches")
+    terminal.echo(
+        _("{path}: {count} targets, {made_patches} patches").format(
+            path=path, count=len(made.targets), made_patches=len(made.patches)
+        )
+    )
 
 
 def _replacements(feature: Feature, made: Lock, tree: SourceTree) -> str:

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-from tests.interpreter import python
+from testing.interpreter import python
 
 pytest.importorskip("torch")
 

@@ -22,9 +22,9 @@ RECORD: recording.Record = json.loads(recording.RECORD.read_text())
 VIRTUAL = PACKAGE.parent / "packages" / "virtual-ascend"
 
 OF_OTHERS = {
-    ("verl_npu.tools.doctor.packages", "vllm.parsed"): "the doctor's own",
-    ("verl_npu.tools.doctor.packages", "vllm.version"): "the doctor's own",
-    ("verl_npu.tools.doctor.variables", "vllm.parsed"): "the doctor's own",
+    ("verl_npu_workbench.doctor.packages", "vllm.parsed"): "the doctor's own",
+    ("verl_npu_workbench.doctor.packages", "vllm.version"): "the doctor's own",
+    ("verl_npu_workbench.doctor.variables", "vllm.parsed"): "the doctor's own",
     ("verl_npu.features.rollout", "vllm.utils"): "a text that is looked for in verl's source",
     ("verl_npu.features.rollout", "vllm.utils.argparse_utils"): "a text that is looked for in verl's source",
     ("verl_npu.features.weight_sync.engines.layout", "down_proj"): "a checkpoint",
@@ -46,9 +46,9 @@ OF_OTHERS = {
     ("verl_npu.features.weight_sync.patches.workers", "inference_engine"): "verl's vLLM rollout",
     ("verl_npu.features.weight_sync.patches.workers", "_is_offload_param"): "verl's workers",
     ("verl_npu.features.weight_sync.transport.plan", "_local_tensor"): "torch's DTensor",
-    ("verl_npu.tools.diagnosis.owner", "vllm_ascend"): "folders in the frames of a traceback",
-    ("verl_npu.simulation.rollout.prompts", "__call__"): "transformers' processor",
-    ("verl_npu.simulation.rollout.prompts", "tokenizer"): "transformers' processor",
+    ("verl_npu_workbench.diagnosis.owner", "vllm_ascend"): "folders in the frames of a traceback",
+    ("verl_npu_workbench.simulation.rollout.prompts", "__call__"): "transformers' processor",
+    ("verl_npu_workbench.simulation.rollout.prompts", "tokenizer"): "transformers' processor",
 }
 """Words that look like names of the two, and whose they are."""
 

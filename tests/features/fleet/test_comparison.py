@@ -7,8 +7,8 @@ import json
 import re
 
 import pytest
+from testing.interpreter import python
 
-from tests.interpreter import python
 from verl_npu.errors import FleetError
 from verl_npu.features.fleet import comparison
 from verl_npu.features.fleet.comparison import differences

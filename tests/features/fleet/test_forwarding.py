@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from testing.interpreter import import_path
 
 from verl_npu import environment, manifest
 from verl_npu.activation import status
@@ -19,8 +20,6 @@ from verl_npu.errors import FleetError, SettingError
 from verl_npu.features.fleet import forward_variables_to_workers, install_hook, remove_hook
 from verl_npu.features.fleet.comparison import differences
 from verl_npu.features.fleet.forwarding import add_variables
-
-from ...interpreter import import_path
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testing.interpreter import python
 
-from tests.interpreter import python
 from verl_npu.errors import FleetError
 from verl_npu.features.fleet import comparison, manifests
 from verl_npu.manifest import SCHEMA, Manifest, encoded

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from testing.interpreter import python
 
-from tests.interpreter import python
 from verl_npu import environment
 from verl_npu.features import fleet, locks_folder
 from verl_npu.features.fleet import comparison

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from packaging.version import Version
-
-from tests.interpreter import python
+from testing.interpreter import python
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from testing.interpreter import Interpreter
 
 from verl_npu import reporting
 from verl_npu.features.micro_batches import warn_if_none
 from verl_npu.registry.state import State
-
-from ...interpreter import Interpreter
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from ...interpreter import import_path
+from testing.interpreter import import_path
 
 VLLM = {
     "vllm/__init__.py": "__version__ = '0.9.1'\nclass LLM:\n    def __init__(self, **given):\n        print('GIVEN', "

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from ...interpreter import import_path
+from testing.interpreter import import_path
 
 KEEP = "actor_rollout_ref.rollout.free_cache_engine=False"
 ENGINE = f"{KEEP} +actor_rollout_ref.rollout.enable_sleep_mode=False"

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from .ranks import Nursery, Run
+from testing.ranks import Nursery, Run
 
 PROJECT = Path(__file__).parents[3]
 PYTHONS = [path for path in os.environ.get("VERL_NPU_TORCH_NPU", "").split(os.pathsep) if path]

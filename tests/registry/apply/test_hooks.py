@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from testing.interpreter import python
 
-from tests.interpreter import python
 from verl_npu.registry.apply import hooks
 from verl_npu.registry.apply.hooks import add_hook, remove_hook
 

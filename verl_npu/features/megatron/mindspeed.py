@@ -14,13 +14,7 @@ from ...errors import MindSpeedImportError
 from ...registry.apply.replacement import clone
 from ...registry.source.probe import AllOf, Calls, Catches, Defines, Never, Not, Reads, Takes
 from . import over_megatron
-from .repatch import (
-    Repatch,
-    checked_repatch,
-    own_functions_put_back,
-    remove_placeholder_modules,
-    without_lazy_aliases,
-)
+from .repatch import Repatch, checked_repatch, own_functions_put_back, remove_placeholder_modules, without_lazy_aliases
 from .request import OVERRIDE
 
 if TYPE_CHECKING:

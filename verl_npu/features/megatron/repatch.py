@@ -137,7 +137,7 @@ def _apply(original: Repatch, request: Request, settings: Mapping[str, object], 
 
 def _refused(request: Request, settings: Mapping[str, object], error: Exception) -> RepatchError:
     keys = ", ".join(f"{key}={value}" for key, value in settings.items())
-    fix = "leave out the override that the message is about; `verl-npu mindspeed --list` shows what goes together"
+    fix = "leave out the override that the message is about; `verl-npu lint --list-overrides` shows what goes together"
     if isinstance(error, ModuleNotFoundError):
         fix = f"the feature needs {error.name}: make it importable, or leave the override out"
         if str(error.name).startswith("megatron.training"):

@@ -367,7 +367,7 @@ def _unknown(key: str, value: object, contract: Contract, request: Request) -> F
         subject=f"{key}={value}",
         expected=f"a key that MindSpeed {contract.revision} or Megatron {contract.megatron} knows",
         found="one that nothing in either reads, so that it would have no effect",
-        fix=f"{hint}; `verl-npu mindspeed --list` shows what there is",
+        fix=f"{hint}; `verl-npu lint --list-overrides` shows what there is",
         # Megatron-Bridge has configurations of its own, which have more fields than Megatron's.
         certain=request.section.get("vanilla_mbridge", True) is not False,
     )

@@ -1,7 +1,7 @@
 """Tests that are too long for each change: the mark `nightly`, and the options --nightly and --since.
 
 A conftest imports the three hooks. A test that is marked `@pytest.mark.nightly("src/kernels", …)` runs with --nightly,
-or with --since REV if a file whose path begins so is not as it was at that revision; paths are as git names them.
+or with --since REV if a file whose path has that in it, from a folder on, is not as it was at that revision.
 """
 
 from __future__ import annotations
@@ -43,5 +43,5 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("nightly")
     if mark is None or item.config.getoption("--nightly"):
         return
-    if not any(name.startswith(path) for name in item.config.stash[_CHANGED] for path in mark.args):
+    if not any(f"/{path}" in f"/{name}" for name in item.config.stash[_CHANGED] for path in mark.args):
         pytest.skip("runs every night: give --nightly")

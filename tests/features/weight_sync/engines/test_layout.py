@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from testing import layers
 
 from verl_npu.features.weight_sync.engines.layout import Section, sections_of
-
-from . import layers
 
 RANKS = 4
 Make = Callable[[int], Any]

@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from testing import layers
 
 from verl_npu.errors import EngineError
 from verl_npu.features.weight_sync.engines.proof import Difference, Proof, Verdict
-
-from . import layers
 
 RANKS, RANK, HIDDEN = 2, 1, 6
 Weights = dict[str, torch.Tensor]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ....interpreter import import_path
+from testing.interpreter import import_path
 
 CONNECT = """
 passed = {"PYTHONPATH": os.environ["FOLDER"] + os.pathsep + os.environ["PYTHONPATH"]}

@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-from tests.interpreter import python
+from testing.interpreter import python
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 

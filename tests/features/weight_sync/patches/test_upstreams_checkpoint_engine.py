@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from ..ranks import Ended, Nursery, Run
+from testing.ranks import Ended, Nursery, Run
 
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from testing.ranks import Run
 
 from verl_npu import reporting
 from verl_npu.ascend.variables import Timeouts
 from verl_npu.errors import GroupError
 from verl_npu.features.weight_sync.transport.communicator import group_timeout
-
-from ..ranks import Run
 
 
 @given(

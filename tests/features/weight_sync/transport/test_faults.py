@@ -6,8 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-
-from ..ranks import Ended, Run
+from testing.ranks import Ended, Run
 
 pytestmark = pytest.mark.virtual
 

@@ -14,10 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from testing.ranks import Run
 
 from verl_npu.features.weight_sync.transport.messages import Meeting, Secret, SignedStore, open_meeting
-
-from ..ranks import Run
 
 torch = pytest.importorskip("torch")
 

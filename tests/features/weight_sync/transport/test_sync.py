@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from ..ranks import Run
+from testing.ranks import Run
 
 pytestmark = pytest.mark.virtual
 

@@ -1,0 +1,220 @@
+"""What a script would start, from running it with stand-ins."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from verl_npu_workbench.jobs.capture import Capture, capture, tree_of
+from verl_npu_workbench.jobs.trainer import trainer_of
+
+from verl_npu.errors import ScriptError
+
+from .conftest import COMMAND, Captured, Write
+
+
+def words(captured: Capture) -> list[list[str]]:
+    return [[call.program, *call.arguments] for call in captured.calls]
+
+
+def test_calls_are_noted_in_order_and_word_by_word(captured: Captured) -> None:
+    found = captured("pkill -9 python", "ray start --head", """python3 train.py 'a b' "c=[1,2]" """)
+    assert words(found) == [
+        ["pkill", "-9", "python"],
+        ["ray", "start", "--head"],
+        ["python3", "train.py", "a b", "c=[1,2]"],
+    ]
+
+
+def test_exports_are_those_of_the_script_at_the_time_of_the_call(captured: Captured) -> None:
+    found = captured(
+        "export A=1 B='x y'", "C=not-exported", "ray stop", "export A=2", "ray stop", given={"B": "before"}
+    )
+    first, second = (found.exports(call) for call in found.calls)
+    assert first == {"A": "1", "B": "x y"}
+    assert second == {"A": "2", "B": "x y"}
+
+
+def test_a_variable_for_one_command_is_that_commands(captured: Captured) -> None:
+    found = captured("HCCL_X=1 ray start", "ray stop")
+    assert [found.exports(call) for call in found.calls] == [{"HCCL_X": "1"}, {}]
+
+
+def test_a_call_knows_the_folder_that_it_was_made_in(captured: Captured, tree: Path) -> None:
+    found = captured("ray stop", "cd examples", "ray stop")
+    assert [call.folder for call in found.calls] == [tree, tree / "examples"]
+
+
+def test_a_script_starts_in_the_root_of_its_tree_and_reads_what_is_there(captured: Captured, tree: Path) -> None:
+    (tree / "README.md").write_text("text")
+    assert words(captured('ray "$(cat README.md)" "$PWD"')) == [["ray", "text", str(tree)]]
+
+
+def test_a_script_may_source_the_shell_files_beside_it(tmp_path: Path, tree: Path, sandboxed: None) -> None:
+    (tmp_path / "mine" / "settings").mkdir(parents=True)
+    (tmp_path / "mine" / "settings" / "a.sh").write_text("A=1\n")
+    script = tmp_path / "mine" / "run.sh"
+    script.write_text('source "$(dirname "$0")/settings/a.sh"\nray "$A"\n')
+    assert words(capture(script, tree)) == [["ray", "1"]]
+
+
+def test_arguments_reach_the_script(captured: Captured) -> None:
+    assert words(captured('ray "$2" "$1" $#', arguments=["a b", "c"])) == [["ray", "c", "a b", "2"]]
+
+
+def test_variables_of_the_user_reach_the_script(captured: Captured) -> None:
+    assert words(captured("ray ${MODEL:-none}", given={"MODEL": "mine"})) == [["ray", "mine"]]
+
+
+def test_the_users_own_programs_and_home_do_not_reach_the_script(captured: Captured, tmp_path: Path) -> None:
+    given = {"PATH": str(tmp_path), "HOME": str(tmp_path), "BASH_ENV": "/none", "PYTHONPATH": "x", "LD_PRELOAD": "y"}
+    found = captured('ray "${PYTHONPATH-}${LD_PRELOAD-}" "$HOME"', given=given)
+    assert found.calls[0].arguments[0] == ""
+    assert found.calls[0].arguments[1] != str(tmp_path)
+
+
+def test_python_computes_what_a_script_asks_it_with_the_packages_of_this_environment(captured: Captured) -> None:
+    found = captured(
+        "ray $(python3 -c 'import sys, click; print(6 * 7, sys.prefix)')",
+        *("X=$(python3 - <<END", "print('computed')", "END", ")", "ray $X"),
+    )
+    assert words(found) == [["ray", "42", sys.prefix], ["ray", "computed"]]
+
+
+def test_a_script_that_asks_for_torch_npu_is_on_npus(captured: Captured) -> None:
+    asked = """python3 -c "import torch_npu" 2>/dev/null && DEVICE=npu || DEVICE=cuda"""
+    assert words(captured(asked, "ray $DEVICE")) == [["ray", "npu"]]
+
+
+def test_a_sourced_file_that_is_not_here_is_noted_and_no_error(captured: Captured) -> None:
+    found = captured("set -e", "source /usr/local/Ascend/set_env.sh --cxx_abi=1", ". /not-here", "ray stop")
+    assert found.missing == ("/usr/local/Ascend/set_env.sh", "/not-here")
+    assert words(found) == [["ray", "stop"]]
+
+
+@pytest.mark.parametrize("word", ["source", "."])
+def test_a_sourced_file_that_is_here_is_read(captured: Captured, write: Write, word: str) -> None:
+    write('export A="$1"', name="examples/env.sh")
+    found = captured(f"{word} examples/env.sh word", "ray stop")
+    assert found.exports(found.calls[0]) == {"A": "word"}
+    assert found.missing == ()
+
+
+def test_a_script_that_another_one_starts_is_captured_too(captured: Captured, write: Write) -> None:
+    write("source /not-here", "ray $1", name="examples/inner.sh")
+    found = captured("bash examples/inner.sh word")
+    assert words(found) == [["ray", "word"]]
+    assert found.missing == ("/not-here",)
+
+
+def test_a_limit_that_cannot_be_raised_is_no_error(captured: Captured) -> None:
+    assert words(captured("set -e", "ulimit -n 99999999999", "ulimit -u unlimited", "ray stop")) == [["ray", "stop"]]
+
+
+def test_a_strict_script_runs_to_its_end(captured: Captured) -> None:
+    found = captured(
+        "#!/usr/bin/env bash",
+        "set -xeuo pipefail",
+        "ulimit -n 1048576",
+        "source /usr/local/Ascend/set_env.sh",
+        "pkill -9 python || true",
+        "ray stop --force",
+        "mkdir -p logs/run && ls | grep -q verl",
+        'cd "$(dirname "$0")/.."',
+        f"{COMMAND} 2>&1 | tee logs/run/train.log",
+    )
+    assert found.ended.status == 0
+    assert found.calls[-1].arguments[-1] == "actor.lr=1e-5"
+
+
+def test_a_script_waits_for_a_cluster_that_is_there_soon(captured: Captured) -> None:
+    count = 'n=$(ray status | grep -oP "(?<=/)\\d+(?=\\.\\d+\\s*NPU)")'
+    loop = f'while true; do {count}; [ "$n" -eq 32 ] && break; sleep 5; done'
+    found = captured("""ray start --head --resources='{"NPU": 16}'""", loop, "ray job")
+    assert words(found)[-1] == ["ray", "job"]
+    assert words(found).count(["ray", "status"]) == 2
+
+
+def test_an_address_is_found_for_the_interface_that_a_script_names(captured: Captured) -> None:
+    found = captured("ray $(ifconfig eth0 | grep -Eo 'inet ([0-9.]+)' | awk '{print $2}') $(hostname -I)")
+    assert words(found)[-1] == ["ray", "127.0.0.1", "127.0.0.1"]
+
+
+def test_a_program_that_only_passes_a_command_on_is_seen_through(captured: Captured) -> None:
+    assert words(captured("nohup python3 train.py a=1 &", "wait")) == [["python3", "train.py", "a=1"]]
+
+
+def test_a_script_outside_of_the_tree_is_captured_in_the_tree(captured: Captured, tree: Path, tmp_path: Path) -> None:
+    found = captured("ray $(ls)", folder=tmp_path / "elsewhere", name="mine.sh")
+    assert words(found) == [["ray", "examples", "verl"]]
+    assert found.script == tmp_path / "elsewhere" / "mine.sh"
+
+
+def test_a_script_can_be_run_in_the_root_folder(sandboxed: None, write: Write) -> None:
+    found = capture(write("touch /verl-npu-test && ray done"), Path("/"))
+    assert words(found) == [["ray", "done"]]
+    assert not Path("/verl-npu-test").exists()
+
+
+def test_a_script_whose_name_is_like_an_option_is_captured(captured: Captured) -> None:
+    assert words(captured("ray stop", name="-x.sh")) == [["ray", "stop"]]
+
+
+def test_many_calls_at_once_are_noted_whole(captured: Captured) -> None:
+    found = captured("for i in $(seq 8); do ray $i $(printf 'x%.0s' $(seq 9000)) & done", "wait")
+    assert sorted(int(call.arguments[0]) for call in found.calls) == list(range(1, 9))
+    assert {len(call.arguments[1]) for call in found.calls} == {9000}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["text", "[1]", "{}", '{"program": 1, "arguments": [], "folder": "/", "environment": {}}', "[" * 5000],
+    ids=["a text", "a list", "no keys", "a number", "nested"],
+)
+def test_what_a_script_itself_writes_among_the_calls_is_no_call(captured: Captured, line: str) -> None:
+    assert words(captured(f"echo '{line}' >&$STAND_IN_CALLS", "ray stop")) == [["ray", "stop"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"if true; then\n", "syntax error"),
+        (b"echo 'no end\n", "unexpected EOF"),
+        (b"\x7fELF\x02\x01\x01\x00\x00\x00\xff\xfe" * 20, "cannot execute binary file"),
+    ],
+)
+def test_what_bash_cannot_parse_is_not_run(write: Write, tree: Path, content: bytes, found: str) -> None:
+    script = write()
+    script.write_bytes(content)
+    with pytest.raises(ScriptError, match=found):
+        capture(script, tree)
+
+
+@pytest.mark.parametrize("path", ["none.sh", "verl", "examples/run.sh/x"])
+def test_what_is_no_file_is_no_script(write: Write, tree: Path, path: str) -> None:
+    write()
+    with pytest.raises(ScriptError, match="no such file"):
+        capture(tree / path, tree)
+
+
+def test_the_tree_of_a_script_is_the_nearest_folder_above_with_verl(write: Write, tree: Path) -> None:
+    assert tree_of(write()) == tree
+
+
+def test_the_tree_of_a_script_without_verl_is_its_repository(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    assert tree_of(tmp_path / "a" / "b" / "run.sh") == tmp_path
+
+
+def test_the_tree_of_a_script_in_no_repository_is_its_folder(tmp_path: Path) -> None:
+    assert tree_of(tmp_path / "run.sh") == tmp_path
+
+
+def test_a_trainer_inherits_the_users_variables_that_the_script_leaves(captured: Captured) -> None:
+    given = {"HCCL_BUFFSIZE": "abc", "HCCL_EXEC_TIMEOUT": "1", "VLLM_USE_V1": "1", "HOME": "/home/me"}
+    result = captured("export HCCL_EXEC_TIMEOUT=2", "unset VLLM_USE_V1", COMMAND, given=given)
+    trainer = trainer_of(result)
+    assert trainer.inherited == {"HCCL_BUFFSIZE": "abc"}
+    assert trainer.exports["HCCL_EXEC_TIMEOUT"] == "2"

@@ -1,0 +1,198 @@
+"""A hostile source tree and script: what they reach when a configuration is composed, and what their answers do."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from verl_npu_workbench.jobs import job
+from verl_npu_workbench.jobs.confined import sandbox_of, script_paths
+from verl_npu_workbench.jobs.job import compose
+from verl_npu_workbench.jobs.rules import Script
+from verl_npu_workbench.jobs.settings import Settings
+from verl_npu_workbench.jobs.trainer import Trainer
+from verl_npu_workbench.sandbox import Limits
+
+from verl_npu.errors import CompositionError
+
+pytest.importorskip("hydra")
+pytestmark = pytest.mark.usefixtures("sandboxed")
+
+REACH = """
+import json, os, socket, sys
+found = {}
+for name, path in %(paths)s.items():
+    try:
+        found[name] = open(path).read()
+    except OSError as error:
+        found[name] = None
+for name, path in %(written)s.items():
+    try:
+        open(path, "w").write("changed")
+        found[name] = "written"
+    except OSError:
+        found[name] = None
+try:
+    socket.create_connection(("127.0.0.1", %(port)s), 2)
+    found["network"] = "reached"
+except OSError:
+    found["network"] = None
+raise RuntimeError(json.dumps(found))
+"""
+HYDRA = "%s\nfrom importlib import import_module\n"
+
+
+@pytest.fixture
+def trainer(tree: Path) -> Trainer:
+    return Trainer("verl.trainer.main_small", (), (), 0, tree, {})
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with a secret."""
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "key").write_text("secret")
+    (home / "secret").write_text("secret")
+    monkeypatch.setattr(Path, "home", lambda: home)
+    return home
+
+
+@pytest.fixture
+def listening() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def plugin(tree: Path, place: str, home: Path, port: int) -> None:
+    """Code that is run as the configuration is composed; it says what it reached by the error that it ends with."""
+    file = tree / place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    paths = {"home": str(home / "secret"), "link": str(tree / "link" / "secret"), "pip": str(tree / "data")}
+    written = {"tree": str(tree / "verl" / "__init__.py")}
+    file.write_text(REACH % {"paths": paths, "written": written, "port": port})
+
+
+REACHED = {"home": "secret", "link": "secret", "pip": "secret", "tree": "written", "network": "reached"}
+
+
+def reached(tree: Path, trainer: Trainer, unconfined: bool = False) -> dict[str, str | None]:
+    with pytest.raises(CompositionError) as error:
+        compose(trainer, tree, unconfined)
+    return json.loads(error.value.found[error.value.found.index("{") :])
+
+
+@pytest.mark.parametrize("place", ["hydra_plugins/evil.py", "hydra.py"])
+def test_a_trees_code_reaches_neither_home_nor_network_nor_writes(
+    tree: Path, trainer: Trainer, home: Path, listening: int, place: str
+) -> None:
+    (tree / "link").symlink_to(home)
+    (tree / "data").symlink_to(home / "secret")
+    plugin(tree, place, home, listening)
+    assert reached(tree, trainer) == dict.fromkeys(REACHED)
+    # The same code shows that it would, where nothing confines it.
+    if place == "hydra.py":
+        assert reached(tree, trainer, unconfined=True) == REACHED
+
+
+def test_a_tree_that_is_the_users_home_shows_nothing_hidden(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree / ".ssh").mkdir()
+    monkeypatch.setattr(Path, "home", lambda: tree)
+    words = sandbox_of(Trainer("x", (), (), 0, tree, {}), tree).arguments(tree)
+    assert str(tree / ".ssh") not in words
+    assert str(tree / "verl") in words
+
+
+@pytest.mark.parametrize("named", ["", "..", ".ssh", "documents"])
+def test_a_script_cannot_have_the_home_shown_by_its_python_path(tree: Path, home: Path, named: str) -> None:
+    (home / "documents").mkdir()
+    exports = {"PYTHONPATH": os.pathsep.join([str(home / named), str(tree)])}
+    assert script_paths(Trainer("x", (), (), 0, tree, exports)) == [str(tree)]
+
+
+def test_a_script_cannot_have_the_home_shown_by_its_configuration(tree: Path, home: Path, trainer: Trainer) -> None:
+    (home / "main.yaml").write_text("secret: 1")
+    asked = replace(trainer, options=(f"--config-path={home}", "--config-name=main"))
+    with pytest.raises(CompositionError):
+        compose(asked, tree)
+
+
+def test_a_configuration_that_a_script_names_elsewhere_is_read(tree: Path, tmp_path: Path, trainer: Trainer) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "main.yaml").write_text("here: 1")
+    asked = replace(trainer, options=(f"--config-path={tmp_path / 'mine'}", "--config-name=main"))
+    assert compose(asked, tree).settings.values == {"here": 1}
+
+
+def answering(tree: Path, code: str) -> None:
+    """Answer in place of what composes."""
+    (tree / "hydra.py").write_text(
+        f"import os, sys, json\nout = os.fdopen(os.dup(1), 'w')\n{code}\nout.flush()\nos._exit(0)"
+    )
+
+
+ANSWERS = {
+    "nothing": ("pass", "nothing for an answer"),
+    "no JSON": ("out.write('text')", "no JSON"),
+    "a list": ("out.write('[]')", "JSON that is no object"),
+    "nested JSON": ("out.write('[' * 99999)", "no JSON"),
+    "an object that is nested": ("out.write('{\"a\":' * 200 + '1' + '}' * 200)", "nested more than 64 deep"),
+    "other parts": ("json.dump({'values': {}}, out)", "an answer of another form"),
+    "values of another type": (
+        "json.dump({'values': [1], 'interpolations': {}, 'config': {}}, out)",
+        "an answer of another form",
+    ),
+    "texts of another type": (
+        "json.dump({'values': {}, 'interpolations': {'a': 1}, 'config': {}}, out)",
+        "an answer of another form",
+    ),
+    "a large number": ("out.write('{\"values\": ' + '9' * 5000 + '}')", "no JSON"),
+    "huge JSON": ("[out.write('x' * (1 << 20)) for _ in range(100)]", "more than 64 MiB"),
+}
+
+
+@pytest.mark.parametrize(("code", "said"), ANSWERS.values(), ids=ANSWERS.keys())
+def test_an_answer_of_another_form_is_one_line(tree: Path, trainer: Trainer, code: str, said: str) -> None:
+    answering(tree, code)
+    with pytest.raises(CompositionError, match=said) as error:
+        compose(trainer, tree)
+    assert "\n" not in str(error.value)
+
+
+ENDLESS = {
+    "an answer": ("while True: out.write('x' * (1 << 20))", "still running after 3 s"),
+    "output": ("while True: os.write(2, b'x' * (1 << 20))", "printed more than"),
+    "processes": ("while True: os.fork()", "processes at once"),
+    "memory": ("import mmap\nm = mmap.mmap(-1, 4 << 30)\nwhile True: m.write(b'x' * (1 << 20))", "MiB of memory"),
+}
+
+
+@pytest.mark.parametrize(("code", "said"), ENDLESS.values(), ids=ENDLESS.keys())
+def test_a_tree_without_end_is_ended_in_one_line(
+    tree: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch, code: str, said: str
+) -> None:
+    seconds = 3.0 if "after" in said else 60.0
+    monkeypatch.setattr(job, "_LIMITS", Limits(seconds, processes=100, output=1 << 16, memory=600 << 20))
+    answering(tree, code)
+    with pytest.raises(CompositionError, match=said):
+        compose(trainer, tree)
+
+
+def test_values_of_a_stranger_are_settings_and_follow_nothing() -> None:
+    values = {
+        "a": 1,
+        "a.b": 2,
+        "x": "${y}${y}",
+        "y": "\\${z}${z}",
+        "z": "${oc.env:HOME}",
+        "n": float("inf"),
+        "l": ["${z}"],
+    }
+    section = Script.section.func(type("S", (), {"settings": Settings(values)}))  # type: ignore[attr-defined]
+    assert (section.a.b, section.x, section.y, section.l[0]) == (2, "${y}${y}", "\\${z}${z}", "${z}")
+    assert Settings(values).whole("n", 3) == 3

@@ -1,0 +1,610 @@
+"""Each rule: what it finds in a wrong script, and that a right one has none of it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from verl_npu_workbench.jobs.rules import RULES, Script, findings
+from verl_npu_workbench.jobs.settings import Settings
+from verl_npu_workbench.jobs.trainer import Trainer
+
+from verl_npu.registry.source.tree import SourceTree
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+RIGHT: Mapping[str, object] = {
+    "algorithm.adv_estimator": "grpo",
+    "data.train_batch_size": 64,
+    "data.train_files": __file__,
+    "trainer.device": "npu",
+    "trainer.n_gpus_per_node": 8,
+    "trainer.nnodes": 2,
+    "actor_rollout_ref.model.use_fused_kernels": False,
+    f"{ACTOR}.strategy": "fsdp",
+    f"{ACTOR}.ppo_mini_batch_size": 64,
+    f"{ACTOR}.ulysses_sequence_parallel_size": 4,
+    f"{ROLLOUT}.name": "vllm",
+    f"{ROLLOUT}.n": 4,
+    f"{ROLLOUT}.tensor_model_parallel_size": 4,
+    f"{ROLLOUT}.free_cache_engine": True,
+}
+MEGATRON = {
+    f"{ACTOR}.strategy": "megatron",
+    f"{ACTOR}.megatron.tensor_model_parallel_size": 4,
+    f"{ACTOR}.megatron.pipeline_model_parallel_size": 2,
+    f"{ACTOR}.megatron.context_parallel_size": 1,
+}
+FUSED = {
+    "actor_rollout_ref.model.use_fused_kernels": True,
+    "actor_rollout_ref.model.fused_kernel_options.impl_backend": "triton",
+}
+
+
+def script(
+    settings: Mapping[str, object] | None = None,
+    overrides: tuple[str, ...] = ("trainer.device=npu", "data.train_batch_size=64"),
+    exports: Mapping[str, str] | None = None,
+    text: str = "",
+    runtime: Mapping[str, str] | None = None,
+    ranks: int = 0,
+    pin: str = "v0.6.1",
+    nodes: int = 1,
+    counted: bool = True,
+    module: str = "verl.trainer.main_ppo",
+    sources: SourceTree | None = None,
+    inherited: Mapping[str, str] | None = None,
+) -> Script:
+    """A right script, but for what is given."""
+    trainer = Trainer(module, overrides, (), ranks, Path("/"), exports or {}, nodes, counted, inherited or {})
+    return Script(
+        trainer=trainer,
+        settings=Settings({**RIGHT, **(settings or {})}),
+        pin=pin,
+        text=text,
+        submitted=runtime is not None,
+        runtime=runtime or {},
+        sources=sources or SourceTree({}),
+    )
+
+
+def found(given: Script) -> list[tuple[str, bool]]:
+    return [(finding.code, finding.refused) for finding in findings(given)]
+
+
+MICRO = {
+    f"{ACTOR}.use_kl_loss": True,
+    f"{ACTOR}.ppo_micro_batch_size": None,
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": 8,
+    f"{ROLLOUT}.log_prob_micro_batch_size": None,
+    f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 8,
+    "actor_rollout_ref.ref.log_prob_micro_batch_size": None,
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 8,
+}
+MAIN = "verl.trainer.main_small"
+
+
+def _verl(main: str = "", **modules: str) -> SourceTree:
+    """A verl with that text for its trainer, and for other modules; a folder's name stands before two underscores."""
+    root = Path(tempfile.mkdtemp()) / "verl"
+    for name, text in {"trainer__main_small": main, **modules}.items():
+        path = root.joinpath(*name.split("__")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
+        (folder / "__init__.py").touch()
+    return SourceTree.at(root.parent, ("verl",))
+
+
+PLAIN_TRAINER, SETTING_TRAINER = _verl("run(config)"), _verl("auto_set_device(config)")
+VALIDATING = _verl(
+    workers__config__actor='valid_loss_agg_modes = ["token-mean"]',
+    utils__config='assert rank <= 512, "LoRA rank in vLLM must be less than or equal to 512"',
+    workers__engine='register("veomni")',
+    trainer__main_ppo="raise NotImplementedError",
+)
+BY_THE_PLATFORM = _verl("run(config)", single_controller__ray__base="ray_resource_name()\nmax_colocate_count: int = 3")
+BUDGET = {"data.max_prompt_length": 1024, "data.max_response_length": 3072, f"{ACTOR}.use_dynamic_bsz": True}
+FLASH = {"actor_rollout_ref.model.override_config.attn_implementation": "flash_attention_3"}
+PLACE = Path(tempfile.mkdtemp(), "path", "to", "model")
+PLACE.mkdir(parents=True)
+
+RIGHT_ONES = {
+    "as it is": script(),
+    "Megatron": script(MEGATRON),
+    "torchrun": script({"trainer.n_gpus_per_node": None, "trainer.nnodes": None}, ranks=8),
+    "torchrun on two nodes": script({"trainer.n_gpus_per_node": 8, "trainer.nnodes": 1}, ranks=2, nodes=2),
+    "torchrun that counts the NPUs itself": script(ranks=1, counted=False),
+    "a rollout of its own": script({"rollout.n_gpus_per_node": 4, "rollout.nnodes": 1}),
+    "a stream without batches": script({"data.train_batch_size": 0}),
+    "a batch that is divided dynamically": script(
+        {"data.train_batch_size": 3, f"{ACTOR}.ppo_mini_batch_size": 3, f"{ACTOR}.use_dynamic_bsz": True}
+    ),
+    "the same value twice": script(overrides=("a.b=1", "a.b=1")),
+    "an empty text": script(overrides=("trainer.default_hdfs_dir=",)),
+    "a variable that is exported": script(text="export HCCL_X=1\nHCCL_X=2\n", exports={"HCCL_X": "2"}),
+    "a variable of the runtime environment": script(exports={"HCCL_X": "1"}, runtime={"HCCL_X": "1"}),
+    "segments without a sleeping engine": script(
+        {f"{ROLLOUT}.free_cache_engine": False}, exports={"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}
+    ),
+    "segments without sleep mode": script(
+        {f"{ROLLOUT}.engine_kwargs.vllm.enable_sleep_mode": False},
+        exports={"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"},
+    ),
+    "kernels of which the documents say nothing": script({"model.use_liger": True}, pin="v0.9.1"),
+    "CUDA by default": script({"trainer.device": "cuda"}, overrides=()),
+    "a critic that is not trained": script({"critic.ulysses_sequence_parallel_size": 3}),
+    "the default path of a reward model that is not used": script(
+        {"reward_model.enable": False, "reward_model.model.path": "/none/rm"}
+    ),
+    "a trainer of verl's that trains no critic, whatever its estimator": script(
+        {
+            "algorithm.adv_estimator": "gae",
+            "critic.ppo_micro_batch_size": None,
+            "critic.ppo_micro_batch_size_per_gpu": None,
+        },
+        module="verl.experimental.vla.main_sac",
+    ),
+    "a recipe that trains no critic, whatever its estimator": script(
+        {"algorithm.adv_estimator": "gae", "critic.ppo_mini_batch_size": 65}, module="recipe.spin.main_spin"
+    ),
+    "as many NPUs visible as are asked for": script(
+        {"trainer.n_gpus_per_node": 2, "trainer.nnodes": 8}, exports={"ASCEND_RT_VISIBLE_DEVICES": "0,1"}
+    ),
+    "torchrun that counts the visible NPUs": script(
+        ranks=1, counted=False, exports={"ASCEND_RT_VISIBLE_DEVICES": "0,1"}
+    ),
+    "a folder that is called so": script(overrides=(f"actor_rollout_ref.model.path={PLACE}",)),
+    "a variable of the shell that the script sets rightly": script(
+        exports={"HCCL_BUFFSIZE": "200"}, inherited={"HCCL_BUFFSIZE": "many"}
+    ),
+    "FlashAttention 3 that this verl does not read": script(FLASH),
+    "a token budget of the longest sequence": script({**BUDGET, f"{ACTOR}.ppo_max_token_len_per_gpu": 1024}),
+    "a device that upstream's trainer sets": script({"trainer.device": "gpu"}, module=MAIN, sources=SETTING_TRAINER),
+    "as many virtual NPUs as are asked for": script(inherited={"VIRTUAL_ASCEND": "8"}),
+    "virtual NPUs that torchrun counts": script(ranks=1, counted=False, inherited={"VIRTUAL_ASCEND": "2"}),
+    "micro-batches": script(MICRO),
+    "a mini batch above a dynamic batch": script(
+        {f"{ACTOR}.ppo_mini_batch_size": 65, f"{ACTOR}.use_dynamic_bsz": True}
+    ),
+    "sequences over ranks without padding": script({"actor_rollout_ref.model.use_remove_padding": True}),
+    "a size that refers to another": script({f"{ROLLOUT}.n": "${other}"}),
+    "greedy validation": script({f"{ROLLOUT}.temperature": 0, f"{ROLLOUT}.val_kwargs.do_sample": False}),
+    "a loss that this verl has": script({f"{ACTOR}.loss_agg_mode": "token-mean"}, sources=VALIDATING),
+    "an adapter": script({"actor_rollout_ref.model.lora_rank": 512}, sources=VALIDATING),
+    "an adapter of a verl that takes any": script({"actor_rollout_ref.model.lora_rank": 1024}, sources=PLAIN_TRAINER),
+    "a CPU for each NPU": script({"ray_kwargs.ray_init.num_cpus": 8}),
+    "as many CPUs as verl asks for": script({"ray_kwargs.ray_init.num_cpus": 24}, sources=BY_THE_PLATFORM),
+    "CPUs where verl's own trainer reads none": script({"ray_init.num_cpus": 1}),
+    "a device of a verl that takes the platform's": script(
+        {"trainer.device": "gpu"}, module=MAIN, sources=BY_THE_PLATFORM
+    ),
+    "CPUs of a trainer without Ray": script({"ray_init.num_cpus": 1}, ranks=8),
+    "workers of another kind": script({f"{ACTOR}.strategy": "veomni"}, sources=VALIDATING),
+    "no micro-batch where nothing is trained": script(
+        {**MICRO, f"{ACTOR}.ppo_micro_batch_size_per_gpu": None, f"{ACTOR}.loss_agg_mode": "mean"},
+        module="verl.trainer.main_generation_server",
+        sources=VALIDATING,
+    ),
+    "no micro-batch of a batch that is divided dynamically": script(
+        {**MICRO, f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_micro_batch_size_per_gpu": None}
+    ),
+    "no micro-batch of a reference that there is not": script(
+        {**MICRO, f"{ACTOR}.use_kl_loss": False, "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": None}
+    ),
+    "files that are here": script({"data.train_files": [__file__], "data.val_files": "hub/name"}),
+}
+
+
+@pytest.mark.parametrize("right", RIGHT_ONES.values(), ids=RIGHT_ONES.keys())
+def test_nothing_is_found_in_a_right_script(right: Script) -> None:
+    assert findings(right) == []
+
+
+CUDA = ("trainer.device=cuda",)
+SEGMENTS = {"PYTORCH_NPU_ALLOC_CONF": "max_split_size_mb:32,expandable_segments:True"}
+WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
+    "CUDA by name": (script({"trainer.device": "cuda"}, overrides=CUDA), "device-setting", True),
+    "CUDA by name, added": (
+        script({"trainer.device": "cuda"}, overrides=("+trainer.device=cuda",)),
+        "device-setting",
+        True,
+    ),
+    "a key twice": (script(overrides=("a.b=1", "++a.b=2")), "shadowed", False),
+    "a size without a value": (script(overrides=("trainer.nnodes=",)), "empty", True),
+    "a size of quotes": (script(overrides=("data.train_batch_size=''",)), "empty", True),
+    "a device that Ray has nothing of": (
+        script({"trainer.device": "gpu"}, module=MAIN, sources=PLAIN_TRAINER),
+        "device-setting",
+        True,
+    ),
+    "a CPU that verl-npu leaves alone": (
+        script({"trainer.device": "cpu"}, module=MAIN, sources=SETTING_TRAINER),
+        "device-setting",
+        True,
+    ),
+    "a device of a trainer that is not read": (script({"trainer.device": "gpu"}), "device-setting", False),
+    "CUDA by default, and no verl-npu": (
+        script({"trainer.device": "cuda"}, exports={"VERL_NPU": "off"}, module=MAIN, sources=PLAIN_TRAINER),
+        "device-setting",
+        False,
+    ),
+    "fewer virtual NPUs than Ray is asked for": (
+        script(inherited={"VIRTUAL_ASCEND": "2"}),
+        "visible-devices",
+        False,
+    ),
+    "a visible NPU that there is not": (
+        script(
+            {"trainer.n_gpus_per_node": 2, "trainer.nnodes": 8},
+            exports={"ASCEND_RT_VISIBLE_DEVICES": "0,7", "VIRTUAL_ASCEND": "2"},
+        ),
+        "visible-devices",
+        False,
+    ),
+    "no micro-batch": (script({**MICRO, f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": None}), "batches", True),
+    "a critic's mini batch above the batch": (
+        script({"algorithm.adv_estimator": "gae", "critic.ppo_mini_batch_size": 65}),
+        "batches",
+        True,
+    ),
+    "a critic without a micro-batch": (
+        script(
+            {
+                "algorithm.adv_estimator": "gae",
+                "critic.ppo_micro_batch_size": None,
+                "critic.ppo_micro_batch_size_per_gpu": None,
+            }
+        ),
+        "batches",
+        True,
+    ),
+    "sequences over ranks with their padding": (
+        script({"actor_rollout_ref.model.use_remove_padding": False}),
+        "parallel-sizes",
+        True,
+    ),
+    "a size that is a word": (script({f"{ROLLOUT}.n": "many"}), "empty", True),
+    "a temperature of none": (
+        script({f"{ROLLOUT}.temperature": 0, f"{ROLLOUT}.val_kwargs.do_sample": True}),
+        "validation",
+        True,
+    ),
+    "fewer CPUs than NPUs": (script({"ray_kwargs.ray_init.num_cpus": 7}), "ray-cpus", True),
+    "fewer CPUs than verl asks for": (
+        script({"ray_kwargs.ray_init.num_cpus": 23}, sources=BY_THE_PLATFORM),
+        "ray-cpus",
+        True,
+    ),
+    "fewer CPUs for a recipe that reads them at the root": (
+        script({"ray_init.num_cpus": 7}, module="recipe.gkd.main_gkd"),
+        "ray-cpus",
+        True,
+    ),
+    "a mini batch above the batch of a recipe that does not validate": (
+        script({f"{ACTOR}.ppo_mini_batch_size": 65}, module="recipe.dapo.main_dapo"),
+        "batches",
+        False,
+    ),
+    "a strategy that a plugin may have registered": (
+        script({f"{ACTOR}.strategy": "fsdpx"}, module=MAIN, sources=PLAIN_TRAINER),
+        "validation",
+        False,
+    ),
+    "a loss that this verl has not": (
+        script({f"{ACTOR}.loss_agg_mode": "mean"}, sources=VALIDATING),
+        "validation",
+        True,
+    ),
+    "an adapter that this verl refuses": (
+        script({"actor_rollout_ref.model.lora_rank": 513}, sources=VALIDATING),
+        "validation",
+        True,
+    ),
+    "a strategy that nothing has": (script({f"{ACTOR}.strategy": "fsdpx"}, sources=VALIDATING), "validation", True),
+    "two micro-batches": (script({**MICRO, f"{ACTOR}.ppo_micro_batch_size": 8}), "batches", True),
+    "data that are not in the tree": (script({"data.train_files": "none.parquet"}), "files", False),
+    "no rollout engine": (script({f"{ROLLOUT}.name": "???"}), "rollout-engine", True),
+    "a mini batch above the batch": (script({f"{ACTOR}.ppo_mini_batch_size": 65}), "batches", True),
+    "a batch that does not divide": (script({"data.train_batch_size": 66, f"{ROLLOUT}.n": 1}), "batches", True),
+    "a batch that Megatron does not divide": (
+        script({**MEGATRON, "data.train_batch_size": 65, f"{ROLLOUT}.n": 1}),
+        "batches",
+        True,
+    ),
+    "Megatron's sizes": (script({**MEGATRON, f"{ACTOR}.megatron.context_parallel_size": 3}), "parallel-sizes", True),
+    "a sequence dimension": (script({f"{ACTOR}.ulysses_sequence_parallel_size": 3}), "parallel-sizes", True),
+    "a critic's sequence dimension": (
+        script({"algorithm.adv_estimator": "gae", "critic.ulysses_sequence_parallel_size": 3}),
+        "parallel-sizes",
+        True,
+    ),
+    "a rollout": (script({f"{ROLLOUT}.tensor_model_parallel_size": 3}), "parallel-sizes", True),
+    "a rollout of its own": (script({"rollout.n_gpus_per_node": 2, "rollout.nnodes": 1}), "parallel-sizes", True),
+    "a variable that is not exported": (script(text="HCCL_CONNECT_TIMEOUT=900\n"), "exports", False),
+    "a variable that a cluster does not get": (script(exports={"VLLM_USE_V1": "1"}, runtime={}), "exports", False),
+    "segments beside a sleeping engine": (script(exports=SEGMENTS), "rollout.expandable_segments", False),
+    "kernels that the compiler refuses": (script(FUSED), "fused-kernels", False),
+    "the same with Megatron, which has no other way": (
+        script({**MEGATRON, "actor_rollout_ref.model.use_fused_kernels": True}),
+        "fused-kernels",
+        False,
+    ),
+    "kernels that NPUs are said not to run": (
+        script({"actor_rollout_ref.model.use_liger": True}, pin="796871d7"),
+        "liger-kernel",
+        False,
+    ),
+    "the same in fine-tuning": (script({"model.use_liger": True}, pin="v0.7.1"), "liger-kernel", False),
+    "a file that is not here": (script({"data.train_files": ["/none/a", "/none/b"]}), "files", False),
+    "engines that do not divide the NPUs": (
+        script({f"{ROLLOUT}.pipeline_model_parallel_size": 3}),
+        "rollout.ranks",
+        True,
+    ),
+    "weights in a format that garbles them": (
+        script(exports={"VLLM_ASCEND_ENABLE_NZ": "1"}),
+        "required-variables",
+        True,
+    ),
+    "a variable that CANN refuses": (script(exports={"HCCL_BUFFSIZE": "many"}), "variables", False),
+    "a switch that ends the import of verl": (
+        script(exports={"VERL_NPU_DISABLE": "atention", "VERL_NPU_STRICT": "1"}),
+        "variables",
+        True,
+    ),
+    "a switch that only warns": (script(exports={"VERL_NPU_DISABLE": "atention"}), "variables", False),
+    "a wrong strict": (script(exports={"VERL_NPU_STRICT": "ja"}), "variables", True),
+    "a wrong strict that nothing reads": (
+        script(exports={"VERL_NPU_STRICT": "ja", "VERL_NPU": "OFF"}),
+        "variables",
+        False,
+    ),
+    "a time that Ray's placement reads": (
+        script(exports={"VERL_NPU_PLACEMENT_TIMEOUT": "soon"}),
+        "variables",
+        True,
+    ),
+    "a time that no placement reads": (
+        script({"trainer.n_gpus_per_node": None}, exports={"VERL_NPU_PLACEMENT_TIMEOUT": "soon"}, ranks=8),
+        "variables",
+        False,
+    ),
+    "a check of a weight sync that there is": (
+        script(exports={"VERL_NPU_WEIGHT_SYNC_CHECK": "all"}, module="recipe.one_step_off_policy.main_ppo"),
+        "variables",
+        True,
+    ),
+    "a check of a weight sync that there is not": (
+        script(exports={"VERL_NPU_WEIGHT_SYNC_CHECK": "all"}),
+        "variables",
+        False,
+    ),
+    "a budget of batches that are not dynamic": (
+        script(exports={"VERL_NPU_TOKEN_BUDGET": "yes"}),
+        "variables",
+        False,
+    ),
+    "a variable of the user's shell": (script(inherited={"HCCL_BUFFSIZE": "abc"}), "variables", False),
+    "an address that is none": (script(exports={"HCCL_IF_IP": "host"}), "variables", False),
+    "fewer NPUs visible than Ray is asked for": (
+        script(exports={"ASCEND_RT_VISIBLE_DEVICES": "0,1"}),
+        "visible-devices",
+        False,
+    ),
+    "fewer NPUs visible than torchrun starts processes for": (
+        script(exports={"ASCEND_RT_VISIBLE_DEVICES": "0,1"}, ranks=8),
+        "visible-devices",
+        True,
+    ),
+    "an NPU twice": (
+        script({"trainer.n_gpus_per_node": 2, "trainer.nnodes": 8}, exports={"ASCEND_RT_VISIBLE_DEVICES": "1,1"}),
+        "visible-devices",
+        False,
+    ),
+    "a path to fill in, in the tree": (
+        script(overrides=("actor_rollout_ref.model.path=PATH/TO/Qwen",)),
+        "placeholders",
+        True,
+    ),
+    "a path to fill in, on the cluster": (
+        script(overrides=("data.train_files=['/path/to/train.parquet']",)),
+        "placeholders",
+        False,
+    ),
+    "a path to fill in where the job writes": (
+        script(overrides=("trainer.default_local_dir=path/to/checkpoints",)),
+        "placeholders",
+        False,
+    ),
+    "weights in a format that wins over the variable": (
+        script({f"{ROLLOUT}.engine_kwargs.vllm.additional_config": {"weight_nz_mode": 1}}),
+        "rollout.weight_format",
+        False,
+    ),
+    "a token budget below the longest sequence": (
+        script({**BUDGET, f"{ACTOR}.ppo_max_token_len_per_gpu": 1023}),
+        "token-budget",
+        False,
+    ),
+    "a proof that SGLang's engines cannot give": (
+        script(
+            {f"{ROLLOUT}.name": "sglang"},
+            exports={"VERL_NPU_WEIGHT_SYNC_CHECK": "engine"},
+            module="recipe.one_step_off_policy.main_ppo",
+        ),
+        "weight-proof",
+        False,
+    ),
+    "a variable of verl-npu": (script(exports={"VERL_NPU_STRICT": "yes"}), "variables", True),
+    "a key that MindSpeed has not": (
+        script(
+            MEGATRON,
+            overrides=("actor_rollout_ref.actor.megatron.override_transformer_config.no_such_key=1",),
+        ),
+        "mindspeed-key-or-type",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("wrong", "rule", "refused"), WRONG_ONES.values(), ids=WRONG_ONES.keys())
+def test_a_rule_finds_what_is_wrong_and_no_other_does(wrong: Script, rule: str, refused: bool) -> None:
+    (one,) = findings(wrong)
+    assert (one.code, one.refused) == (rule, refused)
+    assert all(text and "\n" not in text for text in (one.subject, one.found, one.why, one.fix))
+
+
+def test_every_rule_has_a_wrong_script() -> None:
+    firing = {rule.code for rule in RULES for wrong, _, _ in WRONG_ONES.values() if list(rule.ask(wrong))}
+    # What needs a model, an engine or a tree of verl's is asked below, and with the rollout's own rules.
+    assert firing == {rule.code for rule in RULES} - {
+        "rollout.heads",
+        "rollout.additional_config",
+        "rollout.rl_config",
+        "rollout.engine_arguments",
+        "rollout.unread_parallelism",
+        "rollout.sizes_in_one_word",
+        "imports",
+        "flash-attention-3",
+    }
+
+
+@pytest.mark.parametrize(
+    ("exports", "said"),
+    [({}, "launches them with smaller ones"), ({"VERL_NPU_DISABLE": "fused_kernels"}, "ends with `ub overflow`")],
+)
+def test_what_becomes_of_kernels_that_do_not_compile_depends_on_the_feature_that_mends_them(
+    exports: Mapping[str, str], said: str
+) -> None:
+    (found,) = (each for each in findings(script(FUSED, exports=exports)) if each.code == "fused-kernels")
+    assert "efficient_entropy_kernel_general_mainloop" in found.found
+    assert said in found.why
+
+
+def test_the_fused_loss_without_kernels_is_no_finding() -> None:
+    assert findings(script({**FUSED, "actor_rollout_ref.model.fused_kernel_options.impl_backend": "torch"})) == []
+
+
+def test_refusals_come_first() -> None:
+    both = script({f"{ROLLOUT}.tensor_model_parallel_size": 3}, overrides=("a.b=1", "a.b=2"))
+    assert found(both) == [("parallel-sizes", True), ("shadowed", False)]
+
+
+# What is told by the source of the script's verl, or of what is installed here.
+
+SCHEMA = "class RolloutConfig:\n    name: str\n    mode: str\n"
+
+
+@pytest.fixture
+def verl(tmp_path: Path) -> Callable[[str, str], SourceTree]:
+    """A verl with these texts in the schema of its rollout's settings, and in its rollout."""
+
+    def made(schema: str, rollout: str = "") -> SourceTree:
+        for module, text in (("config/rollout.py", schema), ("rollout/engine.py", rollout)):
+            file = tmp_path / "verl/workers" / module
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        (tmp_path / "verl/__init__.py").touch()
+        return SourceTree.at(tmp_path, ("verl",))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("schema", "settings", "refused"),
+    [
+        ("", {}, True),
+        ("", {f"{ROLLOUT}.free_cache_engine": False}, False),
+        (SCHEMA, {f"{ROLLOUT}.mode": "async", f"{ROLLOUT}.free_cache_engine": False}, True),
+        (SCHEMA, {f"{ROLLOUT}.mode": "async", f"{ROLLOUT}.engine_kwargs.vllm.enable_sleep_mode": False}, False),
+        (f"{SCHEMA}    enable_sleep_mode: bool = True\n", {f"{ROLLOUT}.mode": "async"}, True),
+        (f"{SCHEMA}    enable_sleep_mode: bool = True\n", {f"{ROLLOUT}.enable_sleep_mode": False}, False),
+    ],
+)
+def test_segments_are_refused_where_the_scripts_verl_builds_an_engine_that_sleeps(
+    verl: Callable[..., SourceTree], schema: str, settings: Mapping[str, object], refused: bool
+) -> None:
+    given = script({f"{ROLLOUT}.mode": "async", **settings}, exports=SEGMENTS, sources=verl(schema))
+    assert found(given) == ([("rollout.expandable_segments", True)] if refused else [])
+
+
+def test_a_recipe_may_have_an_engine_of_its_own(verl: Callable[..., SourceTree]) -> None:
+    given = script(exports=SEGMENTS, sources=verl(""), module="recipe.r1_ascend.main_ppo")
+    assert found(given) == [("rollout.expandable_segments", False)]
+
+
+def test_a_way_to_divide_is_refused_that_the_scripts_verl_passes_over(verl: Callable[..., SourceTree]) -> None:
+    settings = {f"{ROLLOUT}.data_parallel_size": 2, f"{ROLLOUT}.mode": "async"}
+    assert found(script(settings, sources=verl("", "config.data_parallel_size"))) == []
+    assert found(script(settings, sources=verl(""))) == [("rollout.unread_parallelism", True)]
+    off = {"VERL_NPU_DISABLE": "attention, rollout"}
+    assert found(script(settings, sources=verl(""), exports=off)) == []
+
+
+def test_sizes_are_refused_that_the_scripts_verl_hands_over_as_one_word(
+    tmp_path: Path, verl: Callable[..., SourceTree]
+) -> None:
+    settings = {f"{ROLLOUT}.mode": "async", f"{ROLLOUT}.cudagraph_capture_sizes": [8, 64]}
+    sources = verl(SCHEMA)
+    assert found(script(settings, sources=sources)) == []
+    server = tmp_path / "verl/workers/rollout/vllm_rollout/vllm_async_server.py"
+    server.parent.mkdir()
+    server.write_text("for k, v in args.items():\n    words += [f'--{k}', str(v)]\n")
+    given = script(settings, sources=SourceTree.at(tmp_path, ("verl",)))
+    assert found(given) == [("rollout.sizes_in_one_word", True)]
+
+
+def test_an_argument_is_refused_that_the_installed_vllm_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, text in (("engine/arg_utils.py", "max_num_seqs = 1"), ("entrypoints/openai/cli_args.py", "")):
+        (tmp_path / "vllm" / module).parent.mkdir(parents=True)
+        (tmp_path / "vllm" / module).write_text(text)
+    monkeypatch.setattr(SourceTree, "installed", lambda packages: SourceTree.at(tmp_path, ("vllm",)))
+    assert found(script({f"{ROLLOUT}.engine_kwargs.vllm.max_num_seqs": 8})) == []
+    assert found(script({f"{ROLLOUT}.engine_kwargs.vllm.no_such": 8})) == [("rollout.engine_arguments", True)]
+
+
+READS = 'config.get("attn_implementation", "flash_attention_2")'
+
+
+@pytest.mark.parametrize(
+    ("reads", "settings", "refused"),
+    [
+        (READS, {}, True),
+        (READS, {f"{ACTOR}.strategy": "fsdp2"}, True),
+        (READS, MEGATRON, False),
+        ('"flash_attention_2"', {}, False),
+    ],
+)
+def test_flash_attention_3_is_refused_where_the_scripts_verl_gives_it_to_transformers(
+    tmp_path: Path, verl: Callable[..., SourceTree], reads: str, settings: Mapping[str, object], refused: bool
+) -> None:
+    sources = verl(SCHEMA)
+    (tmp_path / "verl/workers/fsdp_workers.py").write_text(f"chosen = {reads}")
+    given = script({**FLASH, **settings}, sources=sources)
+    assert found(given) == ([("flash-attention-3", True)] if refused else [])
+
+
+@pytest.mark.parametrize(
+    ("trainer", "refused"),
+    [
+        ("from verl.utils import there, gone", True),
+        ("from .beside import Trainer", True),
+        ("from verl.utils import there", False),
+        ("try:\n    from verl.utils import gone\nexcept ImportError:\n    gone = None", False),
+        ("def main():\n    from verl.utils import gone", False),
+    ],
+)
+def test_a_trainer_is_refused_that_imports_what_its_verl_has_not(
+    tmp_path: Path, verl: Callable[..., SourceTree], trainer: str, refused: bool
+) -> None:
+    verl(SCHEMA)
+    files = {"verl/utils.py": "there = 1", "recipe/mine/main.py": trainer, "recipe/mine/beside.py": "import verl.gone"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    given = script(module="recipe.mine.main", sources=SourceTree.at(tmp_path, ("verl", "recipe")))
+    assert found(given) == ([("imports", True)] if refused else [])

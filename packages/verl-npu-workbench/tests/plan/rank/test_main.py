@@ -1,0 +1,20 @@
+"""What configuration one rank of a plan has."""
+
+from __future__ import annotations
+
+import pytest
+from verl_npu_workbench.plan.rank.__main__ import _configuration
+
+from ..conftest import job_of
+
+pytest.importorskip("omegaconf")
+
+
+def test_changes_come_before_interpolations_are_followed_and_unknown_keys_are_errors() -> None:
+    from omegaconf.errors import ConfigAttributeError
+
+    config = {"data": {"size": 64, "files": ["a", "b"]}, "half": "${data.size}"}
+    found = _configuration(job_of(config=config, changes={"data.size": 8, "data.files": ["c"], "new.key": None}))
+    assert found == {"data": {"size": 8, "files": ["c"]}, "half": 8, "new": {"key": None}}
+    with pytest.raises(ConfigAttributeError):
+        found.data.no_such = 1

@@ -1,0 +1,38 @@
+"""One stage of a pipeline knows what its neighbours would send."""
+
+from __future__ import annotations
+
+import pytest
+from verl_npu_workbench.plan.rank.megatron import Neighbours, rows
+
+HIDDEN = 16
+
+
+@pytest.mark.parametrize(
+    ("tensor", "context", "expected"),
+    [
+        (1, 1, 5 + 8),
+        (2, 1, (6 + 8) // 2),  # 5 tokens are padded to an even number, and the ranks divide the rows
+        (1, 2, (8 + 8) // 2),  # each of two ranks has two chunks of a sequence, so 5 are padded to a multiple of 4
+        (2, 2, (8 + 8) // 4),
+    ],
+)
+def test_rows_are_padded_and_divided_as_verl_does(tensor: int, context: int, expected: int) -> None:
+    assert rows([5, 8], tensor, context) == expected
+
+
+def test_a_middle_stage_receives_each_micro_batch_and_the_gradients_of_what_it_sent() -> None:
+    stage = Neighbours()
+    stage.begin([3, 7])
+    assert stage.shapes(None, True, False, HIDDEN) == ((3, 1, HIDDEN), None)
+    assert stage.shapes((3, 1, HIDDEN), True, False, HIDDEN) == ((7, 1, HIDDEN), None)
+    assert stage.shapes((7, 1, HIDDEN), False, True, HIDDEN) == (None, (3, 1, HIDDEN))
+    assert stage.shapes(None, False, True, HIDDEN) == (None, (7, 1, HIDDEN))
+
+
+def test_gradients_that_were_not_received_do_not_come_in_the_next_phase() -> None:
+    stage = Neighbours()
+    stage.begin([3])
+    stage.shapes((3, 1, HIDDEN), False, False, HIDDEN)
+    stage.begin([7])
+    assert stage.shapes((7, 1, HIDDEN), False, True, HIDDEN) == (None, (7, 1, HIDDEN))

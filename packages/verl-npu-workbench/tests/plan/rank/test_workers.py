@@ -1,0 +1,61 @@
+"""What a rank's phases are given."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from verl_npu_workbench.plan.job import Picture, RankJob
+
+from ..conftest import job_of
+
+pytest.importorskip("torch")
+
+
+def test_sequences_have_the_greatest_length_if_none_was_measured() -> None:
+    from verl_npu_workbench.plan.rank.workers import batch
+
+    found = batch(job_of(), training=True)
+    assert found["attention_mask"].tolist() == [[1] * 7] * 2
+    assert found["position_ids"][0].tolist() == list(range(7))
+    assert found["responses"].shape == found["advantages"].shape == (2, 4)
+
+
+def test_prompts_are_padded_on_the_left_and_answers_on_the_right() -> None:
+    from verl_npu_workbench.plan.rank.workers import batch
+
+    found = batch(job_of(lengths=((1, 2), (3, 4))), training=True)
+    assert found["attention_mask"].tolist() == [[0, 0, 1, 1, 1, 0, 0], [1] * 7]
+    assert found["position_ids"][0].tolist() == [0, 0, 0, 1, 2, 2, 2]
+    assert found["response_mask"].tolist() == [[1, 1, 0, 0], [1] * 4]
+    assert found["prompts"][0].tolist() == [0, 0, 5]
+
+
+def test_a_picture_stands_before_the_answer_and_has_its_patches() -> None:
+    from verl_npu_workbench.plan.rank.workers import batch
+
+    found = batch(job_of(picture=Picture(token=9, width=6, patches=4, positions=4, tokens=2)), training=True)
+    assert found["input_ids"][0].tolist() == [5, 9, 9, 5, 5, 5, 5]
+    assert found["position_ids"].shape == (2, 4, 7)
+    one = found["multi_modal_inputs"][1]
+    assert one["pixel_values"].shape == (2 * 4, 6)
+    assert one["image_grid_thw"].prod() == 2 * 4
+    assert found["attention_mask"].sum(-1).tolist() == [7, 6], "sequences are not alike"
+    alike = dataclasses.replace(job_of(lengths=((3, 2), (3, 2))), picture=Picture(9, 6, 4, 4))
+    assert batch(alike, training=True)["attention_mask"].sum(-1).tolist() == [5, 4]
+
+
+def test_a_job_is_the_same_after_it_was_told_as_json() -> None:
+    job = job_of(picture=Picture(token=9, width=6, patches=4, positions=4))
+    assert RankJob.of_json(json.loads(json.dumps(dataclasses.asdict(job)))) == dataclasses.replace(
+        job, lengths=[], scored_lengths=[]
+    )
+
+
+def test_phases_that_do_not_train_are_given_more() -> None:
+    from verl_npu_workbench.plan.rank.workers import batch
+
+    assert batch(job_of(), training=False)["attention_mask"].sum(-1).tolist() == [7] * 3
+    measured = job_of(lengths=((1, 2),), scored_lengths=((1, 2), (3, 4)))
+    assert batch(measured, training=False)["attention_mask"].sum(-1).tolist() == [3, 7]

@@ -1,0 +1,105 @@
+"""A plan as JSON, as a page, and read again."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+from verl_npu_workbench.plan.hardware import GIB
+from verl_npu_workbench.plan.job import Point
+from verl_npu_workbench.plan.report import content, draw, page, read
+from verl_npu_workbench.plan.search import Largest, Probe
+from verl_npu_workbench.plan.verdict import judge
+
+from verl_npu.errors import PlanError
+
+PROBES = (Probe(8, True, "update actor", 50 << 30), Probe(16, False, "update actor", 90 << 30))
+LARGEST = Largest("ppo_micro_batch_size_per_gpu", 8, True, PROBES)
+
+
+def test_a_plan_is_read_as_it_was_written(planned, tmp_path: Path) -> None:
+    plan = planned({"update actor": 58.0})
+    found = content("a job", plan, judge(plan))
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(found))
+    again = read(file)
+    assert (again["verdict"], again["simulated"]) == ("does not fit", True)
+    assert [phase["phase"] for phase in again["phases"]] == ["rollout", "update actor"]  # type: ignore[attr-defined]
+    assert again["seconds"][-1]["phase"] == "step"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 99}'])
+def test_another_file_is_one_line(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(text)
+    with pytest.raises(PlanError, match=r"plan\.json: expected a plan"):
+        read(file)
+
+
+def test_the_largest_micro_batch_is_told_with_what_was_planned(planned) -> None:
+    plan = planned({"update actor": 1.0})
+    found = json.loads(json.dumps(content("a job", plan, judge(plan), largest=LARGEST)))
+    assert found["largest_micro_batch"]["size"] == 8
+    assert [each["fits"] for each in found["largest_micro_batch"]["probes"]] == [True, False]
+
+
+def test_a_page_needs_nothing_else_and_tells_all_of_a_plan(planned) -> None:
+    pytest.importorskip("matplotlib")
+    plan = planned({"update actor": 58.0}, kept=10.0)
+    made = page("<script>x</script>", plan, judge(plan), largest=LARGEST)
+    assert "<script>" not in made
+    assert "http" not in made.replace("http://www.w3.org", "")
+    sources = ("issue 1127", "flops_counter.py", "HCCL_BUFFSIZE", "PCIe")
+    largest = ("The largest ppo_micro_batch_size_per_gpu that fits: 8", "<td>90.00</td><td>does not fit</td>")
+    cache = f"key-value cache {plan.rollout.cache / (1 << 30):.2f}, "
+    for text in ("&lt;script&gt;", "does not fit", cache, *largest, *sources):
+        assert text in made
+
+
+def test_a_plan_tells_who_holds_the_memory_of_a_rollout(planned) -> None:
+    plan = planned({"update actor": 40.0}, kept=10.0)
+    rollout = content("a job", plan, judge(plan))["phases"][0]  # type: ignore[index]
+    assert sum(rollout["holders"].values()) == rollout["needed"]
+
+
+def test_fine_tuning_is_told_without_an_engine(tuned) -> None:
+    plan = tuned({"training step": 58.0})
+    found = json.loads(json.dumps(content("a job", plan, judge(plan))))
+    assert found["rollout"] is None
+    assert [span["phase"] for span in found["seconds"]] == ["training step", "step"]
+    pytest.importorskip("matplotlib")
+    assert "sequences of 4096 tokens" in page("job", plan, judge(plan))
+
+
+def test_a_picture_shows_the_rollout_where_it_is_in_a_step(planned) -> None:
+    plan = planned({"load": 4.0, "update actor": 10.0}, kept=2.0)
+    points = [Point(name, {"weights": GIB}) for name in ("load", "load", "update actor", "update actor")]
+    outcome = dataclasses.replace(plan.outcomes[0], timeline=points)
+    made = page("job", dataclasses.replace(plan, outcomes=(outcome,)), judge(plan))
+    picture = made[made.index("<svg") : made.index("</svg>")]
+    assert [picture.count(f">{name}<") for name in ("load", "rollout", "update actor")] == [1, 1, 1]
+    assert picture.index(">load<") < picture.index(">rollout<") < picture.index(">update actor<")
+
+
+def test_names_of_short_phases_do_not_lie_on_each_other(planned, tmp_path: Path, monkeypatch) -> None:
+    figures = pytest.importorskip("matplotlib.figure")
+    made = []
+    monkeypatch.setattr(figures.Figure, "savefig", lambda figure, *where, **how: made.append(figure))
+    plan = planned({"update actor": 10.0}, kept=2.0)
+    phases = ["load", *["update actor"] * 200, "weight sync", "checkpoint", "weight sync"]
+    outcome = dataclasses.replace(plan.outcomes[0], timeline=[Point(name, {"weights": GIB}) for name in phases])
+    draw(outcome, judge(plan), "job", tmp_path / "plan.png")
+    (axes,) = made[0].axes
+    made[0].canvas.draw()
+    names = [text for text in axes.texts if text.get_rotation()]
+    places = [text.get_transform().transform(text.get_position())[0] for text in names]
+    for text in names:
+        text.set_rotation(0)
+    high = max(text.get_window_extent().height for text in names)
+    across = math.sin(math.radians(30))
+    assert len(names) == 6
+    assert all((after - before) * across > high for before, after in itertools.pairwise(places))

@@ -1,0 +1,48 @@
+"""The rollout engine's memory by its own rule."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from verl_npu_workbench.plan.hardware import GIB, HARDWARE
+from verl_npu_workbench.plan.rollout import rollout_of
+from verl_npu_workbench.plan.share import share_of
+
+from .conftest import MODEL
+
+ROLLOUT = "actor_rollout_ref.rollout."
+
+
+def _rollout(settings, model=MODEL, **others):
+    chosen = settings(**{f"{ROLLOUT}{key}": value for key, value in others.items()})
+    return rollout_of(chosen, model, share_of(chosen), HARDWARE["a2"])
+
+
+def test_the_engine_takes_its_share_and_the_cache_has_what_is_left(settings) -> None:
+    found = _rollout(settings)
+    assert found.taken == int(0.6 * HARDWARE["a2"].memory.value)
+    assert found.engine_weights == 8_000_000_000
+    assert found.cache == found.taken - found.engine_weights - 2 * GIB
+    assert found.token == MODEL.cache // 2
+    assert found.sequences == found.cache // (found.token * 4096)
+
+
+def test_heads_that_are_fewer_than_the_ranks_are_on_each(settings) -> None:
+    few = dataclasses.replace(MODEL, key_heads=2)
+    assert _rollout(settings, few, tensor_model_parallel_size=8).token == MODEL.cache // 2
+
+
+def test_experts_are_divided_among_a_replica(settings) -> None:
+    experts = dataclasses.replace(MODEL, experts=6_000_000_000)
+    divided = _rollout(settings, experts, tensor_model_parallel_size=2, data_parallel_size=4, expert_parallel_size=8)
+    assert divided.engine_weights == 2 * (2_000_000_000 // 2 + 6_000_000_000 // 8)
+    early = {"dp_model_parallel_size": 4, "enable_expert_parallel": True}
+    assert _rollout(settings, experts, tensor_model_parallel_size=2, **early) == divided
+    whole = _rollout(settings, experts, tensor_model_parallel_size=2, data_parallel_size=4)
+    assert whole.engine_weights == 2 * 8_000_000_000 // 2
+
+
+def test_an_engine_with_npus_of_its_own_takes_nothing_of_the_trainers(settings) -> None:
+    chosen = settings(**{"rollout.n_gpus_per_node": 4, "rollout.nnodes": 2})
+    found = rollout_of(chosen, MODEL, share_of(chosen), HARDWARE["a2"])
+    assert (found.own_npus, found.weights, found.npus) == (True, 0, 8)

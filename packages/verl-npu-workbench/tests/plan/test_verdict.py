@@ -1,0 +1,82 @@
+"""Whether a plan fits: tensors, the reserve, and the rollout engine beside what the trainer keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from verl_npu_workbench.plan.hardware import GIB, reserve_of
+from verl_npu_workbench.plan.verdict import Fit, judge
+
+
+def test_a_phase_below_the_memory_fits(planned) -> None:
+    verdict = judge(planned({"update actor": 50.0}))
+    assert verdict.fit is Fit.FITS
+
+
+def test_the_reserve_is_part_of_what_is_needed(planned) -> None:
+    verdict = judge(planned({"update actor": 58.0}))
+    update = next(phase for phase in verdict.phases if phase.phase == "update actor")
+    assert update.needed == update.tensors + sum(each.size for each in verdict.reserve)
+    assert (update.fit, verdict.fit) == (Fit.DOES_NOT, Fit.DOES_NOT)
+
+
+def test_the_engine_needs_its_share_beside_what_the_trainer_keeps(planned) -> None:
+    assert judge(planned({"update actor": 40.0}, kept=10.0)).fit is Fit.FITS
+    verdict = judge(planned({"update actor": 40.0}, kept=25.0))
+    assert [phase.phase for phase in verdict.phases if phase.fit is Fit.DOES_NOT] == ["rollout"]
+
+
+def test_an_engine_without_room_for_one_sequence_does_not_fit(planned) -> None:
+    small = planned({"update actor": 1.0}, **{"actor_rollout_ref.rollout.gpu_memory_utilization": 0.15})
+    assert judge(small).fit is Fit.DOES_NOT
+    assert "leaves no room for the key-value cache" in small.rollout.notes[0]
+    needed = next(phase.needed for phase in judge(small).phases if phase.phase == "rollout")
+    assert needed > small.rollout.least > small.rollout.taken
+
+
+@pytest.mark.parametrize("utilization", [0.15, 0.6])
+def test_holders_together_hold_all_that_is_needed(planned, utilization: float) -> None:
+    plan = planned(
+        {"update actor": 40.0}, kept=10.0, **{"actor_rollout_ref.rollout.gpu_memory_utilization": utilization}
+    )
+    verdict = judge(plan)
+    assert {phase.phase: sum(phase.holders.values()) for phase in verdict.phases} == {
+        phase.phase: phase.needed for phase in verdict.phases
+    }
+    rollout = next(phase for phase in verdict.phases if phase.phase == "rollout")
+    assert rollout.holders["key-value cache"] >= plan.rollout.cache
+    assert rollout.holders["weights"] == 10 * GIB
+    assert rollout.held == plan.rollout.needed + 10 * GIB
+
+
+def test_an_engine_with_npus_of_its_own_has_no_part_of_the_trainers(planned) -> None:
+    plan = planned({"update actor": 40.0}, kept=10.0, **{"rollout.n_gpus_per_node": 8})
+    rollout = next(phase for phase in judge(plan).phases if phase.phase == "rollout")
+    assert (rollout.needed, rollout.holders["reserve"]) == (plan.rollout.needed, 0)
+    assert "weights" not in rollout.holders
+
+
+def test_a_rank_that_failed_is_no_plan_that_fits(planned) -> None:
+    done = planned({"update actor": 1.0})
+    failed = dataclasses.replace(done.outcomes[0], error="ValueError: x", failed_in="load")
+    assert judge(dataclasses.replace(done, outcomes=(failed,))).fit is Fit.FAILED
+
+
+@pytest.mark.parametrize(
+    ("exports", "size"), [({}, 200), ({"HCCL_BUFFSIZE": "512"}, 512), ({"HCCL_BUFFSIZE": "x"}, 200)]
+)
+def test_each_communicator_has_buffers_of_both_directions(exports: dict[str, str], size: int) -> None:
+    buffers = reserve_of(3, 0, exports)[0]
+    assert buffers.size == 3 * 2 * size << 20
+    assert "HCCL_BUFFSIZE" in buffers.source
+
+
+def test_all_of_the_reserve_has_a_source() -> None:
+    assert all(each.source for each in reserve_of(1, GIB, {}))
+
+
+def test_fine_tuning_has_no_rollout(tuned) -> None:
+    verdict = judge(tuned({"load": 5.0, "training step": 70.0, "checkpoint": 6.0}))
+    assert [phase.phase for phase in verdict.phases] == ["load", "training step", "checkpoint"]
+    assert (verdict.fit, verdict.worst.phase) == (Fit.DOES_NOT, "training step")

@@ -1,0 +1,238 @@
+"""The site: pages made from the code, links as the site needs them, and a build without a warning."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from maintain import rules_page, site_hooks, site_pages
+from testing.pages import fences
+
+from verl_npu.cli import main as command
+
+PROJECT = Path(__file__).resolve().parents[4]
+DOCS = PROJECT / "docs"
+PUBLISHED = [page for folder in site_hooks.FOLDERS for page in sorted(folder.glob("*.md"))]
+ENGLISH = [page.name for page in PUBLISHED if ".zh-CN" not in page.name]
+PAGES = [*sorted(PROJECT.glob("*.md")), *PUBLISHED, *sorted((PROJECT / "packages").glob("*/*.md"))]
+GENERATED = site_pages.pages()
+
+
+def words(text: str) -> str:
+    """A text without its line breaks: each release of click breaks lines at other places."""
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("page", GENERATED, ids=lambda page: page.name)
+def test_pages_made_from_the_code_are_up_to_date(page: Path) -> None:
+    assert words(page.read_text()) == words(GENERATED[page]), "run python scripts/maintain/site_pages.py"
+
+
+@pytest.mark.parametrize("language", rules_page.PAGES)
+def test_the_table_of_rules_is_up_to_date(language: str) -> None:
+    text = rules_page.PAGES[language].read_text()
+    assert rules_page.render(text, language) == text, "run python scripts/maintain/rules_page.py"
+
+
+def test_the_index_for_programs_lists_every_page() -> None:
+    listed = {(DOCS / path).resolve() for path in re.findall(r"\(([\w./-]+\.md)\)", (DOCS / "llms.txt").read_text())}
+    assert {page.name for page in listed if page.parent in site_hooks.FOLDERS} == set(ENGLISH) - {"README.md"}
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    named = re.findall(r"(?m)^ +- (?:Home: )?([\w.-]+\.md)$", (PROJECT / "mkdocs.yml").read_text())
+    assert sorted(named) == sorted(ENGLISH)
+
+
+REPOSITORY = "https://example.invalid/us/verl-npu"
+
+
+@pytest.mark.parametrize(
+    ("written", "on_the_site"),
+    [
+        ("One. [中文](design.zh-CN.md)", "One."),
+        ("一。[English](design.md)", "一。"),
+        ("[engines](engines.zh-CN.md#表)", "[engines](engines.md#表)"),
+        ("[x](design.md#words)", "[x](design.md#words)"),
+        ("[r](../README.zh-CN.md#表)", "[r](README.md#表)"),
+        ("[w](../packages/verl-npu-workbench/docs/planning.zh-CN.md#表)", "[w](planning.md#表)"),
+        ("![p](pictures/plan.png)", "![p](pictures/plan.png)"),
+        ("[C](../CONTRIBUTING.md#tests)", f"[C]({REPOSITORY}/blob/main/CONTRIBUTING.md#tests)"),
+        ("[r](../scripts/recipes/a.sh)", f"[r]({REPOSITORY}/blob/main/scripts/recipes/a.sh)"),
+        ("一行，\n另一行", "一行，另一行"),
+        ("一行\nverl", "一行\nverl"),
+        ("[out](https://example.org/中文)", "[out](https://example.org/中文)"),
+    ],
+)
+def test_links_are_rewritten_for_the_site(written: str, on_the_site: str) -> None:
+    assert site_hooks.on_page_markdown(written, {"repo_url": f"{REPOSITORY}/"}) == on_the_site
+
+
+def test_a_link_out_of_the_pages_is_plain_words_where_the_repositorys_address_is_not_known() -> None:
+    written = "See [CONTRIBUTING](../CONTRIBUTING.md#tests) and [x](design.md)."
+    assert site_hooks.on_page_markdown(written, {"repo_url": ""}) == "See CONTRIBUTING and [x](design.md)."
+
+
+def test_the_sites_index_for_programs_leads_to_its_own_pages(tmp_path: Path) -> None:
+    (tmp_path / "llms.txt").write_text("- [a](doctor.md): A?\n- [b](../README.md): B?\n")
+    site_hooks.on_post_build({"repo_url": REPOSITORY, "site_dir": str(tmp_path)})
+    assert (tmp_path / "llms.txt").read_text() == "- [a](doctor/): A?\n- [b](./): B?\n"
+
+
+def test_no_page_and_no_metadata_names_a_repository_of_ours() -> None:
+    """Nobody has registered an address for this project: one that is written down could be registered by anybody."""
+    files = [*PAGES, *DOCS.glob("*.txt"), *PROJECT.glob("*.yml"), PROJECT / "pyproject.toml"]
+    files += PROJECT.glob("packages/*/pyproject.toml")
+    ours = re.compile(
+        r"(github|gitee|gitcode|gitlab)\.(com|io)/(verl-npu|virtual-ascend)|verl-npu\.(github|readthedocs)\.io"
+    )
+    assert [path.name for path in files if ours.search(path.read_text())] == []
+
+
+def shown(page: Path) -> list[str]:
+    """The calls of verl-npu in the fenced blocks of a page, and those in backticks."""
+    text = page.read_text()
+    typed = [line.strip() for fence in fences(text) for line in fence.text.splitlines()]
+    inline = re.findall(r"`(verl-npu [^`]+)`", text)
+    calls = [re.split(r"  #| \| ", line)[0] for line in [*typed, *inline] if re.match(r"verl-npu [a-z]", line)]
+    # What stands for something else, or is part of a line of output, is no call.
+    return [call for call in dict.fromkeys(calls) if not re.search(r"…|\.\.\.|: | \[| -- ", call)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(PROJECT).as_posix())
+def test_every_call_that_a_page_shows_is_understood(page: Path) -> None:
+    assert isinstance(command, click.Group)
+    wrong = []
+    for call in shown(page):
+        _, name, *rest = shlex.split(call)
+        one = command.get_command(click.Context(command), name)
+        try:
+            assert one is not None
+            # Parses the whole call, and runs nothing of it.
+            one.make_context(name, [word for word in rest if word != "-"])
+        except (click.MissingParameter, click.BadOptionUsage):
+            # In running text a command is also named without what it needs.
+            continue
+        except click.BadParameter as error:
+            # A word in capitals stands for a value of the reader's.
+            if not re.search(r"\b[A-Z]{3,}\b", call):
+                wrong.append((call, error.format_message()))
+        except click.exceptions.Exit:
+            continue
+        except click.UsageError as error:
+            wrong.append((call, error.format_message()))
+    assert not wrong
+
+
+QUICK = ("check", "doctor", "env", "explain", "lint", "setup", "status")
+"""Commands that only look, and are done in seconds."""
+CALLS = sorted({call for page in PAGES for call in shown(page) if call.split()[1] in QUICK})
+
+
+# What `doctor --hang` prints is of all that runs on this machine meanwhile, other tests' jobs among it.
+SLOW = ("--level", "--cluster", "--hang")
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if not any(option in call for option in SLOW)])
+def test_every_quick_call_of_the_pages_runs_to_its_end(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, *rest = shlex.split(call)
+    ended = CliRunner().invoke(command, rest)
+    assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
+    assert ended.exit_code in (0, 1, 2)
+    assert "Traceback" not in ended.output
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as it is published: with the address of a repository whose server the theme knows how to ask."""
+    pytest.importorskip("mkdocs", reason="needs the extra docs")
+    pytest.importorskip("material", reason="needs the extra docs")
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=PROJECT,
+        env=os.environ | {"REPOSITORY_URL": "https://github.com/example/example"},
+    )
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+class Asked(HTMLParser):
+    """What a browser asks for on its own as it shows a page, and what makes the theme's script ask."""
+
+    _LOADED = ("src", "srcset", "poster", "data", "background")
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.others: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {key: value or "" for key, value in attrs}
+        asked = [values[key] for key in self._LOADED if key in values]
+        if tag == "link" and not {"canonical", "alternate", "prev", "next"} & set(values.get("rel", "").split()):
+            asked.append(values.get("href", ""))
+        asked += OF_STYLES.findall(values.get("style", ""))
+        self.others += [address for address in asked if FOREIGN.match(address)]
+        # Mermaid comes from unpkg.com where there is a diagram; the repository's stars come from its server's API.
+        if "mermaid" in values.get("class", "").split() or values.get("data-md-component") == "source":
+            self.others.append(f"<{tag}>: {values}")
+
+
+FOREIGN = re.compile(r"\s*(https?:)?//")
+OF_STYLES = re.compile(r"(?:url\(|@import\s)\s*[\"']?([^\"')\s]+)")
+
+
+def test_the_site_has_both_languages_and_the_index_for_programs(site: Path) -> None:
+    for name in ("index.html", "zh-CN/index.html", "diagnosis/index.html", "zh-CN/diagnosis/index.html", "llms.txt"):
+        assert (site / name).is_file()
+
+
+def test_no_page_of_the_site_asks_another_server_for_anything(site: Path) -> None:
+    found = {page.relative_to(site).as_posix(): Asked(page.read_text()).others for page in site.rglob("*.html")}
+    found |= {
+        style.relative_to(site).as_posix(): [one for one in OF_STYLES.findall(style.read_text()) if FOREIGN.match(one)]
+        for style in [*site.rglob("*.css"), *site.rglob("*.svg")]
+    }
+    assert len(found) > 2 * len(GENERATED)
+    assert {page: asked for page, asked in found.items() if asked} == {}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        '<img src="https://example.org/a.png">',
+        '<script src="//example.org/a.js"></script>',
+        '<link rel="stylesheet" href="https://example.org/a.css">',
+        '<pre class="mermaid">',
+        '<a class="md-source" data-md-component="source" href="https://github.com/a/b">',
+        '<p style="background: url(https://example.org/a.png)">',
+    ],
+)
+def test_what_asks_another_server_is_found(page: str) -> None:
+    assert Asked(page).others
+
+
+def test_a_link_asks_nobody() -> None:
+    assert not Asked(
+        '<a href="https://example.org/">x</a><img src="../a.png"><link rel="canonical" href="//x">'
+    ).others
+
+
+@pytest.mark.parametrize(("home", "section"), [("index.html", "Install and use"), ("zh-CN/index.html", "安装和使用")])
+def test_the_home_has_the_sections_of_the_readme(site: Path, home: str, section: str) -> None:
+    assert re.search(rf"<h2[^>]*>{section}", (site / home).read_text())

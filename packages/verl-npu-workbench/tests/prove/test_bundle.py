@@ -1,0 +1,117 @@
+"""A bundle holds what was found and no names, and that of a stranger can do no harm."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import socket
+import zipfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+from verl_npu_workbench.prove import bundle
+from verl_npu_workbench.prove.bundle import CORPUS, PROOF, Proof
+from verl_npu_workbench.prove.folder import Folder
+from verl_npu_workbench.prove.result import Check, Verdict
+
+from verl_npu.errors import ProofError
+
+from .conftest import operator, stage
+
+SCHEMA = json.loads((importlib.resources.files("verl_npu_workbench.prove") / "bundle.schema.json").read_text())
+
+
+@pytest.fixture
+def path(proof: Proof, tmp_path: Path) -> Path:
+    return bundle.write(Folder(tmp_path), proof)
+
+
+def repacked(path: Path, members: Mapping[str, bytes]) -> Path:
+    """A copy of a bundle in which members are others."""
+    with zipfile.ZipFile(path) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()} | members
+    changed = path.with_name("changed.zip")
+    with zipfile.ZipFile(changed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in content.items():
+            archive.writestr(name, data)
+    return changed
+
+
+def test_a_bundle_is_read_as_it_was_written(path: Path, proof: Proof) -> None:
+    assert path.name == "proof-2026-01-31.zip"
+    assert bundle.read(path) == proof
+
+
+@pytest.mark.parametrize("name", [PROOF, CORPUS])
+def test_a_bundle_is_by_its_schema(name: str, path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        content = json.loads(archive.read(name))
+    jsonschema.validate(content, SCHEMA)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(content | {"more": 1}, SCHEMA)
+
+
+def test_names_and_paths_are_taken_out(proof: Proof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "secrethost")
+    monkeypatch.setattr("getpass.getuser", lambda: "secretuser")
+    said = "secrethost: /home/secretuser/model/a/b/c: connection to 10.1.2.3 refused"
+    check = Check(name="one", verdict=Verdict.FAILED, found=said, expected=said)
+    shown = replace(proof, stages=(stage(check),), notes={"device": said}, corpus=(operator(said=said, results=()),))
+    with zipfile.ZipFile(bundle.write(Folder(tmp_path), shown)) as archive:
+        text = "".join(archive.read(name).decode() for name in archive.namelist())
+    assert [word for word in ("secrethost", "secretuser", "10.1.2.3") if word in text] == []
+    assert "refused" in text
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {PROOF: b"[]"},
+        {PROOF: b"no JSON"},
+        {PROOF: b"{}"},
+        {PROOF: b'{"schema": 2}'},
+        {PROOF: b"[" * 100_000},
+        {PROOF: b'{"a":' * 100 + b"1" + b"}" * 100},
+        {CORPUS: b'{"schema": 1, "observations": [{"key": {"kind": "pickle", "name": "", "case": ""}}]}'},
+        {CORPUS: b'{"schema": 1, "observations": [' + b"1" * 5000 + b"]}"},
+    ],
+)
+def test_what_is_no_bundle_is_one_error_that_names_it(members: dict[str, bytes], path: Path) -> None:
+    with pytest.raises(ProofError, match=r"changed\.zip"):
+        bundle.read(repacked(path, members))
+
+
+def test_a_bundle_that_unpacks_to_much_is_not_unpacked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "_MOST_BYTES", 1 << 20)
+    with pytest.raises(ProofError, match="more than 1 MiB"):
+        bundle.read(repacked(path, {PROOF: b" " * (2 << 20)}))
+
+
+def test_members_of_other_names_are_never_touched(path: Path, proof: Proof, tmp_path: Path) -> None:
+    changed = repacked(path, {"../../outside": b"x", "/etc/outside": b"x", "data.pkl": b"cos\nsystem\n"})
+    before = set(tmp_path.iterdir())
+    assert bundle.read(changed) == proof
+    assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("data", [b"", b"PK", b"no archive at all"])
+def test_a_file_that_is_no_archive_is_one_error(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "proof.zip").write_bytes(data)
+    with pytest.raises(ProofError, match="a bundle, proof-DATE"):
+        bundle.read(tmp_path / "proof.zip")
+
+
+def test_two_proofs_differ_by_packages_and_checks(proof: Proof) -> None:
+    assert bundle.differences(proof, proof) == []
+    changed = replace(
+        proof,
+        asked=replace(proof.asked, versions={"torch": "2.14.0"}),
+        stages=(stage(Check(name="memory", verdict=Verdict.FAILED)),),
+    )
+    assert bundle.differences(proof, changed) == [
+        "torch: 2.13.0 -> 2.14.0",
+        "device, memory: passed -> failed",
+    ]

@@ -1,0 +1,94 @@
+"""What a training of a proof is judged by: numbers that are numbers, and the memory that was planned before."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from verl_npu_workbench.prove.record import Recorder, Wrong
+from verl_npu_workbench.prove.stages import training
+from verl_npu_workbench.prove.stages.setup import Setup
+from verl_npu_workbench.rehearse.training import Run
+from verl_npu_workbench.sandbox import Ended
+
+from verl_npu.cli import main as command
+
+GIB = 1 << 30
+
+
+def run(*gradients: float, peak: float = 2.0) -> Run:
+    """A run that ended well, with a step for each norm of a gradient."""
+    steps = {
+        number: {"actor/grad_norm": norm, "perf/max_memory_allocated_gb": peak if number == 2 else 0.5}
+        for number, norm in enumerate(gradients, 1)
+    }
+    return Run(Ended(status=0, output=b"", seconds=1.0), steps, (), ())
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    later = time.monotonic() + 60
+    with closing(Recorder(tmp_path / "record.jsonl", later, time.monotonic)) as record:
+        return Setup(record=record, scratch=tmp_path, asked=0, ends=later, now=time.monotonic)
+
+
+def judged(done: Run) -> dict[str, float]:
+    figures = training._figures(done)
+    training._check_numbers(done, figures)
+    return figures
+
+
+def test_a_training_is_told_by_its_last_step_and_its_largest_memory() -> None:
+    found = judged(run(3.0, 2.0, 1.0))
+    assert (found["actor/grad_norm"], found["GiB of tensors"]) == (1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "said"),
+    [((1.0, float("nan")), "the norms of the gradients are"), ((0.0, 0.0), "each gradient is zero")],
+)
+def test_gradients_that_train_nothing_are_wrong(gradients: tuple[float, ...], said: str) -> None:
+    with pytest.raises(Wrong, match=said):
+        judged(run(*gradients))
+
+
+def test_memory_within_a_tenth_of_the_plan_is_told_beside_it(setup: Setup) -> None:
+    planned(setup, 1.9)
+    said = training._beside(setup, "grpo", judged(run(1.0, 1.0)))
+    assert said.startswith("2.000 GiB of tensors at most, planned 1.900 (")
+
+
+def test_memory_that_the_plan_did_not_know_of_is_wrong(setup: Setup) -> None:
+    planned(setup, 1.7)
+    with pytest.raises(Wrong, match=r"planned 1\.700"):
+        training._beside(setup, "grpo", judged(run(1.0, 1.0)))
+
+
+def test_without_a_plan_a_training_is_judged_alone(setup: Setup) -> None:
+    assert training._beside(setup, "grpo", judged(run(1.0, 1.0))) == "there is no plan to compare with"
+
+
+def planned(setup: Setup, most: float) -> None:
+    content = {"verdict": "fits", "bytes": {"load": GIB, "update actor": most * GIB}, "seconds": {}}
+    (setup.scratch / "plan-grpo.json").write_text(json.dumps(content))
+
+
+def test_a_script_that_is_not_there_is_one_error_before_anything_runs(tmp_path: Path) -> None:
+    words = ["prove", "--output", str(tmp_path / "proof"), "--stage", "training", "--recipe", "run.sh"]
+    ended = CliRunner().invoke(command, words)
+    assert ended.exit_code == 2
+    assert ended.output.startswith("verl-npu: --recipe run.sh: expected a launch script, found no such file; ")
+    assert not (tmp_path / "proof").exists()
+
+
+def test_arguments_without_a_script_are_one_error_before_anything_runs(tmp_path: Path) -> None:
+    ended = CliRunner().invoke(command, ["prove", "--output", str(tmp_path / "proof"), "trainer.nnodes=1"])
+    assert ended.exit_code == 2
+    assert "trainer.nnodes=1: arguments are those of a script, and none is given by --recipe" in ended.output
+    assert "a stage is named by --stage STAGE" in ended.output
+    assert "a stage is named by --stage training" in CliRunner().invoke(command, ["prove", "training"]).output
+    assert not (tmp_path / "proof").exists()

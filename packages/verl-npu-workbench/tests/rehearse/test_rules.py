@@ -1,0 +1,460 @@
+"""Each rule: what it changes, and that without it the settings stay as the script has them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from verl_npu_workbench.jobs.settings import Settings
+from verl_npu_workbench.rehearse.layout import Layout, layout_of
+from verl_npu_workbench.rehearse.rules import RULES, Setup, scale
+
+ACTOR, REF, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
+ONE = Layout(npus=2)
+CONFIG = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "hidden_size": 128}
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
+    return setup_in(tmp_path)
+
+
+def setup_in(folder: Path, layout: Layout = ONE) -> Setup:
+    return Setup(
+        folder=folder,
+        model=folder / "model",
+        train=folder / "train.parquet",
+        test=folder / "test.parquet",
+        checkpoint=None,
+        reward=folder / "reward.py",
+        layout=layout,
+        steps=2,
+        prompt=64,
+        response=16,
+        engine="virtual",
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A rule, settings of a script, and what the rule makes of them; `{folder}` is the run's own."""
+
+    rule: str
+    given: Mapping[str, object]
+    expected: Mapping[str, object]
+    setup: Mapping[str, object] = field(default_factory=dict)
+
+
+CASES = [
+    Case(
+        "model",
+        {
+            "actor_rollout_ref.model.path": "~/Qwen2.5-7B",
+            "critic.model.tokenizer_path": "~/Qwen2.5-7B",
+            "model.partial_pretrain": "Qwen/Qwen3-8B",
+            "reward_model.model.path": "RM",
+            "actor_rollout_ref.model.lora_adapter_path": "/lora",
+            "actor_rollout_ref.model.hf_config_path": None,
+        },
+        {
+            "actor_rollout_ref.model.path": "{folder}/model",
+            "critic.model.tokenizer_path": "{folder}/model",
+            "model.partial_pretrain": "{folder}/model",
+            "reward_model.model.path": "{folder}/model",
+            "actor_rollout_ref.model.lora_adapter_path": None,
+        },
+    ),
+    Case(
+        "shapes",
+        {
+            f"{ACTOR}.megatron.override_transformer_config.num_query_groups": 8,
+            f"{ACTOR}.megatron.override_transformer_config.num_layers": None,
+            f"{ACTOR}.megatron.override_transformer_config.v_head_dim": 128,
+        },
+        {f"{ACTOR}.megatron.override_transformer_config.num_query_groups": 2},
+    ),
+    Case(
+        "distributed checkpoint",
+        {f"{ACTOR}.megatron.use_dist_checkpointing": True, f"{ACTOR}.megatron.use_mbridge": False},
+        {f"{ACTOR}.megatron.use_dist_checkpointing": False, f"{ACTOR}.megatron.use_mbridge": True},
+    ),
+    Case(
+        "distributed checkpoint",
+        {f"{ACTOR}.megatron.use_dist_checkpointing": True, f"{ACTOR}.megatron.dist_checkpointing_path": "/full"},
+        {f"{ACTOR}.megatron.dist_checkpointing_path": "/small"},
+        {"checkpoint": Path("/small")},
+    ),
+    Case(
+        "data",
+        {
+            "data.train_files": ["/a", "/b"],
+            "data.val_files": "/c",
+            "data.train_max_samples": 4,
+            "data.val_max_samples": -1,
+        },
+        {
+            "data.train_files": "{folder}/train.parquet",
+            "data.val_files": "{folder}/test.parquet",
+            "data.train_max_samples": -1,
+        },
+    ),
+    Case(
+        "reward",
+        {"algorithm.adv_estimator": "grpo", "custom_reward_function.path": None, "custom_reward_function.name": "own"},
+        {"custom_reward_function.path": "{folder}/reward.py", "custom_reward_function.name": "grade"},
+    ),
+    Case(
+        "lengths",
+        {
+            "data.max_prompt_length": 2048,
+            "data.max_response_length": 8,
+            "data.max_length": 4096,
+            f"{ROLLOUT}.prompt_length": 1024,
+        },
+        {"data.max_prompt_length": 64, "data.max_length": 80, f"{ROLLOUT}.prompt_length": 64},
+    ),
+    Case(
+        "token budgets",
+        {
+            "data.max_prompt_length": 1024,
+            "data.max_response_length": 3072,
+            f"{ACTOR}.ppo_max_token_len_per_gpu": 8192,
+            f"{ROLLOUT}.max_num_batched_tokens": 1024,
+            f"{ROLLOUT}.max_num_seqs": 256,
+            "reward_model.rollout.max_num_seqs": 256,
+            f"{ROLLOUT}.max_model_len": None,
+            f"{ACTOR}.megatron.override_transformer_config.seq_length": 4096,
+            "critic.megatron.override_transformer_config.seq_length": 2048,
+            "critic.megatron.override_transformer_config.multi_head_latent_attention": True,
+        },
+        {
+            f"{ACTOR}.ppo_max_token_len_per_gpu": 160,
+            f"{ROLLOUT}.max_num_batched_tokens": 80,
+            f"{ROLLOUT}.max_num_seqs": 80,
+            f"{ACTOR}.megatron.override_transformer_config.seq_length": 80,
+        },
+    ),
+    Case(
+        "overlong buffer",
+        {"data.max_response_length": 4096, "reward_model.overlong_buffer.len": 1024},
+        {"reward_model.overlong_buffer.len": 4},
+    ),
+    Case(
+        "batches",
+        {"data.train_batch_size": 512, "data.gen_batch_size": 1536, "data.val_batch_size": None},
+        {"data.train_batch_size": 8, "data.gen_batch_size": 24},
+    ),
+    Case("samples", {f"{ROLLOUT}.n": 16, f"{ROLLOUT}.val_kwargs.n": 2}, {f"{ROLLOUT}.n": 4}),
+    Case(
+        "mini batches",
+        {"data.train_batch_size": 512, f"{ACTOR}.ppo_mini_batch_size": 128, "critic.ppo_mini_batch_size": 512},
+        {f"{ACTOR}.ppo_mini_batch_size": 2, "critic.ppo_mini_batch_size": 8},
+    ),
+    Case(
+        "micro batches",
+        {
+            f"{ACTOR}.ppo_micro_batch_size_per_gpu": 8,
+            f"{REF}.log_prob_micro_batch_size": 256,
+            f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 1,
+            f"{ACTOR}.ppo_micro_batch_size": None,
+        },
+        {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 2, f"{REF}.log_prob_micro_batch_size": 4},
+    ),
+    Case(
+        "NPUs",
+        {
+            "trainer.n_gpus_per_node": 16,
+            "trainer.nnodes": 4,
+            "rollout.n_gpus_per_node": 8,
+            "rollout.nnodes": 2,
+            "reward_model.enable_resource_pool": True,
+            "reward_model.n_gpus_per_node": 8,
+        },
+        {
+            "trainer.n_gpus_per_node": 2,
+            "trainer.nnodes": 1,
+            "rollout.n_gpus_per_node": 1,
+            "rollout.nnodes": 1,
+            "reward_model.n_gpus_per_node": 1,
+        },
+        {"layout": replace(ONE, rollout_npus=1)},
+    ),
+    Case(
+        "parallel sizes",
+        {
+            f"{ACTOR}.megatron.tensor_model_parallel_size": 8,
+            f"{ACTOR}.megatron.expert_tensor_parallel_size": None,
+            f"{ACTOR}.megatron.expert_model_parallel_size": 8,
+            f"{REF}.megatron.tensor_model_parallel_size": 1,
+            f"{ROLLOUT}.tensor_model_parallel_size": 4,
+            f"{ROLLOUT}.data_parallel_size": 1,
+            f"{ACTOR}.fsdp_config.fsdp_size": 32,
+            "reward.reward_model.rollout.tensor_model_parallel_size": 4,
+        },
+        {
+            f"{ACTOR}.megatron.tensor_model_parallel_size": 2,
+            f"{ACTOR}.megatron.expert_tensor_parallel_size": 1,
+            f"{ACTOR}.megatron.expert_model_parallel_size": 2,
+            f"{ROLLOUT}.tensor_model_parallel_size": 2,
+            f"{ACTOR}.fsdp_config.fsdp_size": -1,
+            "reward.reward_model.rollout.tensor_model_parallel_size": 1,
+        },
+        {"layout": replace(ONE, tensor=2, expert=2, rollout_tensor=2)},
+    ),
+    # MindSpeed patches for an override that is 1, and not for one that is missing.
+    Case(
+        "parallel sizes",
+        {
+            f"{ACTOR}.megatron.context_parallel_size": 8,
+            f"{ACTOR}.megatron.override_transformer_config.context_parallel_size": 8,
+            f"{REF}.megatron.context_parallel_size": 8,
+        },
+        {
+            f"{role}.megatron{section}.context_parallel_size": 1
+            for role in (ACTOR, REF)
+            for section in ("", ".override_transformer_config")
+        },
+    ),
+    Case(
+        "pipeline stages",
+        {
+            f"{ACTOR}.megatron.virtual_pipeline_model_parallel_size": 2,
+            f"{ACTOR}.megatron.override_transformer_config.num_layers_in_last_pipeline_stage": 11,
+            f"{ACTOR}.megatron.override_transformer_config.recompute_num_layers": 4,
+            f"{REF}.megatron.virtual_pipeline_model_parallel_size": None,
+        },
+        {
+            f"{ACTOR}.megatron.virtual_pipeline_model_parallel_size": None,
+            f"{ACTOR}.megatron.override_transformer_config.num_layers_in_last_pipeline_stage": None,
+            f"{ACTOR}.megatron.override_transformer_config.recompute_num_layers": 1,
+        },
+    ),
+    Case(
+        "Ray",
+        {"ray_kwargs.ray_init.num_cpus": None},
+        {"ray_kwargs.ray_init.num_cpus": 64, "ray_kwargs.ray_init.include_dashboard": False},
+    ),
+    Case("Ray", {"ray_init.num_cpus": None}, {"ray_init.num_cpus": 64}),
+    Case(
+        "helper processes",
+        {f"{ROLLOUT}.agent.num_workers": 8, "reward.num_workers": 1, "data.dataloader_num_workers": 8},
+        {f"{ROLLOUT}.agent.num_workers": 1, "data.dataloader_num_workers": 0},
+    ),
+    Case(
+        "steps",
+        {"trainer.total_training_steps": None, "trainer.total_epochs": 15},
+        {"trainer.total_training_steps": 2},
+    ),
+    Case(
+        "steps",
+        {
+            "trainer.total_training_steps": None,
+            "trainer.total_epochs": 15,
+            "rollout.total_rollout_steps": 51200,
+            "async_training.require_batches": 4,
+            "async_training.trigger_parameter_sync_step": 8,
+            f"{ACTOR}.ppo_mini_batch_size": 4,
+        },
+        {
+            "trainer.total_training_steps": 2,
+            "rollout.total_rollout_steps": 4 * 2 * 2 * 2,
+            "async_training.require_batches": 2,
+            "async_training.trigger_parameter_sync_step": 2,
+        },
+    ),
+    Case(
+        "warm-up",
+        {f"{ACTOR}.optim.lr_warmup_steps": 10, "critic.optim.lr_warmup_steps": -1, "trainer.critic_warmup": 5},
+        {f"{ACTOR}.optim.lr_warmup_steps": 1, "trainer.critic_warmup": 1},
+    ),
+    Case("validation", {"trainer.test_freq": 5}, {"trainer.test_freq": 2}),
+    Case(
+        "checkpoints",
+        {
+            "trainer.default_local_dir": "checkpoints/x",
+            "trainer.save_freq": 20,
+            "trainer.default_hdfs_dir": "hdfs://x",
+            "trainer.resume_mode": "resume_path",
+            "trainer.resume_from_path": "/x",
+            "trainer.rollout_data_dir": "/y",
+        },
+        {
+            "trainer.default_local_dir": "{folder}/checkpoints",
+            "trainer.save_freq": 2,
+            "trainer.default_hdfs_dir": None,
+            "trainer.resume_mode": "disable",
+            "trainer.resume_from_path": None,
+            "trainer.rollout_data_dir": "{folder}/rollout_data_dir",
+        },
+    ),
+    Case("logger", {"trainer.logger": ["console", "wandb"]}, {"trainer.logger": ["console"]}),
+    Case(
+        "profiler",
+        {"global_profiler.save_path": "/x", "global_profiler.steps": [5, 6], f"{ACTOR}.profiler.save_path": None},
+        {"global_profiler.save_path": "{folder}/profile", "global_profiler.steps": [1]},
+    ),
+    Case(
+        "rollout engine",
+        {f"{ROLLOUT}.name": "vllm", "reward_model.rollout.name": "???"},
+        {f"{ROLLOUT}.name": "virtual"},
+    ),
+    Case(
+        "sleep mode",
+        {f"{ROLLOUT}.name": "vllm"},
+        {f"{ROLLOUT}.engine_kwargs.vllm.enable_sleep_mode": False},
+        {"engine": "", "no_sleep": True},
+    ),
+    Case(
+        "rollout ranks",
+        {f"{ROLLOUT}.name": "vllm", f"{ROLLOUT}.tensor_model_parallel_size": 2},
+        {f"{ROLLOUT}.tensor_model_parallel_size": 1},
+        {"engine": "", "no_sleep": True, "layout": replace(ONE, rollout_tensor=2)},
+    ),
+    Case(
+        "quantization and drafts",
+        {f"{ROLLOUT}.quantization": "ascend", f"{ROLLOUT}.mtp.enable": True},
+        {f"{ROLLOUT}.quantization": None, f"{ROLLOUT}.mtp.enable": False},
+    ),
+    Case(
+        "weight buckets",
+        {
+            f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 2048,
+            "x.update_weights_bucket_megabytes": 32,
+        },
+        {f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 64},
+    ),
+]
+NAMES = [f"{case.rule} {index}" for index, case in enumerate(CASES)]
+
+
+def in_place(values: Mapping[str, object], folder: Path) -> dict[str, object]:
+    return {
+        key: value.replace("{folder}", str(folder)) if isinstance(value, str) else value
+        for key, value in values.items()
+    }
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_a_rule_changes_what_it_says_and_nothing_else(case: Case, setup: Setup) -> None:
+    changes, after = scale(Settings(case.given), replace(setup, **case.setup))
+    its = {change.key: change.after for change in changes if change.rule == case.rule}
+    expected = in_place(case.expected, setup.folder)
+    assert its == expected
+    assert {key: after.get(key) for key in expected} == expected
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_without_a_rule_its_settings_stay(case: Case, setup: Setup) -> None:
+    changes, after = scale(Settings(case.given), replace(setup, **case.setup), without=(case.rule,))
+    assert case.rule not in {change.rule for change in changes}
+    assert {key: after.get(key) for key in case.expected} == {key: case.given.get(key) for key in case.expected}
+
+
+def test_every_rule_has_a_case() -> None:
+    assert [rule.name for rule in RULES if rule.name not in {case.rule for case in CASES}] == []
+
+
+def test_names_are_unique_and_reasons_are_sentences() -> None:
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    assert [rule.name for rule in RULES if not re.fullmatch(r"[A-Z0-9].+\.", rule.reason)] == []
+
+
+def test_what_is_small_already_is_not_changed(setup: Setup) -> None:
+    small = {
+        "data.train_batch_size": 4,
+        f"{ROLLOUT}.n": 2,
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1,
+        f"{ROLLOUT}.tensor_model_parallel_size": 1,
+        "trainer.test_freq": -1,
+        "trainer.save_freq": -1,
+        "trainer.logger": ["console"],
+    }
+    changes, _ = scale(Settings(small), setup)
+    assert {change.key for change in changes} & set(small) == set()
+
+
+def test_a_change_tells_what_was_there_before(setup: Setup) -> None:
+    changes, _ = scale(Settings({"data.train_batch_size": 512}), setup)
+    (change,) = [change for change in changes if change.rule == "batches"]
+    assert (change.before, change.after) == (512, 8)
+
+
+def test_sequence_parallel_ranks_share_a_budget(tmp_path: Path) -> None:
+    given = {"data.max_prompt_length": 1024, "data.max_response_length": 3072, "x.ppo_max_token_len_per_gpu": 2048}
+    _, after = scale(Settings(given), setup_with_model(tmp_path, replace(ONE, sequence=2)))
+    assert after.get("x.ppo_max_token_len_per_gpu") == 40
+
+
+def setup_with_model(folder: Path, layout: Layout) -> Setup:
+    (folder / "model").mkdir(exist_ok=True)
+    (folder / "model" / "config.json").write_text(json.dumps(CONFIG))
+    return setup_in(folder, layout)
+
+
+power = st.integers(0, 5).map(lambda exponent: 2**exponent)
+
+
+@given(
+    npus=st.sampled_from([None, 1, 2, 3, 4, 6, 8]),
+    train=st.integers(1, 2048),
+    share=st.integers(1, 64),
+    micro=st.integers(1, 16),
+    samples=st.integers(1, 32),
+    sizes=st.tuples(power, power, power, power),
+    lengths=st.tuples(st.integers(1, 40000), st.integers(1, 40000)),
+    budget=st.integers(1, 10**6),
+    steps=st.integers(1, 5),
+)
+def test_scaled_batches_can_always_be_divided(
+    tmp_path_factory: pytest.TempPathFactory,
+    npus: int | None,
+    train: int,
+    share: int,
+    micro: int,
+    samples: int,
+    sizes: tuple[int, int, int, int],
+    lengths: tuple[int, int],
+    budget: int,
+    steps: int,
+) -> None:
+    tensor, pipeline, sequence, rollout = sizes
+    script = Settings(
+        {
+            "algorithm.adv_estimator": "grpo",
+            "data.train_batch_size": train,
+            "data.max_prompt_length": lengths[0],
+            "data.max_response_length": lengths[1],
+            f"{ROLLOUT}.n": samples,
+            f"{ROLLOUT}.tensor_model_parallel_size": rollout,
+            f"{ACTOR}.ppo_mini_batch_size": max(1, train // share),
+            f"{ACTOR}.ppo_micro_batch_size_per_gpu": micro,
+            f"{ACTOR}.ppo_max_token_len_per_gpu": budget,
+            f"{ACTOR}.megatron.tensor_model_parallel_size": tensor,
+            f"{ACTOR}.megatron.pipeline_model_parallel_size": pipeline,
+            f"{ACTOR}.ulysses_sequence_parallel_size": sequence,
+            f"{ACTOR}.optim.lr_warmup_steps": 10,
+        }
+    )
+    layout = layout_of(script, npus, torchrun=False)
+    folder = tmp_path_factory.getbasetemp()
+    _, after = scale(script, replace(setup_with_model(folder, layout), steps=steps))
+    batch, n, mini = (
+        after.whole(key) for key in ("data.train_batch_size", f"{ROLLOUT}.n", f"{ACTOR}.ppo_mini_batch_size")
+    )
+    assert mini * n % layout.data == 0
+    assert batch * n % layout.data == 0
+    assert 1 <= mini <= batch
+    assert mini * n // layout.data % after.whole(f"{ACTOR}.ppo_micro_batch_size_per_gpu") == 0
+    longest = after.whole("data.max_prompt_length") + after.whole("data.max_response_length")
+    assert after.whole(f"{ACTOR}.ppo_max_token_len_per_gpu") * layout.sequence >= longest
+    assert after.whole(f"{ACTOR}.optim.lr_warmup_steps") < steps
+    assert layout.npus % (layout.tensor * layout.pipeline * layout.sequence) == 0
+    assert layout.npus % layout.rollout_tensor == 0

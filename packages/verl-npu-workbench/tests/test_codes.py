@@ -1,0 +1,135 @@
+"""Every code that is printed can be explained, means one thing, and stays what it is once it was given."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from verl_npu_workbench.diagnosis.rules import RULES as OF_LOGS
+from verl_npu_workbench.doctor.examination import SUBJECTS
+from verl_npu_workbench.jobs.rules import RULES as OF_SCRIPTS
+from verl_npu_workbench.watch import Kind
+
+from tests.cli.conftest import Run, run
+from verl_npu.codes import Meaning, meanings
+from verl_npu.features import load
+
+__all__ = ["run"]  # fixture
+
+PROJECT = Path(__file__).resolve().parents[3]
+WORKBENCH = PROJECT / "packages" / "verl-npu-workbench" / "verl_npu_workbench"
+GIVEN = Path(__file__).with_name("codes.txt")
+MAKERS = {"Finding", "error", "ok", "refusal", "refusals", "remark", "skipped", "warning"}
+"""What makes a finding of a code, which is its first argument."""
+SAME = {
+    "liger-kernel",
+    "npu-memory",
+    "open-files",
+    "shared-memory",
+    "torch-pair",
+    "torchvision",
+    "variables",
+    "visible-devices",
+}
+"""What is told at two moments: before a run of what is wrong, and in a log of what came of it."""
+
+KNOWN = meanings()
+
+
+def given() -> list[str]:
+    return [line for line in GIVEN.read_text().splitlines() if line and not line.startswith("#")]
+
+
+def _written() -> Iterator[tuple[str, str]]:
+    """Yield each code that stands in the source as it is where a finding is made, and where that is."""
+    for path in sorted((*(PROJECT / "verl_npu").rglob("*.py"), *WORKBENCH.rglob("*.py"))):
+        tree = ast.parse(path.read_text())
+        imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names}
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in MAKERS & imported:
+                named = [each.value for each in call.keywords if each.arg == "code"]
+                for code in (*named, *call.args[:1]):
+                    if isinstance(code, ast.Constant) and isinstance(code.value, str) and code.value:
+                        yield code.value, f"{path.relative_to(PROJECT)}, line {call.lineno}"
+
+
+def test_what_is_printed_can_be_explained() -> None:
+    written = dict(_written())
+    assert len(written) > 30
+    assert {code: where for code, where in written.items() if code not in KNOWN} == {}
+
+
+def test_what_has_a_code_can_be_explained() -> None:
+    rules = (*OF_LOGS, *SUBJECTS, *OF_SCRIPTS)
+    parts = [part for subject in SUBJECTS for part in subject.parts]
+    codes = [*(rule.code for rule in rules), *parts, *(kind.value for kind in Kind)]
+    assert [code for code in codes if code not in KNOWN] == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "placeholders",
+        "cann",
+        "HCCL_BUFFSIZE",
+        "VERL_NPU_STRICT",
+        "rollout.ranks",
+        "mindspeed-mc2",
+        "slow-step",
+        "npu-memory",
+        "FleetError",
+    ],
+)
+def test_a_code_is_explained_by_the_command(run: Run, code: str) -> None:
+    status, output = run("explain", code)
+    assert status == 0
+    assert output.splitlines()[0] == code
+    printed = " ".join(output.split())
+    for meaning in KNOWN[code]:
+        assert [text for text in meaning.rows.values() if " ".join(text.split()) not in printed] == []
+
+
+def test_a_code_that_is_misspelt_is_answered_with_the_nearest(run: Run) -> None:
+    assert "did you mean npu-memory or" in run("explain", "npu-memry")[1]
+
+
+def test_every_code_says_what_it_is_about() -> None:
+    silent = [each for found in KNOWN.values() for each in found if not _says(each)]
+    assert silent == []
+
+
+def _says(meaning: Meaning) -> str:
+    return next((meaning.rows[label] for label in ("about", "it means", "expected") if label in meaning.rows), "")
+
+
+def test_a_code_means_one_thing() -> None:
+    assert {code for code, found in KNOWN.items() if len(found) > 1} == SAME
+    moments = [(each.code, each.said_by) for found in KNOWN.values() for each in found]
+    assert [each for each, count in Counter(moments).items() if count > 1] == []
+
+
+def test_no_code_is_the_name_of_a_feature_or_a_patch() -> None:
+    features = load()
+    names = {feature.name for feature in features} | {patch.id for feature in features for patch in feature}
+    assert names & KNOWN.keys() == set()
+
+
+def test_a_code_can_be_typed() -> None:
+    assert [code for code in KNOWN if not code.replace(".", "").replace("-", "").replace("_", "").isalnum()] == []
+
+
+def test_a_code_that_was_given_stays() -> None:
+    """A code that nothing prints any more is explained as such; its name is not given to anything else."""
+    assert [code for code in given() if code not in KNOWN] == []
+
+
+def test_a_new_code_is_written_down() -> None:
+    new = sorted(KNOWN.keys() - {*given()})
+    assert new == [], f"add to {GIVEN.relative_to(PROJECT)}: {' '.join(new)}"
+
+
+def test_the_list_is_in_order() -> None:
+    assert given() == sorted({*given()})

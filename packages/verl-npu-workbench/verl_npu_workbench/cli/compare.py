@@ -1,0 +1,249 @@
+"""`verl-npu compare`: a training on NPUs beside another one, judged by what the Ascend ecosystem asks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from verl_npu.cli import terminal
+from verl_npu.cli.options import example, json_option
+from verl_npu.errors import TrainingLogError
+from verl_npu.language import gettext as _
+from verl_npu.language import ngettext
+
+from ..comparison.comparison import STANDARDS, Comparison, content
+from ..comparison.comparison import compare as compare_logs
+from ..comparison.page import draw, page
+from ..comparison.standards import BASELINES, SOURCE, Baseline, Outcome, Verdict
+from ..extras import need
+from ..logs.metrics import mean, number
+from ..logs.training import TrainingLog, read, spans
+from .options import command
+
+_STATUS = {Outcome.WITHIN: 0, Outcome.OUTSIDE: 1, Outcome.NOT_SHOWN: 2}
+_STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "yellow", Outcome.NO_LIMIT: ""}
+
+
+@command(
+    epilog=example(
+        "verl-npu compare npu.log gpu.log",
+        "verl-npu compare new.log old.log --standard regression --html report.html",
+        "verl-npu compare npu.log --baseline a2-gspo-qwen3-8b-fsdp2",
+    ),
+)
+@click.argument("npu_log", required=False, type=click.Path(path_type=Path))
+@click.argument("reference_log", required=False, type=click.Path(path_type=Path))
+@click.option("--baseline", metavar="NAME", help="Published figures of a real NPU in place of a log.")
+@click.option("--list-baselines", is_flag=True, help="Show the published figures, and end.")
+@click.option(
+    "--standard",
+    "standards",
+    multiple=True,
+    type=click.Choice(STANDARDS),
+    help="What the verdict is of [default: parity; with --baseline, regression].",
+)
+@json_option()
+@click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write the curves as a picture.")
+@click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
+def compare(
+    npu_log: Path | None,
+    reference_log: Path | None,
+    baseline: str | None,
+    list_baselines: bool,
+    standards: tuple[str, ...],
+    as_json: bool,
+    png: Path | None,
+    html: Path | None,
+) -> None:
+    """Compare a training on NPUs with another one.
+
+    A log is the console's, verl's file logger's (JSON lines), or a folder of TensorBoard files. Steps are
+    compared by their number. The standard `parity` is for an NPU beside a GPU: mean error of the reward at most
+    4 %, of the SFT loss at most 2 %. `regression` is for an NPU beside an earlier run: memory, throughput, step
+    time, reward, rollout against trainer. Both are always shown. What the logs do not show never counts as passed.
+
+    Exit status: 0 within, 1 outside, 2 not shown, or a log cannot be read.
+    """
+    if list_baselines:
+        _print_baselines(as_json)
+        return
+    npu, reference = _sides(npu_log, reference_log, baseline)
+    if isinstance(reference, Baseline) and ("parity" in standards or png):
+        raise TrainingLogError(
+            subject=f"--baseline {reference.name}",
+            expected=_("the standard regression, and no --png"),
+            found="--png" if "parity" not in standards else "--standard parity",
+            fix=_("published figures have no steps; give a reference log for that"),
+        )
+    made = compare_logs(
+        npu, reference, standards or (("regression",) if isinstance(reference, Baseline) else ("parity",))
+    )
+    written = _write(made, png, html)
+    if as_json:
+        click.echo(json.dumps(content(made), indent=2))
+    else:
+        _print(made)
+        for path in written:
+            terminal.line(_("written: {path}").format(path=path))
+    sys.exit(_STATUS[made.outcome])
+
+
+def _sides(
+    npu_log: Path | None, reference_log: Path | None, baseline: str | None
+) -> tuple[TrainingLog, TrainingLog | Baseline]:
+    if npu_log is None or (reference_log is None) == (baseline is None):
+        raise TrainingLogError(
+            subject="verl-npu compare",
+            expected=_("NPU_LOG, and either REFERENCE_LOG or --baseline NAME"),
+            found=_("no log") if npu_log is None else _("both") if baseline else _("neither"),
+            fix=_("see verl-npu compare --help"),
+        )
+    if reference_log is not None:
+        return read(npu_log), read(reference_log)
+    published = BASELINES.get(baseline or "")
+    if published is None:
+        raise TrainingLogError(
+            subject=f"--baseline {baseline}",
+            expected=_("one of {baselines}").format(baselines=_(", ").join(BASELINES)),
+            found=_("another name"),
+            fix=_("see verl-npu compare --list-baselines"),
+        )
+    return read(npu_log), published
+
+
+def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
+    written = []
+    for path, option in ((png, "--png"), (html, "--html")):
+        if path is None:
+            continue
+        need("matplotlib", option)
+        if option == "--html":
+            need("jinja2", option)
+        if not made.pairs and option == "--png":
+            raise TrainingLogError(
+                subject=option,
+                expected=_("a metric that both logs have at the same step"),
+                found=_("none"),
+                fix=_("leave it out, or give logs of the same steps"),
+            )
+        try:
+            if option == "--png":
+                draw(made, path)
+            else:
+                # A path may hold bytes that are no text.
+                path.write_text(page(made), encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            raise TrainingLogError(
+                subject=option, expected=_("a file that can be written"), found=str(error), fix=_("give another path")
+            ) from error
+        written.append(path)
+    return written
+
+
+def _print(made: Comparison) -> None:
+    _print_side(_("NPU log"), made.npu)
+    if isinstance(made.reference, Baseline):
+        terminal.line(
+            _("reference: {reference}, {script} on {hardware}").format(
+                reference=made.reference.name, script=made.reference.script, hardware=made.reference.hardware
+            )
+        )
+        terminal.paragraph(_("from {source}").format(source=SOURCE), indent="  ", label="  ")
+    else:
+        _print_side("reference", made.reference)
+        terminal.paragraph(
+            _("{count} steps are in both: {spans}").format(
+                count=len(made.common), spans=spans(made.common) or _("none")
+            ),
+            indent="  ",
+        )
+    for verdict in made.verdicts:
+        terminal.echo()
+        _print_verdict(verdict, verdict.name in made.judged_by)
+    if made.pairs:
+        terminal.echo()
+        _print_pairs(made)
+    terminal.echo()
+    asked = [f"{verdict.name}, {verdict.shown}" for verdict in made.verdicts if verdict.name in made.judged_by]
+    simulated = " SIMULATED" if made.simulated else ""
+    terminal.line(
+        terminal.styled(made.outcome.value, _STYLES[made.outcome]),
+        _(": judged by {asked}.{simulated}").format(asked=_("; ").join(asked), simulated=simulated),
+    )
+
+
+def _print_side(name: str, log: TrainingLog) -> None:
+    terminal.line(
+        _("{name}: {source}, {count} steps").format(name=name, source=log.source, count=len(log.steps)),
+        ", SIMULATED" if log.simulated else "",
+    )
+    for note in log.notes():
+        terminal.paragraph(note, label=_("  note: "), indent="    ")
+
+
+def _print_verdict(verdict: Verdict, asked: bool) -> None:
+    terminal.line(
+        terminal.styled(_("{name}, {title}: ").format(name=verdict.name, title=verdict.title), "bold"),
+        terminal.styled(verdict.outcome.value, _STYLES[verdict.outcome]),
+        "" if asked else _(" (for information)"),
+    )
+    if not asked and all(judged.outcome is Outcome.NOT_SHOWN for judged in verdict.criteria):
+        return
+    rows: list[tuple[str, ...]] = [(_("criterion"), _("verdict"), "NPU", _("reference"), _("measured"), _("limit"))]
+    for judged in verdict.criteria:
+        tail = judged.why or judged.limit
+        numbers = (number(judged.npu), number(judged.reference), number(judged.value, judged.unit))
+        rows.append((judged.name, judged.outcome.value, *(each or "-" for each in numbers), tail))
+    terminal.table(rows, ["", *(_STYLES[judged.outcome] for judged in verdict.criteria)], indent="  ")
+    for formula in _formulas(verdict):
+        terminal.paragraph(formula, indent="    ", label="  ")
+    terminal.paragraph(_("from {source}").format(source=verdict.source), indent="    ", label="  ")
+
+
+def _formulas(verdict: Verdict) -> Iterable[str]:
+    for judged in verdict.criteria:
+        if judged.value is not None:
+            at = ngettext("step {steps}", "steps {steps}", len(judged.steps)).format(steps=spans(judged.steps))
+            yield _("{name}: {formula}; {at}").format(name=judged.name, formula=judged.formula, at=at)
+
+
+def _print_pairs(made: Comparison) -> None:
+    rows: list[Sequence[str]] = [
+        (_("metric"), _("steps"), "NPU", _("reference"), _("mean |NPU - reference|"), _("largest at step"))
+    ]
+    for pair in made.pairs:
+        means = [number(mean([each[step] for step in pair.common])) for each in (pair.npu, pair.reference)]
+        rows.append(
+            (pair.metric.title, str(len(pair.common)), *means, number(pair.mean_difference), str(pair.largest))
+        )
+    terminal.table([tuple(row) for row in rows], [""] * len(rows), indent="  ")
+
+
+def _print_baselines(as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(each) for each in BASELINES.values()], indent=2))
+        return
+    rows = [("baseline", "on", "memory", "step", "throughput", "reward", _("rollout against trainer"))]
+    for each in BASELINES.values():
+        rows.append(
+            (
+                each.name,
+                each.hardware,
+                f"{each.memory:.2f} GiB",
+                f"{each.step_seconds:.2f} s",
+                f"{each.throughput:.2f}",
+                f"{each.reward:.4f}",
+                f"{each.drift:.6f}",
+            )
+        )
+    terminal.table(rows, [""] * len(rows))
+    terminal.paragraph(
+        _("From {source}; throughput in tokens a second and NPU. Each holds for its job's script alone.").format(
+            source=SOURCE
+        )
+    )

@@ -1,0 +1,516 @@
+"""`verl-npu doctor`: an environment judged against what the installed verl needs on NPUs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from verl_npu.cli import terminal, upstreams
+from verl_npu.cli.check import judged_patches
+from verl_npu.cli.options import example, json_option
+from verl_npu.cli.status import BAD
+from verl_npu.features import UPSTREAMS, load, policy
+from verl_npu.findings import Finding, Severity, exit_status
+from verl_npu.language import gettext as _
+from verl_npu.language import ngettext
+from verl_npu.pins import PINS
+from verl_npu.registry.judge.verdict import Verdict
+from verl_npu.registry.patch import Feature
+from verl_npu.registry.state import State, feature_state
+
+from ..diagnosis import unknown
+from ..diagnosis.judgement import Conclusion, Diagnosis, LoggedError, diagnose
+from ..diagnosis.owner import frames
+from ..diagnosis.progress import Progress
+from ..diagnosis.rules import CAUSES
+from ..doctor import Judged, Level, Site, cluster, examine, packages
+from ..logs.lines import Line
+from . import hanging, report
+from .options import command
+
+_COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "green", Severity.SKIPPED: "dim"}
+
+
+@command(
+    epilog=example(
+        "verl-npu doctor",
+        "verl-npu doctor --level import",
+        "verl-npu doctor --pin v0.7.1 --only torch,torch_npu",
+        "verl-npu doctor --log train.log",
+        "verl-npu doctor --hang",
+        "verl-npu doctor --log train.log --report",
+    )
+)
+@click.option(
+    "--level",
+    type=click.Choice([level.value for level in Level]),
+    default=Level.STATIC.value,
+    show_default=True,
+    help="import: also import the packages; device: also compute, and sum over all NPUs.",
+)
+@click.option("--pin", type=click.Choice([*PINS]), help="Judge for this verl instead of the installed one.")
+@click.option("--only", metavar="NAME,…", default="", help="Look at these subjects alone.")
+@click.option("--cluster", "everywhere", is_flag=True, help="On every node of the running Ray cluster.")
+@click.option(
+    "--log",
+    "logs",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Say why a job failed, from its log or a folder of logs (Ray's, CANN's); may be repeated.",
+)
+@click.option(
+    "--hang",
+    metavar="[JOB]",
+    is_flag=False,
+    flag_value="",
+    help="Say whether a running job hangs and at which process. JOB is a Ray job's id or a process's; it can be left "
+    "out if there is one job.",
+)
+@click.option("--report", "as_report", is_flag=True, help="Print what somebody who is asked for help wants to know.")
+@click.option(
+    "--manifests",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="For --report: what the job had as VERL_NPU_MANIFEST_DIR.",
+)
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="For --report: write it to this file instead."
+)
+@json_option("Print a list of name, verdict, found, needed, why, fix.")
+def doctor(
+    level: str,
+    pin: str | None,
+    only: str,
+    everywhere: bool,
+    logs: tuple[Path, ...],
+    hang: str | None,
+    as_report: bool,
+    manifests: Path | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Say what is wrong here or in a job's log, and how to fix it.
+
+    Compared is what the documents of your verl name. What is shown to fail is an error; any other deviation is a
+    warning. At the level `static` none of your packages is imported.
+
+    With --report one text to paste has all of it: what is wrong here, the variables that a job reads, the states of
+    verl-npu's features, and of each LOG what --log says, its end, and the lines around its errors. Keys, passwords,
+    addresses and names that can be known as such are taken out: read it before you send it.
+
+    Exit status: 0 nothing is wrong, 1 there are warnings, 2 there are errors, or the command was called wrongly. For a
+    log: 0 the training came to its end or still runs, 1 it has an error or just ends, 2 it cannot be read. With
+    --hang: 0 it works or has nothing to do, 1 it hangs or stands still, 2 it cannot be looked into.
+    """
+    if (manifests is not None or output is not None) and not as_report:
+        raise click.UsageError(_("--manifests and --output are about a report: expected --report"))
+    if as_report:
+        report.print_report(logs, manifests, output, examine(site_here(), Level.STATIC, ()), judged_states)
+        return
+    if hang is not None:
+        hanging.show(hang, as_json)
+    if logs:
+        _judge_log(logs, as_json)
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    if everywhere:
+        arguments = ["--level", level, *(("--pin", pin) if pin else ()), *(("--only", only) if only else ())]
+        sys.exit(_show_nodes(cluster.examine_nodes(arguments), as_json))
+    site = site_here(pin)
+    findings = examine(site, Level(level), names)
+    if as_json:
+        click.echo(json.dumps([cluster.as_json(finding) for finding in findings], indent=2))
+    else:
+        if site.virtual:
+            terminal.echo(_("SIMULATED: virtual NPUs"))
+        _show(findings)
+        _lead_to_env(findings, site)
+    sys.exit(exit_status(findings))
+
+
+def _lead_to_env(findings: Sequence[Finding], site: Site) -> None:
+    """Name the command that mends all packages together, if several are not as they should be."""
+    parts = {component.value for component in packages.COMPARED}
+    wrong = [each for each in findings if each.code in parts and each.severity in (Severity.ERROR, Severity.WARNING)]
+    if len(wrong) >= _SEVERAL and site.pin is not None:
+        environments = site.pin.environments
+        named = f" --for {site.named.id}" if site.named and len(environments) > 1 else ""
+        terminal.paragraph(
+            _(
+                "`{env} --pin {pin}{named}` prints the commands that install all of these, in order, in "
+                "an environment of its own."
+            ).format(env=packages.ENV, pin=site.pin.name, named=named)
+        )
+
+
+def site_here(pin: str | None = None) -> Site:
+    """Return this environment, judged for a pin, or for that of the installed verl."""
+    judged = _judged()
+    name = pin or (judged.pin if judged else "")
+    return Site.here(PINS.get(name), judged)
+
+
+def _judged() -> Judged | None:
+    """What `check` says of the installed verl; its source is read, nothing is imported."""
+    tree, first = upstreams.tree(upstreams.INSTALLED), UPSTREAMS[0].name
+    if first not in tree:
+        return None
+    features = load()
+    revisions, verdicts, _natives = judged_patches(features, tree, upstreams.locks())
+    states = _states(features, verdicts)
+    revision = revisions[first]
+    refused = tuple(
+        _("{name} ({state})").format(name=name, state=state) for name, state in states.items() if state in BAD
+    )
+    left_out = policy().disable
+    disabled = tuple(feature.name for feature in features if feature.name in left_out)
+    return Judged(revision.nearest_pin, revision.exact, refused, disabled)
+
+
+def judged_states() -> dict[str, str]:
+    """Return what `check` says of each feature with the installed upstreams."""
+    features = load()
+    _, verdicts, _ = judged_patches(features, upstreams.tree(upstreams.INSTALLED), upstreams.locks())
+    return {name: str(state) for name, state in _states(features, verdicts).items()}
+
+
+def _states(features: Sequence[Feature], verdicts: Mapping[str, Verdict]) -> dict[str, State]:
+    return {feature.name: feature_state(verdicts[patch.id].state for patch in feature) for feature in features}
+
+
+def _show(findings: Sequence[Finding], indent: str = "") -> None:
+    """One screen: what is wrong with all that is known of it, and the rest in two paragraphs."""
+    for severity in (Severity.ERROR, Severity.WARNING):
+        for finding in (each for each in findings if each.severity is severity):
+            mark = terminal.styled(severity.value, _COLOURS[severity])
+            terminal.line(indent, mark, "  ", terminal.styled(finding.code, "bold"), ": ", finding.found)
+            for word, text in ((_("needed"), finding.expected), (_("why"), finding.why), (_("fix"), finding.fix)):
+                if text:
+                    label = terminal.padded(word, 8)
+                    terminal.paragraph(text, indent=f"{indent}            ", label=f"{indent}    {label}")
+    counts = {severity: sum(each.severity is severity for each in findings) for severity in Severity}
+    if counts[Severity.ERROR] + counts[Severity.WARNING]:
+        terminal.echo()
+        terminal.paragraph(_("`verl-npu explain CODE` says more of each."), indent=indent, label=indent)
+    for label, said in _in_order(findings):
+        terminal.paragraph(
+            _("; ").join(said), indent=f"{indent}  ", label=_("{indent}{label}: ").format(indent=indent, label=label)
+        )
+    worst = next((v for v in (Severity.ERROR, Severity.WARNING, Severity.OK) if counts[v]), Severity.SKIPPED)
+    total = _(", ").join(f"{counts[severity]} {severity.value}" for severity in Severity)
+    terminal.line(indent, terminal.styled(total, _COLOURS[worst]))
+
+
+def _in_order(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
+    """What needs no attention: what is right, and what was not judged, by the reason."""
+    right = [
+        _("{each} ({found})").format(each=each.code, found=each.found)
+        for each in findings
+        if each.severity is Severity.OK
+    ]
+    if right:
+        yield "ok", right
+    reasons: dict[str, list[str]] = {}
+    for each in findings:
+        if each.severity is Severity.SKIPPED:
+            reasons.setdefault(each.found, []).append(each.code)
+    if reasons:
+        yield (
+            "skipped",
+            [
+                _("{names} ({reason})").format(names=_(", ").join(names), reason=reason)
+                for reason, names in reasons.items()
+            ],
+        )
+
+
+def _show_nodes(nodes: Mapping[str, Sequence[Finding]], as_json: bool) -> int:
+    differ = cluster.differences(nodes)
+    if as_json:
+        content = {
+            "differences": [{"name": each.name, "found": each.found} for each in differ],
+            "nodes": {node: [cluster.as_json(finding) for finding in findings] for node, findings in nodes.items()},
+        }
+        click.echo(json.dumps(content, indent=2))
+    else:
+        if differ:
+            terminal.line(terminal.styled(_("The nodes differ:"), "red"))
+        for each in differ:
+            terminal.line("  ", terminal.styled(each.name, "bold"))
+            for found, where in each.found.items():
+                terminal.paragraph(
+                    _("{where}: {found}").format(where=_(", ").join(where), found=found), indent="      ", label="    "
+                )
+        for node, findings in nodes.items():
+            terminal.line(terminal.styled(node, "bold"))
+            _show(findings, indent="  ")
+    status = max((exit_status(findings) for findings in nodes.values()), default=0)
+    return max(status, int(bool(differ)))
+
+
+_SEVERAL = 3
+_SHOWN_LINES = 6
+"""Lines of an error that are shown."""
+_WIDEST = 300
+"""Characters of a line of a log that are shown."""
+_SAID = {
+    Conclusion.CAUSE: ("red", _("the cause is known")),
+    Conclusion.CODE: ("yellow", _("a code that has many causes, and nothing in the log that tells more")),
+    Conclusion.CONSEQUENCE: ("yellow", _("the log has only consequences: the cause is in another process")),
+    Conclusion.UNKNOWN: ("yellow", _("no rule knows this error")),
+    Conclusion.NONE: ("green", _("no error")),
+}
+_CUT = _("no line of the log says that the job failed, and none that it came to its end")
+
+
+def _judge_log(paths: Sequence[Path], as_json: bool) -> NoReturn:
+    """Judge the logs of a job, print what they say, and exit.
+
+    Exit status: 0 the training came to its end or still runs, 1 there is an error or the log just ends, 2 a log cannot
+    be read.
+    """
+    said = diagnose(paths)
+    if as_json:
+        click.echo(json.dumps(_log_as_json(said), indent=2))
+    else:
+        _show_log(said)
+    sys.exit(int(said.verdict is not Conclusion.NONE))
+
+
+def _log_as_json(said: Diagnosis) -> dict[str, object]:
+    return {
+        "verdict": said.verdict.value,
+        "lines": said.lines,
+        "steps": said.steps,
+        "of_steps": said.progress.total,
+        "ended": said.progress.ended,
+        "growing": said.progress.growing,
+        "last_lines": [line.text for line in _last_lines(said)],
+        "root": _error_as_json(said.root),
+        "before": _error_as_json(said.before),
+        "followed": [_error_as_json(each) for each in said.followed],
+        "hints": [_error_as_json(each) for each in said.hints],
+        "survived": [_error_as_json(each) for each in said.survived],
+    }
+
+
+def _error_as_json(error: LoggedError | None) -> dict[str, object] | None:
+    if error is None:
+        return None
+    event, finding = error.event, error.finding
+    process = event.process
+    return {
+        "rule": error.name or None,
+        "means": finding.why if finding else None,
+        "fix": finding.fix if finding else None,
+        "kind": error.guess.code if error.guess else None,
+        "likely": list(error.candidates),
+        "seen": list(finding.source) if finding else [],
+        "versions": error.rule.versions if error.rule else "",
+        "before_the_run": error.rule.before if error.rule else "",
+        "error": event.error,
+        "process": {
+            "name": process.name,
+            "pid": process.pid,
+            "host": process.ip,
+            "rank": process.rank,
+            "npu": process.device,
+        },
+        "log": event.log,
+        "line": event.line,
+        "at": event.doing,
+        "text": _excerpt(error),
+    }
+
+
+def _excerpt(error: LoggedError) -> list[str]:
+    """What of an error is shown: the lines that a rule knows, or the end of the traceback."""
+    event, rule = error.event, error.rule
+    if rule is None:
+        return [*event.frames[-3:], *[line for line in event.message if line.strip()][:_SHOWN_LINES]]
+    found = rule.pattern.search(event.text)
+    if found is None:
+        return []
+    first, last = (event.text.count("\n", 0, place) for place in found.span())
+    return [line for line in event.message[first : last + 1] if line.strip()][:_SHOWN_LINES]
+
+
+def _lines(count: int) -> str:
+    return ngettext("{count} line", "{count} lines", count).format(count=count)
+
+
+def _steps(count: int) -> str:
+    return ngettext("{count} step", "{count} steps", count).format(count=count)
+
+
+def _last_lines(said: Diagnosis) -> list[Line]:
+    return [*said.progress.last_lines][-3:]
+
+
+def _show_log(said: Diagnosis) -> None:
+    style, words = _SAID[said.verdict]
+    if said.root is None and said.verdict is Conclusion.UNKNOWN:
+        words = _CUT
+    terminal.line(terminal.styled(said.verdict.value, style), _(": {words}").format(words=words))
+    if said.root is not None:
+        _show_root(said.root, said.progress)
+    elif said.verdict is Conclusion.NONE:
+        done = _("; it has {count}").format(count=_steps(said.steps)) if said.steps else ""
+        why = _("the training came to its end") if said.progress.ended else _("the job still writes to it")
+        terminal.paragraph(
+            _("{count} of log, {why}{done}.").format(count=_lines(said.lines), why=why, done=done), indent="  "
+        )
+    else:
+        _show_cut(said)
+    if said.before:
+        terminal.echo()
+        terminal.paragraph(
+            _("Before it, in {process}: {error}").format(
+                process=said.before.event.process, error=said.before.event.error
+            ),
+            indent="  ",
+        )
+    if said.followed:
+        terminal.echo()
+        counts = Counter(each.name or each.event.error.split(":")[0] for each in said.followed)
+        words = _(", ").join(
+            _("{name} ({count})").format(name=name, count=count) if count > 1 else name
+            for name, count in counts.most_common(8)
+        )
+        terminal.paragraph(_("With it came: {words}.").format(words=words), indent="  ")
+    for hint in {each.name: each for each in said.hints}.values():
+        if hint.finding and said.root:
+            terminal.paragraph(
+                _("{why}; to do: {fix}").format(why=hint.finding.why, fix=hint.finding.fix),
+                label=_("note: "),
+                indent="  ",
+            )
+    if said.survived:
+        names = _(", ").join(sorted({each.name or each.event.error[:60] for each in said.survived}))
+        terminal.paragraph(
+            _("the job went on after other errors ({names})").format(names=names), label=_("note: "), indent="  "
+        )
+
+
+def _show_cut(said: Diagnosis) -> None:
+    """What is known of a log that just ends."""
+    progress = said.progress
+    if not progress.lines:
+        terminal.paragraph(
+            _(
+                "The log is empty: the job wrote nothing, or its output went elsewhere. Start it with "
+                "`… 2>&1 | tee train.log`, which keeps the errors too."
+            ),
+            indent="  ",
+        )
+        return
+    if progress.binary:
+        terminal.paragraph(
+            _("{log}: most of it is no text. Name what the job printed.").format(log=progress.log), indent="  "
+        )
+        return
+    terminal.paragraph(
+        _("It stops {place}, {count} in. Its last lines:").format(
+            place=progress.place(), count=_lines(progress.lines)
+        ),
+        indent="  ",
+    )
+    for line in _last_lines(said):
+        terminal.line("    | ", f"[{line.process}] " if line.process.pid else "", line.text.strip()[:_WIDEST])
+    terminal.paragraph(
+        _(
+            "No process on this host writes to it. A job that just stops was killed, most often "
+            "because the host ran out of memory, or by the scheduler, or it hangs: look at `dmesg -T "
+            "| grep -i oom`, at what the scheduler says of the job, at the shell that started it, and "
+            "at Ray's and CANN's logs (/tmp/ray/session_latest/logs, ~/ascend/log), which this "
+            "command reads too. If it still runs on another host, this is no failure."
+        ),
+        indent="  ",
+    )
+
+
+def _show_unknown(root: LoggedError, progress: Progress) -> None:
+    """What helps with an error that no rule knows."""
+    event = root.event
+    if root.guess:
+        terminal.paragraph(
+            _("It looks like {kind}: {why}.").format(kind=root.guess.code, why=root.guess.why), indent="    "
+        )
+        _show_candidates(root.candidates)
+    for frame in reversed(frames(event)):
+        terminal.paragraph(
+            frame.text, label=_("    in {owner} code: ").format(owner=frame.owner.value), indent="      "
+        )
+    states = unknown.states(progress.own)
+    passed = [
+        _("{name} ({states})").format(name=name, states=states.get(name, _("the log does not say its state")))
+        for name in unknown.features(event)
+    ]
+    if passed:
+        terminal.paragraph(
+            _("It went through what verl-npu patches: {passed}.").format(passed=_(", ").join(passed)), indent="    "
+        )
+    for near in unknown.nearest(event):
+        terminal.paragraph(
+            _("{rule} ({nearness:.0%} of its words)").format(rule=near.rule.code, nearness=near.nearness),
+            label=_("    like it, and not it: "),
+            indent="      ",
+        )
+    text, places = unknown.text_to_search(event), _(", ").join(unknown.where_to_look(event))
+    if text:
+        terminal.paragraph(
+            _('To do: look for "{text}" in the issues of {places}.').format(text=text, places=places), indent="    "
+        )
+    if root.guess:
+        terminal.paragraph(_("Then: {fix}.").format(fix=root.guess.fix), indent="    ")
+    terminal.paragraph(
+        _("`verl-npu doctor --log LOG` --report prints one text to paste into a report."), indent="    "
+    )
+
+
+def _show_candidates(candidates: Sequence[str]) -> None:
+    """What an error may come of whose cause is not certain."""
+    if candidates:
+        # The text of a cause is translated by itself.
+        names = [
+            _("{code} ({means})").format(code=code, means=_(CAUSES[code])) if code in CAUSES else code
+            for code in candidates
+        ]
+        causes = _("; ").join(names)
+        terminal.paragraph(_("Likely, the likeliest first: {causes}.").format(causes=causes), indent="    ")
+
+
+def _show_root(root: LoggedError, progress: Progress) -> None:
+    event = root.event
+    if not event.line:
+        where = event.log
+    elif event.log:
+        where = _("{log}, line {line}").format(log=event.log, line=event.line)
+    else:
+        where = _("line {line}").format(line=event.line)
+    terminal.line("  ", terminal.styled(root.name or event.error, "bold"))
+    doing = _(", while {doing}").format(doing=event.doing) if event.doing else ""
+    step = progress.place(event.line if event.log == progress.log else None)
+    terminal.paragraph(
+        _("It began in {process} ({where}), {step}{doing}.").format(
+            process=event.process, where=where, step=step, doing=doing
+        ),
+        indent="    ",
+    )
+    for line in _excerpt(root):
+        terminal.line("    | ", line.strip())
+    if root.finding is None:
+        _show_unknown(root, progress)
+        return
+    terminal.paragraph(_("It means: {why}.").format(why=root.finding.why), indent="    ")
+    terminal.paragraph(_("To do: {fix}.").format(fix=root.finding.fix), indent="    ")
+    _show_candidates(root.candidates)
+    if root.rule and root.rule.versions:
+        terminal.paragraph(_("It is so in {versions}.").format(versions=root.rule.versions), indent="    ")
+    if root.rule and root.rule.before:
+        terminal.paragraph(_("`{before}` says it before the run.").format(before=root.rule.before), indent="    ")
+    terminal.paragraph(_("Seen in: {source}.").format(source=_(", ").join(root.finding.source)), indent="    ")

@@ -1,0 +1,248 @@
+"""What MindSpeed's overrides can do here, and whether some would do what they say. No torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+
+import click
+
+from verl_npu.cli import terminal
+from verl_npu.errors import CommandLineError
+from verl_npu.features.megatron.contract import NEWEST, Contract, catalogue, contracts, recorded_as, revision_for
+from verl_npu.features.megatron.request import Request, Unexpanded, effective, not_judged, requests
+from verl_npu.features.megatron.rules import in_words, problems
+from verl_npu.features.megatron.source import Installation, installation
+from verl_npu.findings import Finding, Severity
+from verl_npu.language import gettext as _
+from verl_npu.registry.source.folder import PlainFolder
+
+_LONGEST_PATH = 255
+"""Characters: Linux's limit for a name, which a text of overrides may exceed."""
+
+
+def show_all(revision: str | None, pin: str | None, as_json: bool) -> None:
+    """Print the features of a MindSpeed, and their overrides. Raises click.UsageError for a wrong choice of one."""
+    asked, source = _asked(_chosen(revision, pin, ""))
+    newest = _("MindSpeed {newest} (the newest recorded: none is installed here), Megatron {megatron}").format(
+        newest=NEWEST, megatron=asked[-1].megatron
+    )
+    _list(asked[-1], newest if len(asked) > 1 else source, as_json)
+
+
+def judge(given: str, revision: str | None, pin: str | None, as_json: bool) -> None:
+    """Judge overrides, or a script's file, and exit: 0 if nothing is refused, 1 if an override is.
+
+    Raises click.UsageError for a wrong choice of a MindSpeed, or a file that is not there.
+    """
+    text = _read(given)
+    asked, source = _asked(_chosen(revision, pin, text))
+    verdicts = [_judge(request, asked) for request in _requests(given, text)]
+    notes = [note for pair in combinations(verdicts, 2) for note in _apart(*pair, asked[-1])]
+    if as_json:
+        click.echo(json.dumps(_content(source, verdicts, notes), indent=2, default=str))
+    else:
+        _print(source, verdicts, notes)
+    sys.exit(int(any(problem.refused for verdict in verdicts for problem in verdict.problems)))
+
+
+def _chosen(revision: str | None, pin: str | None, text: str) -> str | None:
+    if revision is not None and pin is not None:
+        raise click.UsageError(_("give either --revision or --pin"))
+    return revision if pin is None else revision_for(pin, text)
+
+
+def _requests(given: str, text: str) -> list[Request]:
+    """Return what a text asks for, of which an error says where it was given."""
+    try:
+        return requests(text)
+    except CommandLineError as error:
+        if given == text:
+            raise
+        raise CommandLineError(
+            subject=f"--overrides {given}",
+            expected=_("a script with overrides of Megatron's"),
+            found=error.found,
+            fix=_("name the script that starts a training with Megatron, or give the overrides themselves"),
+        ) from error
+
+
+def _read(given: str) -> str:
+    """Return what is to be judged: a script's text if `given` is its path, else the text itself."""
+    path = Path(given)
+    may_be_path = "\n" not in given and len(given) < _LONGEST_PATH and path.name
+    script = PlainFolder(path.parent).read(path.name) if may_be_path else None
+    if script is None and may_be_path and "=" not in given:
+        raise click.UsageError(
+            _("--overrides {given}: there is no such file, and it is no override, which is key=value").format(
+                given=given
+            )
+        )
+    return given if script is None else script.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What was judged of one worker's overrides."""
+
+    worker: str
+    effective: dict[str, object]
+    problems: tuple[Finding, ...]
+    not_judged: dict[str, Unexpanded]
+
+    @property
+    def refused(self) -> tuple[Finding, ...]:
+        return tuple(problem for problem in self.problems if problem.refused)
+
+
+def _asked(revision: str | None) -> tuple[tuple[Contract, ...], str]:
+    """Return the contracts to judge by, the newest last, and a line that names them."""
+    if revision is not None:
+        chosen = recorded_as(revision)
+        return (chosen,), _("MindSpeed {revision} (as recorded), Megatron {megatron}").format(
+            revision=chosen.revision, megatron=chosen.megatron
+        )
+    here = installation()
+    if here.mindspeed is not None:
+        return (here.contract,), _installed(here)
+    recorded = tuple(sorted(contracts(), key=lambda contract: contract.revision == NEWEST))
+    return recorded, _(
+        "no MindSpeed is installed here: judged by all recorded ones; choose one with --pin or --revision"
+    )
+
+
+def _installed(here: Installation) -> str:
+    if here.exact:
+        return _("MindSpeed {revision}, installed, Megatron {megatron}").format(
+            revision=here.contract.revision, megatron=here.contract.megatron
+        )
+    return _("MindSpeed {revision}: {count} arguments or features differ").format(
+        revision=here.contract.revision, count=len(here.differences)
+    )
+
+
+def _list(contract: Contract, source: str, as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {
+                "name": entry.name,
+                "overrides": list(entry.overrides),
+                "documented": entry.documented,
+                "constraint": entry.constraint,
+                "here": not entry.missing(contract),
+                "missing": list(entry.missing(contract)),
+            }
+            for entry in catalogue()
+        ]
+        click.echo(json.dumps({"source": source, "features": rows}, indent=2))
+        return
+    terminal.echo(source)
+    for entry in catalogue():
+        here = terminal.styled(_("no "), "red") if entry.missing(contract) else terminal.styled("yes", "green")
+        documented = _("in MindSpeed's documents since {documented}").format(documented=entry.documented)
+        if entry.documented == "-":
+            documented = _("not in MindSpeed's documents for verl")
+        notes = _("; ").join(filter(None, (entry.constraint, documented)))
+        terminal.line(here, "  ", terminal.styled(entry.name, "bold"), "  ", terminal.styled(notes, "dim"))
+        for override in entry.overrides:
+            terminal.echo(f"       {override}")
+
+
+def _judge(request: Request, asked: Sequence[Contract]) -> _Verdict:
+    """Judge a request. What only some of several revisions refuse is in doubt."""
+    found: dict[str, list[tuple[str, Finding]]] = {}
+    for contract in asked:
+        for problem in problems(request, contract):
+            found.setdefault(problem.subject, []).append((contract.revision, problem))
+    merged = tuple(_merged(answers, len(asked)) for answers in found.values())
+    return _Verdict(request.worker, effective(request), merged, not_judged(request, asked[-1]))
+
+
+def _merged(answers: Sequence[tuple[str, Finding]], asked: int) -> Finding:
+    newest = answers[-1][1]
+    if len({revision for revision, _unused in answers}) == asked:
+        certain = all(problem.refused for _unused, problem in answers)
+        return replace(newest, severity=Severity.ERROR if certain else Severity.WARNING)
+    where = _(", ").join(dict.fromkeys(revision for revision, _unused in answers))
+    return replace(
+        newest,
+        fix=_("{fix}; this is so with MindSpeed {where}").format(fix=newest.fix, where=where),
+        severity=Severity.WARNING,
+    )
+
+
+def _content(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> dict[str, object]:
+    return {
+        "source": source,
+        "workers": [
+            {
+                "worker": verdict.worker,
+                "effective": verdict.effective,
+                "problems": [
+                    {
+                        "rule": p.code,
+                        "override": p.subject,
+                        "expected": p.expected,
+                        "found": p.found,
+                        "fix": p.fix,
+                        "refused": p.refused,
+                    }
+                    for p in verdict.problems
+                ],
+                "not_judged": {key: value.text for key, value in verdict.not_judged.items()},
+            }
+            for verdict in verdicts
+        ],
+        "notes": list(notes),
+    }
+
+
+def _print(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> None:
+    lines = [source]
+    for verdict in verdicts:
+        lines += [
+            (
+                _("{worker}: refused: {problem} ({code})")
+                if problem.refused
+                else _("{worker}: warning: {problem} ({code})")
+            ).format(worker=verdict.worker, problem=in_words(problem), code=problem.code)
+            for problem in sorted(verdict.problems, key=lambda problem: not problem.refused)
+        ]
+        if not verdict.refused:
+            settings = _(", ").join(f"{key}={value}" for key, value in verdict.effective.items())
+            order = _("in order, as far as it can be judged") if verdict.not_judged else _("in order")
+            lines.append(
+                _("{worker}: {order}; MindSpeed gets {settings}").format(
+                    worker=verdict.worker, order=order, settings=settings
+                )
+            )
+        lines += [
+            _("{worker}: not judged: {key}={value} {kind}").format(
+                worker=verdict.worker, key=key, value=value, kind=value.kind
+            )
+            for key, value in verdict.not_judged.items()
+        ]
+    lines += [_("note: {note}").format(note=note) for note in notes]
+    if any(verdict.not_judged for verdict in verdicts):
+        lines.append(_("note: to have the rest judged as well, write each value in the place of its variable"))
+    for line in lines:
+        terminal.echo(line)
+
+
+def _apart(one: _Verdict, other: _Verdict, contract: Contract) -> list[str]:
+    """Return what keeps two workers from sharing a process; a value that is yet to be computed does not."""
+    mine, theirs = one.effective, other.effective
+    unknown = {key for key, value in [*mine.items(), *theirs.items()] if isinstance(value, Unexpanded)}
+    known = ({*mine, *theirs} & contract.switches) - unknown
+    keys = sorted(k for k in known if not contract.alike(k, mine.get(k), theirs.get(k)))
+    if not keys:
+        return []
+    return [
+        _("{worker} and {other_worker} differ in {keys}: they cannot share a process").format(
+            worker=one.worker, other_worker=other.worker, keys=_(", ").join(keys)
+        )
+    ]

@@ -1,0 +1,340 @@
+"""`verl-npu plan`: will a job of full size fit into its NPUs, and how long does a step take."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from verl_npu.cli import terminal
+from verl_npu.cli.options import example, json_option
+from verl_npu.errors import PlanError
+from verl_npu.language import gettext as _
+
+from ..extras import need
+from ..plan import report
+from ..plan.hardware import GIB, HARDWARE
+from ..plan.job import Holder
+from ..plan.planning import Planned, Request
+from ..plan.planning import plan as make
+from ..plan.report import page
+from ..plan.rollout import Rollout
+from ..plan.search import Largest, Search, make_fit
+from ..plan.search import largest_micro_batch as largest_of
+from ..plan.timing import assumptions, spans, total
+from ..plan.verdict import Fit, PhaseFit, Verdict, judge
+from .options import command, unconfined_option, verl_option
+from .script import asked_trainer, say_unconfined
+
+_STYLES = {Fit.FITS: "green", Fit.DOES_NOT: "red", Fit.FAILED: "red"}
+_STATUS = {Fit.FITS: 0, Fit.DOES_NOT: 1, Fit.FAILED: 1}
+_BAR = 40
+_MARKS = {
+    Holder.WEIGHTS: "W",
+    Holder.ENGINE: "E",
+    Holder.CACHE: "K",
+    Holder.OPTIMIZER: "O",
+    Holder.GRADIENTS: "G",
+    Holder.GATHERED: "g",
+    Holder.MESSAGES: "m",
+    Holder.ACTIVATIONS: "a",
+    Holder.RESERVE: "r",
+}
+
+
+@command(
+    epilog=example(
+        "verl-npu plan examples/grpo_trainer/run_qwen3-8b_npu.sh",
+        "verl-npu plan run.sh --npu a3 --model-config config.json --html plan.html",
+        "verl-npu plan run_sft.sh --largest-micro-batch",
+        "verl-npu plan run.sh --compare before.json",
+    )
+)
+@click.argument("script", required=False, type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1)
+@verl_option
+@click.option("--npu", type=click.Choice(list(HARDWARE)), default="a2", show_default=True, help="The NPUs of the job.")
+@click.option(
+    "--model-config", metavar="PATH", type=click.Path(path_type=Path), help="The config.json of the script's model."
+)
+@click.option(
+    "--response-length", type=click.IntRange(1), help="Tokens of an answer [default: the most that the script allows]."
+)
+@click.option("--prompt-length", type=click.IntRange(1), help="Tokens of a question [default: alike].")
+@click.option(
+    "--lengths",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Measured lengths in place of both: JSON lines or a CSV with prompt and response of each sequence, or what "
+    "verl wrote to trainer.rollout_data_dir.",
+)
+@click.option(
+    "--spread",
+    type=click.FloatRange(0, min_open=True),
+    help="The standard deviation of the answers, as a part of their mean, which --response-length is then: 0.5.",
+)
+@click.option(
+    "--picture-tokens",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Tokens of the picture in each question, if the model takes pictures.",
+)
+@click.option(
+    "--largest-micro-batch", is_flag=True, help="Look for the largest micro batch of the update that fits: more plans."
+)
+@unconfined_option
+@click.option("--no-tries", is_flag=True, help="Do not look for settings that fit.")
+@click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds a rank may take.")
+@click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/plan"), show_default=True)
+@click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write memory over time as a picture.")
+@click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
+@click.option("--compare", metavar="FILE", type=click.Path(path_type=Path), help="A plan in JSON to compare with.")
+@json_option("Print the plan as JSON.")
+def plan(
+    script: Path | None,
+    arguments: tuple[str, ...],
+    verl: Path | None,
+    npu: str,
+    model_config: Path | None,
+    response_length: int | None,
+    prompt_length: int | None,
+    lengths: Path | None,
+    spread: float | None,
+    picture_tokens: int,
+    largest_micro_batch: bool,
+    unconfined: bool,
+    no_tries: bool,
+    timeout: float,
+    output: Path,
+    png: Path | None,
+    html: Path | None,
+    compare: Path | None,
+    as_json: bool,
+) -> None:
+    """Tell whether a job of full size fits into its NPUs.
+
+    SIMULATED: verl's own workers run in phantom memory on this machine, one process for all ranks of a kind, in a
+    sandbox, as SCRIPT is read and composed in one; large
+    tensors have shapes and no values. Memory is what they allocate, with a reserve that is printed. Time is a range
+    from the operators and messages that there were. If it does not fit, settings are tried until it does.
+
+    Exit status: 0 fits, 1 does not fit or failed, 2 it cannot be planned.
+    """
+    if png or html:
+        need("matplotlib", "--png and --html", error=PlanError)
+    if html:
+        need("jinja2", "--html", error=PlanError)
+    _refuse_lengths(lengths, prompt_length, response_length, spread)
+    before = report.read(compare) if compare else None
+    say_unconfined(unconfined)
+    trainer, tree, name = asked_trainer("plan", script, arguments, verl, unconfined)
+    request = Request(
+        output=output,
+        hardware=HARDWARE[npu],
+        model_config=model_config,
+        response=response_length,
+        prompt=prompt_length,
+        lengths=lengths,
+        spread=spread or 0.0,
+        picture=picture_tokens,
+        seconds=timeout,
+        unconfined=unconfined,
+    )
+    told = (lambda text: None) if as_json else (lambda text: terminal.line(terminal.styled(text, "dim")))
+    planned = make(trainer, tree, request, told)
+    verdict = judge(planned)
+    search = Search() if no_tries else make_fit(trainer, tree, request, planned, verdict, told)
+    largest = largest_of(trainer, tree, request, planned, told) if largest_micro_batch else None
+    found = report.content(name, planned, verdict, search, largest)
+    (output / "plan.json").write_text(json.dumps(found, indent=1))
+    if png:
+        report.draw(
+            planned.outcomes[0],
+            verdict,
+            _("{name}, rank {rank}: SIMULATED").format(name=name, rank=planned.outcomes[0].rank),
+            png,
+        )
+    if html:
+        html.write_text(page(name, planned, verdict, search, largest))
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+    else:
+        _print(planned, verdict, search, largest)
+        if verdict.fit is Fit.DOES_NOT and not search.tries and not no_tries:
+            reason = search.cause or _("no setting is known that makes it fit")
+            terminal.paragraph(_("{reason}: more NPUs, a smaller model or shorter sequences").format(reason=reason))
+        if before is not None:
+            _print_difference(before, found)
+        terminal.line(_("all of it: {output}").format(output=output / "plan.json"))
+    sys.exit(_STATUS[verdict.fit])
+
+
+def _refuse_lengths(
+    lengths: Path | None, prompt_length: int | None, response_length: int | None, spread: float | None
+) -> None:
+    if lengths and (prompt_length or response_length or spread):
+        raise click.UsageError(
+            _("--lengths takes the place of --prompt-length, --response-length and --spread: give one of them")
+        )
+    if spread and not response_length:
+        raise click.UsageError(_("--spread is around a mean: give it as --response-length"))
+
+
+def _print(planned: Planned, verdict: Verdict, search: Search, largest: Largest | None) -> None:
+    _print_head(planned, verdict)
+    terminal.echo()
+    for phase in verdict.phases:
+        _print_phase(phase, verdict)
+    held = {holder for phase in verdict.phases for holder, size in phase.holders.items() if size}
+    marks = [f"{mark} {holder.value}" for holder, mark in _MARKS.items() if holder.value in held]
+    terminal.paragraph(_(", ").join(marks), indent="  ")
+    terminal.echo()
+    if planned.rollout:
+        _print_rollout(planned.rollout)
+    for each in verdict.reserve:
+        terminal.paragraph(
+            _("{size:.2f} GiB: {source}").format(size=each.size / GIB, source=each.source),
+            label=_("  reserve, {each}: ").format(each=each.name),
+            indent="    ",
+        )
+    for note in planned.notes:
+        terminal.paragraph(note, label=_("  note: "), indent="    ")
+    _print_tries(search)
+    if largest:
+        _print_largest(largest)
+    _print_time(planned)
+
+
+def _print_head(planned: Planned, verdict: Verdict) -> None:
+    share, model = planned.share, planned.model
+    terminal.echo()
+    terminal.line(
+        terminal.styled(verdict.fit.value, _STYLES[verdict.fit]),
+        _(": {world} NPUs of {hardware}, {capacity:.2f} GiB each. SIMULATED, in {seconds:.0f} s").format(
+            world=share.world,
+            hardware=planned.hardware.name.upper(),
+            capacity=verdict.capacity / GIB,
+            seconds=planned.seconds,
+        ),
+    )
+    terminal.paragraph(
+        _(
+            "{source}: {parameters:.2f} billion parameters; sequences of {length} tokens, "
+            "{step_sequences} of them for a rank in a step"
+        ).format(
+            source=model.source,
+            parameters=model.parameters / 1000000000.0,
+            length=share.length,
+            step_sequences=share.step_sequences,
+        ),
+        indent="  ",
+    )
+    for outcome in planned.outcomes:
+        if outcome.error:
+            terminal.paragraph(
+                outcome.error,
+                label=_("  rank {rank} failed in {failed_in}: ").format(
+                    rank=outcome.rank, failed_in=outcome.failed_in
+                ),
+                indent="    ",
+            )
+
+
+def _print_rollout(rollout: Rollout) -> None:
+    terminal.paragraph(
+        _(
+            "rollout: gpu_memory_utilization {utilization} takes {taken:.1f} GiB, the weights are "
+            "{engine_weights:.1f} GiB, and the cache holds {sequences} sequences of full length"
+        ).format(
+            utilization=rollout.utilization,
+            taken=rollout.taken / GIB,
+            engine_weights=rollout.engine_weights / GIB,
+            sequences=rollout.sequences,
+        ),
+        indent="  ",
+    )
+
+
+def _print_largest(largest: Largest) -> None:
+    terminal.echo()
+    terminal.line(terminal.styled(_("micro batches of the update"), "bold"))
+    for each in largest.probes:
+        fit = Fit.FITS if each.fits else Fit.DOES_NOT
+        needs = (
+            _(", {phase} needs {needed:.2f} GiB").format(phase=each.phase, needed=each.needed / GIB)
+            if each.needed
+            else _(", {phase} failed").format(phase=each.phase)
+        )
+        terminal.line(f"  {largest.key}={each.size}: ", terminal.styled(fit.value, _STYLES[fit]), needs)
+    if not largest.size:
+        terminal.line(_("  none fits"))
+    elif largest.exact:
+        terminal.line(_("  the largest that fits: {size}").format(size=largest.size))
+    else:
+        terminal.line(_("  {size} fits; larger ones may, too").format(size=largest.size))
+
+
+def _print_phase(phase: PhaseFit, verdict: Verdict) -> None:
+    bar = ""
+    for holder, mark in _MARKS.items():
+        bar += mark * round(_BAR * phase.holders.get(holder.value, 0) / verdict.capacity)
+    terminal.line(
+        _("{phase} {held:7.2f} GiB of tensors, needs {needed:7.2f}  ").format(
+            phase=terminal.padded(phase.phase, 18), held=phase.held / GIB, needed=phase.needed / GIB
+        ),
+        terminal.styled(terminal.padded(phase.fit.value, 13), _STYLES[phase.fit]),
+        f"|{bar[: 2 * _BAR]:{_BAR}}|",
+    )
+
+
+def _print_tries(search: Search) -> None:
+    if not search.tries:
+        return
+    terminal.echo()
+    terminal.line(terminal.styled("tried", "bold"))
+    for each in search.tries:
+        settings = _(", ").join(f"{key}={value}" for key, value in each.knob.changes)
+        worst = each.verdict.worst
+        terminal.line(
+            _("  {settings} ({why}): ").format(settings=settings, why=each.knob.why),
+            terminal.styled(each.verdict.fit.value, _STYLES[each.verdict.fit]),
+            _(", {phase} needs {needed:.2f} GiB").format(phase=worst.phase, needed=worst.needed / GIB),
+        )
+    if search.proposal:
+        changes = " ".join(f"{key}={value}" for key, value in search.proposal.items())
+        terminal.paragraph(changes, label=_("  it fits with: "), indent="    ")
+    elif search.cause:
+        terminal.paragraph(search.cause, label=_("  none of these settings makes it fit. "), indent="    ")
+    else:
+        terminal.line(_("  none of these settings makes it fit: more NPUs, a smaller model or shorter sequences"))
+
+
+def _print_time(planned: Planned) -> None:
+    found = spans(planned)
+    terminal.echo()
+    terminal.line(terminal.styled(_("seconds of a step, from at best to at worst"), "bold"))
+    for span in (*found, total(found)):
+        terminal.line(f"  {terminal.padded(span.phase, 18)} {span.least:9.1f} {span.most:9.1f}")
+    for assumption in assumptions(planned):
+        terminal.paragraph(assumption, label=_("  assumed: "), indent="    ")
+
+
+def _print_difference(before: Mapping[str, object], found: Mapping[str, object]) -> None:
+    terminal.echo()
+    terminal.line(terminal.styled(_("compared with {name}").format(name=before["name"]), "bold"))
+    old = {str(each["phase"]): each for each in before["phases"]}  # type: ignore[attr-defined]
+    for each in found["phases"]:  # type: ignore[attr-defined]
+        other = old.get(str(each["phase"]))
+        if other is None:
+            terminal.line(_("  {phase} is new").format(phase=terminal.padded(each["phase"], 18)))
+            continue
+        change = (each["needed"] - other["needed"]) / GIB
+        terminal.line(
+            _("  {phase} {change:+8.2f} GiB  {fit} -> {each_fit}").format(
+                phase=terminal.padded(each["phase"], 18), change=change, fit=other["fit"], each_fit=each["fit"]
+            )
+        )

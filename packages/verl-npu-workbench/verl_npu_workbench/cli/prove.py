@@ -1,0 +1,259 @@
+"""`verl-npu prove`: an acceptance run of these NPUs, which judges for itself, and its bundle."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+import click
+
+from verl_npu.ascend.variables import virtual_npus
+from verl_npu.cli import terminal
+from verl_npu.cli.options import example, json_option
+from verl_npu.errors import ProofError
+from verl_npu.language import gettext as _
+
+from ..extras import need
+from ..prove import bundle, corpus
+from ..prove.bundle import Proof
+from ..prove.folder import Asked, Folder, put
+from ..prove.page import page
+from ..prove.result import StageResult, Verdict
+from ..prove.running import chosen, run
+from ..prove.table import STAGES
+from .options import command
+
+_STYLES = {Verdict.PASSED: "green", Verdict.FAILED: "red", Verdict.NOT_POSSIBLE: "yellow"}
+_PACKAGES = (
+    *("verl-npu", "virtual-ascend", "verl", "torch", "torch_npu", "transformers", "vllm", "vllm-ascend"),
+    *("mindspeed", "megatron-core", "ray", "tensordict", "triton-ascend", "numpy"),
+)
+
+
+@command(
+    epilog=example(
+        "verl-npu prove",
+        "verl-npu prove --minutes 60 --npus 8",
+        "verl-npu prove --minutes 60 --stage training --recipe run.sh",
+        "verl-npu prove --stage training --recipe run.sh trainer.n_gpus_per_node=8",
+        "verl-npu prove --resume",
+        "verl-npu prove --show proof-2026-01-31.zip",
+        "verl-npu prove --show after.zip --against before.zip",
+    )
+)
+@click.argument("arguments", nargs=-1)
+@click.option("--minutes", type=click.FloatRange(1, 600), default=10.0, show_default=True, help="The time for all.")
+@click.option(
+    "--stage",
+    "names",
+    metavar="STAGE",
+    multiple=True,
+    type=click.Choice([stage.name for stage in STAGES]),
+    help="Make this stage only; may be repeated. With --resume, make it anew if it has ended.",
+)
+@click.option("--npus", type=click.IntRange(1), help="NPUs that are used [default: all].")
+@click.option(
+    "--recipe",
+    metavar="SCRIPT",
+    type=click.Path(path_type=Path),
+    help="In the stage training: plan and run this launch script for three steps, with these ARGUMENTS.",
+)
+@click.option("--resume", is_flag=True, help="Go on with the proof in the folder: what has ended is kept.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), default=Path("outputs/prove"), show_default=True, help="The folder."
+)
+@click.option("--show", metavar="BUNDLE", type=click.Path(path_type=Path), help="Show a bundle, and run nothing.")
+@click.option(
+    "--against", metavar="BUNDLE", type=click.Path(path_type=Path), help="An earlier bundle to compare with."
+)
+@click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
+@json_option()
+def prove(
+    arguments: tuple[str, ...],
+    minutes: float,
+    names: tuple[str, ...],
+    npus: int | None,
+    recipe: Path | None,
+    resume: bool,
+    output: Path,
+    show: Path | None,
+    against: Path | None,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Prove that these NPUs train, and record what they did.
+
+    Stages in order of cost, each in a process of its own with a time limit, each judged: passed, failed with the cause
+    and what it means for a training, or not possible here and why. Whatever ends a stage, the others are run. On
+    virtual NPUs (VIRTUAL_ASCEND=2) all of it is SIMULATED.
+
+    The folder has the bundle proof-DATE.zip to send to others. Names of users and hosts, addresses and paths are taken
+    out of it.
+
+    Exit status: 0 nothing failed, 1 a stage failed, or the bundles differ, 2 it cannot be made or read.
+    """
+    if arguments and recipe is None:
+        raise click.UsageError(
+            _(
+                "{arguments}: arguments are those of a script, and none is given by --recipe; a stage is named by "
+                "--stage {stage}"
+            ).format(arguments=" ".join(arguments), stage=_meant(arguments[0]))
+        )
+    if html is not None:
+        need("jinja2", "--html")
+    if show is not None:
+        proof = bundle.read(show)
+    else:
+        proof = _made(minutes, names, npus or 0, _script(recipe, arguments), resume, output.resolve(), as_json)
+    if html is not None:
+        put(html.resolve(), page(proof).encode("utf-8", "backslashreplace"))
+    if against is not None:
+        sys.exit(_compare(bundle.read(against), proof, as_json))
+    if as_json:
+        click.echo(json.dumps(proof.as_json(), indent=2))
+    elif show is not None:
+        _print(proof)
+    sys.exit(1 if proof.verdict is Verdict.FAILED else 0)
+
+
+def _meant(word: str) -> str:
+    """Return the stage that a word names, or else the way in which one is named."""
+    return word if word in {stage.name for stage in STAGES} else "STAGE"
+
+
+def _script(recipe: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return a launch script with its arguments. Raises ProofError if it is not there."""
+    if recipe is None:
+        return ()
+    if not recipe.is_file():
+        raise ProofError(
+            subject=f"--recipe {recipe}",
+            expected=_("a launch script"),
+            found=_("no such file"),
+            fix=_("give the path of the script that starts your training"),
+        )
+    return (str(recipe.resolve()), *arguments)
+
+
+def _made(
+    minutes: float,
+    names: tuple[str, ...],
+    npus: int,
+    recipe: Sequence[str],
+    resume: bool,
+    output: Path,
+    as_json: bool,
+) -> Proof:
+    """Make a proof, or go on with one, and write its bundle."""
+    folder = Folder(output)
+    stages = chosen(names)
+    asked = Asked(
+        made=time.strftime("%Y-%m-%d"), minutes=minutes, npus=npus, simulated=virtual_npus(), versions=_versions()
+    )
+    if resume:
+        asked = _same(folder.asked(), asked)
+        ended = folder.results()
+        for name in ended if names else ():
+            if name in names:
+                folder.forget(name)
+        stages = tuple(stage for stage in stages if names or stage.name not in ended)
+    else:
+        folder.begin(asked)
+    told = (lambda result: None) if as_json else _print_stage
+    run(folder, stages, minutes, npus or asked.npus, told, recipe)
+    proof = bundle.collect(folder)
+    path = bundle.write(folder, proof)
+    if not as_json:
+        _print_end(proof, path)
+    return proof
+
+
+def _same(earlier: Asked, asked: Asked) -> Asked:
+    """Return what was asked of a proof that is gone on with. Raises ProofError if the environment is another."""
+    if (earlier.versions, earlier.simulated) != (asked.versions, asked.simulated):
+        changed = [name for name in asked.versions if asked.versions[name] != earlier.versions.get(name)]
+        raise ProofError(
+            subject="--resume",
+            expected=_("the environment in which the proof was begun"),
+            found=_("another {names}").format(names=_(", ").join(changed))
+            if changed
+            else _("another number of virtual NPUs"),
+            fix=_("make a new proof, in another folder, and compare the two by --show NEW --against OLD"),
+        )
+    return earlier
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _print_stage(result: StageResult) -> None:
+    counts = {each: sum(check.verdict is each for check in result.checks) for each in Verdict}
+    waited = result.waited >= 1
+    shown = _(", ").join(
+        [
+            _("{seconds:.0f} s").format(seconds=result.seconds),
+            *([_("{seconds:.0f} s of them waiting for a processor").format(seconds=result.waited)] if waited else []),
+            *(f"{count} {each.value}" for each, count in counts.items() if count),
+        ]
+    )
+    verdict = terminal.styled(result.verdict.value, _STYLES[result.verdict])
+    terminal.line(terminal.styled(f"{result.name:<12}", "bold"), verdict, "  ", shown)
+    if result.verdict is not Verdict.PASSED:
+        terminal.paragraph(result.cause, label="  ", indent="  ")
+    if result.meaning:
+        terminal.paragraph(_("for a training: {meaning}").format(meaning=result.meaning), indent="  ")
+
+
+def _print_end(proof: Proof, path: Path) -> None:
+    _print_verdict(proof)
+    terminal.line(_("bundle: {path}").format(path=path))
+
+
+def _print_verdict(proof: Proof) -> None:
+    said = _(", of {stages} stages, with {count} observations").format(
+        stages=len(proof.stages), count=len(proof.corpus)
+    )
+    simulated = f". SIMULATED: {proof.simulated}" if proof.simulated else ""
+    terminal.line(terminal.styled(proof.verdict.value, _STYLES[proof.verdict]), said, simulated)
+
+
+def _print(proof: Proof) -> None:
+    terminal.line(
+        _("{device}, made {day} with verl-npu {version}").format(
+            device=proof.notes.get("device", _("no NPU")), day=proof.asked.made, version=proof.made_by
+        )
+    )
+    terminal.paragraph(_(", ").join(f"{name} {version}" for name, version in proof.asked.versions.items()))
+    terminal.echo()
+    for stage in proof.stages:
+        _print_stage(stage)
+    terminal.echo()
+    _print_verdict(proof)
+
+
+def _compare(old: Proof, new: Proof, as_json: bool) -> int:
+    """Print how a proof differs from an earlier one; 1 if it does."""
+    lines = list(bundle.differences(old, new))
+    others = list(corpus.compared(old.corpus, new.corpus))
+    both = corpus.in_both(old.corpus, new.corpus)
+    if as_json:
+        content = {"differences": lines, "observations": [each.as_json() for each in others], "compared": both}
+        click.echo(json.dumps(content, indent=2))
+    else:
+        for line in lines or [_("every check came to the same")]:
+            terminal.paragraph(line, indent="  ")
+        terminal.line(_("{both} observations are in both, {count} differ").format(both=both, count=len(others)))
+        for each in others:
+            terminal.paragraph(str(each), indent="    ", label="  ")
+    return 1 if lines or others else 0

@@ -1,0 +1,251 @@
+"""`verl-npu rehearse`: runs a launch script for many NPUs on a few virtual ones."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from verl_npu.cli import terminal, upstreams
+from verl_npu.cli.options import example, json_option
+from verl_npu.errors import RehearsalError, ScriptError, VerlNpuError
+from verl_npu.language import gettext as _
+
+from ..jobs.capture import tree_of
+from ..jobs.job import compose
+from ..kernels.toolchain import Soc
+from ..rehearse import rehearsal
+from ..rehearse.outcome import Kind
+from ..rehearse.preparation import ENGINES, Request
+from ..rehearse.rehearsal import Rehearsed, ScaledJob, scale_down
+from ..rehearse.rehearsal import rehearse as run
+from ..rehearse.rules import RULES
+from .kernels import show as show_kernels
+from .kernels import soc_option
+from .options import command, unconfined_option, verl_option
+from .script import asked_trainer, say_unconfined
+
+_RULES = [rule.name for rule in RULES]
+_STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
+
+
+@command(
+    epilog=example(
+        "verl-npu rehearse examples/grpo_trainer/run_qwen2_5_7b_grpo_npu.sh",
+        "verl-npu rehearse run_sft.sh -- 8 ./checkpoints",
+        "verl-npu rehearse -- python3 -m verl.trainer.main_ppo data.seed=1",
+    )
+)
+@click.argument("script", required=False, type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1)
+@verl_option
+@click.option("--pin", metavar="PIN", default="", help="The revision that verl must be at.")
+@click.option(
+    "--npus", type=click.IntRange(1, 64), help="Virtual NPUs [default: the fewest that show each dimension]."
+)
+@click.option("--steps", type=click.IntRange(1), default=2, show_default=True, help="Training steps.")
+@click.option("--rollout", type=click.Choice(ENGINES), default="auto", show_default=True, help="The rollout engine.")
+@click.option("--architecture", default="", help="The model's type, if its path does not tell.")
+@click.option("--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds a run may take.")
+@click.option("--without", metavar="RULE", multiple=True, type=click.Choice(_RULES), help="Leave a rule out.")
+@click.option("--kernels", is_flag=True, help="Have Ascend's compiler judge the Triton kernels that the job launches.")
+@soc_option("The NPU that kernels are compiled for.")
+@unconfined_option
+@click.option("--plan-only", is_flag=True, help="Only say what would be scaled.")
+@click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/rehearse"), show_default=True)
+@json_option()
+def rehearse(
+    script: Path | None,
+    arguments: tuple[str, ...],
+    verl: Path | None,
+    pin: str,
+    npus: int | None,
+    steps: int,
+    rollout: str,
+    architecture: str,
+    timeout: float,
+    without: tuple[str, ...],
+    kernels: bool,
+    soc: str,
+    unconfined: bool,
+    plan_only: bool,
+    output: Path,
+    as_json: bool,
+) -> None:
+    """Run a launch script for many NPUs on virtual ones.
+
+    SIMULATED: nothing here is a measurement of an NPU.
+
+    SCRIPT is run in a sandbox with stand-ins for all that it starts, which tells the trainer's own command line. That
+    command is then run, in a sandbox as well, on virtual NPUs with a small random model of the same architecture,
+    generated data, short lengths, and few NPUs and steps; everything else stays as it is written. What follows -- are
+    the script's arguments, or, without SCRIPT, the trainer's command itself. SCRIPT may also be a folder: each *.sh
+    below it is rehearsed.
+
+    With --kernels each launch of a Triton kernel is recorded and computed by Triton's interpreter, slowly, and then
+    compiled with its own arguments, as `verl-npu kernels` does.
+
+    Exit status: 0 trained, 1 refused by verl-npu or failed, or a kernel does not compile, 2 it cannot be rehearsed.
+    """
+    judged_for = Soc(soc) if kernels else None
+    request = Request(output.resolve(), steps, npus, rollout, architecture, timeout, without, unconfined, judged_for)
+    say_unconfined(unconfined)
+    if script is not None and script.is_dir():
+        _check_pin(pin, (verl or tree_of(script / "script")).resolve())
+        sys.exit(_folder(script, verl, request, as_json))
+    trainer, tree, name = asked_trainer("rehearse", script, arguments, verl, unconfined)
+    _check_pin(pin, tree)
+    made = scale_down(compose(trainer, tree, unconfined), name, request)
+    if plan_only:
+        click.echo(json.dumps(rehearsal.scaled_content(made), indent=2, default=str)) if as_json else _print_plan(made)
+        return
+    if not as_json:
+        _print_plan(made)
+    done = run(made, request, (lambda step, metrics: None) if as_json else _print_step)
+    result = rehearsal.content(name if script is None else str(script), done, upstreams.nearest_pin(tree))
+    (made.folder / "result.json").write_text(json.dumps(result, indent=2, default=str))
+    click.echo(json.dumps(result, indent=2, default=str)) if as_json else _print_outcome(done)
+    sys.exit(0 if done.outcome.kind is Kind.TRAINED and not _is_refused(done) else 1)
+
+
+def _is_refused(done: Rehearsed) -> bool:
+    """Whether a kernel of it does not compile."""
+    return done.kernels is not None and any(each.best.verdict.fails for each in done.kernels.judged)
+
+
+def _check_pin(asked: str, tree: Path) -> None:
+    found = upstreams.nearest_pin(tree) if asked else ""
+    if found != asked:
+        raise RehearsalError(
+            subject=f"--pin {asked}",
+            expected=_("verl at {asked} in {tree}, or installed").format(asked=asked, tree=tree),
+            found=_("one that is nearest to {found}").format(found=found),
+            fix=_("give a checkout of that revision with --verl, or let scripts/rehearse.sh --pin install it"),
+        )
+
+
+def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) -> int:
+    """Rehearse each script of a folder, and write a page about all of them."""
+    results: list[Mapping[str, object]] = []
+    refused = False
+    for script in sorted(folder.rglob("*.sh")):
+        try:
+            trainer, tree, name = asked_trainer("rehearse", script, (), verl, request.unconfined)
+            made = scale_down(compose(trainer, tree, request.unconfined), name, request)
+            done = run(made, request, lambda step, metrics: None)
+            results.append(rehearsal.content(str(script), done, upstreams.nearest_pin(tree)))
+            refused = refused or _is_refused(done)
+        except VerlNpuError as error:
+            results.append(rehearsal.error_content(str(script), error))
+        if not as_json:
+            terminal.line(f"{results[-1]['verdict']}: {script}")
+    if not results:
+        raise ScriptError(
+            subject=str(folder),
+            expected=_("launch scripts, *.sh"),
+            found=_("none"),
+            fix=_("give a folder that has some"),
+        )
+    page = request.output / "report.md"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(rehearsal.page(results))
+    if as_json:
+        click.echo(json.dumps(results, indent=2, default=str))
+    else:
+        terminal.line(_("report: {page}").format(page=page))
+    return 1 if refused or any(each["verdict"] != Kind.TRAINED.value for each in results) else 0
+
+
+def _print_plan(made: ScaledJob) -> None:
+    layout = made.layout
+    trainer = made.job.trainer
+    terminal.line(
+        _("{module} in {tree}, with {count} settings of the script's").format(
+            module=trainer.module, tree=made.job.tree, count=len(trainer.overrides)
+        )
+    )
+    dimensions = {
+        "TP": layout.tensor,
+        "PP": layout.pipeline,
+        "CP": layout.context,
+        "EP": layout.expert,
+        "SP": layout.sequence,
+        "DP": layout.data,
+        "rollout TP": layout.rollout_tensor,
+    }
+    shown = _(", ").join(f"{name} {size}" for name, size in dimensions.items() if size > 1) or _(
+        "no dimension above 1"
+    )
+    own = (
+        _(", {rollout_npus} of them the rollout's own").format(rollout_npus=layout.rollout_npus)
+        if layout.rollout_npus
+        else ""
+    )
+    terminal.line(
+        _("SIMULATED: {all_npus} virtual NPUs{own} ({shown}), a small {architecture}").format(
+            all_npus=layout.all_npus, own=own, shown=shown, architecture=made.architecture
+        )
+    )
+    for note in made.notes:
+        terminal.paragraph(note, label=_("note: "), indent="  ")
+    terminal.echo()
+    for name, reason, changes in rehearsal.by_rule(made):
+        terminal.line(terminal.styled(name, "bold"), _(": {reason}").format(reason=reason))
+        for change in changes:
+            terminal.line(f"  {change.key}: {_short(change.before)} -> {_short(change.after)}")
+    terminal.echo()
+
+
+def _short(value: object) -> str:
+    text = "null" if value is None else str(value)
+    return text if len(text) <= 60 else f"…{text[-58:]}"
+
+
+def _print_step(step: int, metrics: Mapping[str, float]) -> None:
+    wanted = ("critic/score/mean", "critic/rewards/mean", "actor/pg_loss", "actor/grad_norm", "train/loss")
+    shown = [f"{name} {metrics[name]:.4g}" for name in wanted if name in metrics]
+    terminal.line(
+        _("step {step}: {shown}").format(
+            step=step, shown=_(", ").join(shown) or _("{count} metrics").format(count=len(metrics))
+        )
+    )
+
+
+def _print_outcome(done: Rehearsed) -> None:
+    outcome = done.outcome
+    terminal.echo()
+    terminal.line(
+        terminal.styled(outcome.kind.value, _STYLES[outcome.kind]),
+        _(": {steps} steps in {seconds:.0f} s. SIMULATED").format(steps=outcome.steps, seconds=done.seconds),
+    )
+    if outcome.failure is not None:
+        failure = outcome.failure
+        terminal.paragraph(failure.error, label=_("  first error: "), indent="    ")
+        terminal.line(
+            _("  in {process}, while {phase}; it is {owner}'s, as far as can be told").format(
+                process=failure.process, phase=failure.phase, owner=failure.owner.value
+            )
+        )
+        if failure.raised_in:
+            terminal.line(_("  raised in {raised_in}").format(raised_in=failure.raised_in))
+    states = _("; ").join(f"{name} {', '.join(each)}" for name, each in rehearsal.features(done).items())
+    terminal.paragraph(states or _("no process wrote what it did"), label=_("features: "), indent="  ")
+    if done.run.left_out:
+        terminal.paragraph(
+            _("exports of the cluster's that the run did not get: {left_out}").format(
+                left_out=_(", ").join(done.run.left_out)
+            ),
+            indent="  ",
+        )
+    if done.kernels is not None:
+        terminal.echo()
+        if done.kernels.judged:
+            show_kernels(done.kernels)
+        else:
+            terminal.line(_("kernels: the job launched no Triton kernel"))
+        terminal.echo()
+    terminal.line(_("not shown: {not_shown}").format(not_shown=_(", ").join(rehearsal.NOT_SHOWN)))
+    terminal.line(_("logs: {folder}").format(folder=done.scaled.folder))

@@ -1,0 +1,88 @@
+"""`verl-npu doctor --report`: all that somebody who is asked for help wants to know, as one text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from verl_npu.cli import terminal
+from verl_npu.cli.status import shares
+from verl_npu.errors import SourceError
+from verl_npu.findings import Finding
+from verl_npu.manifest import Manifest, read_manifests
+
+from ..diagnosis import unknown
+from ..diagnosis.judgement import Diagnosis, diagnose
+from ..diagnosis.redaction import Redaction
+from ..diagnosis.report import Report, render
+
+_Judged = Callable[[], Mapping[str, str]]
+"""Returns the states of the features by `verl-npu check`."""
+_FENCE = "````"
+"""A log may have three of them."""
+
+
+def print_report(
+    logs: Sequence[Path], manifests: Path | None, output: Path | None, findings: Sequence[Finding], judged: _Judged
+) -> None:
+    """Print what a report needs as one text to paste, or write it to a file.
+
+    Raises SourceError if the manifests cannot be read or the file cannot be written, and LogError for a log.
+    """
+    said = diagnose(logs) if logs else None
+    found = _read(manifests) if manifests is not None else []
+    states, told_by = _states(found, said, judged)
+    made = Report(
+        findings=findings,
+        environ=os.environ,
+        states=states,
+        told_by=told_by,
+        said=said,
+    )
+    text = render(made, Redaction.here(each["host"] for each in found))
+    if output is None:
+        terminal.block(f"{_FENCE}text\n{text}{_FENCE}")
+        return
+    _write(output, text)
+    terminal.paragraph(
+        f"{output}: written. Keys, passwords, addresses and names that could be known as such were taken out; read it "
+        "before you send it."
+    )
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        raise SourceError(
+            subject=f"--output {file}",
+            expected="a file that can be written",
+            found=error.strerror or str(error),
+            fix="name another one",
+        ) from None
+
+
+def _read(folder: Path) -> list[Manifest]:
+    found, unread = read_manifests(folder)
+    for error in unread:
+        terminal.fail(str(error))
+    if not found:
+        raise SourceError(
+            subject=str(folder),
+            expected="manifests of a job",
+            found="none" if folder.is_dir() else "no such folder",
+            fix="give the folder that the job had as VERL_NPU_MANIFEST_DIR, or leave --manifests out",
+        )
+    return found
+
+
+def _states(manifests: Sequence[Manifest], said: Diagnosis | None, judged: _Judged) -> tuple[Mapping[str, str], str]:
+    """The states of verl-npu's features, and what told them: the best that there is."""
+    if manifests:
+        states: dict[str, list[str]] = {}
+        for share in shares(manifests):
+            states.setdefault(share.feature, []).append(f"{share.state} in {share.processes}")
+        return {name: "; ".join(each) for name, each in states.items()}, f"{len(manifests)} manifests"
+    by_log = unknown.states(said.progress.own) if said is not None else {}
+    return (by_log, "the log") if by_log else (judged(), "verl-npu check in this environment")

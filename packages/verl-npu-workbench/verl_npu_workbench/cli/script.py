@@ -1,0 +1,54 @@
+"""The launch script that a command is given."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from verl_npu.cli import terminal
+from verl_npu.errors import ScriptError
+from verl_npu.language import gettext as _
+
+from ..jobs.capture import capture, tree_of
+from ..jobs.trainer import Trainer, trainer_of, trainer_of_command
+
+
+def say_unconfined(unconfined: bool) -> None:
+    """Say on stderr that nothing confines what follows, if the user asked for that."""
+    if unconfined:
+        terminal.note(_("unconfined: what is run has your home and your network"))
+
+
+def asked_trainer(
+    command: str, script: Path | None, arguments: Sequence[str], verl: Path | None, unconfined: bool = False
+) -> tuple[Trainer, Path, str]:
+    """Return the trainer, the source tree to start it in, and a name for it.
+
+    `command` is what the user called, for the error if there is neither a script nor a command.
+
+    Raises:
+        ScriptError: there is no trainer, or more than one.
+    """
+    words = list(arguments)
+    # click takes the first word after -- for the script, if there is none.
+    if script is not None and words and _is_program(str(script)):
+        script, words = None, [str(script), *words]
+    if script is None:
+        if not words:
+            raise ScriptError(
+                subject=f"verl-npu {command}",
+                expected=_("a launch script, or a trainer's command after --"),
+                found=_("neither"),
+                fix=_("see verl-npu {command} --help").format(command=command),
+            )
+        tree = (verl or Path.cwd()).resolve()
+        return trainer_of_command(words, tree, {}), tree, "command"
+    tree = (verl or tree_of(script)).resolve() if script.is_file() else Path.cwd()
+    return trainer_of(capture(script, tree, words, os.environ, unconfined)), tree, script.stem
+
+
+def _is_program(word: str) -> bool:
+    """Whether a command begins with that word: a program that starts trainers, or a variable for it."""
+    return bool(re.fullmatch(r"python[\d.]*|torchrun|uv", Path(word).name) or re.match(r"[A-Za-z_]\w*=", word))

@@ -1,0 +1,240 @@
+"""`verl-npu setup`: how an environment for a pin is installed, and how a job runs in containers."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from verl_npu.cli import terminal
+from verl_npu.cli.options import example, json_option
+from verl_npu.errors import ContainerError, SourceError
+from verl_npu.language import gettext as _
+from verl_npu.pins import PINS
+from verl_npu.version import __version__
+
+from ..extras import need
+from ..installation.container import SERVERS, Container, docker_run
+from ..installation.container import container as make
+from ..installation.job import Claim, Job, job
+from ..installation.rayjob import manifest
+from ..installation.steps import constraints, dockerfile, requirements, steps
+from ..installation.target import Arch, Npu, Target
+from .options import arch_option, command, environment_option, named_of
+
+_HEAD = """\
+# {pin} on {nodes} x {npus} NPUs ({server}). Made by verl-npu {version}.
+# The cluster needs KubeRay 1.6 or newer with batchScheduler.name=volcano, Volcano with Ascend's plugin, Ascend's
+# device plugin, and the image in a registry that its machines reach.
+#   kubectl apply -f FILE
+#   kubectl get rayjob {name} -w
+"""
+
+
+@command(
+    epilog=example(
+        "verl-npu setup --pin v0.7.1 --npu a3 --arch arm --output install",
+        "verl-npu setup --pin v0.9.1 --format docker-run --server a3",
+        "verl-npu setup --pin v0.9.1 --format rayjob --nodes 4 -- bash run.sh",
+    )
+)
+@click.argument("words", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
+@click.option("--pin", type=click.Choice([*PINS]), required=True, help="The verl.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["install", "docker-run", "rayjob"]),
+    default="install",
+    show_default=True,
+    help="Commands that install it, a command for a container on one machine, or a manifest for Kubernetes.",
+)
+@arch_option
+@environment_option
+@click.option(
+    "--npu",
+    type=click.Choice([each.value for each in Npu]),
+    default="a2",
+    show_default=True,
+    help="install: the kind of NPUs.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="install: write a script, pip's files and a Dockerfile to this folder.",
+)
+@json_option("install: print all of it as JSON.")
+@click.option(
+    "--server",
+    type=click.Choice([*SERVERS]),
+    default="a2",
+    show_default=True,
+    help="Containers: the model of the machines.",
+)
+@click.option("--npus", type=int, help="Containers: NPUs on each machine [default: all that it has].")
+@click.option("--image", default="", help="Containers: the image [default: the published one, or what is built].")
+@click.option("--mount", "mounts", metavar="PATH", multiple=True, help="docker-run: a folder of the host.")
+@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="rayjob: the machines.")
+@click.option("--name", default="verl", show_default=True, help="rayjob: its name.")
+@click.option("--queue", default="default", show_default=True, help="rayjob: Volcano's queue.")
+@click.option("--claim", "claims", metavar="NAME:/PATH", multiple=True, help="rayjob: a volume claim to mount.")
+@click.option("--interface", default="", help="rayjob: the network interface of the machines.")
+def setup(
+    words: tuple[str, ...],
+    pin: str,
+    form: str,
+    arch: str,
+    named: str | None,
+    npu: str,
+    output: Path | None,
+    as_json: bool,
+    server: str,
+    npus: int | None,
+    image: str,
+    mounts: tuple[str, ...],
+    nodes: int,
+    name: str,
+    queue: str,
+    claims: tuple[str, ...],
+    interface: str,
+) -> None:
+    """Say how to install a pin of verl, or how a job runs in containers.
+
+    A pin is a revision of verl that verl-npu was checked with. As install: the commands in order, with what goes wrong
+    otherwise; versions are those that verl's documents of that pin name, or with --for image those of the image that
+    Ascend publishes. As docker-run: the command for one machine, with the devices and the files of the driver that a
+    container needs. As rayjob: a manifest for KubeRay, whose machines Volcano gives all at once or not at all; what
+    follows -- is the job's command. Nothing is installed, and nothing is started.
+
+    Exit status: 0, or 2 if it cannot be had like that.
+    """
+    if form == "install":
+        if words:
+            raise click.UsageError(_("a command is a container's: expected --format rayjob before --"))
+        _install(pin, arch, named, npu, output, as_json)
+        return
+    if output is not None or as_json:
+        raise click.UsageError(_("--output and --json are about an installation: expected --format install"))
+    machines = SERVERS[server]
+    target = Target(PINS[pin], Arch(arch), machines.npu, in_image=True, named=named_of(PINS[pin], named))
+    if mounts and form != "docker-run":
+        raise ContainerError(
+            subject="--mount",
+            expected=_("a container of --format docker-run"),
+            found=f"--format {form}",
+            fix=_("give a volume claim with --claim NAME:/PATH"),
+        )
+    made = make(target, machines, npus, image, mounts)
+    if form == "docker-run":
+        if words or nodes > 1:
+            raise ContainerError(
+                subject="--format docker-run",
+                expected=_("a container on one machine, in which you start the job"),
+                found=f"-- {shlex.join(words)}" if words else f"--nodes {nodes}",
+                fix=_("leave that out, or take --format rayjob"),
+            )
+        click.echo(docker_run(made), nl=False)
+        return
+    if made.published:
+        raise ContainerError(
+            subject="--format rayjob",
+            expected=_("the published image's name with the address of its registry, from which each machine gets it"),
+            found=_("{image}, which Kubernetes would look for at Docker's own hub").format(image=made.image),
+            fix=_("add --image REGISTRY/{image}").format(image=made.image),
+        )
+    parsed = [Claim.parse(text) for text in claims]
+    asked = job(made, nodes, words, name=name, queue=queue, claims=parsed, interface=interface)
+    click.echo(_yaml(asked, made), nl=False)
+
+
+def _install(pin: str, arch: str, named: str | None, npu: str, output: Path | None, as_json: bool) -> None:
+    made = named_of(PINS[pin], named)
+    host = Target(PINS[pin], Arch(arch), Npu(npu), named=made)
+    image = Target(PINS[pin], Arch(arch), Npu(npu), in_image=True, named=made)
+    files = _files(host, image)
+    if output is not None:
+        _write(output, files)
+    elif as_json:
+        click.echo(json.dumps(_content(host, files), indent=2))
+    else:
+        for line in files["install.sh"].splitlines():
+            terminal.echo(line)
+
+
+def _yaml(asked: Job, made: Container) -> str:
+    need("yaml", "--format rayjob", extra="kubernetes", error=ContainerError)
+    import yaml
+
+    head = _HEAD.format(
+        pin=_("verl {pin}").format(pin=made.pin.name),
+        nodes=asked.nodes,
+        npus=made.npus,
+        server=made.server.name,
+        version=__version__,
+        name=asked.name,
+    )
+    text: str = yaml.safe_dump(manifest(asked), sort_keys=False, width=119)
+    return head + text
+
+
+def _files(host: Target, image: Target) -> dict[str, str]:
+    made = {
+        "install.sh": _script(host),
+        "requirements.txt": requirements(host),
+        "constraints.txt": constraints(host),
+        f"Dockerfile.{host.npu.value}": dockerfile(image),
+        "docker-run.sh": _docker_run(image),
+    }
+    return {name: text for name, text in made.items() if text}
+
+
+def _docker_run(image: Target) -> str:
+    if image.image is None:
+        return ""
+    made = make(image, SERVERS[image.npu.value])
+    return f"#!/usr/bin/env bash\nset -euo pipefail\n{docker_run(made)}"
+
+
+def _script(target: Target) -> str:
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# Installs what verl {target.name} needs on {target.npu.value.upper()} with {target.arch.value} processors.",
+        f"# Versions are those of {target.environment.source}.",
+        "# `verl-npu setup --output DIR` writes the files beside it.",
+        "set -eo pipefail",
+    ]
+    for number, step in enumerate(steps(target), 1):
+        lines += ["", f"# {number}. {step.title}."]
+        lines += [f"#    Trap: {trap}." for trap in step.traps]
+        lines += step.commands
+    return "\n".join(lines) + "\n"
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+            terminal.echo(str(folder / name))
+    except OSError as error:
+        raise SourceError(
+            subject=f"--output {folder}",
+            expected=_("a folder that can be written"),
+            found=error.strerror or str(error),
+            fix=_("name another one"),
+        ) from None
+
+
+def _content(target: Target, files: Mapping[str, str]) -> dict[str, object]:
+    return {
+        "pin": target.pin.name,
+        "arch": target.arch.value,
+        "npu": target.npu.value,
+        "python": target.python,
+        "steps": [
+            {"title": step.title, "commands": list(step.commands), "traps": list(step.traps)} for step in steps(target)
+        ],
+        "files": dict(files),
+    }

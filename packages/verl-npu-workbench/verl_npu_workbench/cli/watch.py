@@ -1,0 +1,229 @@
+"""`verl-npu watch`: a running training in the terminal, and what is odd about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from verl_npu import progress
+from verl_npu.cli import terminal
+from verl_npu.cli.options import example, json_option
+from verl_npu.errors import TrainingLogError
+from verl_npu.language import gettext as _
+from verl_npu.language import translate
+from verl_npu.reporting import clean
+
+from ..ending import Ending, ending_of
+from ..extras import need
+from ..logs.metrics import LOSS, REWARD, number
+from ..logs.training import Follower, follow, read
+from ..watch import State, content, state_of
+from .options import command
+
+_OF_A_SCREEN = ("rich", "plotext")
+
+
+@command(epilog=example("verl-npu watch train.log", "verl-npu watch train.log --once --json"))
+@click.argument("log", type=click.Path(path_type=Path))
+@click.option("--once", is_flag=True, help="Show the log as it is now, and end.")
+@json_option("Print JSON: without --once a line for each new state.")
+@click.option(
+    "--every",
+    metavar="SECONDS",
+    type=click.FloatRange(0.05),
+    default=2.0,
+    show_default=True,
+    help="How often to look.",
+)
+def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
+    """Follow the log of a running training.
+
+    LOG is the console's, verl's file logger's (JSON lines), or a folder of TensorBoard files; one that does not exist
+    yet is waited for. Shown are curves, where the time of a step goes, tokens per second, how long the rest takes,
+    whether it failed or stopped without an end, and what is odd: NaN, an entropy collapse, a jump of the gradient
+    norm, a step of twice the usual time, a rollout that gets slower or drifts from the trainer, answers that are cut
+    at their limit, a host's memory that grows. In a pipe it prints a line for each step. Ctrl-C ends it.
+
+    Exit status: 0 with --once if nothing is odd, 1 if something is, or the training failed or stopped without an end,
+    2 the log cannot be read, 130 ended by Ctrl-C.
+    """
+    if once:
+        sys.exit(_once(log, as_json))
+    screen = _is_screen() and not as_json
+    if screen:
+        _need_a_screens_packages()
+    follower = _waited_for(log, every)
+    if screen:
+        _on_a_screen(follower, every)
+    else:
+        _as_lines(follower, every, as_json)
+
+
+def _once(log: Path, as_json: bool) -> int:
+    found = read(log)
+    state = state_of(found, ending_of(log, found))
+    if state is None:
+        return 2
+    if as_json:
+        click.echo(json.dumps(content(state), indent=2))
+    else:
+        if sys.stdout.isatty():
+            _need_a_screens_packages()
+        _print_once(state)
+    return int(not state.calm)
+
+
+def _need_a_screens_packages() -> None:
+    for package in _OF_A_SCREEN:
+        need(package, "verl-npu watch on a terminal")
+
+
+def _print_once(state: State) -> None:
+    if _is_unicode() and all(map(find_spec, _OF_A_SCREEN)):
+        from rich.console import Console
+
+        from .screen import render
+
+        console = Console(width=terminal.width(), highlight=False)
+        console.print(render(state, console))
+    else:
+        for line in _summary(state):
+            terminal.echo(line)
+
+
+def _waited_for(log: Path, every: float) -> Follower:
+    if not log.exists():
+        waiting = _("waiting for {log}").format(log=log)
+        click.echo(clean(translate(waiting)), err=True)
+        with progress.step(waiting):
+            while not log.exists():
+                time.sleep(every)
+    return follow(log)
+
+
+_QUIET = 30.0
+"""Seconds without news after which it is asked how the training stands."""
+
+
+def _states(follower: Follower, every: float) -> Iterator[State | None]:
+    """Yield the state whenever there is news, and None at each look without any."""
+    since = time.monotonic()
+    ending: Ending | None = None
+    asked = False
+    while True:
+        try:
+            news = follower.poll()
+        except TrainingLogError:
+            # A log that is replaced is gone for a moment.
+            if follower.path.exists():
+                raise
+            news = False
+        if news:
+            since, asked = time.monotonic(), False
+        tell = news
+        if not news and not asked and time.monotonic() - since > _QUIET:
+            log = follower.log()
+            ending, asked = ending_of(follower.path, log) if log.steps else None, True
+            tell = ending is not None and ending.odd
+        yield state_of(follower.log(), None if news else ending) if tell else None
+        time.sleep(every)
+
+
+def _as_lines(follower: Follower, every: float, as_json: bool) -> None:
+    told: set[object] = set()
+    with progress.step(_("waiting for the first step")) as waiting:
+        for state in _states(follower, every):
+            if state is None:
+                continue
+            with progress.standing_aside():
+                _tell(state, told, as_json)
+            waiting.what = _("waiting for what follows step {step}").format(step=state.step)
+            waiting.began = time.monotonic()
+
+
+def _tell(state: State, told: set[object], as_json: bool) -> None:
+    """Print what is new; `told` is what was said before."""
+    if as_json:
+        click.echo(json.dumps(content(state)))
+        return
+    news: list[object] = [state.step, *state.odd]
+    if state.ending is not None and state.ending.text():
+        news.append(state.ending.standing)
+    for line, about in zip(_summary(state), news, strict=True):
+        if about not in told:
+            told.add(about)
+            terminal.echo(line)
+    sys.stdout.flush()
+
+
+def _summary(state: State) -> list[str]:
+    """One line for the step, and one for each odd thing."""
+    parts = [_("step {step}").format(step=state.step)]
+    for metric in (REWARD, LOSS):
+        value = metric.of(state.log).get(state.step)
+        if value is not None:
+            parts.append(_("{metric} {value}").format(metric=metric.title, value=number(value)))
+    if state.seconds is not None:
+        longest = _(", ").join(
+            _("{phase} {seconds:.3g}").format(phase=phase.name, seconds=phase.seconds) for phase in state.phases[:3]
+        )
+        parts.append(
+            _("{seconds} s").format(seconds=number(state.seconds))
+            + (_(" ({longest})").format(longest=longest) if longest else "")
+        )
+    if state.tokens_per_second is not None:
+        parts.append(_("{tokens_per_second:.4g} tokens/s").format(tokens_per_second=state.tokens_per_second))
+    simulated = " SIMULATED" if state.log.simulated else ""
+    lines = [
+        _(", ").join(parts) + simulated,
+        *(
+            _("{kind}, step {step}: {odd}").format(kind=odd.kind.value, step=odd.step, odd=odd.text)
+            for odd in state.odd
+        ),
+    ]
+    ending = state.ending.text() if state.ending else ""
+    return [*lines, ending] if ending else lines
+
+
+def _on_a_screen(follower: Follower, every: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from .screen import render
+
+    console = Console(highlight=False)
+    state: State | None = None
+    since = time.monotonic()
+    with Live(
+        Text(clean(translate(_("{path}: no step yet").format(path=follower.path)))),
+        console=console,
+        screen=True,
+        auto_refresh=False,
+    ) as live:
+        try:
+            for news in _states(follower, every):
+                state, since = (news, time.monotonic()) if news else (state, since)
+                if state is not None:
+                    # Drawn anew without news as well: the terminal may have another size.
+                    quiet = time.monotonic() - since
+                    live.update(render(state, console, console.height - 1, quiet), refresh=True)
+        finally:
+            live.stop()
+            if state is not None:
+                console.print(render(state, console))
+
+
+def _is_screen() -> bool:
+    return sys.stdout.isatty() and _is_unicode() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def _is_unicode() -> bool:
+    return "utf" in (getattr(sys.stdout, "encoding", None) or "").lower()

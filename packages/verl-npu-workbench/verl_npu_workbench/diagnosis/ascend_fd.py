@@ -1,0 +1,98 @@
+"""The report of `ascend-fd`, Ascend's own diagnosis (mind-cluster): what it found in logs that are read nowhere else.
+
+It reads logs of drivers, devices, switches and controllers, and writes diag_report.json. Each fault in it is an error
+of a process on a device, as those of a log are, with the lines that ascend-fd found it by and what it says of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from verl_npu.findings import Finding, Severity, Stage
+
+from ..logs.lines import Process
+from .event import MOST_LINES, Event, Kind
+from .rules import LogRule, Precision
+
+__all__ = ["Fault", "faults_of"]
+
+Fault = tuple[Event, LogRule]
+"""An error, and what ascend-fd says of it."""
+_LARGEST = 1 << 26
+"""Bytes of a report that are read."""
+_SECTION = "Knowledge_Graph"
+_NOTHING = "NORMAL_OR_UNSUPPORTED"
+_ENDS = " .;\u3002\uff1b"
+"""With what a sentence of ascend-fd's ends: ours end with a full stop."""
+_VAGUE = re.compile(r"_ERRCODE_|^AISW_(?:TRACEBACK|SEG)")
+"""Codes for what a log says, without a cause: CANN's and torch_npu's error codes, tracebacks, crashes."""
+
+
+def faults_of(path: Path) -> tuple[Fault, ...] | None:
+    """Return the faults of a report, in its order, which is that of importance; None if the file is no report."""
+    if path.suffix != ".json" or not path.is_file() or path.stat().st_size > _LARGEST:
+        return None
+    try:
+        report = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return None
+    section = report.get(_SECTION) if isinstance(report, dict) else None
+    if not isinstance(section, dict):
+        return None
+    return tuple(
+        _fault(fault, process, event)
+        for fault in _mappings(section.get("fault"))
+        if _said(fault, "code") != _NOTHING
+        for process, event in _events(fault)
+    )
+
+
+def _events(fault: Mapping[str, object]) -> Iterator[tuple[Process, Mapping[str, object]]]:
+    """Where a fault was seen: `worker-NAME device-NUMBER`, and each time that it was."""
+    places = fault.get("event_attr")
+    for place, events in places.items() if isinstance(places, dict) else ():
+        host, _found, device = str(place).partition(" device-")
+        host = host.removeprefix("worker-")
+        process = Process(ip="" if host == "local" else host, device=device if device.isdigit() else "")
+        for event in _mappings(events):
+            yield process, event
+
+
+def _fault(fault: Mapping[str, object], process: Process, seen: Mapping[str, object]) -> Fault:
+    code, text = _said(fault, "code"), _said(seen, "key_info").strip()
+    lines = text.splitlines()[:MOST_LINES] or [code]
+    event = Event(Kind.CANN, process, 0, _said(seen, "source_file"), lines)
+    cause, advice = (_in_a_language(fault, name).rstrip(_ENDS) for name in ("cause", "suggestion"))
+    source = (f"ascend-fd: {code}",)
+    finding = Finding(code, Severity.ERROR, lines[0], why=cause, fix=advice, source=source)
+    rule = LogRule(
+        code=code,
+        ask=lambda _text: (finding,),
+        stages=(Stage.LOG,),
+        precision=Precision.CODE if _VAGUE.search(code) else Precision.EXACT,
+        alternatives=(),
+        pattern=re.compile(re.escape(lines[0])),
+        seen=source,
+        anywhere=False,
+        means=cause,
+        fix=advice,
+    )
+    return event, rule
+
+
+def _in_a_language(fault: Mapping[str, object], name: str) -> str:
+    return _said(fault, f"{name}_en") or _said(fault, f"{name}_zh")
+
+
+def _said(of: Mapping[str, object], name: str) -> str:
+    said = of.get(name)
+    if isinstance(said, Sequence) and not isinstance(said, str):
+        return " ".join(each.strip() for each in said if isinstance(each, str))
+    return said if isinstance(said, str) else ""
+
+
+def _mappings(value: object) -> list[Mapping[str, object]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

@@ -1,0 +1,359 @@
+"""The errors of a log: tracebacks, CANN's messages, and single lines that tell by themselves.
+
+Lines of several processes may be mixed; each process's own lines are in order. A traceback that Ray passes on to
+another process names the process where it was raised, and so does a message of torch_npu.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from verl_npu.language import gettext as _
+
+from ..logs.lines import DRIVER, Line, Process
+
+MOST_LINES = 60
+"""Lines of a message that are kept."""
+_BATCH = 256
+"""Lines that are searched together before each by itself."""
+_FREE_LINES = 8
+"""Lines of a message that look like nothing known: an exception's text may have any form, and has an end."""
+
+
+class Kind(enum.Enum):
+    """In which form an error was written."""
+
+    TRACEBACK = "traceback"
+    CANN = "CANN"
+    BARE = "bare"
+    """The last line of a traceback, without the rest of it."""
+    LINE = "line"
+    """One line that tells by itself, or looks like an error and no more."""
+
+
+@dataclass(slots=True)
+class Event:
+    """One error of one process."""
+
+    kind: Kind
+    process: Process
+    line: int
+    """0 if it is not known."""
+    log: str
+    message: list[str] = field(default_factory=list)
+    frames: list[str] = field(default_factory=list)
+    passed_on: bool = False
+    """It was raised in another process, which `process` is."""
+    engine: bool = False
+    """The engine's logger wrote it."""
+    last: int = 0
+
+    @property
+    def text(self) -> str:
+        """All that was said, without the source code that Python quotes."""
+        return "\n".join(self.message)
+
+    @property
+    def error(self) -> str:
+        """The line that names the error; of a chain of exceptions the first."""
+        named = (line for line in self.message if "ray::" not in line and line.strip())
+        return next(named, self.message[0] if self.message else "").strip()
+
+    @property
+    def doing(self) -> str:
+        """What verl was at, by the functions that it had called; empty if the log does not say it."""
+        said = "\n".join((*self.frames, *(line for line in self.message if "ray::" in line)))
+        places = [(place, words) for pattern, words in _DOING if (place := _latest(pattern, said))]
+        return max(places, default=(0, ""))[1]
+
+    @property
+    def moment(self) -> str:
+        """When it happened, as CANN and torch_npu write it; empty if they did not."""
+        found = _MOMENT.search(self.text)
+        return found[0] if found else ""
+
+
+_DOING = (
+    (
+        re.compile(
+            r"(?:in |[._])(?:init_workers|init_model|init_model_config|_build_rollout|_build_model_optimizer)\b"
+        ),
+        _("building the models"),
+    ),
+    (re.compile(r"(?:in |[._])(?:generate_sequences|generate|_run_agent_loop)\b"), _("generating answers")),
+    (
+        re.compile(r"(?:in |[._])(?:compute_log_prob|compute_ref_log_prob|_compute_old_log_prob)\b"),
+        _("computing log probabilities"),
+    ),
+    (re.compile(r"(?:in |[._])(?:compute_values|infer_batch)\b"), _("computing values")),
+    (
+        re.compile(r"(?:in |[._])(?:update_actor|update_policy|train_mini_batch|train_batch)\b"),
+        _("updating the policy"),
+    ),
+    (re.compile(r"(?:in |[._])(?:update_critic)\b"), _("updating the critic")),
+    (
+        re.compile(r"(?:in |[._])(?:update_weights|sync_rollout_weights|load_weights|rollout_mode|wake_up)\b"),
+        _("handing weights to the engine"),
+    ),
+    (re.compile(r"(?:in |[._])(?:_validate|val_reward_fn)\b"), "validating"),
+    (
+        re.compile(r"(?:in |[._])(?:compute_reward|compute_score|reward_fn|default_compute_score|run_single)\b"),
+        _("computing rewards"),
+    ),
+    (re.compile(r"(?:in |[._])(?:compute_advantage)\b"), _("computing advantages")),
+    (re.compile(r"(?:in |[._])(?:_?save_checkpoint)\b"), _("saving a checkpoint")),
+    (re.compile(r"(?:in |[._])(?:_?load_checkpoint)\b"), _("loading a checkpoint")),
+    (
+        re.compile(r"(?:in |[._])(?:_create_dataloader|create_rl_dataset|__getitem__|_read_files_and_tokenize)\b"),
+        _("reading the data"),
+    ),
+)
+
+
+def _latest(pattern: re.Pattern[str], text: str) -> int:
+    """Where the last match ends; 0 if there is none."""
+    return max((found.end() for found in pattern.finditer(text)), default=0)
+
+
+_START = re.compile(r"Traceback \(most recent call last\):\s*$")
+_CHAIN = re.compile(r"(?:The above exception was the direct cause|During handling of the above exception)")
+_FRAME = re.compile(r'\s*File "[^"]+", line \d+, in \S+')
+_RAY = re.compile(
+    r"ray::(?:(?P<name>[\w.:<>]{1,300})\(\)|(?P<other>\S{1,300})) \(pid=(?P<pid>\d+)(?:, ip=(?P<ip>[^,)]*))?"
+)
+_BARE = re.compile(
+    r"(?:E {1,12}|[*>\-\d. ]{0,6})[`\"']?[A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt|StopIteration)"
+    r"(?:\(\w{1,60}\))?(?:[:\uff1a`]|$)"
+)
+"""An exception's own line, as Python and pytest write it, or as a person quotes it."""
+_LOOKS_LIKE_AN_ERROR = re.compile(
+    r"\b[A-Z][A-Za-z]{1,60}(?:Error|Exception)\b|\[[EF]\d{3,8}[ \]]|^[EF]\d{4,8} [\d:.]{5,20} |^F\d{8} "
+    r"|(?:^|[\s\[|])(?:ERROR|CRITICAL|FATAL)[\s\]:|]|\bE[A-Z]\d{4}\b|\bERR\d{5}\b|^Error\b|\b[Ff]atal\b"
+    r"|\bassert\b|\berror:|\berror code\b|\bexit code:? [1-9]|\bexitcode: -?[1-9]"
+    r"|\bSIG(?:KILL|SEGV|BUS|ABRT|TERM)\b|\bterminate called\b|[Ss]egmentation fault|\bSegfault\b|core dumped"
+    r"|\b[Kk]illed\b|\b[Bb]us error\b|\bAborted\b|undefined symbol|cannot open shared object|^No module named"
+    r"|unexpected keyword argument|\bout of memory\b|\boom[-_]kill"
+    r"|\u9519\u8bef|\u5f02\u5e38|\u62a5\u9519|\u5df2\u6740\u6b7b|\u5df2\u7ec8\u6b62|\u5df2\u653e\u5f03"
+)
+"""How an error of Python, glog, CANN, a shell, the kernel or a scheduler looks, in English and Chinese."""
+_A_WORD_OF_ONE = (
+    *("rror", "ERR", "xception", "CRITICAL", "atal", "FATAL", "assert", "exit", "SIG", "terminate", "fault", "dumped"),
+    *("illed", "Abort", "symbol", "cannot open", "No module", "keyword", "of memory", "oom", "[E", "[F"),
+    *("EI0", "EJ0", "EL0", "EE1", "EZ1", "\u9519", "\u5f02\u5e38", "\u5df2"),
+)
+"""Nearly all lines of a log have none of these, and are not looked at closer."""
+_NO_ERROR = re.compile(
+    r"error_if|[Ee]rrors?=|'[Ee]rror'|\"error\"|on_error|[Ee]rror_code|Warning: "
+    r"|\b0 errors?\b|\bretry|\bRetry|--ignore|^\s{0,200}[{\[]?'\w{1,80}': |^ray init kwargs: "
+)
+"""What only sounds like one: settings, which verl prints whole, warnings of Python, and what is tried again."""
+_MOST_LINE_EVENTS = 400
+"""Lines that look like an error and are kept: a log may have millions of them, and the first ones tell."""
+_CODE = re.compile(r"(?:\bE[A-Z][0-9A-Z]\d{3}|\bE\d{5})(?:\)?: |\[PID)|\bERR\d{5} [A-Z]")
+_ABOUT = re.compile(r"\(PID:(?P<pid>\d+), Device:(?P<device>-?\d+), RankID:(?P<rank>-?\d+)\)")
+_DEAD = (
+    re.compile(r"Worker IP address: (?P<ip>\S{1,60}) [^\n]{0,80}?Worker PID: (?P<pid>\d+)"),
+    re.compile(
+        r"class_name: (?P<name>\S{1,200})\n(?:[^\n]{0,200}\n){0,2}?\s{0,9}pid: (?P<pid>\d+)\n"
+        r"(?:[^\n]{0,200}\n){0,2}?\s{0,9}ip: (?P<ip>\S{1,60})"
+    ),
+    re.compile(r"^The (?P<name>node) with node id: \w{1,99} and address: (?P<ip>\S{1,60})"),
+    re.compile(
+        r"^Memory on the node \(IP: (?P<ip>[^,\s]{1,60}),[^\n]{0,300}? name=(?P<name>\w{1,99})[.\w]{0,99}, "
+        r"pid=(?P<pid>\d+)",
+        re.MULTILINE,
+    ),
+    re.compile(r"^\[Rank (?P<rank>\d+)\] "),
+)
+"""Whom a message is about that another process writes: Ray about a worker that died, a watchdog about its own rank."""
+_FAILED_FIRST = (
+    re.compile(
+        r"Root Cause \(first observed failure\):\n(?:[^\n]{0,300}\n){0,4}?\s{0,9}rank {1,9}: (?P<rank>\d+) "
+        r"[^\n]{0,99}\n\s{0,9}exitcode {1,9}: -?\d+ {1,9}\(pid: (?P<pid>\d+)\)"
+    ),
+    re.compile(r"failed \(exitcode: -?\d+\) local_rank: \d+ \(pid: (?P<pid>\d+)\)"),
+)
+"""The rank that torchrun saw fail first."""
+_PLOG_ERROR = re.compile(r"\[ERROR\] [A-Z_]+\(\d+,")
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d(?:\.\d+)*")
+_OF_AN_NPU = re.compile(r"npu|NPU|[Aa]cl|ACL|[Hh]ccl|HCCL|OPS |\bE[A-Z]\w{4}\b|ERR\d{5}")
+_NUMBERS = re.compile(r"\d+")
+_NATURAL = re.compile(
+    r"\s|\[(?:ERROR|Error|INFO|W\d|E\d)|E[A-Z]\w{4}\b|E\d{5}|Trace[bB]ack|Solution|Possible|Exception raised"
+    r"|frame #|loc\(|///|Kernel |DEVICE|launch failed|$"
+)
+"""How the lines of a longer message begin."""
+
+
+class Reader:
+    """Puts the lines of one log together to errors."""
+
+    def __init__(self, log: str, tells: Sequence[str]) -> None:
+        self.events: list[Event] = []
+        self._log = log
+        self._searches = [re.compile(part).search for part in tells]
+        """What a line that belongs to no error tells by itself."""
+        self._in_many = [re.compile(part, re.MULTILINE).search for part in tells]
+        self._quiet = False
+        """None of the lines that are read together tells by itself, as nearly all do not."""
+        self._alike: set[str] = set()
+        """The lines that look like an error, without their numbers: one that comes again is no news."""
+        self._open: dict[tuple[str, str, str], Event] = {}
+        self._in_frames: set[tuple[str, str, str]] = set()
+        self._chained: set[tuple[str, str, str]] = set()
+        self._free: dict[tuple[str, str, str], int] = {}
+
+    def read(self, lines: Iterable[Line]) -> list[Event]:
+        """Read all lines; return the errors in the order in which they begin."""
+        source = iter(lines)
+        while batch := tuple(islice(source, _BATCH)):
+            together = "\n".join(line.text for line in batch)
+            self._quiet = not self._may_tell(together)
+            for line in batch:
+                self._take(line)
+        for event in self.events:
+            event.process = _resolved(event)
+        return self.events
+
+    def _may_tell(self, lines: str) -> bool:
+        return any(search(lines) for search in self._in_many)
+
+    def _tells(self, text: str) -> bool:
+        return not self._quiet and any(search(text) for search in self._searches)
+
+    def _take(self, line: Line) -> None:
+        if line.ordinary and self._quiet and not self._open:
+            return
+        process = line.process
+        key = (process.ip, process.pid or process.name, process.rank)
+        event = self._open.get(key)
+        if line.ordinary:
+            # Another thread of the process may go on while a traceback is written.
+            if key not in self._in_frames:
+                self._open.pop(key, None)
+            if self._tells(line.text):
+                self._begin(Kind.LINE, line, key, keep=False)
+            return
+        passed = _RAY.search(line.text)
+        if _START.search(line.text):
+            if event is None or key not in self._chained:
+                event = self._begin(Kind.TRACEBACK, line, key)
+            self._in_frames.add(key)
+        elif passed and not line.text.startswith("  "):
+            self._pass_on(event, line, key, passed)
+        elif _FRAME.match(line.text):
+            if event is None:
+                event = self._begin(Kind.TRACEBACK, line, key)
+            self._in_frames.add(key)
+            event.frames.append(line.text.strip())
+        elif key in self._in_frames and event is not None:
+            self._end_frames(event, line, key)
+        elif event is not None and self._continues(event, line, key):
+            return
+        else:
+            self._alone(line, key)
+
+    def _begin(self, kind: Kind, line: Line, key: tuple[str, str, str], keep: bool = True) -> Event:
+        event = Event(kind, line.process, line.number, self._log, engine=line.engine, last=line.number)
+        if kind is not Kind.TRACEBACK:
+            event.message.append(line.text.rstrip())
+        self.events.append(event)
+        self._in_frames.discard(key)
+        self._chained.discard(key)
+        self._free[key] = 0
+        if keep:
+            self._open[key] = event
+        else:
+            self._open.pop(key, None)
+        return event
+
+    def _pass_on(self, event: Event | None, line: Line, key: tuple[str, str, str], found: re.Match[str]) -> None:
+        if event is None or key not in self._in_frames:
+            event = self._begin(Kind.TRACEBACK, line, key)
+        # The last one that is named is where it was raised.
+        name = (found["name"] or found["other"] or "").partition(".")[0]
+        event.process = Process(name=name, pid=found["pid"], ip=(found["ip"] or "").strip())
+        event.passed_on = True
+        event.message.append(line.text.rstrip())
+        event.last = line.number
+        self._in_frames.add(key)
+
+    def _end_frames(self, event: Event, line: Line, key: tuple[str, str, str]) -> None:
+        said = line.text.strip()
+        if not said or (line.text.startswith("  ") and not _BARE.match(said)) or set(said) <= set("^~ "):
+            return
+        event.message.append(line.text.rstrip())
+        event.last = line.number
+        self._in_frames.discard(key)
+        self._chained.discard(key)
+
+    def _continues(self, event: Event, line: Line, key: tuple[str, str, str]) -> bool:
+        if _CHAIN.match(line.text):
+            self._chained.add(key)
+            return True
+        free = not _NATURAL.match(line.text)
+        self._free[key] += free
+        # What an NPU says belongs to an exception of torch_npu; the line with the process follows any exception.
+        of_npu = _ABOUT.search(line.text) or _OF_AN_NPU.search(event.text)
+        fresh = (_CODE.search(line.text) and not of_npu) or (free and self._tells(line.text))
+        if len(event.message) >= MOST_LINES or self._free[key] > _FREE_LINES or fresh:
+            self._open.pop(key)
+            return False
+        event.message.append(line.text.rstrip())
+        event.last = line.number
+        return True
+
+    def _alone(self, line: Line, key: tuple[str, str, str]) -> None:
+        if _PLOG_ERROR.match(line.text) or ("E" in line.text and _CODE.search(line.text)):
+            self._begin(Kind.CANN, line, key)
+        elif _BARE.match(line.text):
+            self._begin(Kind.BARE, line, key)
+        elif self._tells(line.text):
+            self._begin(Kind.LINE, line, key, keep=False)
+        elif len(self._alike) < _MOST_LINE_EVENTS and looks_like_an_error(line.text):
+            alike = _NUMBERS.sub("", line.text)
+            if alike not in self._alike:
+                self._alike.add(alike)
+                self._begin(Kind.LINE, line, key, keep=False)
+
+
+def looks_like_an_error(text: str) -> bool:
+    """Whether a line that stands alone looks like an error, which it need not be."""
+    if text[:1] not in ("E", "F"):
+        for word in _A_WORD_OF_ONE:
+            if word in text:
+                break
+        else:
+            return False
+    return _LOOKS_LIKE_AN_ERROR.search(text) is not None and _NO_ERROR.search(text) is None
+
+
+def failed_first(events: Sequence[Event]) -> tuple[Event, Process] | None:
+    """The rank that torchrun saw fail first, and the event that says so; None if it says nothing."""
+    for pattern in _FAILED_FIRST:
+        for event in events:
+            found = pattern.search(event.text)
+            if found:
+                return event, Process(**found.groupdict())
+    return None
+
+
+def _resolved(event: Event) -> Process:
+    """The process of an error, completed by what torch_npu says of it."""
+    found = _ABOUT.search(event.text)
+    if found is None:
+        dead = next((found for pattern in _DEAD if (found := pattern.search(event.text))), None)
+        if dead:
+            return Process(**dead.groupdict())
+        # It only reports that a request of the job's cannot be met.
+        return DRIVER if event.process.name == "autoscaler" else event.process
+    said = Process(pid=found["pid"], device=found["device"], rank=found["rank"])
+    said = Process(pid=said.pid, device=said.device.replace("-1", ""), rank=said.rank.replace("-1", ""))
+    if event.process.pid in ("", said.pid):
+        return event.process.completed(said)
+    # The text was passed on without a word of Ray's.
+    return Process(pid=said.pid, device=said.device, rank=said.rank)

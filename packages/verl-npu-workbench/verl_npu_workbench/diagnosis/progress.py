@@ -1,0 +1,146 @@
+"""How far a job came, by the lines of its console, and whether it came to its end."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from verl_npu.language import gettext as _
+
+from ..logs.clocks import Clocks
+from ..logs.lines import Line
+
+_STEP = re.compile(r"(?<![\w/])step:(?P<step>\d{1,15}) - ")
+_BAR = re.compile(
+    r"Training Progress: {1,4}(?P<percent>\d{1,3})%[^/\n]{0,40}\| (?P<done>\d{1,12})/(?P<total>\d{1,12}) "
+)
+_TOTAL = re.compile(r"Total training steps: (?P<total>\d{1,12})")
+_EPOCH = re.compile(r"Epoch (?P<epoch>\d{1,9})/(?P<epochs>\d{1,9}): 100%")
+_END = "Final validation metrics:"
+_SMOKE = re.compile(r"^step {1,3}(?P<step>\d{1,9})/(?P<total>\d{1,9})  \S")
+"""A step as scripts/smoke.sh and scripts/quickstart.sh print it."""
+_SMOKE_END = re.compile(r"^(?:ok: \w+ at \S+: \d{1,9} steps\b|(?P<done>\d{1,9}) of (?P=done) steps in \d)")
+_MOST_OWN = 500
+_LAST = 12
+"""Lines that are kept of the end of a log."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the job came."""
+
+    log: str = ""
+    growing: bool = False
+    """A process has the log open for writing."""
+    lines: int = 0
+    last: int = 0
+    """The last step that was logged; 0 before the first."""
+    total: int = 0
+    """How many steps the job is to make; 0 if the log does not say it."""
+    ended: bool = False
+    """The training came to its end."""
+    last_lines: deque[Line] = field(default_factory=lambda: deque(maxlen=_LAST))
+    """The last lines that are not blank."""
+    own: list[str] = field(default_factory=list)
+    """The lines in which verl-npu says what became of its features."""
+    clocks: Clocks = field(default_factory=Clocks)
+    """Those of the hosts that write to the log."""
+    damaged: int = 0
+    """Lines that are no text."""
+    _steps: list[int] = field(default_factory=list)
+    """The lines of steps."""
+    _numbers: list[int] = field(default_factory=list)
+    """The steps of these lines."""
+
+    def watch(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Pass the lines through, and note what they say of the job."""
+        note, keep = self.clocks.note, self.last_lines.append
+        for line in lines:
+            self.lines += 1
+            process, text = line.process, line.text
+            note(process.ip, process.pid, text)
+            if (
+                "step:" in text
+                or "Training Progress" in text
+                or "training steps" in text
+                or "Epoch " in text
+                or "Final validation" in text
+            ):
+                self._take(line)
+            elif text.startswith(("step ", "ok: ")) or " steps in " in text:
+                self._take_ours(text, line.number)
+            if text.startswith("verl-npu: ") and "; " in text and len(self.own) < _MOST_OWN:
+                self.own.append(text)
+            if text and not text.isspace():
+                keep(line)
+                if "\0" in text or "\ufffd" in text:
+                    self.damaged += 1
+            yield line
+
+    def _take(self, line: Line) -> None:
+        found = _STEP.search(line.text) if "step:" in line.text else None
+        if found:
+            step = int(found["step"])
+            if step < self.last:
+                # The job was started again, and writes behind what it wrote before.
+                self.ended = False
+            self.last = step
+            self._steps.append(line.number)
+            self._numbers.append(step)
+        if "Training Progress" in line.text:
+            for bar in _BAR.finditer(line.text):
+                self.ended = bar["done"] == bar["total"] or bar["percent"] == "100"
+                self.total = int(bar["total"])
+        total = _TOTAL.search(line.text)
+        if total:
+            self.total = int(total["total"])
+        epoch = _EPOCH.search(line.text) if "Epoch " in line.text else None
+        self.ended = (
+            self.ended
+            or _END in line.text
+            or "Training Progress: 100%" in line.text
+            or (found is not None and self.total > 0 and self.last >= self.total)
+            or (epoch is not None and epoch["epoch"] == epoch["epochs"])
+        )
+
+    def _take_ours(self, text: str, number: int) -> None:
+        if found := _SMOKE.match(text):
+            self.last, self.total = int(found["step"]), int(found["total"])
+            self._steps.append(number)
+            self._numbers.append(self.last)
+        self.ended = self.ended or _SMOKE_END.match(text) is not None
+
+    def survived(self, line: int, steps: int) -> bool:
+        """Whether the job went on for so many steps after an error in this line, or came to its end."""
+        return self.ended or len(self._steps) - bisect.bisect_right(self._steps, line) >= steps
+
+    @property
+    def binary(self) -> bool:
+        """Whether most of the log is no text."""
+        return self.damaged * 2 > self.lines
+
+    def place(self, line: int | None = None) -> str:
+        """The place in the training, in words: at a line of the log, or at its end."""
+        done = len(self._steps) if line is None else bisect.bisect_right(self._steps, line)
+        of = _(" of {total}").format(total=self.total) if self.total else ""
+        return (
+            _("after step {numbers}{of}").format(numbers=self._numbers[done - 1], of=of)
+            if done
+            else _("before the first step{of}").format(of=of)
+        )
+
+
+def joined(parts: Sequence[Progress]) -> Progress:
+    """Return the progress of a job by all of its logs: what the one with its steps says."""
+    if len(parts) == 1:
+        return parts[0]
+    console = max(parts, key=lambda each: (each.last, each.total, each.lines), default=Progress())
+    return replace(
+        console,
+        lines=sum(each.lines for each in parts),
+        ended=any(each.ended for each in parts),
+        damaged=sum(each.damaged for each in parts),
+    )

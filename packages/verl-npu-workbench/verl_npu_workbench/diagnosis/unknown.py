@@ -1,0 +1,104 @@
+"""What helps with an error that no rule knows: whose code it was raised in, what is like it, and what to look for."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from verl_npu.features import load
+
+from .event import Event
+from .owner import Owner, frame_of, owner_of
+from .rules import RULES, LogRule
+
+_WHERE_TO_LOOK = {
+    Owner.ENGINE: ("vllm-project/vllm-ascend", "vllm-project/vllm"),
+    Owner.TRAINING: ("verl-project/verl", "Ascend/MindSpeed"),
+    Owner.VERL: ("verl-project/verl",),
+    Owner.RECIPE: ("verl-project/verl-recipe", "verl-project/verl"),
+    Owner.SWIFT: ("modelscope/ms-swift",),
+    Owner.TRANSFORMERS: ("huggingface/transformers", "verl-project/verl"),
+    Owner.TORCH_NPU: ("Ascend/pytorch",),
+    Owner.LIBRARY: ("Ascend/pytorch", "verl-project/verl"),
+}
+_EVERYWHERE = ("verl-project/verl", "vllm-project/vllm-ascend", "Ascend/pytorch")
+_STATES = re.compile(r"verl-npu: \S{1,60}: [^;\n]{0,400}; (?P<states>[\w ()]{1,60}(?:, [\w ()]{1,60}){1,40})$")
+_CHANGES = re.compile(
+    r"0x[0-9a-fA-F]+|/[\w./\-]{3,300}|\[PID: ?\d+\]|\(PID:[^)\n]{1,80}\)"
+    r"|\d{4}-\d\d-\d\d[-T ]\d\d:\d\d:\d\d[.\d]*|\b\d[\d.]*\b"
+)
+_SEARCHED = 100
+"""Characters of a text to search for: forges take no long ones."""
+_WORD = re.compile(r"[A-Za-z_]{3,60}")
+_NEAR_ENOUGH = 0.35
+"""Of the words of an error by their weight: below, what a rule has in common with it is chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """A rule that is like an error, without being about it."""
+
+    rule: LogRule
+    nearness: float
+    """The share of the error's words, by weight, that a text of the rule has."""
+
+
+def features(event: Event) -> list[str]:
+    """Return the features of ours that patch a module which the error passed through."""
+    modules = {frame_of(text).module for text in event.frames} - {""}
+    return [feature.name for feature in load() if any(patch.target.module in modules for patch in feature)]
+
+
+def states(lines: Iterable[str]) -> Mapping[str, str]:
+    """Return the states of the features by the lines of a log in which verl-npu says them, the last one's."""
+    found: dict[str, str] = {}
+    for line in lines:
+        said = _STATES.search(line) if "verl-npu: " in line else None
+        if said:
+            found = dict(each.strip().split(" ", 1) for each in said["states"].split(",") if " " in each.strip())
+    return found
+
+
+def nearest(event: Event, rules: Sequence[LogRule] = RULES, most: int = 2) -> list[Near]:
+    """Return the rules whose texts are most like an error."""
+    words = _words(event.error)
+    total = sum(_weight(word) for word in words)
+    if not total:
+        return []
+    near = [
+        Near(rule, max(sum(_weight(word) for word in words & _words(text)) / total for text in rule.quotes))
+        for rule in rules
+        if rule.quotes
+    ]
+    return sorted((each for each in near if each.nearness >= _NEAR_ENOUGH), key=lambda each: -each.nearness)[:most]
+
+
+def text_to_search(event: Event) -> str:
+    """Return of an error what is the same whenever it happens: without numbers, paths and addresses."""
+    parts = [part.strip(" :,.()[]'\"") for part in _CHANGES.split(event.error)]
+    return max((part for part in parts if part), key=len, default="")[:_SEARCHED]
+
+
+def where_to_look(event: Event) -> tuple[str, ...]:
+    """Return the repositories in whose issues the text may be."""
+    owner = owner_of(event)
+    return _WHERE_TO_LOOK.get(owner, _EVERYWHERE) if owner else _EVERYWHERE
+
+
+@cache
+def _words(text: str) -> frozenset[str]:
+    return frozenset(word.lower() for word in _WORD.findall(text))
+
+
+@cache
+def _counts() -> Counter[str]:
+    return Counter(word for rule in RULES for word in frozenset().union(*(_words(text) for text in rule.quotes)))
+
+
+def _weight(word: str) -> float:
+    """A word that many rules have tells little."""
+    return math.log(1 + len(RULES) / (1 + _counts()[word]))

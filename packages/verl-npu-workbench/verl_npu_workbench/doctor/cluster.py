@@ -1,0 +1,155 @@
+"""The doctor on every node of a running Ray cluster, and what differs between the nodes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from verl_npu.errors import FleetError
+from verl_npu.findings import Finding, Severity
+from verl_npu.language import gettext as _
+
+from ..processes import own_python
+
+__all__ = ["Difference", "as_json", "differences", "examine_nodes", "read"]
+
+PATIENCE = 900.0
+"""In seconds, for all nodes together; they work at the same time."""
+
+REACH = 90.0
+"""In seconds, to reach the cluster. Ray itself goes on trying for minutes where nobody listens."""
+
+# What is not the same on two nodes that are alike, and is nobody's fault.
+_OWN = ("npu-memory", "hccl-ports", "shared-memory", "open-files")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A subject of which nodes do not say the same."""
+
+    name: str
+    found: Mapping[str, tuple[str, ...]]
+    """By what was found, the nodes."""
+
+
+def examine_nodes(arguments: Sequence[str]) -> dict[str, list[Finding]]:
+    """Run `verl-npu doctor --json` with these arguments on each node; the findings by the node's address.
+
+    Raises:
+        FleetError: Ray is not installed, no cluster runs, or a node does not answer.
+    """
+    try:
+        ray = importlib.import_module("ray")
+        strategies = importlib.import_module("ray.util.scheduling_strategies")
+    except ImportError as error:
+        raise _refused(_("an installed ray"), f"{type(error).__name__}: {error}", _("install ray")) from error
+    address = os.environ.get("RAY_ADDRESS", "auto")
+    _reach(address)
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    try:
+        task = ray.remote(num_cpus=0, max_retries=0)(_run)
+        asked = {}
+        for node in ray.nodes():
+            if node["Alive"]:
+                place = strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                asked[str(node["NodeManagerAddress"])] = task.options(scheduling_strategy=place).remote([*arguments])
+        try:
+            answers = ray.get([*asked.values()], timeout=PATIENCE)
+        except ray.exceptions.RayError as error:
+            first = str(error).partition("\n")[0]
+            raise _refused(_("an answer of every node"), first, _("install verl-npu on every node")) from error
+    finally:
+        ray.shutdown()
+    return {address: read(answer, address) for address, answer in zip(asked, answers, strict=True)}
+
+
+def _reach(address: str) -> None:
+    """Raise FleetError unless a process of its own can join the cluster."""
+    code = f"import ray; ray.init(address={address!r}, log_to_driver=False, logging_level='ERROR')"
+    fix = _("start it with `ray start --head` on this host, or set RAY_ADDRESS")
+    try:
+        tried = subprocess.run(
+            own_python("-c", code),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=REACH,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        where = _("the one of this host") if address == "auto" else address
+        found = _("no answer of {where} within {reach:g} s").format(where=where, reach=REACH)
+        raise _refused(_("a running Ray cluster"), found, fix) from error
+    if tried.returncode:
+        lines = [line.strip() for line in tried.stderr.splitlines() if line.strip()]
+        said = next((line for line in reversed(lines) if "Error: " in line), lines[-1] if lines else _("no answer"))
+        raise _refused(_("a running Ray cluster"), said, fix)
+
+
+def _run(arguments: list[str]) -> str:
+    """On a node. Ray finds this function by its name there, so verl-npu must be installed."""
+    command = own_python("-m", "verl_npu", "doctor", "--json", *arguments)
+    # Ray hides all NPUs from a task that asks for none; what the user set is not empty.
+    hidden = "ASCEND_RT_VISIBLE_DEVICES"
+    environ = {name: text for name, text in os.environ.items() if name != hidden or text}
+    ran = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return ran.stdout or ran.stderr
+
+
+def as_json(finding: Finding) -> dict[str, str]:
+    """Return what `verl-npu doctor --json` prints of a finding."""
+    return {
+        "name": finding.code,
+        "verdict": finding.severity.value,
+        "found": finding.found,
+        "needed": finding.expected,
+        "why": finding.why,
+        "fix": finding.fix,
+    }
+
+
+def read(answer: str, node: str) -> list[Finding]:
+    """Read what a node printed. Raises FleetError."""
+    try:
+        return [
+            Finding(
+                code=each["name"],
+                severity=Severity(each["verdict"]),
+                found=each["found"],
+                expected=each["needed"],
+                why=each["why"],
+                fix=each["fix"],
+            )
+            for each in json.loads(answer)
+        ]
+    except (ValueError, TypeError, KeyError) as error:
+        last = (answer.strip().splitlines() or ["nothing"])[-1]
+        raise _refused(
+            _("the findings of {node}").format(node=node), last, _("install this verl-npu on {node}").format(node=node)
+        ) from error
+
+
+def differences(nodes: Mapping[str, Sequence[Finding]]) -> list[Difference]:
+    """Return the subjects of which the nodes say different things, in the order of the findings."""
+    found: dict[str, dict[str, list[str]]] = {}
+    names = dict.fromkeys(finding.code for findings in nodes.values() for finding in findings)
+    for name in names:
+        if name in _OWN:
+            continue
+        for node, findings in nodes.items():
+            said = next((finding.found for finding in findings if finding.code == name), _("nothing wrong"))
+            found.setdefault(name, {}).setdefault(said, []).append(node)
+    return [
+        Difference(name, {said: tuple(where) for said, where in by.items()})
+        for name, by in found.items()
+        if len(by) > 1
+    ]
+
+
+def _refused(expected: str, found: str, fix: str) -> FleetError:
+    return FleetError(subject="--cluster", expected=expected, found=found, fix=fix)

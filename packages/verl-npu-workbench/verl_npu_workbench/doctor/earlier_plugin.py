@@ -1,0 +1,230 @@
+"""What an earlier plugin of the same name has left here, and how to change over to this package.
+
+MindSpeed-RL's plugin is the distribution `verl_npu` 0.0.1 with a package `verl_npu`, and its setup.py edits installed
+files of verl and vLLM: https://github.com/Ascend/MindSpeed-RL, v2.2.0, rl-plugin/setup.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from verl_npu.findings import Finding, error, ok, warning
+from verl_npu.language import gettext as _
+
+from .site import Site, distribution_url
+
+__all__ = ["NAME", "OURS", "Trace", "find_traces", "is_earlier", "judge_earlier_plugin"]
+
+NAME = "verl-npu"
+OURS = "CHECKOUT_OR_WHEEL_OF_VERL_NPU"
+"""What stands in a command for where verl-npu is: it is in no package index, where anybody could take its name."""
+_VERSION = "0.0.1"
+_PACKAGE = "verl_npu"
+_CHANGE_OVER = f"pip uninstall -y {_PACKAGE} && pip install {OURS}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One thing that the earlier plugin has left."""
+
+    found: str
+    why: str
+    fix: str
+    fails: bool = False
+    """Whether the plugin itself, or both, would be in force; otherwise files of others are not as they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """What its setup.py does to one file of a package."""
+
+    package: str
+    file: str
+    what: str
+    is_in: Callable[[str], bool]
+
+
+def _has_hook(text: str) -> bool:
+    return re.search(r"(?mi)^# NPU acceleration support added by mindspeed[- ]rl plugin$", text) is not None
+
+
+def _lacks_kernels(text: str) -> bool:
+    return re.search(r"(?m)^# +from \. import kernels$", text) is not None
+
+
+def _has_renamed_lists(text: str) -> bool:
+    """It puts `List` at the end of one import, and turns every `list` into `List`, with that import or without."""
+    imported = re.search(r"(?m)^from typing import (Any, Callable\b.*)$", text)
+    if imported is None:
+        return "List[" in text and re.search(r"(?m)^(from typing import .*\bList\b|[ \t]+List,)", text) is None
+    names = imported[1].split(", ")
+    return names[-1] == "List" and (names != sorted(names) or "list" not in text)
+
+
+_EDITS = (
+    _Edit("verl", "__init__.py", f"imports {_PACKAGE} at its end", _has_hook),
+    _Edit(
+        "verl", "utils/kernel/linear_cross_entropy.py", _("`from . import kernels` is commented out"), _lacks_kernels
+    ),
+    _Edit("vllm", "model_executor/layers/quantization/utils/fp8_utils.py", _("`list` is `List`"), _has_renamed_lists),
+    _Edit("vllm", "model_executor/layers/fused_moe/fused_moe.py", _("`list` is `List`"), _has_renamed_lists),
+)
+_WHY = {
+    "verl": _(
+        "`import verl` fails where no {package} is installed, and fused kernels lack `kernels`; beside "
+        "this package the line imports this package, which is right"
+    ).format(package=_PACKAGE),
+    "vllm": _("every `list` became `List`, in names and texts too"),
+}
+
+
+def judge_earlier_plugin(site: Site) -> Iterator[Finding]:
+    """Whether the earlier plugin of the same name is here, or what it edited."""
+    traces = find_traces(site)
+    for trace in traces:
+        report = error if trace.fails else warning
+        yield report("earlier-plugin", trace.found, expected=_("nothing of it"), why=trace.why, fix=trace.fix)
+    if not traces:
+        yield ok("earlier-plugin", _hook_line(site) or _("nothing of it"))
+
+
+def find_traces(site: Site) -> list[Trace]:
+    """Return what it has left in an environment."""
+    places = _places(site)
+    return [
+        *_packages(site, places),
+        *_edited("verl", _folder(site, "verl", places), site),
+        *_edited("vllm", _folder(site, "vllm", places), site),
+    ]
+
+
+def is_earlier(distribution: metadata.Distribution) -> bool:
+    """Whether a distribution of the name is that plugin's."""
+    return distribution.version == _VERSION and not distribution.entry_points
+
+
+def _places(site: Site) -> list[Path]:
+    # A command of ours may not have PYTHONPATH on its path (python -I), and the job that it speaks of has it in front.
+    named = [*site.environ.get("PYTHONPATH", "").split(os.pathsep), *site.path]
+    return [Path(each) for each in dict.fromkeys(named) if each]
+
+
+def _packages(site: Site, places: Sequence[Path]) -> Iterator[Trace]:
+    installed = {
+        Path(str(each.locate_file(""))): _("distribution {package} {version}").format(
+            package=_PACKAGE, version=each.version
+        )
+        for each in metadata.distributions(name=NAME, path=list(map(str, places)))
+        if is_earlier(each)
+    }
+    ours = [place for place in places if (place / _PACKAGE / "activation.py").is_file()]
+    folders = [place for place in places if (place / _PACKAGE / "plugin.py").is_file()]
+    why = _("both have one name: Python imports the first on its path and pip takes one for the other")
+    for place in folders:
+        package = place / _PACKAGE
+        if place in ours:
+            fix = f"pip uninstall -y {_PACKAGE}; rm -r {shlex.quote(str(package))}; pip install {OURS}"
+            yield Trace(
+                _("{package} has files of the earlier plugin and of this package").format(package=package),
+                why,
+                fix,
+                fails=True,
+            )
+            continue
+        first = not ours or places.index(place) < places.index(ours[0])
+        by, fix = _way_in(site, place, places)
+        order = "before" if first else "behind"
+        what = (
+            _("the earlier plugin ({installed})").format(installed=installed[place])
+            if place in installed
+            else _("the earlier plugin")
+        )
+        yield Trace(
+            _("{package}, {what}, is on Python's path{by}, {order} this package").format(
+                package=package, what=what, by=by, order=order
+            ),
+            why,
+            fix,
+            first,
+        )
+    for place, what in installed.items():
+        if place not in folders:
+            yield Trace(
+                _("the earlier plugin ({what}) is installed in {place}").format(what=what, place=place),
+                why,
+                _CHANGE_OVER,
+                fails=True,
+            )
+
+
+def _way_in(site: Site, place: Path, places: Sequence[Path]) -> tuple[str, str]:
+    """How a folder came onto Python's path, as far as that is told, and the command that takes it off."""
+    if str(place) in site.environ.get("PYTHONPATH", "").split(os.pathsep):
+        return _(" by PYTHONPATH"), _("take {place} out of PYTHONPATH").format(place=place)
+    for folder in places:
+        for file in sorted(folder.glob("*.pth")) if folder.is_dir() else ():
+            if str(place) in file.read_text(errors="replace").splitlines():
+                return _(" by {file}").format(file=file), _CHANGE_OVER
+    return "", _CHANGE_OVER
+
+
+def _folder(site: Site, package: str, places: Sequence[Path]) -> Path | None:
+    installed = site.packages.get(package)
+    beside = [installed.folder] if installed is not None else []
+    return next((each / package for each in (*places, *beside) if (each / package / "__init__.py").is_file()), None)
+
+
+def _edited(package: str, folder: Path | None, site: Site) -> Iterator[Trace]:
+    if folder is None:
+        return
+    edits = [each for each in _EDITS if each.package == package and each.is_in(_text(folder / each.file))]
+    if edits:
+        files = [each.file for each in edits]
+        found = _(", ").join(f"{package}/{each.file} ({each.what})" for each in edits)
+        fix = _restoration(site, package, folder, files)
+        yield Trace(
+            _("the earlier plugin edited in {parent}: {found}").format(parent=folder.parent, found=found),
+            _WHY[package],
+            fix,
+        )
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _restoration(site: Site, package: str, folder: Path, files: Sequence[str]) -> str:
+    """Return the command that puts a package's files back as they were."""
+    checkout = folder.parent
+    named = shlex.join(f"{package}/{file}" for file in files)
+    if (checkout / ".git").exists():
+        return f"git -C {shlex.quote(str(checkout))} checkout -- {named}"
+    installed = site.packages.get(package)
+    url = distribution_url(package, [str(checkout)])
+    # A development version, or one with a mark of whoever built it, is in no package index.
+    if url or (installed is not None and re.fullmatch(r"[\d.]+(\.post\d+)?(\+empty)?", installed.version)):
+        version, _unused, built = installed.version.partition("+") if installed else ("", "", "")
+        empty = "VLLM_TARGET_DEVICE=empty " if built else ""
+        source = shlex.quote(url) if url else f"{'--no-binary vllm ' if built else ''}{package}=={version}"
+        return f"{empty}pip install --force-reinstall --no-deps {source}"
+    return _("put {named} back as in the revision of {package} that is installed").format(named=named, package=package)
+
+
+def _hook_line(site: Site) -> str:
+    """Say where a line that somebody added imports this package; empty if there is none."""
+    folder = _folder(site, "verl", _places(site))
+    for number, line in enumerate(_text(folder / "__init__.py").splitlines() if folder else (), 1):
+        if re.match(rf"\s*import {_PACKAGE}\b", line):
+            return _("nothing of it; the hook line in {folder}/__init__.py:{number} imports this package").format(
+                folder=folder, number=number
+            )
+    return ""

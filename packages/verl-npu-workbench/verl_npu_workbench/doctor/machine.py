@@ -1,0 +1,276 @@
+"""The machine: its NPUs and their driver, what it grants a process, and the ports at which HCCL's ranks listen."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from verl_npu.findings import Finding, error, ok, skipped, warning
+from verl_npu.language import gettext as _
+from verl_npu.pins import Component, parse_version
+
+from .site import Need, Npu, Site
+
+__all__ = [
+    "judge_driver",
+    "judge_npus",
+    "judge_open_files",
+    "judge_ports",
+    "judge_shared_memory",
+    "read_ranges",
+]
+
+_FILES = {"driver": "/usr/local/Ascend/driver/version.info", "firmware": "/usr/local/Ascend/firmware/version.info"}
+_MOUNTS = (
+    "docker run --device /dev/davinci0 … --device /dev/davinci_manager --device /dev/devmm_svm --device /dev/hisi_hdc "
+    "-v /usr/local/Ascend/driver:/usr/local/Ascend/driver -v /usr/local/bin/npu-smi:/usr/local/bin/npu-smi …"
+)
+_MODELS = {"a2": "A2", "a3": "A3", "a5": "A5", "": _("unknown model")}
+_OF_NO_USE = re.compile(r"(ascend)?(310|910a|910proa|910prob)", re.IGNORECASE)
+_HELD = 0.15
+"""An idle NPU holds 3 to 6 % of its memory for itself; more is somebody's, even if the process cannot be seen."""
+
+
+def judge_driver(site: Site) -> Iterator[Finding]:
+    """Which driver and firmware are there; a later driver than the documents name is right, too."""
+    if site.virtual:
+        yield skipped("driver", _("not needed on virtual NPUs (SIMULATED)"))
+        return
+    versions = {name: _read(site, path) for name, path in _FILES.items()}
+    found = site.smi.version or versions["driver"]
+    if not found:
+        yield skipped("driver", _("its version cannot be seen here"))
+        return
+    need = Need.of(site, Component.DRIVER)
+    version = parse_version(found)
+    firmware = _(", firmware {firmware}").format(firmware=versions["firmware"]) if versions["firmware"] else ""
+    if version is None or need.at_least_met_by(version):
+        yield ok("driver", found + firmware)
+        return
+    yield warning(
+        "driver",
+        found + firmware,
+        expected=_("{need}, or later").format(need=need),
+        why=_("a driver that is older than CANN lacks what CANN calls"),
+        fix=_("install driver and firmware (HDK){at} or later on the host, then reboot it").format(at=need.at()),
+    )
+
+
+def judge_npus(site: Site) -> Iterator[Finding]:
+    """Whether there are NPUs, healthy, of a model that verl's documents are about, and free."""
+    smi = site.smi
+    if site.virtual:
+        yield ok("npus", _("{virtual} virtual (SIMULATED)").format(virtual=site.virtual))
+    elif not smi.npus:
+        yield _none(site)
+    else:
+        useless = sorted({npu.name for npu in smi.npus if _OF_NO_USE.match(npu.name)})
+        sick = [npu for npu in smi.npus if npu.health.upper() != "OK"]
+        if useless:
+            yield error(
+                "npus",
+                f"{len(smi.npus)} x {', '.join(useless)}",
+                expected=_("Ascend A2 (910B1 to 910B4), A3 or A5"),
+                why=_("neither verl nor vllm-ascend trains or serves on this model"),
+                fix=_("use a machine with A2 or A3"),
+            )
+        elif sick:
+            yield _sick(sick, len(smi.npus))
+        else:
+            counts = Counter((npu.name, npu.kind) for npu in smi.npus)
+            named = _(", ").join(f"{count} x {name} ({_MODELS[kind]})" for (name, kind), count in counts.items())
+            yield ok("npus", _("{named}, healthy").format(named=named))
+        yield from _memory(site)
+
+
+def _none(site: Site) -> Finding:
+    smi = site.smi
+    devices = site.at("/dev/davinci_manager").exists()
+    if smi.exists:
+        return error(
+            "npus",
+            smi.problem,
+            expected=_("an `npu-smi info` that lists the NPUs"),
+            why=_("the driver is not there, not mounted into this container, or does not answer"),
+            fix=_MOUNTS if not devices else _("reinstall the driver on the host, or reset the NPUs, then try again"),
+        )
+    return error(
+        "npus",
+        _("{problem}, and {devices}").format(
+            problem=smi.problem,
+            devices=_("no NPU that can be looked at") if devices else _("no device /dev/davinci_manager"),
+        ),
+        expected=_("NPUs that this machine or container can see"),
+        why=_("a job cannot train here: torch.npu.is_available() is False"),
+        fix=_MOUNTS if site.is_ascend else _("VIRTUAL_ASCEND=2 …  # two virtual NPUs; or use a machine that has NPUs"),
+    )
+
+
+def _sick(sick: list[Npu], total: int) -> Finding:
+    found = _(", ").join(_("NPU {card}: {health}").format(card=npu.card, health=npu.health) for npu in sick) + _(
+        " (of {total})"
+    ).format(total=total)
+    needed = _("health OK")
+    fix = _("npu-smi info -t health -i {card}  # says why; leave the card out with ASCEND_RT_VISIBLE_DEVICES").format(
+        card=sick[0].card
+    )
+    if all(npu.health.lower() == "warning" for npu in sick):
+        return warning("npus", found, expected=needed, why=_("a minor alarm is open on the card"), fix=fix)
+    return error("npus", found, expected=needed, why=_("operators and collectives on this card fail or hang"), fix=fix)
+
+
+def _memory(site: Site) -> Iterator[Finding]:
+    holders, npus = site.smi.holders, site.smi.npus
+    full = [npu for npu in npus if npu.memory and npu.used > _HELD * npu.memory]
+    if not holders and not full:
+        yield ok("npu-memory", _("free; {memory} MB on each").format(memory=max(npu.memory for npu in npus)))
+        return
+    if holders:
+        held = _(", ").join(
+            _("NPU {card}: {h} ({process}) {memory} MB").format(
+                card=h.card, h=h.name or _("a process"), process=h.process, memory=h.memory
+            )
+            for h in holders[:4]
+        )
+        more = _(" and {count} more").format(count=len(holders) - 4) if len(holders) > 4 else ""
+        found, fix = (
+            held + more,
+            _("kill {process}  # if it is yours and left over; or wait for its end").format(
+                process=holders[0].process
+            ),
+        )
+    else:
+        found = _(", ").join(
+            _("NPU {card}: {used} of {memory} MB").format(card=npu.card, used=npu.used, memory=npu.memory)
+            for npu in full[:4]
+        )
+        found += _(", by processes that cannot be seen here")
+        fix = _("npu-smi info  # on the host, which sees the processes of all containers")
+    yield warning(
+        "npu-memory",
+        found,
+        expected=_("NPUs that nobody else uses"),
+        why=_("a rollout engine takes the share that gpu_memory_utilization says of the whole memory, and runs out"),
+        fix=fix,
+    )
+
+
+def _read(site: Site, path: str) -> str:
+    try:
+        text = site.at(path).read_text(errors="replace")
+    except OSError:
+        return ""
+    found = re.search(r"(?mi)^version\s*=\s*(\S+)", text)
+    return found[1] if found else ""
+
+
+_LEAST_SHARED = 2 << 30
+"""In bytes. Docker's default is 64 MiB; Ray puts its objects, and verl the weights of a bucket, there."""
+_LEAST_FILES = 4096
+"""Ray's own documents ask for 65536 on large clusters, and its processes end with `Too many open files` at 1024."""
+
+
+def judge_shared_memory(site: Site) -> Iterator[Finding]:
+    """Whether /dev/shm is large enough for Ray's objects and for weights that are handed over in it."""
+    size = site.shared_memory
+    if size is None:
+        yield skipped("shared-memory", _("there is no /dev/shm"))
+    elif size >= _LEAST_SHARED:
+        yield ok("shared-memory", _("{size:.0f} GiB").format(size=size / (1 << 30)))
+    else:
+        yield warning(
+            "shared-memory",
+            _("{size} MiB in /dev/shm").format(size=size >> 20),
+            expected=_("at least {least_shared} GiB").format(least_shared=_LEAST_SHARED >> 30),
+            why=_(
+                "Ray keeps its objects there, and verl hands weights to the rollout engine in it: `Bus error` if full"
+            ),
+            fix=_("docker run --ipc=host …  # outside of a container: mount -o remount,size=64g /dev/shm"),
+        )
+
+
+def judge_open_files(site: Site) -> Iterator[Finding]:
+    """Whether a process may have as many files and sockets open as Ray needs."""
+    if site.open_files >= _LEAST_FILES:
+        yield ok("open-files", str(site.open_files) if site.open_files < 1 << 62 else "unlimited")
+    else:
+        yield warning(
+            "open-files",
+            str(site.open_files),
+            expected=_("at least {least_files}; 65536 on a cluster").format(least_files=_LEAST_FILES),
+            why=_("each of Ray's workers has a socket to every other: `Too many open files`"),
+            fix=_("ulimit -n 65536  # in the shell that runs `ray start`"),
+        )
+
+
+_USUAL = range(60000, 60016)
+"""Where HCCL listens if it is told nothing (HCCL_IF_BASE_PORT in its documentation)."""
+_BASE, _RANGE = "HCCL_IF_BASE_PORT", "HCCL_HOST_SOCKET_PORT_RANGE"
+_LISTENS = "0A"
+
+
+def read_ranges(text: str) -> list[range]:
+    """Read `60000-60050,60100`; an empty list if it cannot be read."""
+    ranges = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
+        if found is None:
+            return []
+        first, last = int(found[1]), int(found[2] or found[1])
+        if not 1 <= first <= last <= 65535:
+            return []
+        ranges.append(range(first, last + 1))
+    return ranges
+
+
+def judge_ports(site: Site) -> Iterator[Finding]:
+    """Whether the ports of HCCL on this host are free."""
+    name = "hccl-ports"
+    if site.virtual:
+        yield skipped(name, _("not needed on virtual NPUs (SIMULATED)"))
+        return
+    asked = site.environ.get(_RANGE, "")
+    if asked.strip().lower() == "auto":
+        yield ok(name, _("any that are free"))
+        return
+    base = site.environ.get(_BASE, "")
+    wanted = read_ranges(asked) if asked else []
+    if not wanted:
+        first = int(base) if base.isdecimal() and int(base) < 65520 else _USUAL.start
+        wanted = [range(first, first + len(_USUAL))]
+    taken = sorted(port for port in _listening(site) if any(port in each for each in wanted))
+    named = _(", ").join(f"{each.start}-{each.stop - 1}" for each in wanted)
+    free = sum(map(len, wanted)) - len(taken)
+    # A range is one to choose from; without one, each rank has its port.
+    if not taken or (asked and free >= len(_USUAL)):
+        yield ok(
+            name,
+            _("{named} free").format(named=named)
+            if not taken
+            else _("{named}, {free} of them free").format(named=named, free=free),
+        )
+        return
+    yield warning(
+        name,
+        _("somebody listens at {str}").format(str=_(", ").join(map(str, taken[:5]))),
+        expected=_("{named} free").format(named=named),
+        why=_("each rank of HCCL listens at one of these, and ends with an error if it is taken"),
+        fix=_("export {range}=auto  # or end what listens: ss -ltnp 'sport = :{taken}'").format(
+            range=_RANGE, taken=taken[0]
+        ),
+    )
+
+
+def _listening(site: Site) -> set[int]:
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = site.at(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            columns = line.split()
+            if len(columns) > 3 and columns[3] == _LISTENS:
+                found.add(int(columns[1].rpartition(":")[2], 16))
+    return found

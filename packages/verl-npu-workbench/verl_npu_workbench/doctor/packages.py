@@ -1,0 +1,593 @@
+"""Python, verl and the packages below it: there, of versions that the pin's documents name, and fit for each other.
+
+Only what is shown to fail is an error; all other deviations are warnings.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from verl_npu.ascend.variables import AUTOLOAD
+from verl_npu.environment import SWITCH
+from verl_npu.findings import Finding, Severity, error, ok, skipped, warning
+from verl_npu.language import gettext as _
+from verl_npu.pins import PINS, Component, is_commit
+
+from .earlier_plugin import NAME, OURS, is_earlier
+from .site import Need, Package, Site
+
+__all__ = [
+    "CLASHES",
+    "COMPARED",
+    "Clash",
+    "Judgement",
+    "clash_with",
+    "from_git",
+    "install_command",
+    "judge_engine",
+    "judge_megatron",
+    "judge_patches",
+    "judge_python",
+    "judge_torch",
+    "judge_verl",
+    "judge_versions",
+    "judge_ways_in",
+]
+
+ENV = "verl-npu setup"
+"""The command that prints how all of an environment is installed."""
+_GROUP = "torch.backends"
+
+
+def judge_python(site: Site) -> Iterator[Finding]:
+    """Whether the pin is meant for this Python."""
+    need = Need.of(site, Component.PYTHON)
+    if site.virtual or need.met_by(Version(site.python)):
+        yield ok("python", site.python)
+        return
+    version = "3.11" if need.met_by(Version("3.11")) else "3.12" if need.met_by(Version("3.12")) else "3.10"
+    yield warning(
+        "python",
+        site.python,
+        expected=str(need),
+        why=_("CANN, torch_npu and vllm-ascend of that time have wheels and tests for these versions only"),
+        fix=f"conda create -n verl-npu python={version} -y && conda activate verl-npu",
+    )
+
+
+def judge_verl(site: Site) -> Iterator[Finding]:
+    """Which verl is here, and whose needs therefore count."""
+    judged = site.judged
+    if judged is None and site.pin is None:
+        empty = site.package(Component.TORCH) is None
+        yield (error if empty else warning)(
+            "verl",
+            _("neither verl nor torch in this environment") if empty else _("none in this environment"),
+            expected=_("one of {pins}").format(pins=_(", ").join(PINS)),
+            why=_("without it nothing says which versions the other packages must have; they were not compared"),
+            fix=_("{env} --pin v0.7.1  # prints the commands that install all of it, in order; or another pin").format(
+                env=ENV
+            ),
+        )
+    elif judged is None:
+        yield skipped("verl", _("none in this environment"), expected=str(site.pin and site.pin.name))
+    else:
+        compared = site.pin.name_of(site.named) if site.pin and site.named else judged.pin
+        nearness = "" if judged.exact else _(", nearest to {pin}").format(pin=judged.pin)
+        other = (
+            "" if compared == judged.pin else _("; compared with the needs of {compared}").format(compared=compared)
+        )
+        package = site.packages.get("verl")
+        yield ok("verl", f"{package or judged.pin}{nearness}{other}")
+
+
+def judge_patches(site: Site) -> Iterator[Finding]:
+    """What `verl-npu check` says."""
+    judged = site.judged
+    if judged is None:
+        yield skipped("patches", _("there is no verl to patch"))
+    elif judged.refused:
+        yield error(
+            "patches",
+            _(", ").join(judged.refused),
+            expected=_("a verl, and a transformers, that verl-npu's patches fit"),
+            why=_("a feature of which one patch does not fit is left out as a whole"),
+            fix=_("verl-npu check --diff  # shows what differs"),
+        )
+    else:
+        off = _("; switched off: {disabled}").format(disabled=_(", ").join(judged.disabled)) if judged.disabled else ""
+        yield ok("patches", _("all fit {pin}{off}").format(pin=judged.pin, off=off))
+
+
+def judge_ways_in(site: Site) -> Iterator[Finding]:
+    """Whether every process that imports torch loads verl-npu."""
+    why = _("`import torch` calls it in every process, Ray's workers included; otherwise verl runs unpatched")
+    switch = SWITCH.text(site.environ)
+    found = [each for each in metadata.distributions(name=NAME, path=list(site.path)) if not is_earlier(each)]
+    if not found:
+        yield warning(
+            "ways-in",
+            _("verl-npu is on the path, and not installed"),
+            expected=_("its entry point in {group}").format(group=_GROUP),
+            why=why,
+            fix=f"pip install {OURS}",
+        )
+    elif not any(point.group == _GROUP and point.name == "verl_npu" for each in found for point in each.entry_points):
+        yield error(
+            "ways-in",
+            f"verl-npu {found[0].version} has no entry point in {_GROUP}",
+            expected=_("its entry point in {group}").format(group=_GROUP),
+            why=why,
+            fix=f"pip install --force-reinstall --no-deps {OURS}",
+        )
+    elif site.environ.get(AUTOLOAD) == "0":
+        yield error(
+            "ways-in",
+            f"{AUTOLOAD}=0",
+            expected=_("that variable left out, or 1"),
+            why=_("with 0, torch loads neither torch_npu nor verl-npu, and verl finds no NPU"),
+            fix=f"unset {AUTOLOAD}",
+        )
+    elif switch.lower() not in SWITCH.words:
+        yield skipped(
+            "ways-in", _("{switch}={switch_too} is not understood").format(switch=SWITCH.name, switch_too=switch)
+        )
+    elif switch.lower() == "off":
+        yield warning(
+            "ways-in",
+            f"{SWITCH.name}=off",
+            expected=_("auto or on"),
+            why=_("verl runs unpatched in every process of this environment"),
+            fix=f"unset {SWITCH.name}",
+        )
+    else:
+        yield ok("ways-in", f"{_GROUP}, {SWITCH.name}={switch}")
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """Versions of one part with which something fails."""
+
+    component: Component
+    versions: SpecifierSet
+    pins: tuple[str, ...]
+    """The pins that fail; empty means all."""
+    needed: str
+    install: str
+    """A version that works."""
+    why: str
+    """With the text of the error."""
+    source: str
+    """Where that was seen."""
+    healed: str = ""
+    """How verl-npu makes it work; empty if it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A clash in one environment."""
+
+    why: str
+    needed: str
+    install: str
+    healed: bool
+
+
+CLASHES = (
+    Clash(
+        Component.TRANSFORMERS,
+        SpecifierSet("<4.52.4"),
+        ("796871d7", "v0.6.1"),
+        _("4.52.4 or later"),
+        "4.52.4",
+        _("`import verl` ends with a ValueError on NPUs"),
+        _("verl/__init__.py of these pins"),
+    ),
+    Clash(
+        Component.TRANSFORMERS,
+        SpecifierSet(">=4.54,<4.55"),
+        (),
+        _("4.53.3 or before, or 4.55.4 or later"),
+        "4.57.6",
+        _(
+            "transformers 4.54 has no code for NPUs, and flash_attention_2, which verl asks for, ends "
+            "with an ImportError"
+        ),
+        "https://github.com/huggingface/transformers/pull/40151",
+    ),
+    Clash(
+        Component.TRANSFORMERS,
+        SpecifierSet(">=4.55.2,<5"),
+        ("796871d7",),
+        "4.52.4",
+        "4.52.4",
+        _(
+            "verl's workers end with `cannot import name 'index_first_axis' from "
+            "'transformers.integrations.npu_flash_attention'`"
+        ),
+        "https://github.com/volcengine/verl/issues/3561",
+        healed=_("verl-npu's feature attention puts the function there; it trained so on virtual NPUs (SIMULATED)"),
+    ),
+    Clash(
+        Component.TRANSFORMERS,
+        SpecifierSet(">=4.55,<4.55.3"),
+        (),
+        _("4.53.3 or before, or 4.55.4 or later"),
+        "4.57.6",
+        _("transformers 4.55.0 to 4.55.2 look for flash_attn on NPUs and end with `No module named 'flash_attn'`"),
+        "https://github.com/huggingface/transformers/pull/40151",
+        healed="verl-npu's feature attention leads it to the NPU's own flash attention",
+    ),
+)
+
+
+def clash_with(site: Site, component: Component, package: Package) -> Judgement | None:
+    """Return why this version fails here; None if it is not known to."""
+    version = package.parsed
+    if version is None:
+        return None
+    pin = site.pin.name if site.pin else ""
+    for clash in CLASHES:
+        concerned = clash.component is component and (not clash.pins or pin in clash.pins)
+        if not concerned or not clash.versions.contains(version, prereleases=True):
+            continue
+        healed = bool(clash.healed) and site.attention_in_force()
+        why = (
+            _("{why}; {healed}").format(why=clash.why, healed=clash.healed)
+            if healed
+            else _("{why} ({source})").format(why=clash.why, source=clash.source)
+        )
+        return Judgement(why, clash.needed, clash.install, healed)
+    return None
+
+
+COMPARED = (
+    Component.TORCH,
+    Component.TORCH_NPU,
+    Component.TORCHVISION,
+    Component.TRITON_ASCEND,
+    Component.TRANSFORMERS,
+    Component.TENSORDICT,
+    Component.NUMPY,
+    Component.EINOPS,
+    Component.RAY,
+    Component.PEFT,
+    Component.PYARROW,
+    Component.TRANSFER_QUEUE,
+    Component.VLLM,
+    Component.VLLM_ASCEND,
+    Component.SGLANG,
+    Component.MINDSPEED,
+    Component.MEGATRON,
+    Component.MBRIDGE,
+    Component.FLASH_ATTN,
+    Component.LIGER_KERNEL,
+)
+"""The packages that are compared one by one, in the order in which `verl-npu setup` installs them; triton is judged
+apart (`triton`)."""
+_OF_NPUS = frozenset(
+    {
+        Component.TORCH,
+        Component.TORCH_NPU,
+        Component.TORCHVISION,
+        Component.VLLM,
+        Component.VLLM_ASCEND,
+        Component.SGLANG,
+        Component.TRITON_ASCEND,
+    }
+)
+"""Parts that follow from torch_npu, whose place virtual NPUs take."""
+_GIT = {
+    Component.TRANSFORMERS: "https://github.com/huggingface/transformers",
+    Component.VLLM: "https://github.com/vllm-project/vllm.git",
+    Component.VLLM_ASCEND: "https://github.com/vllm-project/vllm-ascend.git",
+    Component.SGLANG: "https://github.com/sgl-project/sglang.git",
+    Component.MINDSPEED: "https://gitcode.com/Ascend/MindSpeed.git",
+    Component.MEGATRON: "https://github.com/NVIDIA/Megatron-LM.git",
+    Component.TRANSFER_QUEUE: "https://github.com/Ascend/TransferQueue.git",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Absence:
+    severity: Severity
+    why: str
+
+
+_NEEDED: Mapping[Component, _Absence] = {
+    Component.TORCH: _Absence(Severity.ERROR, _("verl and everything below it is written for PyTorch")),
+    Component.TORCH_NPU: _Absence(Severity.ERROR, _("without it PyTorch knows no device `npu`, and verl finds none")),
+    Component.TRANSFORMERS: _Absence(Severity.ERROR, _("verl imports it")),
+    Component.TENSORDICT: _Absence(Severity.ERROR, _("verl imports it")),
+    Component.NUMPY: _Absence(Severity.ERROR, _("verl imports it")),
+    Component.RAY: _Absence(Severity.ERROR, _("verl starts its workers with it")),
+    Component.EINOPS: _Absence(
+        Severity.WARNING,
+        _("use_remove_padding and Ulysses end with `No module named 'einops'` from 796871d7 to v0.7.1"),
+    ),
+    Component.PEFT: _Absence(Severity.WARNING, _("verl's workers import it for LoRA")),
+    Component.PYARROW: _Absence(Severity.WARNING, _("datasets, with which verl reads its data, imports it")),
+    Component.TRANSFER_QUEUE: _Absence(Severity.WARNING, _("main_ppo imports it from v0.9.1 on")),
+}
+"""What must be there wherever the pin's documents speak of it; other parts are needed by some jobs only."""
+_WHY = {
+    Component.TORCH: _("torch_npu and vllm-ascend are built against one PyTorch"),
+    Component.TORCH_NPU: _("vllm-ascend and CANN were tested with these"),
+    Component.VLLM: _("vllm-ascend changes vLLM's own classes, and fits the vLLM of its number"),
+    Component.VLLM_ASCEND: _("verl's rollout uses names of vLLM and vllm-ascend that differ between releases"),
+    Component.TENSORDICT: _("0.9.0 and what is outside of these loses or reorders verl's batches"),
+    Component.NUMPY: _("packages that were compiled against the other major version cannot be imported"),
+    Component.MINDSPEED: _("MindSpeed changes Megatron's own classes, and fits one Megatron"),
+    Component.MEGATRON: _("MindSpeed changes Megatron's own classes, and fits one Megatron"),
+}
+
+
+def judge_versions(site: Site, component: Component) -> Iterator[Finding]:
+    """Judge one package: there or not, supported on NPUs or not, of a version that a document names or not."""
+    need, package = Need.of(site, component), site.package(component)
+    unsupported = bool(need.claims) and not need.supported
+    if package is None:
+        yield _absent(site, need, unsupported)
+    elif unsupported:
+        yield _unsupported(site, need, package)
+    elif not _is_named(need, package) and (clash := clash_with(site, component, package)) is not None:
+        yield _clashing(need, package, clash)
+    elif package.parsed is None or need.met_by(package.parsed):
+        yield _commit(need, package)
+    elif site.virtual:
+        yield skipped(
+            component.value,
+            _("{package}: virtual NPUs take it (SIMULATED)").format(package=package),
+            expected=str(need),
+        )
+    else:
+        yield warning(
+            component.value,
+            str(package),
+            expected=str(need),
+            why=_WHY.get(component, _("verl {pin} was written for and tested with these").format(pin=need.pin)),
+            fix=install_command(need),
+        )
+
+
+def _clashing(need: Need, package: Package, clash: Judgement) -> Finding:
+    # The documents of some pins leave room for versions that fail.
+    told = bool(need.supported) and package.parsed is not None and not need.met_by(package.parsed)
+    # A published environment has a commit, and its other parts go with that one.
+    named = bool(need.supported) and bool(need.supported[0].revision)
+    name = need.component.value
+    fix = install_command(need) if told or named else f"pip install {name}=={clash.install}"
+    judge = warning if clash.healed else error
+    return judge(name, str(package), expected=str(need) if told or named else clash.needed, why=clash.why, fix=fix)
+
+
+def _absent(site: Site, need: Need, unsupported: bool) -> Finding:
+    component = need.component
+    rule = _NEEDED.get(component)
+    if unsupported or rule is None or not need.supported:
+        return skipped(component.value, _("not installed"), expected=str(need))
+    if site.virtual and component in _OF_NPUS - {Component.TORCH}:
+        return skipped(component.value, _("not needed on virtual NPUs (SIMULATED)"))
+    if component is Component.TORCH_NPU and not site.is_ascend:
+        return skipped(component.value, _("not installed, and nothing of Ascend's is here"))
+    judge = error if rule.severity is Severity.ERROR else warning
+    return judge(component.value, _("not installed"), expected=str(need), why=rule.why, fix=install_command(need))
+
+
+def _unsupported(site: Site, need: Need, package: Package) -> Finding:
+    name = need.component.value
+    if site.virtual:
+        return skipped(name, _("{package}; virtual NPUs do not use it (SIMULATED)").format(package=package))
+    return warning(
+        name,
+        str(package),
+        expected=str(need),
+        why=_("it is made for CUDA; programs that find it installed choose it over the NPU's own code"),
+        fix=f"pip uninstall -y {name}",
+    )
+
+
+def _commit(need: Need, package: Package) -> Finding:
+    """The version fits; where the documents name a commit, that is compared as well."""
+    named = [claim for claim in need.supported if is_commit(claim.revision)]
+    others = [claim for claim in need.supported if claim not in named]
+    fits = any(package.commit.startswith(claim.revision) for claim in named)
+    otherwise = any(claim.revision and package.branch == claim.revision for claim in others)
+    if not named or others or fits or otherwise or not package.commit:
+        unknown = bool(named) and not package.commit
+        return ok(need.component.value, f"{package}{' (its commit is not known)' if unknown else ''}")
+    return warning(
+        need.component.value,
+        str(package),
+        expected=f"{' or '.join(claim.revision for claim in named)} ({need.pin})",
+        why=_("other commits have the same version number, and this is the one that was tested"),
+        fix=install_command(need),
+    )
+
+
+def _is_named(need: Need, package: Package) -> bool:
+    """Whether it is the very commit that is named, of which the numbers of releases around it say nothing."""
+    named = (claim.revision for claim in need.supported if is_commit(claim.revision))
+    return any(package.commit.startswith(revision) for revision in named)
+
+
+def install_command(need: Need) -> str:
+    """Return the command that installs what the first document names."""
+    component = need.component
+    first = need.supported[0] if need.supported else None
+    if first is not None and first.revision and component in _GIT:
+        return from_git(component, first.revision)
+    return f"pip install {shlex.quote(component.value + (first.needs if first else ''))}"
+
+
+def from_git(component: Component, revision: str) -> str:
+    """Return the command that builds a part from its source, as upstream's documents do."""
+    url = _GIT[component]
+    folder = url.rpartition("/")[2].removesuffix(".git")
+    target = "VLLM_TARGET_DEVICE=empty " if component is Component.VLLM else ""
+    return f"git clone {url} && git -C {folder} checkout {revision} && {target}pip install -e {folder}"
+
+
+def judge_torch(site: Site) -> Iterator[Finding]:
+    """torch_npu is linked against one PyTorch."""
+    name = "torch-pair"
+    torch, torch_npu = site.package(Component.TORCH), site.package(Component.TORCH_NPU)
+    if torch is None or torch_npu is None or torch.parsed is None or torch_npu.parsed is None:
+        yield skipped(name, _("torch and torch_npu are not both here"))
+        return
+    mine, theirs = torch.parsed, torch_npu.parsed
+    asked = torch_npu.requirement("torch")
+    found = _("torch {version} beside torch_npu {torch_npu_version}").format(
+        version=torch.version, torch_npu_version=torch_npu.version
+    )
+    fix = f"pip install torch=={theirs.base_version} torch_npu=={torch_npu.version}"
+    base = Version(mine.base_version)
+    if (base.major, base.minor) != (theirs.major, theirs.minor):
+        yield error(
+            name,
+            found,
+            expected=_("torch {major}.{minor}").format(major=theirs.major, minor=theirs.minor),
+            why=_("libtorch_npu.so is compiled against one PyTorch: its import ends with `undefined symbol: _ZN…`"),
+            fix=fix,
+        )
+    elif base.release != theirs.release or (asked and not asked.specifier.contains(mine, prereleases=True)):
+        yield warning(
+            name,
+            found,
+            expected=str(asked) if asked else _("torch {base_version}").format(base_version=theirs.base_version),
+            why=_("torch_npu replaces internals of PyTorch that change between its patch releases"),
+            fix=fix,
+        )
+    else:
+        yield ok(name, found)
+
+
+def judge_engine(site: Site) -> Iterator[Finding]:
+    """vLLM does nothing on NPUs without vllm-ascend, and vllm-ascend nothing without vLLM."""
+    name = "engine-pair"
+    vllm, ascend = site.package(Component.VLLM), site.package(Component.VLLM_ASCEND)
+    if site.virtual:
+        yield skipped(name, _("not needed on virtual NPUs (SIMULATED)"))
+    elif vllm is None and ascend is None:
+        yield from _without_vllm(site, name)
+    elif vllm is None and ascend is not None:
+        wanted = _release(ascend.parsed)
+        yield error(
+            name,
+            _("vllm-ascend {ascend} without vllm").format(ascend=ascend),
+            expected=_("vllm {wanted}").format(wanted=wanted or _("of the same number")),
+            why=_("vllm-ascend imports vllm: `No module named 'vllm'`"),
+            fix=_exchange(site, Component.VLLM, wanted),
+        )
+    elif ascend is None and vllm is not None:
+        wanted = str(Need.of(site, Component.VLLM_ASCEND)) or _("vllm-ascend for vllm {version}").format(
+            version=vllm.version
+        )
+        yield warning(
+            name,
+            _("vllm {vllm} without vllm-ascend").format(vllm=vllm),
+            expected=wanted,
+            why=_("vLLM itself knows no NPU: a rollout with it ends with `Failed to infer device type`"),
+            fix=_exchange(site, Component.VLLM_ASCEND, _release(vllm.parsed)),
+        )
+    elif vllm is not None and ascend is not None:
+        yield _judge_engine(site, name, vllm, ascend)
+
+
+def _without_vllm(site: Site, name: str) -> Iterator[Finding]:
+    if site.package(Component.SGLANG) is not None:
+        yield ok(name, "SGLang")
+    elif site.pin is None:
+        yield skipped(name, _("no rollout engine; which one is needed follows from the pin"))
+    else:
+        yield warning(
+            name,
+            _("no rollout engine"),
+            expected=_("vllm {of} and vllm-ascend {need_of}").format(
+                of=Need.of(site, Component.VLLM), need_of=Need.of(site, Component.VLLM_ASCEND)
+            ),
+            why=_("reinforcement learning generates answers with one; only SFT does without"),
+            fix=" && ".join(install_command(Need.of(site, part)) for part in (Component.VLLM, Component.VLLM_ASCEND)),
+        )
+
+
+def _judge_engine(site: Site, name: str, vllm: Package, ascend: Package) -> Finding:
+    found = _("vllm {vllm} beside vllm-ascend {ascend}").format(vllm=vllm, ascend=ascend)
+    if vllm.parsed is None or ascend.parsed is None or vllm.parsed.release[:2] == ascend.parsed.release[:2]:
+        return ok(name, found)
+    return warning(
+        name,
+        found,
+        expected=_("both of the same number"),
+        why=_(
+            "vllm-ascend changes vLLM's own classes; where they differ, its start ends with an ImportError or worse"
+        ),
+        fix=_exchange(site, *_wrong_one(site, vllm.parsed, ascend.parsed)),
+    )
+
+
+def _wrong_one(site: Site, vllm: Version, ascend: Version) -> tuple[Component, str]:
+    """Return which of the two to exchange, and the number that it needs: the one that is not the pin's."""
+    if site.pin is not None and Need.of(site, Component.VLLM).met_by(vllm):
+        return Component.VLLM_ASCEND, _release(vllm)
+    return Component.VLLM, _release(ascend)
+
+
+def _exchange(site: Site, part: Component, release: str) -> str:
+    """From source, as all documents do: vLLM's wheel would bring a PyTorch for CUDA."""
+    need = Need.of(site, part)
+    return install_command(need) if need.supported else from_git(part, f"v{release}" if release else "main")
+
+
+def judge_megatron(site: Site) -> Iterator[Finding]:
+    """MindSpeed changes Megatron for NPUs; without Megatron its import leaves PyTorch changed half-way."""
+    name = "megatron-pair"
+    megatron, mindspeed = site.package(Component.MEGATRON), site.package(Component.MINDSPEED)
+    if megatron is None and mindspeed is None:
+        yield skipped(name, _("neither is installed; FSDP does without"))
+    elif megatron is None:
+        yield warning(
+            name,
+            _("MindSpeed {mindspeed} without Megatron").format(mindspeed=mindspeed),
+            expected=f"megatron-core {Need.of(site, Component.MEGATRON)}",
+            why=_("`import mindspeed.megatron_adaptor` fails, and PyTorch stays changed in that process"),
+            fix=_("export PYTHONPATH=$PYTHONPATH:/path/to/Megatron-LM  # or: pip install -e Megatron-LM"),
+        )
+    elif mindspeed is None:
+        yield warning(
+            name,
+            _("megatron-core {megatron} without MindSpeed").format(megatron=megatron),
+            expected=_("mindspeed {of}").format(of=Need.of(site, Component.MINDSPEED)),
+            why=_("Megatron itself is written for CUDA; verl's Megatron backend needs MindSpeed on NPUs"),
+            fix="git clone https://gitcode.com/Ascend/MindSpeed.git && pip install -e MindSpeed",
+        )
+    else:
+        yield _judge_megatron(name, megatron, mindspeed)
+
+
+def _judge_megatron(name: str, megatron: Package, mindspeed: Package) -> Finding:
+    found = _("megatron-core {megatron} beside MindSpeed {mindspeed}").format(megatron=megatron, mindspeed=mindspeed)
+    mine, theirs = megatron.parsed, mindspeed.parsed
+    if mine is None or theirs is None or mine.release[:2] == theirs.release[:2]:
+        return ok(name, found)
+    return warning(
+        name,
+        found,
+        expected=_("Megatron {major}.{minor}, which this MindSpeed is for").format(
+            major=theirs.major, minor=theirs.minor
+        ),
+        why=_(
+            "MindSpeed replaces Megatron's functions by name: where these differ, training fails or is silently wrong"
+        ),
+        fix=f"git -C Megatron-LM checkout core_{'v' if theirs.minor < 13 else 'r'}{theirs.base_version}",
+    )
+
+
+def _release(version: Version | None) -> str:
+    return ".".join(map(str, version.release)) if version is not None else ""

@@ -1,0 +1,469 @@
+"""The machine and the environment that are examined: what the subjects look at, and nothing else.
+
+Packages are read from their metadata, and nothing is imported; NPUs are those that `npu-smi info` lists.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import json
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from verl_npu import environment
+from verl_npu.ascend.variables import virtual_npus
+from verl_npu.language import gettext as _
+from verl_npu.pins import SGLANG, VLLM, Claim, Component, Environment, Pin
+
+__all__ = [
+    "Answer",
+    "Holder",
+    "Judged",
+    "Level",
+    "Need",
+    "Npu",
+    "Package",
+    "Site",
+    "ask_npu_smi",
+    "distribution_url",
+    "installed_packages",
+    "parse_npu_smi",
+]
+
+
+class Level(enum.Enum):
+    """How far the doctor goes."""
+
+    STATIC = "static"
+    """Files and metadata only; no package of the user's is imported."""
+    IMPORT = "import"
+    """The pairs are imported, each in a process of its own."""
+    DEVICE = "device"
+    """An operator and a collective run on the NPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What `verl-npu check` says of the installed verl."""
+
+    pin: str
+    """The nearest pin."""
+    exact: bool
+    refused: tuple[str, ...]
+    """The features that drifted, or are left to something of upstream's that is ineffective, with their state."""
+    disabled: tuple[str, ...] = ()
+    """The features that the user has switched off."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One environment on one machine; the defaults are this one."""
+
+    pin: Pin | None
+    """Whose needs count; None if no verl is found and none was named."""
+    judged: Judged | None
+    """None if no verl is found."""
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
+    python: str = platform.python_version()
+    prefix: Path = Path(sys.prefix)
+    root: Path = Path("/")
+    """What stands for the root of the file system."""
+    shared_memory: int | None = None
+    """The size of /dev/shm in bytes; None if there is none."""
+    open_files: int = 0
+    """How many files a process may have open."""
+
+    @classmethod
+    def here(cls, pin: Pin | None, judged: Judged | None) -> Site:
+        """This machine, with the Python that runs this."""
+        try:
+            shared = shutil.disk_usage("/dev/shm").total
+        except OSError:
+            shared = None
+        files, _unused = resource.getrlimit(resource.RLIMIT_NOFILE)
+        endless = files == resource.RLIM_INFINITY
+        return cls(pin, judged, shared_memory=shared, open_files=sys.maxsize if endless else files)
+
+    def at(self, path: str) -> Path:
+        """Return where an absolute path of the file system is."""
+        return self.root / path.lstrip("/")
+
+    @cached_property
+    def packages(self) -> Mapping[str, Package]:
+        """All packages, by canonical name."""
+        return installed_packages(self.path)
+
+    def package(self, component: Component) -> Package | None:
+        """Return the package of a part, if it is installed."""
+        return self.packages.get(component.value.lower().replace("_", "-"))
+
+    @cached_property
+    def smi(self) -> Answer:
+        """What `npu-smi info` answers."""
+        return ask_npu_smi(self.environ)
+
+    @property
+    def virtual(self) -> str:
+        """How many virtual NPUs are asked for; empty if none are."""
+        return virtual_npus(self.environ)
+
+    @cached_property
+    def engines(self) -> frozenset[str]:
+        """The rollout engines that are installed."""
+        parts = {VLLM: (Component.VLLM, Component.VLLM_ASCEND), SGLANG: (Component.SGLANG,)}
+        return frozenset(name for name, each in parts.items() if any(map(self.package, each)))
+
+    @cached_property
+    def is_ascend(self) -> bool:
+        """Whether there is a sign of Ascend's software or hardware at all."""
+        signs = ("/usr/local/Ascend", "/dev/davinci_manager", "/dev/davinci0")
+        named = any(name in self.environ for name in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"))
+        return (
+            named
+            or self.smi.exists
+            or any(map(self.package, (Component.TORCH_NPU, Component.VLLM_ASCEND)))
+            or any(self.at(sign).exists() for sign in signs)
+        )
+
+    @property
+    def kind(self) -> str:
+        """`a2`, `a3`, `a5`, or empty if it cannot be told."""
+        kinds = {npu.kind for npu in self.smi.npus}
+        return kinds.pop() if len(kinds) == 1 else ""
+
+    @cached_property
+    def named(self) -> Environment | None:
+        """Which of the pin's environments this is meant to be: the one that most of the packages fit that tell them
+        apart, and what verl's documents say if they tell nothing. None without a pin."""
+        if self.pin is None:
+            return None
+        return max(self.pin.environments, key=self._fits)
+
+    def _fits(self, named: Environment) -> int:
+        """How many packages fit an environment."""
+        fits = 0
+        for component, cell in named.cells.items():
+            package = self.package(component)
+            version = None if package is None else package.parsed
+            claims = [claim for claim in cell.about(self.engines, self.kind) if claim.needs and not claim.unsupported]
+            fits += version is not None and any(claim.accepts(version) for claim in claims)
+        return fits
+
+    def attention_in_force(self) -> bool:
+        """Whether verl-npu's feature `attention` is switched on in jobs that start here."""
+        off = environment.SWITCH.text(self.environ) == "off"
+        left_out = environment.DISABLE.text(self.environ).replace(" ", "").split(",")
+        return not off and "attention" not in left_out and self.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") != "0"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The claims that count here."""
+
+    component: Component
+    pin: str
+    """With the environment, if it is not that of verl's own documents. Empty if no pin is known; then nothing is
+    needed."""
+    claims: tuple[Claim, ...]
+
+    @classmethod
+    def of(cls, site: Site, component: Component) -> Need:
+        """Return what the site's pin needs, with its rollout engines and its kind of NPU."""
+        if site.pin is None or site.named is None:
+            return cls(component, "", ())
+        cell = site.named.cells.get(component)
+        return cls(component, site.pin.name_of(site.named), cell.about(site.engines, site.kind) if cell else ())
+
+    @property
+    def supported(self) -> tuple[Claim, ...]:
+        """What the documents ask for."""
+        return tuple(claim for claim in self.claims if not claim.unsupported)
+
+    def met_by(self, version: Version) -> bool:
+        """Whether a document allows this version, or none speaks of it: where they contradict each other, one does."""
+        return not self.supported or any(claim.accepts(version) for claim in self.supported)
+
+    def at_least_met_by(self, version: Version) -> bool:
+        """Whether the version is that of a document or a later one."""
+        named = [Version(each.version) for claim in self.supported for each in SpecifierSet(claim.needs)]
+        return self.met_by(version) or not named or version >= min(named)
+
+    def at(self, prefix: str = "") -> str:
+        """Return the version to install as the end of a sentence, ` of CANN 8.3.RC1`; empty if none is named."""
+        exact = self.exact
+        return _(" of {prefix}{exact}").format(prefix=prefix, exact=exact) if exact else ""
+
+    @property
+    def exact(self) -> str:
+        """The one version to install; empty if the documents name none."""
+        for claim in self.supported:
+            if claim.needs.startswith("==") and "*" not in claim.needs and "," not in claim.needs:
+                return claim.needs.removeprefix("==")
+        return ""
+
+    def __str__(self) -> str:
+        """What the documents say, each thing once; empty if they say nothing."""
+        named = dict.fromkeys(str(claim).removeprefix("==") for claim in self.claims)
+        return f"{' or '.join(named)} ({self.pin})" if named else ""
+
+
+_MEGATRON = ("MAJOR", "MINOR", "PATCH")
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One package."""
+
+    name: str
+    version: str
+    folder: Path
+    """Where its modules are."""
+    requires: tuple[str, ...] = ()
+    commit: str = ""
+    """The git commit that it was installed from; empty if that is not known."""
+    branch: str = ""
+    """The branch or tag that was asked for, or that is checked out now."""
+
+    @property
+    def parsed(self) -> Version | None:
+        """The version; None if it is none of Python packaging's, or says nothing, as that of a shallow clone does."""
+        try:
+            version = Version(self.version)
+        except InvalidVersion:
+            return None
+        return None if (version.major, version.minor) == (0, 1) and version.is_devrelease else version
+
+    def requirement(self, name: str) -> Requirement | None:
+        """Return what it asks of another package, if it does without a condition."""
+        for text in self.requires:
+            try:
+                requirement = Requirement(text)
+            except InvalidRequirement:
+                continue
+            if requirement.marker is None and canonicalize_name(requirement.name) == canonicalize_name(name):
+                return requirement
+        return None
+
+    def __str__(self) -> str:
+        where = (
+            _(" at {commit}").format(commit=self.commit[:8])
+            if self.commit
+            else _(" at {branch}").format(branch=self.branch)
+            if self.branch
+            else ""
+        )
+        return f"{self.version}{where}"
+
+
+def installed_packages(path: Sequence[str]) -> dict[str, Package]:
+    """Return the packages that are found on `path`, by canonical name; the first of a name counts, as for Python."""
+    found: dict[str, Package] = {}
+    for each in metadata.distributions(path=list(path)):
+        name = each.metadata["Name"]
+        if name and each.version and canonicalize_name(name) not in found:
+            found[canonicalize_name(name)] = _package(name, each)
+    if "megatron-core" not in found:
+        checkouts = (each for each in map(_megatron, map(Path, path)) if each is not None)
+        found.update((each.name, each) for each in itertools.islice(checkouts, 1))
+    return found
+
+
+def _package(name: str, distribution: metadata.Distribution) -> Package:
+    folder = Path(str(distribution.locate_file("")))
+    commit, branch = "", ""
+    content = _json(distribution.read_text("direct_url.json"))
+    vcs = content.get("vcs_info")
+    if isinstance(vcs, dict):
+        commit, branch = str(vcs.get("commit_id", "")), str(vcs.get("requested_revision", ""))
+    url = urlsplit(str(content.get("url", "")))
+    if url.scheme == "file":
+        checkout = Path(unquote(url.path))
+        commit, branch = _head(checkout)
+        folder = checkout if checkout.is_dir() else folder
+    return Package(name, distribution.version, folder, tuple(distribution.requires or ()), commit, branch)
+
+
+def distribution_url(name: str, path: Sequence[str]) -> str:
+    """Return what pip would install a distribution from again: an address with its commit, or a file; empty if it came
+    from an index, or that is not known."""
+    for each in metadata.distributions(name=name, path=list(path)):
+        content = _json(each.read_text("direct_url.json"))
+        url, vcs, folder = str(content.get("url", "")), content.get("vcs_info"), content.get("dir_info")
+        if isinstance(vcs, dict):
+            return f"{name} @ {vcs.get('vcs', 'git')}+{url}@{vcs.get('commit_id', '')}"
+        if url and not (isinstance(folder, dict) and folder.get("editable")):
+            return unquote(urlsplit(url).path) if url.startswith("file:") else url
+    return ""
+
+
+def _json(text: str | None) -> dict[str, object]:
+    try:
+        content = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _head(checkout: Path) -> tuple[str, str]:
+    """Return the commit and the branch of a checkout, as far as its files say; git itself need not be there."""
+    try:
+        head = (checkout / ".git" / "HEAD").read_text().strip()
+    except OSError:
+        return "", ""
+    if not head.startswith("ref: "):
+        return (head, "") if re.fullmatch(r"[0-9a-f]{40}", head) else ("", "")
+    reference = head.removeprefix("ref: ")
+    try:
+        commit = (checkout / ".git" / reference).read_text().strip()
+    except OSError:
+        commit = ""
+    return commit, reference.removeprefix("refs/heads/")
+
+
+def _megatron(entry: Path) -> Package | None:
+    """Return the Megatron of a checkout that is on PYTHONPATH: it has no metadata."""
+    try:
+        text = (entry / "megatron" / "core" / "package_info.py").read_text()
+    except (OSError, ValueError):
+        return None
+    numbers = [re.search(rf"(?m)^{name}\s*=\s*(\d+)", text) for name in _MEGATRON]
+    if not all(numbers):
+        return None
+    commit, branch = _head(entry)
+    version = ".".join(number[1] for number in numbers if number is not None)
+    return Package("megatron-core", version, entry, (), commit, branch)
+
+
+SMI_PATIENCE = 15.0
+"""In seconds. It asks each NPU's controller, and hangs where one does not answer."""
+_VERSION = re.compile(r"npu-smi\s+\S+\s+Version:\s*(\S+)|npu-smi version:\s*(\S+)")
+_NPU = re.compile(r"^\|\s*(\d+)\s+([A-Za-z0-9][\w-]*)\s*\|\s*([A-Za-z]+)\s*\|")
+_CHIP = re.compile(r"^\|\s*\d+(?:\s+\d+)?\s*\|\s*[0-9A-Fa-fx:.NA-]+\s*\|.*?(?<!\d)(\d+)\s*/\s*(\d+)\s*\|\s*$")
+_HOLDER = re.compile(r"^\|\s*(\d+)\s+(\d+)\s*\|\s*(\d+)\s*\|([^|]*)\|\s*(\d+)\s*\|\s*$")
+_PHYSICAL = re.compile(r"Phy-ID", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Npu:
+    """One chip that PyTorch sees as a device; an A3 card has two."""
+
+    card: int
+    name: str
+    health: str
+    used: int = 0
+    """Of its memory, in MB."""
+    memory: int = 0
+    """In MB."""
+    kind: str = ""
+    """`a2`, `a3`, `a5`, or empty if the name does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that holds memory of an NPU."""
+
+    card: int
+    chip: int
+    process: int
+    name: str
+    memory: int
+    """In MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the command said."""
+
+    exists: bool
+    problem: str = ""
+    """Why it gives no NPUs; empty if it does."""
+    version: str = ""
+    """Of the driver."""
+    npus: tuple[Npu, ...] = ()
+    holders: tuple[Holder, ...] = ()
+
+
+def ask_npu_smi(environ: Mapping[str, str]) -> Answer:
+    """Run the command."""
+    command = shutil.which("npu-smi", path=environ.get("PATH", ""))
+    if command is None:
+        return Answer(exists=False, problem=_("there is no command npu-smi"))
+    try:
+        ran = subprocess.run(
+            [command, "info"],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SMI_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(
+            exists=True,
+            problem=_("`npu-smi info` has not ended after {smi_patience:g} s").format(smi_patience=SMI_PATIENCE),
+        )
+    except OSError as error:
+        return Answer(exists=True, problem=f"npu-smi cannot be run: {error.strerror}")
+    answer = parse_npu_smi(ran.stdout)
+    if answer.npus:
+        return answer
+    said = [line.strip() for line in (ran.stdout + "\n" + ran.stderr).splitlines() if line.strip(" +-=|")]
+    last = " ".join(said[-1].strip("| ").split()) if said else "nothing"
+    return Answer(
+        True,
+        _("`npu-smi info` ends with status {returncode} and says: {last}").format(
+            returncode=ran.returncode, last=last
+        ),
+        answer.version,
+    )
+
+
+def parse_npu_smi(text: str) -> Answer:
+    """Read the table that the command prints, in the shape of A2 (a row for each card) or A3 (two chips a card)."""
+    version = _VERSION.search(text)
+    # Names alone do not tell: an A3's chips are called Ascend910, as the first generation was. Its table has Phy-ID.
+    physical = _PHYSICAL.search(text) is not None
+    npus: list[Npu] = []
+    holders: list[Holder] = []
+    for line in text.splitlines():
+        if held := _HOLDER.match(line):
+            card, chip, process, name, memory = held.groups()
+            holders.append(Holder(int(card), int(chip), int(process), name.strip(), int(memory)))
+        elif seen := _NPU.match(line):
+            card, name, health = seen.groups()
+            npus.append(Npu(int(card), name, health, kind=_kind(name, physical)))
+        elif npus and (chip_row := _CHIP.match(line)):
+            last = npus[-1]
+            used, memory = chip_row.groups()
+            npus[-1] = Npu(last.card, last.name, last.health, int(used), int(memory), last.kind)
+    number = next((part for part in version.groups() if part), "") if version else ""
+    return Answer(exists=True, version=number, npus=tuple(npus), holders=tuple(holders))
+
+
+def _kind(name: str, physical: bool) -> str:
+    bare = name.lower().removeprefix("ascend")
+    if re.fullmatch(r"910b\d(-\d)?", bare):
+        return "a2"
+    if bare.startswith(("910_93", "910c")) or (bare == "910" and physical):
+        return "a3"
+    return "a5" if bare.startswith("950") else ""

@@ -1,0 +1,145 @@
+"""Triton: triton-ascend and upstream's triton share one folder, and a triton-ascend is made for one CANN."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from verl_npu.findings import Finding, error, ok, skipped, warning
+from verl_npu.language import gettext as _
+from verl_npu.pins import Component, parse_version
+
+from .cann import toolkit
+from .site import Need, Package, Site
+
+__all__ = ["CANN_OF", "judge_triton"]
+
+CANN_OF: Mapping[str, Sequence[str]] = {
+    "3.2.0rc4": ("8.3.RC1", "8.3.RC2", "8.5.0.alpha001"),
+    "3.2.0": ("8.5.0",),
+    "3.2.1": ("9.0.0",),
+}
+"""By release of triton-ascend the releases of CANN that its installation guide names."""
+_GUIDE = "https://gitcode.com/Ascend/triton-ascend/blob/main/docs/zh/installation_guide.md"
+
+
+def judge_triton(site: Site) -> Iterator[Finding]:
+    """Whether triton-ascend's files are its own, and whether its CANN is here."""
+    yield _judge_files(site)
+    yield _judge_cann(site)
+
+
+def _judge_files(site: Site) -> Finding:
+    triton, ascend = site.package(Component.TRITON), site.package(Component.TRITON_ASCEND)
+    if triton is None:
+        return skipped("triton", _("not installed"))
+    need = Need.of(site, Component.TRITON)
+    again = Need.of(site, Component.TRITON_ASCEND).exact or (ascend.version if ascend else "")
+    fix = f"pip uninstall -y triton triton-ascend && pip install triton-ascend{f'=={again}' if again else ''}"
+    if site.virtual or (ascend is None and not (site.is_ascend and need.claims)):
+        return skipped("triton", _("{triton}, not beside triton-ascend").format(triton=triton))
+    if ascend is None:
+        return warning(
+            "triton",
+            _("{triton} without triton-ascend").format(triton=triton),
+            expected=str(Need.of(site, Component.TRITON_ASCEND)) or "triton-ascend",
+            why=_("this triton is for CUDA: kernels written in Triton find no driver on NPUs"),
+            fix=fix,
+        )
+    lost = _overwritten(ascend, triton)
+    if lost or not _has_backend(ascend):
+        return error(
+            "triton",
+            _("{triton} has overwritten triton-ascend {ascend}").format(triton=triton, ascend=ascend),
+            expected=_("triton-ascend whole: {file} is upstream's").format(file=lost)
+            if lost
+            else _("triton-ascend whole: triton/backends/ascend is not there"),
+            why=_("kernels written in Triton end with `0 active drivers` without it"),
+            fix=fix,
+        )
+    if need.supported and triton.parsed is not None and need.met_by(triton.parsed):
+        return ok("triton", _("{triton}, as the documents of {pin} name it").format(triton=triton, pin=need.pin))
+    if _is_asked_for(ascend, triton):
+        return ok("triton", _("{triton}, which triton-ascend {ascend} asks for").format(triton=triton, ascend=ascend))
+    return warning(
+        "triton",
+        _("{triton} beside triton-ascend {ascend}").format(triton=triton, ascend=ascend),
+        expected=str(need) or _("triton-ascend alone"),
+        why=_("both install the folder triton, and one has overwritten files of the other"),
+        fix=fix,
+    )
+
+
+def _has_backend(package: Package) -> bool:
+    folder = Path(package.folder) / "triton"
+    return not folder.is_dir() or (folder / "backends" / "ascend").is_dir()
+
+
+def _is_asked_for(ascend: Package, triton: Package) -> bool:
+    """Whether triton-ascend itself brings this triton, as 3.2.1 and later do, over whose files it then lies."""
+    for text in ascend.requires:
+        try:
+            asked = Requirement(text)
+        except InvalidRequirement:
+            continue
+        holds = asked.marker is None or asked.marker.evaluate()
+        if canonicalize_name(asked.name) == "triton" and holds:
+            return triton.parsed is None or triton.parsed in asked.specifier
+    return False
+
+
+def _overwritten(ascend: Package, triton: Package) -> str:
+    """Return a file of triton-ascend's in whose place upstream's is; empty if there is none, or nobody can tell."""
+    own, theirs = _recorded(ascend), _recorded(triton)
+    for name, known in own.items():
+        if name in theirs and theirs[name] != known and _hash(ascend.folder / name) == theirs[name]:
+            return name
+    return ""
+
+
+def _recorded(package: Package) -> Mapping[str, str]:
+    """By the Python files of a package their hashes, as pip has written them down."""
+    name = package.name.lower().replace("-", "_")
+    for path in package.folder.glob(f"{name}-{package.version}.dist-info/RECORD"):
+        rows = csv.reader(path.read_text(errors="replace").splitlines())
+        return {row[0]: row[1] for row in rows if len(row) > 1 and row[0].endswith(".py") and row[1]}
+    return {}
+
+
+def _hash(path: Path) -> str:
+    try:
+        found = hashlib.sha256(path.read_bytes()).digest()
+    except OSError:
+        return ""
+    return f"sha256={base64.urlsafe_b64encode(found).rstrip(b'=').decode()}"
+
+
+def _judge_cann(site: Site) -> Finding:
+    ascend, found = site.package(Component.TRITON_ASCEND), toolkit(site)
+    if ascend is None or site.virtual or found is None or not found.version:
+        return skipped("triton-cann", _("there is not both triton-ascend and CANN"))
+    named = CANN_OF.get(ascend.version)
+    both = _("triton-ascend {ascend} with CANN {cann}").format(ascend=ascend, cann=found.version)
+    if named is None:
+        return skipped("triton-cann", _("{both}: its documents that were read name no CANN for it").format(both=both))
+    if parse_version(found.version) in map(parse_version, named):
+        return ok("triton-cann", both)
+    need = Need.of(site, Component.TRITON_ASCEND)
+    if need.supported and ascend.parsed is not None and need.met_by(ascend.parsed):
+        return skipped("triton-cann", _("{both}: the CANN is not the one of {pin}").format(both=both, pin=need.pin))
+    others = [each for each, canns in CANN_OF.items() if parse_version(found.version) in map(parse_version, canns)]
+    return warning(
+        "triton-cann",
+        both,
+        expected=_("CANN {named} ({guide})").format(named=_(" or ").join(named), guide=_GUIDE),
+        why=_("CANN's own compiler reads what triton-ascend hands over, and they were released for each other"),
+        fix=f"pip install triton-ascend=={others[0]}"
+        if others
+        else _("install CANN {named}, or the triton-ascend that its documents name").format(named=named[0]),
+    )

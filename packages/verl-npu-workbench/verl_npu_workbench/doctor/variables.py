@@ -1,0 +1,287 @@
+"""The environment variables that the documents of the pins name: does each hold what its reader takes."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import Version
+
+from verl_npu import environment
+from verl_npu.ascend.variables import ALLOCATOR, EXPANDABLE_SEGMENTS, NZ, SHARED, VISIBLE_DEVICES
+from verl_npu.features import wrong_settings
+from verl_npu.findings import Finding, Severity, Stage, error, ok
+from verl_npu.language import gettext as _
+from verl_npu.pins import Component
+
+from .machine import read_ranges
+from .site import Site
+
+__all__ = ["RULES", "VariableRule", "judge_variables", "unreadable_devices", "wrong_variables"]
+
+Judge = Callable[[str, Site], str]
+"""Given the text of the variable, returns what is wrong with it, or an empty text."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariableRule:
+    """What one variable may hold."""
+
+    name: str
+    judge: Judge
+    expected: str
+    why: str
+    severity: Severity = Severity.WARNING
+    stages: tuple[Stage, ...] = (Stage.ENVIRONMENT,)
+    """From a script, too, if the text alone says it."""
+    value: str = ""
+    """What to set instead; empty if the variable is best left out."""
+
+
+def _one_of(*words: str) -> Judge:
+    return lambda text, site: "" if text in words else _("none of these")
+
+
+def _number(least: float, most: float = float("inf")) -> Judge:
+    def judge(text: str, site: Site) -> str:
+        try:
+            value = float(text)
+        except ValueError:
+            return _("no number")
+        return "" if least <= value <= most else _("out of its range")
+
+    return judge
+
+
+def unreadable_devices(text: str) -> str:
+    """Return what is wrong with a list of visible NPUs on any machine, or an empty text."""
+    numbers = [each.strip() for each in text.split(",")]
+    if not text.strip():
+        return _("no NPU at all")
+    if not all(number.isdecimal() for number in numbers):
+        return _("not numbers")
+    if len({*numbers}) < len(numbers):
+        return _("a number twice")
+    return ""
+
+
+def _visible(text: str, site: Site) -> str:
+    if trouble := unreadable_devices(text):
+        return trouble
+    numbers = [each.strip() for each in text.split(",")]
+    npus = site.smi.npus
+    count = int(site.virtual) if site.virtual.isdecimal() else len(npus)
+    # A container that has only the last cards may call them by their numbers on the host; an A3 card has two.
+    last = 0 if site.virtual else max(((npu.card + 1) * (2 if npu.kind == "a3" else 1) for npu in npus), default=0)
+    beyond = [number for number in numbers if count and int(number) >= max(count, last)]
+    return (
+        _("{beyond}, and there are {count} NPUs here").format(beyond=_(", ").join(beyond), count=count)
+        if beyond
+        else ""
+    )
+
+
+def _ports(text: str, site: Site) -> str:
+    return "" if text.strip().lower() == "auto" or read_ranges(text) else _("no range of ports")
+
+
+def _address(text: str, site: Site) -> str:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return _("no IP address")
+    return ""
+
+
+def _interface(text: str, site: Site) -> str:
+    here = [folder.name for folder in site.at("/sys/class/net").glob("*")]
+    without = text.startswith("^")
+    exact = text.lstrip("^").startswith("=")
+    names = [name.removeprefix("=") for name in text.lstrip("^").split(",") if name]
+    found = [each for each in here if any(each == name if exact else each.startswith(name) for name in names)]
+    if not here or (found and not without) or (without and len(found) < len(here)):
+        return ""
+    return _("no such interface; here are {here}").format(here=_(", ").join(sorted(here)))
+
+
+def _sleeping(text: str, site: Site) -> str:
+    serves = site.package(Component.VLLM_ASCEND) is not None
+    return _("vllm-ascend cannot sleep with it") if serves and EXPANDABLE_SEGMENTS in text.replace(" ", "") else ""
+
+
+def _weight_format(text: str, site: Site) -> str:
+    engine = site.package(Component.VLLM_ASCEND)
+    unread = engine is not None and engine.parsed is not None and engine.parsed < _READS_NZ
+    return "" if unread or text == NZ.value else "not 0"
+
+
+def _without_v1(text: str, site: Site) -> str:
+    vllm = site.package(Component.VLLM)
+    recent = vllm is not None and vllm.parsed is not None and vllm.parsed.release >= (0, 11)
+    return _("vLLM has no V0 engine from 0.11 on") if text == "0" and recent else ""
+
+
+def _preloaded(text: str, site: Site) -> str:
+    missing = [each for each in re.split(r"[:\s]+", text) if each.startswith("/") and not Path(each).is_file()]
+    return _("no such file: {missing}").format(missing=_(", ").join(missing)) if missing else ""
+
+
+_SECONDS = _("a number of seconds")
+_READS_NZ = Version("0.11.0rc1")
+"""The first vllm-ascend that reads the variable."""
+_HCCL_REFUSES = _("HCCL refuses other values when the first communicator is made")
+_HCCL_MEETS = _("the ranks of HCCL meet over it, and do not find each other")
+_BOTH = _("names of network interfaces that every host has")
+
+_EITHER = (Stage.SCRIPT, Stage.ENVIRONMENT)
+
+RULES = (
+    VariableRule(
+        NZ.name,
+        _weight_format,
+        "0",
+        f"verl-npu ends a job that copies weights into an engine: {NZ.reason}",
+        Severity.ERROR,
+        value=NZ.value,
+    ),
+    VariableRule(
+        ALLOCATOR,
+        _sleeping,
+        _("expandable_segments:False, or left out"),
+        _("its sleep mode ends with `Expandable segments are not compatible with memory pool`"),
+    ),
+    VariableRule(
+        VISIBLE_DEVICES,
+        _visible,
+        _("numbers of NPUs of this machine, separated by commas, each once"),
+        _("CANN ends with an error, or shows fewer NPUs than the job is told to use"),
+        Severity.ERROR,
+    ),
+    VariableRule(
+        "TASK_QUEUE_ENABLE",
+        _one_of("0", "1", "2"),
+        "0, 1 or 2",
+        _("torch_npu reads these three levels"),
+        stages=_EITHER,
+    ),
+    VariableRule(
+        "ASCEND_LAUNCH_BLOCKING",
+        _one_of("0"),
+        _("0, or left out"),
+        _("each operator is waited for: training is several times slower, and graphs cannot be captured"),
+        stages=_EITHER,
+    ),
+    VariableRule(
+        "NPU_FA2_SPARSE_MODE",
+        _one_of("2", "3"),
+        "2 or 3",
+        _("transformers' NPU attention ends its import with a ValueError"),
+        Severity.ERROR,
+        stages=_EITHER,
+    ),
+    VariableRule("VLLM_USE_V1", _without_v1, _("1, or left out"), _("the engine does not start"), Severity.ERROR),
+    VariableRule(
+        "HCCL_CONNECT_TIMEOUT",
+        _number(120, 7200),
+        _("{seconds} from 120 to 7200").format(seconds=_SECONDS),
+        _HCCL_REFUSES,
+        value="1500",
+        stages=_EITHER,
+    ),
+    VariableRule(
+        "HCCL_EXEC_TIMEOUT",
+        _number(0, 2**31 - 1),
+        _("{seconds} from 0 to {value}").format(seconds=_SECONDS, value=2**31 - 1),
+        _HCCL_REFUSES,
+        value="3600",
+        stages=_EITHER,
+    ),
+    VariableRule(
+        "HCCL_BUFFSIZE", _number(1), _("a number of MB, at least 1"), _HCCL_REFUSES, value="200", stages=_EITHER
+    ),
+    VariableRule(
+        "HCCL_IF_BASE_PORT",
+        _number(1024, 65520),
+        _("a port from 1024 to 65520"),
+        _HCCL_REFUSES,
+        value="60000",
+        stages=_EITHER,
+    ),
+    VariableRule("HCCL_IF_IP", _address, _("an IP address of this host"), _HCCL_MEETS, stages=_EITHER),
+    VariableRule(
+        "HCCL_HOST_SOCKET_PORT_RANGE", _ports, _("a range such as 60000-60050, or auto"), _HCCL_REFUSES, stages=_EITHER
+    ),
+    VariableRule(
+        "HCCL_NPU_SOCKET_PORT_RANGE", _ports, _("a range such as 61000-61050, or auto"), _HCCL_REFUSES, stages=_EITHER
+    ),
+    VariableRule("HCCL_SOCKET_IFNAME", _interface, _BOTH, _HCCL_MEETS),
+    VariableRule(
+        "GLOO_SOCKET_IFNAME",
+        _interface,
+        _BOTH,
+        _("the process group of the CPU ends with `Unable to find address for` that name"),
+        Severity.ERROR,
+    ),
+    VariableRule("TP_SOCKET_IFNAME", _interface, _BOTH, _("TensorPipe meets over it")),
+    VariableRule(
+        "LD_PRELOAD", _preloaded, _("files that are there"), _("each process prints an error of ld.so, and lacks it")
+    ),
+)
+"""What is judged beside VERL_NPU_*; a variable without a rule is taken as it is."""
+
+
+def judge_variables(site: Site) -> Iterator[Finding]:
+    """One finding for each variable that is wrong, or one for all."""
+    wrong = [*wrong_variables(site, Stage.ENVIRONMENT)]
+    yield from wrong
+    if not wrong:
+        names = {rule.name for rule in RULES} | {shared.name for shared in SHARED}
+        count = len(names & {*site.environ})
+        yield ok(
+            "variables", _("{count} of those that the documents name set, none of them wrongly").format(count=count)
+        )
+
+
+_ENDS = _("the import of verl ends with this error")
+_ENDS_UNDER_STRICT = _("with {strict}=1 {ends}").format(strict=environment.STRICT.name, ends=_ENDS)
+_COSTS = {
+    environment.SWITCH.name: _("verl-npu stays off, and verl runs unpatched; {ends_under_strict}").format(
+        ends_under_strict=_ENDS_UNDER_STRICT
+    ),
+    environment.STRICT.name: _ENDS,
+    environment.DISABLE.name: _("what is no feature is not switched off; {ends_under_strict}").format(
+        ends_under_strict=_ENDS_UNDER_STRICT
+    ),
+    environment.FORCE.name: _("what is no feature is not forced; {ends_under_strict}").format(
+        ends_under_strict=_ENDS_UNDER_STRICT
+    ),
+}
+"""What a wrong variable does to a job."""
+
+
+def wrong_variables(site: Site, stage: Stage) -> Iterator[Finding]:
+    """Yield a finding for each variable of a site that is wrong, as far as that can be told at this stage."""
+    yield from _ours(site)
+    for rule in RULES:
+        text = site.environ.get(rule.name) if stage in rule.stages else None
+        trouble = rule.judge(text, site) if text is not None and (text or rule.name == VISIBLE_DEVICES) else ""
+        if trouble:
+            fix = (
+                f"export {rule.name}={rule.value}"
+                if rule.value
+                else _("unset {rule}  # or correct it").format(rule=rule.name)
+            )
+            found = _("{text!r}: {trouble}").format(text=text, trouble=trouble)
+            yield Finding(rule.name, rule.severity, found, expected=rule.expected, why=rule.why, fix=fix)
+
+
+def _ours(site: Site) -> Iterator[Finding]:
+    for variable, problem in wrong_settings(site.environ):
+        why = _COSTS.get(variable.name, _("what reads it ends the job with this error"))
+        fix = _("unset {variable}  # or correct it").format(variable=variable.name)
+        if problem.fix.startswith("did you mean"):
+            fix = _("{fix}: {how}").format(fix=fix, how=problem.fix)
+        yield error(variable.name, problem.found, expected=problem.expected, why=why, fix=fix)

@@ -1,0 +1,256 @@
+"""What a process does, by the functions that it is in.
+
+A stack tells only where a process stands. Whether it waits there is told by two looks at it, which `verdict` compares.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from verl_npu.language import gettext as _
+
+from .stacks import MAIN, Frame, Thread
+
+
+class Kind(enum.Enum):
+    """What a process is at."""
+
+    COLLECTIVE = _("is in a collective")
+    MEETING = _("waits for the other ranks to come")
+    SYNC = _("is in the weight sync")
+    ENGINE = _("waits for the rollout engine")
+    RAY = _("waits for other processes by Ray")
+    PROCESS = _("waits for another process")
+    LOCK = _("waits for a lock")
+    DEVICE = _("waits for its NPU")
+    OUTSIDE = _("waits for a network, a file or another program")
+    SLEEP = _("sleeps")
+    QUEUE = _("waits for something to do")
+    COMPILE = _("compiles")
+    CODE = _("is in its own code")
+    IDLE = _("has nothing to do")
+    UNSEEN = _("cannot be looked into")
+
+
+FOR_OTHERS = frozenset({Kind.COLLECTIVE, Kind.MEETING, Kind.SYNC, Kind.ENGINE, Kind.RAY, Kind.PROCESS})
+"""Those in which a process waits for another one of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What one process does."""
+
+    kind: Kind
+    call: str = ""
+    """The function that says so: `all_reduce`, `ray.get`."""
+    place: str = ""
+    """The line of code that called it, of the user's, verl's or an engine's."""
+    text: str = ""
+    """What stands in that line."""
+    path: tuple[str, ...] = ()
+    """The functions from the outermost to that one, each with its line: where the process stands."""
+    thread: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    """A function that tells what a process is at."""
+
+    kind: Kind
+    file: re.Pattern[str]
+    function: re.Pattern[str]
+    call: str = ""
+    """What it is called for a reader; empty for its own name."""
+
+
+_SIGNS = (
+    _Sign(
+        Kind.MEETING,
+        re.compile(r"torch/distributed/(?:distributed_c10d|rendezvous|device_mesh)\.py$"),
+        re.compile(
+            r"init_process_group|new_group|_new_group_with_tag|_store_based_barrier|_create_c10d_store"
+            r"|_tcp_rendezvous_handler|init_device_mesh"
+        ),
+    ),
+    _Sign(
+        Kind.SYNC,
+        re.compile(r"verl_npu/features/weight_sync/transport/messages\.py$"),
+        re.compile(r"exchange"),
+        "agreement of the ranks",
+    ),
+    _Sign(
+        Kind.SYNC,
+        re.compile(r"verl_npu/features/weight_sync/transport/messages\.py$"),
+        re.compile(r"enter"),
+        "meeting of the ranks",
+    ),
+    _Sign(
+        Kind.SYNC,
+        re.compile(r"verl_npu/features/weight_sync/transport/(?:communicator|group)\.py$"),
+        re.compile(r"finish|wait_for_device|broadcast|prove"),
+        "transfer of weights",
+    ),
+    _Sign(
+        Kind.COLLECTIVE,
+        re.compile(
+            r"torch/distributed/(?:distributed_c10d|_functional_collectives|_functional_collectives_impl)\.py$"
+        ),
+        re.compile(
+            r"(?:all_reduce|all_gather|all_to_all|broadcast|gather|scatter|reduce|send|recv)\w{0,60}|_all_gather_base"
+            r"|_reduce_scatter_base|barrier|monitored_barrier|irecv|isend|batch_isend_irecv|wait_tensor"
+        ),
+    ),
+    _Sign(
+        Kind.ENGINE,
+        re.compile(r"/vllm/.{0,100}(?:core_client|async_llm|llm_engine|multiprocessing/client)\.py$"),
+        re.compile(r"_?get_output\w{0,60}|call_utility|generate|step"),
+    ),
+    _Sign(Kind.RAY, re.compile(r"ray/_private/worker\.py$"), re.compile(r"get|get_objects|wait"), "ray.get"),
+    _Sign(Kind.RAY, re.compile(r"ray/util/placement_group\.py$"), re.compile(r"wait|ready"), "a placement group"),
+    _Sign(
+        Kind.PROCESS,
+        re.compile(r"torch/utils/data/dataloader\.py$"),
+        re.compile(r"_try_get_data|_get_data|_next_data"),
+        "the data loader",
+    ),
+    _Sign(
+        Kind.PROCESS,
+        re.compile(r"(?:multiprocessing|concurrent/futures)/\w{1,40}\.py$"),
+        re.compile(r"join|get|result|wait|recv|poll|_poll"),
+    ),
+    _Sign(
+        Kind.LOCK,
+        re.compile(r"(?:threading|multiprocessing/synchronize|filelock/\w{1,40}|portalocker/\w{1,40})\.py$"),
+        re.compile(r"acquire|__enter__|wait"),
+    ),
+    _Sign(
+        Kind.DEVICE,
+        re.compile(r"/(?:torch/npu|torch_npu)/.{0,100}\.py$"),
+        re.compile(r"synchronize|wait|empty_cache"),
+    ),
+    _Sign(
+        Kind.COMPILE,
+        re.compile(r"torch/(?:_inductor|_dynamo|utils/cpp_extension)"),
+        re.compile(r"\w{1,99}"),
+        "a compiler",
+    ),
+    _Sign(
+        Kind.OUTSIDE,
+        re.compile(r"/subprocess\.py$"),
+        re.compile(r"wait|communicate|_communicate|_wait|run|check_output"),
+        "a program",
+    ),
+    _Sign(
+        Kind.OUTSIDE,
+        re.compile(r"/(?:socket|ssl|http/client|(?:urllib3|requests|httpx|httpcore|fsspec)/.{1,80})\.py$"),
+        re.compile(r".{1,200}"),
+        "a network",
+    ),
+)
+"""The more telling first; of two that match in one stack, the one of the earlier row counts."""
+_IDLE = (
+    (0, re.compile(r"ray/_private/worker\.py$"), "main_loop"),
+    (0, re.compile(r"concurrent/futures/thread\.py$"), "_worker"),
+    (1, re.compile(r"asyncio/base_events\.py$"), "_run_once"),
+    (4, re.compile(r"multiprocessing/resource_sharer\.py$"), "_serve"),
+)
+"""Where a thread stands that waits for something to do, and how many functions it may have called there."""
+_QUEUES = re.compile(r"/queues?\.py$")
+_WORKER_LOOP = re.compile(r"torch/utils/data/_utils/worker\.py$")
+_LINES = (
+    (Kind.SLEEP, re.compile(r"\bsleep\(|signal\.pause\(")),
+    (Kind.LOCK, re.compile(r"\bacquire\(|\bwith \S{0,80}[Ll]ock\b|[Ll]ock\(")),
+    (Kind.DEVICE, re.compile(r"\.(?:item|tolist|cpu|numpy)\(|\bsynchronize\(")),
+    (Kind.OUTSIDE, re.compile(r"\bopen\(|\.(?:read|write|recv\w*|accept|connect)\(|os\.(?:stat|listdir|scandir)\(")),
+    (Kind.PROCESS, re.compile(r"\.join\(\)|\.recv\(\)")),
+)
+"""What a call of C that has no frame of its own is, by the source's line."""
+_LIBRARY = re.compile(
+    r"/(?:torch|torch_npu|ray|transformers|accelerate|tensordict|numpy|concurrent|multiprocessing|asyncio)/|"
+    r"/lib/python3\.\d+/(?!site-packages)|^<|verl/single_controller/"
+)
+_OWN_THREADS = re.compile(
+    r"ray_print_logs|ray_listen_error|raylet|Ray|grpc|_tunnel|QueueFeederThread|pin_memory|tqdm|Dummy"
+)
+
+
+def doing(threads: Sequence[Thread]) -> Doing:
+    """Return what a process does: what the thread does that tells most."""
+    found = [each for each in (_of(thread) for thread in threads) if each is not None]
+    if not found:
+        return Doing(Kind.IDLE)
+    return min(found, key=lambda each: (_weight(each), each.thread != MAIN))
+
+
+def _weight(each: Doing) -> int:
+    if each.kind is Kind.IDLE:
+        return 3
+    # The main thread of a driver or a rank is the one that makes the steps.
+    waits_aside = each.kind in (Kind.QUEUE, Kind.LOCK, Kind.SLEEP, Kind.CODE, Kind.OUTSIDE)
+    return 1 if waits_aside and each.thread != MAIN else 0
+
+
+def _of(thread: Thread) -> Doing | None:
+    frames = thread.frames
+    if any(_name(each) == "_bootstrap" for each in frames) and _OWN_THREADS.search(thread.name):
+        return None
+    if _is_idle(frames):
+        return Doing(Kind.IDLE, thread=thread.name) if thread.name == MAIN else None
+    for sign in _SIGNS:
+        for depth, frame in enumerate(frames):
+            if sign.file.search(frame.file) and sign.function.fullmatch(_name(frame)):
+                call = sign.call or _name(frame)
+                return _made(sign.kind, call, frames, depth, thread.name)
+    return _by_line(frames, thread.name)
+
+
+def _by_line(frames: Sequence[Frame], thread: str) -> Doing:
+    innermost = frames[0]
+    for kind, pattern in _LINES:
+        found = pattern.search(innermost.text)
+        if found:
+            return _made(kind, found[0].strip(" .("), frames, 0, thread)
+    if any(_WORKER_LOOP.search(frame.file) for frame in frames[:2]) or re.search(
+        r"(?:queues|queue)\.py$", innermost.file
+    ):
+        return _made(Kind.QUEUE, innermost.function, frames, 0, thread)
+    return _made(Kind.CODE, innermost.function, frames, 0, thread)
+
+
+def _name(frame: Frame) -> str:
+    """The function without its class, which py-spy names for some versions of Python."""
+    return frame.function.rpartition(".")[2]
+
+
+def _is_idle(frames: Sequence[Frame]) -> bool:
+    return any(
+        file.search(frame.file) and _name(frame) == function
+        for deep, file, function in _IDLE
+        for frame in frames[: deep + 1]
+    )
+
+
+def _made(kind: Kind, call: str, frames: Sequence[Frame], depth: int, thread: str) -> Doing:
+    caller = next((frame for frame in frames[depth:] if not _LIBRARY.search(frame.file)), frames[depth])
+    path = tuple(f"{frame.function} {frame.file}:{frame.line}" for frame in reversed(frames[depth:]))
+    return Doing(kind, call, place(caller), caller.text, path, thread)
+
+
+def place(frame: Frame) -> str:
+    """Return a line of code as a reader finds it."""
+    return f"{frame.function} ({short(frame.file)}:{frame.line})"
+
+
+def short(file: str) -> str:
+    """Return the path of a source file without the folders that packages are in, and of others the name alone."""
+    _, found, name = file.rpartition("/site-packages/")
+    return name if found else "/".join(file.split("/")[-2:])
+
+
+def own_frames(threads: Iterable[Thread], name: str, most: int) -> list[Frame]:
+    """Return the innermost functions of a thread that are no library's, for a reader."""
+    found = next((thread.frames for thread in threads if thread.name == name), ())
+    return [frame for frame in found if not _LIBRARY.search(frame.file)][:most]

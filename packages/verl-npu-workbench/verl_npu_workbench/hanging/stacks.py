@@ -1,0 +1,134 @@
+"""The Python stacks of a process, by py-spy, which reads its memory from outside and does not even pause it."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_npu.language import gettext as _
+
+PACKAGE = "py-spy"
+MAIN = "MainThread"
+_PATIENCE = 10.0
+"""Seconds for one process."""
+_TRIES = 3
+"""A process that is not paused may change while it is read."""
+_AT_ONCE = 8
+_MOST_FRAMES = 120
+_MOST_THREADS = 60
+_LONGEST = 200
+_LARGEST_SOURCE = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One function that was called and has not returned."""
+
+    function: str
+    file: str
+    line: int
+    text: str = ""
+    """What stands in that line of the source, if it can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One thread, the innermost function first."""
+
+    name: str
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """The threads of a process, or why they cannot be seen."""
+
+    threads: tuple[Thread, ...] = ()
+    problem: str = ""
+
+
+def program() -> str:
+    """Return the path of py-spy: beside this interpreter, else on PATH; empty if there is none."""
+    return shutil.which(PACKAGE, path=str(Path(sys.executable).parent)) or shutil.which(PACKAGE) or ""
+
+
+def of(pids: Sequence[int]) -> dict[int, Stacks]:
+    """Return the stacks of processes; several are asked at once."""
+    spy = program()
+    if not spy:
+        return {pid: Stacks(problem=_("{package} is not installed").format(package=PACKAGE)) for pid in pids}
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return dict(zip(pids, pool.map(lambda pid: _of(spy, pid), pids), strict=True))
+
+
+def _of(spy: str, pid: int) -> Stacks:
+    said = ""
+    for _unused in range(_TRIES):
+        try:
+            done = subprocess.run(
+                [spy, "dump", "--nonblocking", "--json", "--full-filenames", "--pid", str(pid)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_PATIENCE,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            problem = _("{package} gave no answer within {seconds:g} s")
+            return Stacks(problem=problem.format(package=PACKAGE, seconds=_PATIENCE))
+        except OSError as error:
+            return Stacks(problem=f"{PACKAGE}: {error.strerror or error}")
+        if done.returncode == 0:
+            return _read(done.stdout)
+        said = " ".join(done.stderr.decode(errors="replace").split())
+    return Stacks(problem=_why(said))
+
+
+def _why(said: str) -> str:
+    if "ermission" in said:
+        return _(
+            "{package} may not read it: call this as the user that runs the job or as root; in a container, start it "
+            "with --cap-add SYS_PTRACE"
+        ).format(package=PACKAGE)
+    return f"{PACKAGE}: {said[:_LONGEST]}"
+
+
+def _read(answer: bytes) -> Stacks:
+    try:
+        threads = [_thread(each) for each in json.loads(answer)[:_MOST_THREADS]]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        problem = _("{package} of another version: {kind} in its answer")
+        return Stacks(problem=problem.format(package=PACKAGE, kind=type(error).__name__))
+    return Stacks(tuple(thread for thread in threads if thread.frames))
+
+
+def _thread(row: Mapping[str, object]) -> Thread:
+    frames = row["frames"]
+    if not isinstance(frames, list):
+        raise TypeError("no list of frames")
+    # A process that was forked has its first thread under the name of the one that forked.
+    name = MAIN if row.get("os_thread_id") == row.get("pid") else str(row.get("thread_name") or "")
+    return Thread(name[:_LONGEST], tuple(_frame(each) for each in frames[:_MOST_FRAMES]))
+
+
+def _frame(row: Mapping[str, object]) -> Frame:
+    line = row["line"]
+    file = str(row["filename"])
+    number = line if isinstance(line, int) else 0
+    return Frame(str(row["name"])[:_LONGEST], file[:_LONGEST], number, _source(file, number))
+
+
+def _source(file: str, line: int) -> str:
+    path = Path(file)
+    try:
+        if not path.is_absolute() or not path.is_file() or path.stat().st_size > _LARGEST_SOURCE:
+            return ""
+    except OSError:
+        return ""
+    return linecache.getline(file, line).strip()[:_LONGEST]

@@ -1,0 +1,254 @@
+"""A container for a pin: its image, its server's NPUs, what it needs of the host's driver, and the `docker run`.
+
+Both Ascend's container runtime and vllm-ascend's documents name the driver's files; verl's own document mounts the
+whole folder of the driver, which holds lib64, version.info and the tool hccn_tool. /etc/hccn.conf has the addresses of
+the NPUs' own network cards, which ranks on several machines need.
+
+The facts are those of MindCluster (github.com/Ascend/mind-cluster at 22bb3d98): the labels of nodes in
+docs/en/scheduling/api/k8s.md, the policies in docs/en/scheduling/api/volcano.md, table 3, and how many NPUs of a node
+a job may ask for in component/ascend-for-volcano/internal/npu/ascend910.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from verl_npu.errors import ContainerError
+from verl_npu.language import gettext as _
+from verl_npu.pins import Pin
+
+from .target import Npu, Target
+
+SHARED_MEMORY = "/dev/shm"
+SHARED_MEMORY_GIB = 64
+"""Where Ray keeps its objects and the workers of a data loader their batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What runs on each machine."""
+
+    pin: Pin
+    server: Server
+    npus: int
+    image: str
+    mounts: tuple[str, ...] = ()
+    """Folders of the host that it can write to, each at its own path."""
+    tools: tuple[str, ...] = ()
+    """Files and folders of the host that it can read, beside the driver's own."""
+    published: bool = False
+    """Whether the image is one that is published, whose name lacks its registry's address. Its container runs in the
+    background, to be entered by `docker exec`."""
+
+
+def container(
+    target: Target, server: Server, npus: int | None = None, image: str = "", mounts: Sequence[str] = ()
+) -> Container:
+    """Return a container; `npus` is all that the server has unless given, and `image` the target's own.
+
+    Of a published image it runs in the background, with the folders that the image's document mounts, `mounts` beside.
+
+    Raises:
+        ContainerError: more NPUs than the server has, the target has no image for them, or a mount is no path.
+    """
+    if npus is not None:
+        server.check(npus)
+    for path in mounts:
+        if not path.startswith("/") or ":" in path:
+            raise ContainerError(
+                subject=f"--mount {path}",
+                expected=_("the absolute path of a folder of the host, which is mounted at the same path"),
+                found=path,
+                fix=_("give it as /data"),
+            )
+    published = target.environment.published and not image
+    own = target.image if published else None
+    return Container(
+        pin=target.pin,
+        server=server,
+        npus=server.npus if npus is None else npus,
+        image=image or _own_image(target),
+        mounts=tuple(dict.fromkeys((*(own.mounts if own else ()), *mounts))),
+        tools=own.tools if own else (),
+        published=published,
+    )
+
+
+def _own_image(target: Target) -> str:
+    if target.image is not None:
+        return target.tag
+    published = [each for each in target.pin.environments if each.published]
+    names = _("one of {published}").format(
+        published=_(", ").join(image.base for each in published for image in each.images)
+    )
+    other = (
+        ""
+        if target.environment.published or not published
+        else _("take {names} with --for {id}, or ").format(names=names, id=published[0].id)
+    )
+    raise ContainerError(
+        subject=_("an image of verl {target} for {npu} with {arch} processors").format(
+            target=target.name, npu=target.npu.value.upper(), arch=target.arch.value
+        ),
+        expected=names if target.environment.published else _("a Dockerfile in verl's docker/ascend at this pin"),
+        found=_("none"),
+        fix=_("{other}name an image of your own with --image").format(other=other),
+    )
+
+
+def docker_run(made: Container) -> str:
+    """Return the command that starts a container with NPUs of this machine."""
+    numbers = range(made.npus)
+    # No --ipc host, which verl's document has: docker then ignores --shm-size, and takes the host's /dev/shm.
+    writable = (
+        " ".join(f"-v {shlex.quote(path)}:{shlex.quote(path)}" for path in made.mounts)
+        if made.mounts
+        else '-v "$HOME/.cache":/root/.cache -v "$PWD":/workspace -w /workspace'
+    )
+    lines = [
+        "docker run -dit --name verl-npu" if made.published else "docker run -it --rm --name verl-npu",
+        f"--net=host --shm-size={SHARED_MEMORY_GIB}g --ulimit nofile=1048576:1048576",
+        *(
+            " ".join(f"--device {npu_device(number)}" for number in numbers[first : first + 4])
+            for first in numbers[::4]
+        ),
+        " ".join(f"--device {device}" for device in DEVICES),
+        *(f"-v {path}:{path}:ro" for path in (*(file.path for file in FILES), *made.tools)),
+        writable,
+        f"{_name(made)} bash",
+    ]
+    return " \\\n    ".join(lines) + "\n"
+
+
+def _name(made: Container) -> str:
+    """Return the image as a shell reads it."""
+    if not made.published:
+        return shlex.quote(made.image)
+    # Without an address docker would take the name for one of its own hub, where anybody may have registered it.
+    return f'"${{REGISTRY:?set it to the address that the document of the image gives}}/{made.image}"'
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file or a folder of the host that is mounted at the same path, read-only."""
+
+    path: str
+    folder: bool
+    source: str
+    """The document that names it, and whose."""
+
+    @property
+    def volume(self) -> str:
+        """What a pod calls it: small letters, digits and hyphens."""
+        return re.sub(r"[^a-z0-9]+", "-", self.path.rpartition("/")[2].lower())
+
+
+_RUNTIME = "Ascend/mind-cluster 22bb3d98: component/ascend-docker-runtime/build/scripts/base.list"
+_VLLM_ASCEND = _("vllm-ascend v0.23.0: docs/source/installation.md")
+_VERL = "verl 1dda039b: docs/ascend_tutorial/get_start/dockerfile_build_guidance.rst"
+_SEVERAL = _("vllm-ascend v0.23.0: docs/source/tutorials/features/pd_disaggregation_mooncake_multi_node.md")
+DEVICES = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
+"""The devices beside the NPUs' own: management, memory and the channel between host and NPU."""
+FILES = (
+    File("/usr/local/dcmi", True, _RUNTIME),
+    File("/usr/local/bin/npu-smi", False, _RUNTIME),
+    File("/usr/local/Ascend/driver", True, _VERL),
+    File("/etc/ascend_install.info", False, _VLLM_ASCEND),
+    File("/etc/hccn.conf", False, _SEVERAL),
+)
+"""The files and folders of the driver."""
+
+
+def npu_device(number: int) -> str:
+    """Return the device of one NPU of the host."""
+    return f"/dev/davinci{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One model of a server."""
+
+    key: str
+    """How the command line calls it."""
+    name: str
+    npu: Npu
+    npus: int
+    label: str
+    """The value of the node's label `accelerator-type`."""
+    policy: str
+    """The value of the annotation `huawei.com/schedule_policy`."""
+    super_pod: bool = False
+    """Whether servers are joined to a SuperPoD, in which a job over several of them takes whole ones."""
+
+    def check(self, npus: int) -> None:
+        """Refuse more NPUs than the server has.
+
+        Raises:
+            ContainerError: more, or none.
+        """
+        if 1 <= npus <= self.npus:
+            return
+        larger = [each.key for each in SERVERS.values() if each.npu is self.npu and each.npus >= npus > self.npus]
+        raise ContainerError(
+            subject=f"--npus {npus}",
+            expected=_("1 to {npus}, which is what one {name} has").format(npus=self.npus, name=self.name),
+            found=str(npus),
+            fix=_("--server {larger} has that many").format(larger=larger[0]) if larger else _("ask for more nodes"),
+        )
+
+    def check_pod(self, npus: int, nodes: int) -> None:
+        """Refuse a number of NPUs that Ascend's scheduler gives to no pod of a job over so many nodes.
+
+        Raises:
+            ContainerError: such a number, or more than the server has.
+        """
+        self.check(npus)
+        allowed = [str(count) for count in range(1, self.npus + 1) if self._is_given(count, nodes)]
+        if str(npus) not in allowed:
+            raise ContainerError(
+                subject=f"--npus {npus}",
+                expected=_("{allowed}: Ascend's scheduler gives no other number to a pod on {name}").format(
+                    allowed=_(", ").join(allowed), name=self.name
+                )
+                + (_(" in a job over {nodes} nodes").format(nodes=nodes) if nodes > 1 else ""),
+                found=str(npus),
+                fix=_("ask for one of those"),
+            )
+
+    def _is_given(self, npus: int, nodes: int) -> bool:
+        if nodes > 1 and self.super_pod:
+            return npus == self.npus
+        if self.npu is Npu.A3:
+            # Two NPUs are one card; half a card goes to jobs of one pod only.
+            return npus % 2 == 0 or (npus == 1 and nodes == 1)
+        return npus <= 8 or npus % 2 == 0
+
+
+SERVERS = {
+    each.key: each
+    for each in (
+        Server("a2", _("Atlas 800T A2"), Npu.A2, 8, "module-910b-8", "chip8-node8"),
+        Server(
+            "a2-box16",
+            _("Atlas 200T A2 Box16"),
+            Npu.A2,
+            16,
+            "module-910b-16",
+            "chip8-node16",
+        ),
+        Server("a3", _("Atlas 800T A3"), Npu.A3, 16, "module-a3-16", "chip2-node16"),
+        Server(
+            "a3-superpod",
+            "Atlas 900 A3 SuperPoD",
+            Npu.A3,
+            16,
+            "module-a3-16-super-pod",
+            "chip2-node16-sp",
+            super_pod=True,
+        ),
+    )
+}
+"""All servers, by their key."""

@@ -1,0 +1,49 @@
+"""What the programs of a job see in a sandbox: what they import, the source tree, and an empty home."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from verl_npu import environment
+
+from ..sandbox import Sandbox, device_cache, importable, is_private
+from .capture import fresh_home
+from .trainer import Trainer
+
+_PROCESSORS = Path("/sys/devices/system")
+"""Where programs look for the machine's processors: vLLM's build for CPUs ends if it finds none."""
+
+
+def sandbox_of(
+    trainer: Trainer, tree: Path, reads: Sequence[Path] = (), writes: Mapping[Path, Path] | None = None
+) -> Sandbox:
+    """Return the sandbox of a program that imports the tree's code.
+
+    Args:
+        reads: what of ours it reads.
+        writes: folders outside by where they are inside.
+    """
+    seen = (*(path.resolve() for path in reads), *importable(tree), *_sources(trainer, tree))
+    machine = [path for path in (device_cache(), _PROCESSORS) if path.is_dir()]
+    return Sandbox(read_only=(*seen, *machine), tree=tree, writable=writes or {}, folders=(fresh_home(),))
+
+
+def script_paths(trainer: Trainer) -> list[str]:
+    """Return the folders that a script has Python import from; a folder that has no package is none of them.
+
+    What a stranger's script names may be the user's home.
+    """
+    entries = [entry for entry in trainer.exports.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return [entry for entry in entries if _has_packages(Path(entry))]
+
+
+def _has_packages(folder: Path) -> bool:
+    return folder.is_dir() and not is_private(folder) and any(folder.glob("*/__init__.py"))
+
+
+def _sources(trainer: Trainer, tree: Path) -> list[Path]:
+    own = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), environment.MINDSPEED.text(), *script_paths(trainer)]
+    # The tree is there by its parts, so that its root can be written to.
+    return [path for path in map(Path, filter(None, own)) if path.is_dir() and path != tree]

@@ -1,0 +1,292 @@
+"""The trainer among what a launch script calls: its module, its Hydra overrides, and how it is started."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from verl_npu.errors import ScriptError
+from verl_npu.language import gettext as _
+
+from .capture import Call, Capture
+
+_TORCHRUN_FLAGS = ("--standalone", "--no-python", "--no_python", "-m", "--module", "--run-path", "--run_path")
+_TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
+_FEWEST_OVERRIDES = 3
+_LARGEST_YAML = 1 << 18
+"""Characters: upstream's have a thousand, and reading a million takes nine seconds."""
+_PYTHON = re.compile(r"\b(python[\d.]*|torchrun)\b")
+
+_OF_CLUSTER = re.compile(
+    r"HCCL_|.*_SOCKET|LD_|MASTER_|RAY_ADDRESS$|ASCEND_RT_VISIBLE_DEVICES$|ASCEND_VISIBLE_DEVICES$|CUDA_VISIBLE_DEVICES$"
+    r"|.*_proxy$|.*_PROXY$|HF_ENDPOINT$|PYTHONPATH$|BASH_ENV$|PATH$|HOME$|GLOO_|WANDB_|SWANLAB_"
+)
+"""Variables of a script that name interfaces, addresses, libraries and devices of the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """One training that a script starts."""
+
+    module: str
+    """The module's name, or the path of a file from the folder that it was started in."""
+    overrides: tuple[str, ...]
+    options: tuple[str, ...]
+    """What else stands on its command line: Hydra's own options, such as --config-name=…"""
+    ranks: int
+    """Processes that torchrun starts on each node; 0 if Ray starts the workers."""
+    folder: Path
+    """The folder that it was started in."""
+    exports: Mapping[str, str]
+    """The variables that the script, or a runtime environment of Ray, sets for it."""
+    nodes: int = 1
+    """That torchrun starts processes on: the most, if a script names a range."""
+    counted: bool = True
+    """Whether the script says how many those are; otherwise torchrun counts a machine's devices itself."""
+    inherited: Mapping[str, str] = field(default_factory=dict)
+    """The user's own variables that it gets as they are."""
+
+    @property
+    def name(self) -> str:
+        """The last part of its module or file, without an ending."""
+        return re.split(r"[./]", self.module.removesuffix(".py"))[-1]
+
+    def option(self, name: str) -> str:
+        """Return the value of one of Hydra's options, or an empty text."""
+        words = list(self.options)
+        for index, word in enumerate(words):
+            if word == name and index + 1 < len(words):
+                return words[index + 1]
+            if word.startswith(f"{name}="):
+                return word.partition("=")[2]
+        return ""
+
+
+def is_of_cluster(variable: str) -> bool:
+    """Whether an environment variable's name is of what only the script's cluster has."""
+    return bool(_OF_CLUSTER.match(variable))
+
+
+def trainer_of(captured: Capture) -> Trainer:
+    """Return the trainer that a script starts.
+
+    Raises:
+        ScriptError: it starts none, or more than one.
+    """
+    found = [trainer for call in captured.calls if (trainer := _of_call(call, captured))]
+    different = list(dict.fromkeys(_name(trainer) for trainer in found))
+    if len(different) > 1:
+        raise ScriptError(
+            subject=str(captured.script),
+            expected=_("one trainer"),
+            found=f"{len(different)}: {'; '.join(different)[:400]}",
+            fix=_("rehearse them one at a time: verl-npu rehearse -- and the command"),
+        )
+    if not found:
+        called = list(dict.fromkeys(" ".join([call.program, *call.arguments[:3]]) for call in captured.calls))
+        said = captured.ended.output.decode(errors="replace").strip().splitlines()
+        raise ScriptError(
+            subject=str(captured.script),
+            expected=_("a script that starts a trainer with Hydra's key=value settings"),
+            found=(_("calls of {called}").format(called=_("; ").join(called)[:300]) if called else _("none"))
+            + (
+                _(". It ended with status {status}: {said}").format(status=captured.ended.status, said=said[-1][:200])
+                if captured.ended.status
+                else ""
+            ),
+            fix=_("give the arguments that the script needs after --, or the trainer's own command"),
+        )
+    return found[0]
+
+
+def trainer_of_command(words: Sequence[str], folder: Path, exports: Mapping[str, str]) -> Trainer:
+    """Return the trainer of a command line that the user gave.
+
+    Raises:
+        ScriptError: it is no command that starts a trainer.
+    """
+    trainer = _started(list(words), folder, exports)
+    if trainer is None:
+        raise ScriptError(
+            subject=" ".join(words)[:200] or _("the command"),
+            expected=_("a command such as python3 -m verl.trainer.main_ppo key=value …"),
+            found=_("no module or file that is started with key=value settings"),
+            fix=_("give the command as it stands in your script, with its variables filled in"),
+        )
+    return trainer
+
+
+def runtime_environment(captured: Capture) -> dict[str, str] | None:
+    """Return the variables of the runtime environment that a script submits its job with; None if it submits none."""
+    for call in captured.calls:
+        if call.program == "ray" and call.arguments[:2] == ("job", "submit"):
+            return _submitted(list(call.arguments[2:]), call.runtime)[0]
+    return None
+
+
+def _name(trainer: Trainer) -> str:
+    return " ".join([trainer.module, *trainer.options, *trainer.overrides])
+
+
+def _of_call(call: Call, captured: Capture) -> Trainer | None:
+    words = [call.program, *call.arguments]
+    exports = captured.exports(call)
+    if words[:3] == ["ray", "job", "submit"]:
+        variables, words = _submitted(words[3:], call.runtime)
+        exports = {**exports, **variables}
+    trainer = _started(words, call.folder, exports)
+    trainer = trainer and replace(trainer, inherited=captured.inherited(call))
+    # A converter or a download is started as well, with options of its own.
+    return trainer if trainer and len(trainer.overrides) >= _FEWEST_OVERRIDES else None
+
+
+def _started(words: list[str], folder: Path, exports: Mapping[str, str]) -> Trainer | None:
+    """Return what `python`, `torchrun` or a shell line starts."""
+    while words and re.fullmatch(r"[A-Za-z_]\w*=.*", words[0], re.DOTALL):
+        name, _unused, value = words.pop(0).partition("=")
+        exports = {**exports, name: value}
+    if words[:1] in (["bash"], ["sh"]) and words[1:2] == ["-c"] and len(words) > 2:
+        return _started(_of_a_line(words[2]), folder, exports)
+    if words[:2] == ["uv", "run"]:
+        words = list(itertools.dropwhile(lambda word: not re.fullmatch(r"python[\d.]*|torchrun", word), words))
+    if not words:
+        return None
+    program, rest = Path(words[0]).name, words[1:]
+    ranks, nodes, counted = 0, 1, True
+    if program == "torchrun":
+        ranks, nodes, counted, rest = _torchrun(rest)
+    elif not re.fullmatch(r"python[\d.]*", program):
+        return None
+    else:
+        while rest[:1] and rest[0] in ("-u", "-B", "-O", "-s", "-I"):
+            rest = rest[1:]
+        if rest[:1] == ["-m"] and rest[1:2] and rest[1] in _TORCHRUN:
+            ranks, nodes, counted, rest = _torchrun(rest[2:])
+    if rest[:1] == ["-m"]:
+        rest = rest[1:]
+    if not rest or rest[0].startswith("-"):
+        return None
+    module, *others = rest
+    options, overrides = _split(others)
+    return Trainer(module, tuple(overrides), tuple(options), ranks, folder, dict(exports), nodes, counted)
+
+
+def _of_a_line(line: str) -> list[str]:
+    """Return the words of the trainer's command in a shell line; others, such as `cd`, may stand before it."""
+    try:
+        lexer = shlex.shlex(line.replace("\\\n", " "), posix=True, punctuation_chars=";&|\n")
+        lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
+        words = list(lexer)
+    except ValueError:
+        return []  # bash would not take it either
+    commands: list[list[str]] = [[]]
+    for word in itertools.takewhile(lambda word: not word.startswith("#"), words):
+        if word and not word.strip(";&|\n"):
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    return next((command for command in commands if _PYTHON.search(" ".join(command[:6]))), commands[0])
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Tell Hydra's options from overrides. An option and its value may be two words."""
+    options: list[str] = []
+    overrides: list[str] = []
+    takes_value = False
+    for word in words:
+        if takes_value or word.startswith("-"):
+            takes_value = not takes_value and word in ("--config-path", "-cp", "--config-name", "-cn", "--config-dir")
+            options.append(word)
+        elif word.strip():
+            overrides.append(word)  # Hydra is the judge of it
+    return options, overrides
+
+
+def _torchrun(words: list[str]) -> tuple[int, int, bool, list[str]]:
+    """Return the processes on a node, the nodes, whether both are said, and what follows torchrun's own options."""
+    ranks, nodes, counted, is_module = 1, 1, True, False
+    while words and words[0].startswith("-"):
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        if name in ("-m", "--module"):
+            is_module = True
+            continue
+        if name in _TORCHRUN_FLAGS:
+            continue
+        if not equals and words:
+            value = words.pop(0)
+        if name.replace("_", "-") == "--nproc-per-node":
+            ranks = int(value) if value.isdigit() else 1
+            counted &= value.isdigit()
+        if name == "--nnodes":
+            most = value.rpartition(":")[2]
+            nodes = int(most) if most.isdigit() else 1
+            counted &= most.isdigit()
+    return ranks, nodes, counted, ["-m", *words] if is_module else words
+
+
+def _submitted(words: list[str], runtime: str) -> tuple[dict[str, str], list[str]]:
+    """Return the variables of a Ray job's runtime environment, whose text this is, and the job's own command."""
+    variables: dict[str, str] = {}
+    while words and words[0] != "--":
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        if name in ("--no-wait", "--verbose"):
+            continue
+        if name.startswith("-") and not equals and words:
+            value = words.pop(0)
+        if name == "--runtime-env":
+            variables = _runtime_env(value, runtime)
+        elif not name.startswith("-"):
+            return variables, [word, *words]
+    return variables, words[1:]
+
+
+def _runtime_env(path: str, text: str) -> dict[str, str]:
+    """The env_vars of a stranger's YAML: only scalars are made, so that anchors cannot grow. None without PyYAML."""
+    if importlib.util.find_spec("yaml") is None:
+        return {}
+    import yaml
+
+    try:
+        if len(text) > _LARGEST_YAML:
+            raise ValueError(_("more than {largest_yaml} KiB").format(largest_yaml=_LARGEST_YAML >> 10))
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        variables = dict(_pairs(root)).get("env_vars")
+        make = yaml.constructor.SafeConstructor()
+        scalars = [(name, value) for name, value in _pairs(variables) if isinstance(value, yaml.ScalarNode)]
+        return {name: str(make.construct_object(value)) for name, value in scalars}
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ScriptError(
+            subject=_("the runtime environment {path}").format(path=path),
+            expected="YAML",
+            found=(str(error).splitlines() or [type(error).__name__])[0],
+            fix=_("mend the file that ray job submit --runtime-env names"),
+        ) from error
+
+
+def _pairs(node: object) -> Iterator[tuple[str, object]]:
+    """Yield the keys and nodes of a mapping, those that it merges first; each mapping once."""
+    import yaml
+
+    waiting, seen = [node], set[int]()
+    merged: list[tuple[str, object]] = []
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, yaml.SequenceNode):
+            waiting += each.value
+        if not isinstance(each, yaml.MappingNode) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        for key, value in each.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                waiting.append(value)
+            elif isinstance(key, yaml.ScalarNode):
+                merged.append((key.value, value))
+    # What a mapping says itself comes last, and wins.
+    yield from reversed(merged)

@@ -1,0 +1,358 @@
+"""Has each kernel compiled in a process of its own, in a sandbox, and keeps what the compiler said."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fnmatch
+import hashlib
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from verl_npu import progress
+from verl_npu.language import gettext as _
+
+from ..sandbox import Limits, Sandbox, ask, check_possible
+from . import targets
+from .targets import Target
+from .toolchain import Soc, Toolchain, checked, home
+from .verdict import Arguments, Judged, Kernel, Origin, Outcome, Stage, Verdict
+
+_FORMAT = 1
+"""Of a verdict that is kept."""
+_FILES_AT_ONCE = 24
+_KERNELS_AT_ONCE = 4
+_MEMORY = 8 << 30
+_READ_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """How kernels are judged."""
+
+    toolchain: Toolchain
+    soc: Soc
+    seconds: float = 120.0
+    """That the compiler may take for one kernel with one set of arguments."""
+    configurations: int = 4
+    """Of one kernel that are tried at most; the first that compiles ends it."""
+    at_once: int = 1
+    unconfined: bool = False
+    fit: int = 0
+    """How many blocks are compiled at most for a kernel that overflows, to find some that fit."""
+    fresh: bool = False
+    """Whether kept verdicts are made anew."""
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Set when nobody waits for verdicts any more."""
+
+    def go_on(self) -> None:
+        """Raise EndedError where nobody waits any more."""
+        if self.ended.is_set():
+            raise EndedError
+
+
+class EndedError(Exception):
+    """The command is ended: what compiles is killed, and nothing more is compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The kernels that files have, and files that could not be read."""
+
+    kernels: tuple[Kernel, ...]
+    unread: Mapping[str, str]
+
+
+def read(target: Target, request: Request) -> Read:
+    """Return the kernels of a target, with arguments guessed from their source.
+
+    Raises:
+        KernelError: the compiler does not answer.
+        SandboxError: there can be no sandbox here.
+    """
+    check_possible(request.unconfined)
+    found: list[Mapping[str, object]] = []
+    unread: dict[str, str] = {}
+    files = target.files
+    with progress.step(_("reading kernels"), total=len(files), unit=_("files")) as step:
+        for first in range(0, len(files), _FILES_AT_ONCE):
+            part = files[first : first + _FILES_AT_ONCE]
+            answer = _ask(target, request, {"task": "read", "files": [str(each) for each in part]}, _READ_SECONDS)
+            if "wrong" in answer and len(part) > 1:
+                # One file that ends the reader must not hide the others.
+                answers = [
+                    _ask(target, request, {"task": "read", "files": [str(each)]}, _READ_SECONDS) for each in part
+                ]
+            else:
+                answers = [answer]
+            for each, of in zip(answers, part if len(answers) > 1 else [part[0]], strict=True):
+                if "wrong" in each:
+                    unread[str(of)] = str(each["wrong"])
+                found += _objects(each.get("kernels"))
+                unread |= {str(one.get("file")): str(one.get("why")) for one in _objects(each.get("unread"))}
+            step.done = first + len(part)
+    # What a kernel of another file calls, and nobody launches, is a part of that kernel.
+    called = {tuple(map(str, place)) for one in found for place in _lists(one.get("calls"))}
+    own = [one for one in found if one.get("launched") or (str(one.get("file")), str(one.get("name"))) not in called]
+    return Read(tuple(map(kernel_of, own)), unread)
+
+
+def chosen(kernels: Iterable[Kernel], patterns: Sequence[str]) -> list[Kernel]:
+    """Return the kernels whose name, or module and name, match a pattern; all without patterns."""
+    return [
+        each
+        for each in kernels
+        if not patterns or any(fnmatch.fnmatch(each.name, p) or fnmatch.fnmatch(each.id, p) for p in patterns)
+    ]
+
+
+def judge(target: Target, kernels: Sequence[Kernel], request: Request) -> list[Judged]:
+    """Return the verdict on each kernel, in their order.
+
+    Raises:
+        SandboxError: there can be no sandbox here.
+    """
+    check_possible(request.unconfined)
+    done: dict[str, Judged] = {}
+    groups = list(_groups([each for each in kernels if each.cases]))
+    total = sum(map(len, groups))
+    with progress.step(_("compiling for {soc}").format(soc=request.soc.value), total=total, unit=_("kernels")) as step:
+
+        def finish(group: Sequence[Kernel]) -> None:
+            for each in _judge_group(target, group, request):
+                done[_key_of(each.kernel)] = each
+                step.done = len(done)
+                step.detail = each.kernel.name
+
+        # Threads only wait for the compiler.
+        with ThreadPoolExecutor(request.at_once) as pool:
+            try:
+                for _unused in pool.map(finish, groups):
+                    pass
+            except BaseException:
+                # Ctrl-C comes to the main thread alone, and this would wait for what the others compile.
+                request.ended.set()
+                raise
+    return [done.get(_key_of(each), Judged(kernel=each)) for each in kernels]
+
+
+def _key_of(kernel: Kernel) -> str:
+    return f"{kernel.file}:{kernel.line}:{kernel.name}:{id(kernel)}"
+
+
+def _groups(kernels: Sequence[Kernel]) -> Iterator[list[Kernel]]:
+    """Kernels of one file, a few at once: the file is read once for all of them."""
+    by_file: dict[str, list[Kernel]] = {}
+    for each in kernels:
+        by_file.setdefault(each.file, []).append(each)
+    for group in by_file.values():
+        for first in range(0, len(group), _KERNELS_AT_ONCE):
+            yield group[first : first + _KERNELS_AT_ONCE]
+
+
+def _judge_group(target: Target, kernels: Sequence[Kernel], request: Request) -> Iterator[Judged]:
+    """Judge kernels of one file: the first configuration of each, then the next of those that do not compile."""
+    tried: dict[int, list[tuple[Arguments, Outcome]]] = {index: [] for index in range(len(kernels))}
+    for number in range(request.configurations):
+        left = [
+            index
+            for index, kernel in enumerate(kernels)
+            if number < len(kernel.cases)
+            and not any(outcome.verdict is Verdict.COMPILES for _unused, outcome in tried[index])
+        ]
+        jobs = [(kernels[index], kernels[index].cases[number]) for index in left]
+        for index, (_unused, case), outcome in zip(left, jobs, outcomes(target, jobs, request), strict=True):
+            tried[index].append((case, outcome))
+    for index, kernel in enumerate(kernels):
+        yield Judged(kernel=kernel, tried=tuple(tried[index]))
+
+
+def outcomes(target: Target, jobs: Sequence[tuple[Kernel, Arguments]], request: Request) -> list[Outcome]:
+    """Return what the compiler says of kernels of one file with these arguments; what is kept is not asked again."""
+    keys = [_kept_as(kernel, case, request) for kernel, case in jobs]
+    found = [None if request.fresh else _kept(key) for key in keys]
+    missing = [index for index, outcome in enumerate(found) if outcome is None]
+    if missing:
+        asked = [jobs[index] for index in missing]
+        for index, outcome in zip(missing, _compiled(target, asked, request), strict=True):
+            found[index] = outcome
+            if outcome.verdict is not Verdict.NOT_JUDGED:
+                _keep(keys[index], outcome)
+    return [outcome for outcome in found if outcome is not None]
+
+
+def _compiled(target: Target, jobs: Sequence[tuple[Kernel, Arguments]], request: Request) -> list[Outcome]:
+    began = time.monotonic()
+    limits = {"seconds": request.seconds, "memory": _MEMORY}
+    question = {
+        "task": "compile",
+        "file": jobs[0][0].file,
+        "jobs": [{"name": kernel.name, "case": _case(case)} for kernel, case in jobs],
+        "limits": limits,
+    }
+    answer = _ask(target, request, question, len(jobs) * request.seconds + 60)
+    results = _objects(answer.get("results"))
+    if "wrong" in answer or len(results) != len(jobs):
+        if len(jobs) > 1:
+            return [outcome for job in jobs for outcome in _compiled(target, [job], request)]
+        return [Outcome(verdict=Verdict.NOT_JUDGED, why=str(answer.get("wrong", "the compiler gave no answer")))]
+    seconds = (time.monotonic() - began) / len(jobs)
+    return [dataclasses.replace(_outcome(each), seconds=seconds) for each in results]
+
+
+def _ask(target: Target, request: Request, question: Mapping[str, object], seconds: float) -> Mapping[str, object]:
+    """What the program says that compiles; `wrong` if it said nothing of use."""
+    request.go_on()
+    chain = request.toolchain
+    own = Path(__file__).resolve().parents[1]
+    whole = {**question, "root": str(target.root), "soc": dict(request.soc.question), "version": chain.pair.back}
+    with tempfile.TemporaryDirectory(prefix="verl-npu-") as made:
+        variables, sandbox = chain.environment(), None
+        if request.unconfined:
+            variables |= {"HOME": made, "TRITON_CACHE_DIR": str(Path(made, "triton")), "TMPDIR": made}
+        else:
+            seen = (chain.folder, own, *targets.tops(target), *map(Path, chain.python.prefixes))
+            sandbox = Sandbox(read_only=tuple(dict.fromkeys(each.resolve() for each in seen if each.exists())))
+        limits = Limits(seconds, processes=64, memory=_MEMORY, file=1 << 30)
+        log = Path(made, "log")
+        ended, answer = ask(sandbox, chain.command(), Path("/tmp"), variables, limits, log, whole, request.go_on)
+        said = ended.output.decode(errors="replace").strip().splitlines()
+    if ended.limit:
+        return {"wrong": ended.limit}
+    if ended.status or answer.wrong:
+        last = (said or [answer.wrong or str(ended.status)])[-1][:300]
+        return {"wrong": f"the program that reads and compiles ended: {last}"}
+    return answer.content
+
+
+# What comes back, which others' code may have written.
+
+
+def _objects(content: object) -> list[Mapping[str, object]]:
+    return [each for each in content if isinstance(each, dict)] if isinstance(content, list) else []
+
+
+def _lists(content: object) -> list[list[object]]:
+    return [each for each in content if isinstance(each, list)] if isinstance(content, list) else []
+
+
+def kernel_of(content: Mapping[str, object]) -> Kernel:
+    """Return a kernel as others' code has written it down."""
+    cases = _objects(content.get("cases"))
+    return Kernel(
+        name=str(content.get("name", "")),
+        module=str(content.get("module", "")),
+        file=str(content.get("file", "")),
+        line=_number(content.get("line")),
+        cases=tuple(_arguments(each) for each in cases),
+        source=str(content.get("source", "")),
+        why=str(content.get("why", ""))[:500],
+    )
+
+
+def _arguments(content: Mapping[str, object]) -> Arguments:
+    return Arguments(
+        signature=_texts(content.get("signature")),
+        constants=_mapping(content.get("constants")),
+        divisible=_names(content.get("divisible")),
+        ones=_names(content.get("ones")),
+        options=_mapping(content.get("options")),
+        origin=Origin.GUESSED if content.get("guessed", True) else Origin.CAPTURED,
+        label=str(content.get("label", "")),
+        open=_texts(content.get("open")),
+    )
+
+
+def _outcome(content: Mapping[str, object]) -> Outcome:
+    verdicts = {each.value: each for each in Verdict}
+    stages = {each.value: each for each in Stage}
+    return Outcome(
+        verdict=verdicts.get(str(content.get("verdict")), Verdict.NOT_JUDGED),
+        stage=stages.get(str(content.get("stage", ""))),
+        why=str(content.get("why", ""))[:2000],
+        buffer=str(content.get("buffer", ""))[:20],
+        needed=_number(content.get("needed")),
+        there=_number(content.get("there")),
+        file=str(content.get("file", "")),
+        line=_number(content.get("line")),
+        text=str(content.get("text", ""))[:200],
+        notes=_names(content.get("notes")),
+        signature=_texts(content.get("signature")),
+    )
+
+
+def _number(content: object) -> int:
+    return content if isinstance(content, int) and not isinstance(content, bool) else 0
+
+
+def _mapping(content: object) -> dict[str, object]:
+    return {str(key): value for key, value in content.items()} if isinstance(content, dict) else {}
+
+
+def _texts(content: object) -> dict[str, str]:
+    return {key: str(value) for key, value in _mapping(content).items()}
+
+
+def _names(content: object) -> tuple[str, ...]:
+    return tuple(map(str, content)) if isinstance(content, (list, tuple)) else ()
+
+
+# What is kept.
+
+
+def _case(case: Arguments) -> dict[str, object]:
+    return {
+        "signature": dict(case.signature),
+        "constants": dict(case.constants),
+        "divisible": sorted(case.divisible),
+        "ones": sorted(case.ones),
+        "options": dict(case.options),
+        "guessed": case.origin is Origin.GUESSED,
+    }
+
+
+def _kept_as(kernel: Kernel, case: Arguments, request: Request) -> str:
+    whole = [
+        _FORMAT,
+        kernel.source,
+        kernel.file,
+        kernel.name,
+        _case(case),
+        dict(request.soc.question),
+        request.toolchain.id,
+    ]
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+
+
+def _path(key: str) -> Path:
+    return home() / "verdicts" / key[:2] / f"{key}.json"
+
+
+def _kept(key: str) -> Outcome | None:
+    try:
+        content = json.loads(_path(key).read_text())
+    except (OSError, ValueError):
+        return None
+    return dataclasses.replace(_outcome(content), cached=True) if isinstance(content, dict) else None
+
+
+def _keep(key: str, outcome: Outcome) -> None:
+    path = _path(key)
+    content = dataclasses.asdict(outcome) | {
+        "verdict": outcome.verdict.value,
+        "stage": outcome.stage.value if outcome.stage else "",
+    }
+    # A full disk costs the next run its time, and this one nothing.
+    with contextlib.suppress(OSError):
+        checked(home())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.{os.getpid()}")
+        part.write_text(json.dumps(content))
+        part.replace(path)

@@ -1,0 +1,148 @@
+"""What was judged, as JSON, and in words that the table and other commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_npu.language import gettext as _
+
+from .judging import Request
+from .toolchain import BACK, FRONT, Pair
+from .verdict import NOT_SHOWN, Arguments, Blocks, Judged, Outcome, Verdict, counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All that was judged in one run."""
+
+    judged: tuple[Judged, ...]
+    unread: Mapping[str, str]
+    """Files that could not be read, and why."""
+    root: Path
+    request: Request
+    seconds: float
+
+
+def status(result: Report) -> int:
+    """Return 1 if a kernel fails, 2 if none could be judged, else 0."""
+    verdicts = {each.best.verdict for each in result.judged}
+    if any(verdict.fails for verdict in verdicts):
+        return 1
+    return 0 if Verdict.COMPILES in verdicts else 2
+
+
+def stands_for(pair: Pair) -> str:
+    """Say which CANN the compiler stands for, and which it is not."""
+    return _(
+        "{front} belongs to CANN {cann} ({said_by}); {back} is released apart from CANN, and newer or older than the "
+        "bishengir-compile in yours."
+    ).format(front=f"{FRONT} {pair.front}", cann=pair.cann, said_by=pair.said_by, back=f"{BACK} {pair.back}")
+
+
+def shown(file: str, root: Path) -> str:
+    """Return a file as it is named from the root."""
+    path = Path(file)
+    return str(path.relative_to(root)) if path.is_relative_to(root) else file
+
+
+def said(outcome: Outcome, root: Path) -> str:
+    """Return an outcome in words, without its verdict."""
+    if outcome.verdict is Verdict.OVERFLOWS:
+        return _("{buffer} needs {needed} bits and has {there} ({kib} of {of} KiB)").format(
+            buffer=outcome.buffer,
+            needed=outcome.needed,
+            there=outcome.there,
+            kib=f"{outcome.needed / 8192:.1f}",
+            of=f"{outcome.there / 8192:.0f}",
+        )
+    if outcome.verdict is Verdict.COMPILES:
+        return _("after an overflow the compiler {did}").format(did=outcome.notes[-1]) if outcome.notes else ""
+    file = shown(outcome.file, root)
+    where = _("{file}, line {line}").format(file=file, line=outcome.line) if outcome.line else ""
+    return ": ".join(filter(None, [outcome.stage.value if outcome.stage else "", where, outcome.why]))
+
+
+def launched(arguments: Arguments) -> str:
+    """Return with what a kernel was launched, as far as several launches of one differ."""
+    types = " ".join(each for each in arguments.signature.values() if each.startswith("*"))
+    return _("launched with {types}, grid {grid}").format(types=types, grid="x".join(map(str, arguments.grid)))
+
+
+def fitted(judged: Judged) -> str:
+    """Return the blocks that fit, or that none does."""
+    if not judged.fits:
+        return _("none of {count} smaller blocks fits").format(count=judged.searched)
+    found = _("; ").join(said_blocks(each) for each in judged.fits)
+    return _("fits with {blocks} ({count} tried)").format(blocks=found, count=judged.searched)
+
+
+def said_blocks(blocks: Blocks) -> str:
+    """Return blocks as a configuration is said."""
+    return ", ".join(f"{name}={side}" for name, side in blocks.items())
+
+
+def content(result: Report) -> dict[str, object]:
+    """Return it as JSON has it."""
+    request = result.request
+    return {
+        "schema": 1,
+        "soc": request.soc.value,
+        "compiler": {
+            "front": request.toolchain.pair.front,
+            "back": request.toolchain.pair.back,
+            "cann": request.toolchain.pair.cann,
+            "folder": str(request.toolchain.folder),
+        },
+        "simulated": True,
+        "not_shown": list(NOT_SHOWN),
+        "counts": {verdict.value: number for verdict, number in counts(result.judged).items()},
+        "seconds": round(result.seconds, 1),
+        "kernels": [_judged(each, result.root) for each in result.judged],
+        "unread": {shown(file, result.root): why for file, why in result.unread.items()},
+    }
+
+
+def _judged(each: Judged, root: Path) -> dict[str, object]:
+    kernel = each.kernel
+    return {
+        "kernel": kernel.id,
+        "file": shown(kernel.file, root),
+        "line": kernel.line,
+        **_outcome(each.best, root),
+        "configurations": len(kernel.cases),
+        "fits": [dict(blocks) for blocks in each.fits],
+        "searched": each.searched,
+        "tried": [{**_arguments(arguments), **_outcome(outcome, root)} for arguments, outcome in each.tried],
+    }
+
+
+def _outcome(outcome: Outcome, root: Path) -> dict[str, object]:
+    return {
+        "verdict": outcome.verdict.value,
+        "stage": outcome.stage.value if outcome.stage else None,
+        "why": outcome.why,
+        "buffer": outcome.buffer,
+        "needed_bits": outcome.needed,
+        "available_bits": outcome.there,
+        "refused_file": shown(outcome.file, root) if outcome.file else "",
+        "refused_line": outcome.line,
+        "refused_text": outcome.text,
+        "compiler_did": list(outcome.notes),
+        "seconds": round(outcome.seconds, 2),
+        "cached": outcome.cached,
+    }
+
+
+def _arguments(arguments: Arguments) -> dict[str, object]:
+    return {
+        "arguments": arguments.origin.value,
+        "configuration": arguments.label,
+        "signature": dict(arguments.signature),
+        "constants": dict(arguments.constants),
+        "divisible_by_16": list(arguments.divisible),
+        "equal_to_1": list(arguments.ones),
+        "options": dict(arguments.options),
+        "grid": list(arguments.grid),
+    }

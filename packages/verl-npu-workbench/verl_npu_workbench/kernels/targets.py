@@ -1,0 +1,125 @@
+"""What is to be judged: the source files with Triton kernels of a module, a file, a folder or a wheel."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_npu.errors import KernelError
+from verl_npu.language import gettext as _
+from verl_npu.language import ngettext
+
+_KERNEL = re.compile(rb"\btriton\.jit\b|triton_jit|\bimport jit\b")
+_MOST_BYTES = 4 << 20
+"""Of a source file."""
+_MOST_UNPACKED = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Files below one root that their modules' names are relative to."""
+
+    root: Path
+    files: tuple[Path, ...]
+
+
+def find(named: str, unpacked: Path) -> Target:
+    """Return the files with kernels of what was named; a wheel is unpacked into a folder that is given.
+
+    Nothing is imported.
+
+    Raises:
+        KernelError: there is no such thing, or it has no kernels.
+    """
+    path = Path(named)
+    if path.suffix == ".whl" and path.is_file():
+        root, top = _unpacked(path, unpacked), unpacked
+    elif path.is_dir():
+        top = path.resolve()
+        root = root_of(top) if (top / "__init__.py").is_file() else top
+    elif path.is_file():
+        top = path.resolve()
+        root = root_of(top)
+    else:
+        top = _installed(named)
+        root = root_of(top)
+    candidates = [top] if top.is_file() else sorted(top.rglob("*.py"))
+    files = tuple(each for each in candidates if has_kernels(each))
+    if not files:
+        raise KernelError(
+            subject=named,
+            expected=_("Python source with Triton kernels (@triton.jit)"),
+            found=ngettext("none in {count} file", "none in {count} files", len(candidates)).format(
+                count=len(candidates)
+            ),
+            fix=_("name the module, file, folder or wheel that has them"),
+        )
+    return Target(root, files)
+
+
+def has_kernels(path: Path) -> bool:
+    """Whether a file seems to define kernels."""
+    try:
+        return path.stat().st_size <= _MOST_BYTES and _KERNEL.search(path.read_bytes()) is not None
+    except OSError:
+        return False
+
+
+def tops(target: Target) -> Sequence[Path]:
+    """Return the packages, or single files, that have all files of a target."""
+    return tuple(dict.fromkeys(target.root / each.relative_to(target.root).parts[0] for each in target.files))
+
+
+def root_of(path: Path) -> Path:
+    """Return the folder that a file's, or a package's, module name starts in."""
+    folder = path if path.is_dir() else path.parent
+    while (folder / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
+
+
+def _installed(named: str) -> Path:
+    parts = named.split(".")
+    try:
+        # Of the top alone: to find what is inside a package, Python would import the package.
+        found = importlib.util.find_spec(parts[0]) if all(map(str.isidentifier, parts)) else None
+    except (ImportError, ValueError):
+        found = None
+    folders = [Path(each) for each in (found.submodule_search_locations or ())] if found else []
+    bases = [folder.joinpath(*parts[1:]) for folder in folders]
+    if found and found.origin and len(parts) == 1 and not folders:
+        bases.append(Path(found.origin).with_suffix(""))
+    for base in bases:
+        for path in (base.with_name(f"{base.name}.py"), base):
+            if path.is_file() or path.is_dir():
+                return path.resolve()
+    raise KernelError(
+        subject=named,
+        expected=_("a module that is installed, a Python file, a folder or a wheel"),
+        found=_("none of these"),
+        fix=_("check the name; of a package that is not installed, name its folder or its wheel"),
+    )
+
+
+def _unpacked(wheel: Path, into: Path) -> Path:
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            wanted = [each for each in archive.infolist() if each.filename.endswith(".py")]
+            if sum(each.file_size for each in wanted) > _MOST_UNPACKED:
+                raise KernelError(
+                    subject=str(wheel),
+                    expected=_("a wheel"),
+                    found=_("more than 4 GiB of source"),
+                    fix=_("name another file"),
+                )
+            for each in wanted:
+                archive.extract(each, into)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise KernelError(
+            subject=str(wheel), expected=_("a wheel"), found=str(error), fix=_("download it again, or name its folder")
+        ) from error
+    return into

@@ -1,0 +1,259 @@
+"""Ascend's Triton compiler as it is released: triton-ascend and ascendnpu-ir, in a folder of their own.
+
+They are never installed beside the user's packages: triton-ascend would take upstream triton's place there.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_npu import environment, progress
+from verl_npu.errors import KernelError
+from verl_npu.language import gettext as _
+
+from ..doctor.triton import CANN_OF
+from ..processes import own_python
+
+FRONT, BACK = "triton-ascend", "ascendnpu-ir"
+_BESIDE = ("numpy>=1.26,<3", "pybind11>=2.13,<4")
+"""What triton-ascend imports."""
+_PYTHONS = ((3, 11), (3, 10))
+"""For which triton-ascend is released, of those that we run on."""
+_NOT_NEEDED = ("ascendnpuir/bin/bishengir-opt", "ascendnpuir/bin/bishengir-opt-a5")
+_DONE = "toolchain.json"
+_ASKED = "import json, sys; print(json.dumps([list(sys.version_info[:2]), sys.prefix, sys.base_prefix]))"
+_SECONDS = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two releases that are used together, and the CANN that they stand for."""
+
+    front: str
+    back: str
+    cann: str
+    said_by: str
+    """Who says that the front end belongs to that CANN."""
+
+    @property
+    def text(self) -> str:
+        return f"{FRONT} {self.front} with {BACK} {self.back}"
+
+
+_GUIDE = _("triton-ascend's installation guide")
+PAIRS: Sequence[Pair] = tuple(
+    Pair(front, back, ", ".join(CANN_OF[front]), _GUIDE)
+    for front, back in (("3.2.0", "1.2.0"), ("3.2.0", "1.1.0"), ("3.2.0", "1.0.0"), ("3.2.0rc4", "1.0.0"))
+)
+
+
+class Soc(enum.Enum):
+    """The generations of NPUs that are compiled for."""
+
+    A2 = "A2"
+    A3 = "A3"
+    ASCEND_950 = "950"
+
+    @property
+    def question(self) -> Mapping[str, object]:
+        """What the compiler is told of it."""
+        return _SOCS[self]
+
+
+_SOCS: Mapping[Soc, Mapping[str, object]] = {
+    Soc.A2: {"arch": "Ascend910B3", "cores": 20, "options": {}},
+    Soc.A3: {"arch": "Ascend910_9392", "cores": 24, "options": {}},
+    # As triton-ascend sets its own defaults where it runs on one.
+    Soc.ASCEND_950: {
+        "arch": "Ascend910_9589",
+        "cores": 32,
+        "options": {
+            "compile_on_910_95": True,
+            "multibuffer": False,
+            "enable_auto_bind_sub_block": False,
+            "enable_select_analysis": True,
+        },
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """An interpreter that triton-ascend is released for."""
+
+    program: str
+    version: tuple[int, int]
+    prefixes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """The compiler, unpacked."""
+
+    folder: Path
+    pair: Pair
+    python: Python
+
+    @property
+    def id(self) -> str:
+        """What a verdict depends on."""
+        return f"{self.pair.text}, Python {self.python.version[0]}.{self.python.version[1]}"
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of a process that compiles."""
+        own = Path(__file__).resolve().parents[2]
+        return {
+            "PATH": os.pathsep.join([str(self.folder / "ascendnpuir" / "bin"), "/usr/bin", "/bin"]),
+            "PYTHONPATH": os.pathsep.join([str(self.folder), str(own)]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONHASHSEED": "0",
+            "VERL_NPU": "off",
+            "LANG": "C.UTF-8",
+            "HOME": "/tmp",
+            "TRITON_CACHE_DIR": "/tmp/triton",
+            # Variables of the user's own that change what the compiler does.
+            **{name: value for name, value in os.environ.items() if name in _OF_THE_COMPILER},
+        }
+
+    def command(self) -> list[str]:
+        """Return the command of the program that compiles."""
+        return [self.python.program, *own_python("-m", "verl_npu_workbench.kernels.inside")[1:]]
+
+
+_OF_THE_COMPILER = ("TRITON_ALL_BLOCKS_PARALLEL", "TRITON_DISABLE_FFTS")
+
+
+def home() -> Path:
+    """Return the folder that keeps compilers and verdicts."""
+    named = environment.KERNELS.text()
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "verl-npu" / "kernels"
+
+
+def prepare(pair: Pair, python: str = "", wheels: Path | None = None) -> Toolchain:
+    """Return a pair, which is downloaded by pip, from where pip is set up to, if it is not there yet.
+
+    Args:
+        wheels: a folder with the wheels, for a machine without a network.
+
+    Raises:
+        KernelError: it cannot be had.
+    """
+    chosen = _python(python)
+    folder = checked(home()) / "compilers" / f"{pair.front}-{pair.back}-py{chosen.version[0]}{chosen.version[1]}"
+    if not (folder / _DONE).is_file():
+        _install(pair, chosen, folder, wheels)
+    return Toolchain(folder, pair, chosen)
+
+
+def checked(folder: Path) -> Path:
+    """Return a folder, which is made; raises KernelError if others can write to it: programs are run from it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = folder.stat()
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+        raise KernelError(
+            subject=str(folder),
+            expected=_("a folder that nobody else can write to, as compilers are run from it"),
+            found=_("owner {owner}, mode {mode}").format(owner=found.st_uid, mode=f"{found.st_mode & 0o777:o}"),
+            fix=_("chmod go-w {folder}, or name another one with {name}").format(
+                folder=folder, name=environment.KERNELS.name
+            ),
+        )
+    return folder
+
+
+def _python(named: str) -> Python:
+    candidates = [named] if named else [sys.executable, *(f"python{a}.{b}" for a, b in _PYTHONS)]
+    seen = []
+    for each in candidates:
+        program = shutil.which(each)
+        found = _ask(program) if program else None
+        if found is not None and found.version in _PYTHONS:
+            return found
+        seen.append(
+            f"{each} ({'.'.join(map(str, found.version))})" if found else _("{name} (not there)").format(name=each)
+        )
+    raise KernelError(
+        subject=_("the interpreter that triton-ascend runs in"),
+        expected=_("Python 3.10 or 3.11, for which it is released"),
+        found=_(", ").join(seen),
+        fix=_("name one with --python PATH"),
+    )
+
+
+def _ask(program: str) -> Python | None:
+    done = subprocess.run([program, "-I", "-c", _ASKED], capture_output=True, text=True, check=False, timeout=60)
+    try:
+        version, *prefixes = json.loads(done.stdout)
+    except ValueError:
+        return None
+    return Python(os.path.abspath(program), (version[0], version[1]), tuple(dict.fromkeys(prefixes)))
+
+
+def _install(pair: Pair, python: Python, folder: Path, wheels: Path | None) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    wanted = [f"{FRONT}=={pair.front}", f"{BACK}=={pair.back}", *_BESIDE]
+    source = ["--no-index", "--find-links", str(wheels)] if wheels else []
+    with (
+        tempfile.TemporaryDirectory(dir=folder.parent) as made,
+        progress.step(_("installing {pair}, once").format(pair=pair.text)),
+    ):
+        into = Path(made, "toolchain")
+        command = [*_installer(python), "--no-deps", "--target", str(into), *source, *wanted]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", check=False, timeout=_SECONDS
+            )
+            said = (done.stderr or done.stdout).strip().splitlines()
+            failed = bool(done.returncode)
+        except subprocess.TimeoutExpired:
+            said, failed = [_("still downloading after {minutes} min").format(minutes=round(_SECONDS / 60))], True
+        if failed:
+            raise _missing(pair, python, said)
+        for each in _NOT_NEEDED:
+            (into / each).unlink(missing_ok=True)
+        content = {"front": pair.front, "back": pair.back, "python": list(python.version)}
+        (into / _DONE).write_text(json.dumps(content))
+        if not folder.exists():
+            into.rename(folder)
+
+
+def _installer(python: Python) -> list[str]:
+    has_pip = (
+        subprocess.run([python.program, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
+    )
+    if has_pip:
+        return [python.program, "-m", "pip", "install", "--quiet", "--only-binary", ":all:"]
+    uv = shutil.which("uv")
+    if uv:
+        return [uv, "pip", "install", "--quiet", "--only-binary", ":all:", "--python", python.program]
+    raise KernelError(
+        subject=_("downloading the compiler"),
+        expected=_("pip in {program}, or uv").format(program=python.program),
+        found=_("neither"),
+        fix="pip install 'verl-npu-workbench[kernels]'",
+    )
+
+
+def _missing(pair: Pair, python: Python, said: Sequence[str]) -> KernelError:
+    wrong = [each for each in said if "error" in each.lower()] or list(said) or ["nothing"]
+    version = ".".join(map(str, python.version))
+    names = f"'{FRONT}=={pair.front}' '{BACK}=={pair.back}' {' '.join(repr(each) for each in _BESIDE)}"
+    return KernelError(
+        subject=_("Ascend's Triton compiler"),
+        expected=_("{pair} for Python {version} from where pip is set up to download").format(
+            pair=pair.text, version=version
+        ),
+        found=" ".join(wrong[-1].split())[:300],
+        fix=_("on a machine with a network: {command}; then add --wheels wheels").format(
+            command=f"pip download --no-deps --only-binary :all: --python-version {version} -d wheels {names}"
+        ),
+    )

@@ -1,0 +1,97 @@
+"""The metrics of verl that are compared and watched, and their names in its logs.
+
+Numbers that may be NaN or infinite: their mean, and how they are written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from verl_npu.language import gettext as _
+
+from .training import TrainingLog
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One quantity."""
+
+    title: str
+    names: tuple[str, ...]
+    """What it is called in logs; of several names the first that a step has."""
+    valid: str = ""
+    """A metric that is 0 where this one was not measured."""
+
+    @property
+    def name(self) -> str:
+        """What it is called, in words for a reader."""
+        return _(" or ").join(self.names)
+
+    def of(self, log: TrainingLog) -> dict[int, float]:
+        """Return it by step."""
+        found = log.series(*self.names)
+        if self.valid:
+            found = {step: value for step, value in found.items() if log.steps[step].get(self.valid) != 0}
+        return found
+
+
+REWARD = Metric("reward", ("critic/rewards/mean",))
+LOSS = Metric(_("SFT loss"), ("train/loss",))
+ENTROPY = Metric("entropy", ("actor/entropy", "actor/entropy_loss"))
+GRAD_NORM = Metric(_("gradient norm"), ("actor/grad_norm", "train/grad_norm"))
+THROUGHPUT = Metric(_("throughput, tokens/s/NPU"), ("perf/throughput",))
+STEP_SECONDS = Metric(_("step time, s"), ("timing_s/step", "perf/time_per_step", "train/time(s)"))
+TOKENS = Metric(_("tokens of a step"), ("perf/total_num_tokens", "train/global_tokens"))
+
+
+# The newer workers put the role in front.
+MEMORY = Metric(_("memory, GiB"), ("actor/perf/max_memory_allocated_gb", "perf/max_memory_allocated_gb"))
+DRIFT = Metric(_("rollout drift"), ("training/rollout_probs_diff_mean",), valid="training/rollout_probs_diff_valid")
+HOST_MEMORY = Metric(_("host memory, GB"), ("actor/perf/cpu_memory_used_gb", "perf/cpu_memory_used_gb"))
+ROLLOUT_SPEED = Metric(_("rollout, ms a token"), ("timing_per_token_ms/gen",))
+MISMATCH = Metric(_("kl to the rollout"), ("rollout_corr/k3_kl", "rollout_corr/kl"))
+CUT_ANSWERS = Metric(_("answers cut"), ("response_length/clip_ratio",))
+SHOWN = (
+    REWARD,
+    LOSS,
+    Metric("score", ("critic/score/mean",)),
+    ENTROPY,
+    Metric(_("KL loss"), ("actor/kl_loss",)),
+    Metric(_("KL penalty"), ("actor/reward_kl_penalty",)),
+    Metric(_("PPO KL"), ("actor/ppo_kl",)),
+    GRAD_NORM,
+    Metric(_("policy loss"), ("actor/pg_loss",)),
+    Metric(_("critic loss"), ("critic/vf_loss",)),
+    Metric(_("response length"), ("response_length/mean",)),
+    DRIFT,
+    THROUGHPUT,
+    STEP_SECONDS,
+    MEMORY,
+)
+"""What two trainings are compared by, side by side."""
+
+
+_LARGEST_DRAWN = 1e100
+"""What is drawn has to leave room for the sums and differences that its axis is made of."""
+
+
+def drawable(value: float) -> bool:
+    """Whether a curve can hold it; what is not finite, or beyond all sense, is left out of one."""
+    return abs(value) < _LARGEST_DRAWN
+
+
+def mean(values: Collection[float]) -> float:
+    """Return the mean, which is NaN or infinite where a value is: statistics.fmean raises on some of those."""
+    return sum(values) / len(values)
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Return a number as a person reads it."""
+    return "" if value is None else f"{value:.4g}{' ' if unit else ''}{unit}"
+
+
+def plain(value: float | None) -> float | str | None:
+    """Return a number as JSON can hold it: what is not finite is the word nan, inf or -inf."""
+    return value if value is None or math.isfinite(value) else str(value)

@@ -1,0 +1,225 @@
+"""Fine-tuning: its two trainers by the names of their settings, its data divided, and what one rank of it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_npu.errors import PlanError
+from verl_npu.language import gettext as _
+
+from ..jobs.job import Job
+from ..jobs.keys import BATCH, MAX_LENGTH, STRATEGY, size
+from ..jobs.layout import Parallelism
+from ..jobs.settings import Settings
+from ..jobs.trainer import Trainer
+from .job import Phase
+from .lengths import Length
+from .share import MicroBatch, Share, divided, positive, replicas_of
+
+MICRO_BATCH = "data.micro_batch_size_per_gpu"
+_TOKENS = "data.max_token_len_per_gpu"
+STEPS = 2
+"""Batches to train on, and to validate with: the second step finds the optimizer's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What differs between the two."""
+
+    model: str
+    ulysses: str
+    strategy: str
+    packed: str
+    contents: str
+    """What a checkpoint has."""
+    offload: tuple[str, ...]
+    """What has FSDP1 keep the state on the host while it trains."""
+    engines: bool
+    """Whether the model is one of verl's engines."""
+
+
+_FSDP = Names(
+    model="model.partial_pretrain",
+    ulysses="ulysses_sequence_parallel_size",
+    strategy="model.strategy",
+    packed="use_remove_padding",
+    contents="trainer.checkpoint.save_contents",
+    offload=("model.fsdp_config.cpu_offload", "model.fsdp_config.offload_params"),
+    engines=False,
+)
+"""verl/trainer/fsdp_sft_trainer.py, up to v0.7."""
+_ENGINES = Names(
+    model="model.path",
+    ulysses="engine.ulysses_sequence_parallel_size",
+    strategy="engine.strategy",
+    packed="model.use_remove_padding",
+    contents="checkpoint.save_contents",
+    # engine.offload_policy has norms reduced on the host, for which `run_sft` makes no process group.
+    offload=(),
+    engines=True,
+)
+"""verl/trainer/sft_trainer.py, from v0.6.1 on."""
+_STRATEGIES = ("fsdp", "fsdp2")
+
+
+def names_of(trainer: Trainer, settings: Settings) -> Names | None:
+    """Return the names that a trainer of fine-tuning has; None if it is one of reinforcement learning.
+
+    Raises:
+        PlanError: it is neither, or what it does is not planned.
+    """
+    if STRATEGY in settings:
+        return None
+    names = next((each for each in (_FSDP, _ENGINES) if {each.model, each.strategy} <= set(settings.values)), None)
+    if names is None:
+        raise PlanError(
+            subject=_("the trainer {module}").format(module=trainer.module),
+            expected=_("one of verl's: of reinforcement learning, or fsdp_sft_trainer or sft_trainer"),
+            found=_("neither's settings"),
+            fix=_("plan the script of a GRPO, PPO or DAPO run, or of supervised fine-tuning"),
+        )
+    if settings.text(names.strategy) not in _STRATEGIES:
+        raise PlanError(
+            subject=names.strategy,
+            expected=_(" or ").join(_STRATEGIES) + _(" for fine-tuning: nothing else is planned yet"),
+            found=settings.text(names.strategy) or _("none"),
+            fix=_("plan it with the engine of FSDP"),
+        )
+    _check_counted(trainer)
+    return names
+
+
+def _check_counted(trainer: Trainer) -> None:
+    """Check that torchrun starts it, on as many NPUs as its words say."""
+    if not trainer.ranks:
+        raise PlanError(
+            subject=_("the trainer {module}").format(module=trainer.module),
+            expected=_("torchrun to start it, whose --nproc_per_node and --nnodes are the NPUs"),
+            found=_("a program that Ray or Python starts"),
+            fix=_("plan a script with torchrun and the same settings"),
+        )
+    if not trainer.counted:
+        raise PlanError(
+            subject=_("the trainer {module}").format(module=trainer.module),
+            expected=_("numbers for torchrun's --nproc_per_node and --nnodes"),
+            found=_("one that torchrun would count on the machine itself"),
+            fix=_("say how many NPUs there will be: --nproc_per_node=8"),
+        )
+
+
+def module_of(job: Job) -> str:
+    """Return the module of a trainer that may be named by its file."""
+    module, source, tree = job.trainer.module, job.entry.source.resolve(), job.tree.resolve()
+    if not module.endswith(".py"):
+        return module
+    if not source.is_relative_to(tree):
+        raise PlanError(
+            subject=_("the trainer {module}").format(module=module),
+            expected=_("a file in {tree}").format(tree=job.tree),
+            found=str(job.entry.source),
+            fix=_("give its source tree: --verl PATH"),
+        )
+    return ".".join(source.relative_to(tree).with_suffix("").parts)
+
+
+def tuning_share(
+    names: Names,
+    trainer: Trainer,
+    settings: Settings,
+    response: int | None = None,
+    prompt: int | None = None,
+    measured: Sequence[Length] = (),
+    bounded: bool = False,
+) -> Share:
+    """Divide a step of fine-tuning. A sequence is prompt and answer together: only the sum of their lengths counts.
+
+    Raises:
+        PlanError: sizes do not divide each other as the trainer wants it, or one is missing.
+    """
+    world = trainer.ranks * trainer.nodes
+    sizes = Parallelism(sequence=size(settings, names.ulysses))
+    data = replicas_of(world, sizes, _("--nnodes x --nproc_per_node of torchrun"))
+    batches = _micro_batches(names, settings, sizes.sequence, bounded)
+    most = positive(settings, MAX_LENGTH)
+    step = _of_rank(names, settings, data, batches[0])
+    shared, packed = sizes.sequence > 1, settings.truth(names.packed)
+    notes = []
+    if shared and names.engines and not packed:
+        notes.append(
+            _("{packed} is off, and verl shares packed sequences only: each NPU computes whole ones").format(
+                packed=names.packed
+            )
+        )
+    # The trainer without engines pads unless ranks share a sequence.
+    pads = not (names.engines or (shared and packed))
+    return divided(
+        world=world,
+        local=trainer.ranks,
+        sizes=sizes,
+        most=(0, most),
+        batches=batches,
+        step=step,
+        mini=step,
+        padded=_("each sequence is padded to data.max_length, whatever its length") if pads else "",
+        response=response,
+        prompt=prompt,
+        measured=measured,
+        notes=notes,
+    )
+
+
+def _micro_batches(names: Names, settings: Settings, sequence_parallel: int, bounded: bool) -> tuple[MicroBatch, ...]:
+    if names.engines and settings.truth("data.use_dynamic_bsz"):
+        key, dynamic = _TOKENS, True
+    else:
+        key, dynamic = MICRO_BATCH, False
+    size = positive(settings, key)
+    return tuple(
+        MicroBatch(phase, key, dynamic, size, sequence_parallel, bounded=bounded and dynamic)
+        for phase in (Phase.TRAINING, Phase.VALIDATION)
+    )
+
+
+def _of_rank(names: Names, settings: Settings, data: int, batch: MicroBatch) -> int:
+    """Return the sequences that a rank has in a step."""
+    together = positive(settings, BATCH)
+    # fsdp_sft_trainer.py, `_normalize_config_bsz`; with engines a micro batch may be smaller than others.
+    part = data if names.engines else data * batch.size
+    if together % part:
+        wanted = _("{data} ranks with data of their own").format(data=data) + (
+            "" if names.engines else f" x {batch.key}={batch.size}"
+        )
+        raise PlanError(
+            subject=f"{BATCH}={together}",
+            expected=_("a multiple of {part}: {wanted}").format(part=part, wanted=wanted),
+            found=_("{together} sequences too many").format(together=together % part),
+            fix=_("change it, the micro batch or the NPUs"),
+        )
+    return together // data
+
+
+def tuning_changes(names: Names, settings: Settings, share: Share, model: Path) -> dict[str, object]:
+    """Return the settings that have one rank take two steps with its part of the data, and read nothing.
+
+    `model` is the folder of a model without weights.
+    """
+    changes: dict[str, object] = {
+        BATCH: share.sequences * share.data,
+        names.model: str(model),
+        names.contents: ["model", "optimizer", "extra"],
+        "trainer.device": "npu",
+        "trainer.total_epochs": 1,
+        "trainer.total_training_steps": STEPS,
+        # The last step is followed by both anyway.
+        "trainer.test_freq": -1,
+        "trainer.save_freq": -1,
+        "trainer.resume_mode": "disable",
+        "trainer.default_hdfs_dir": None,
+        "trainer.logger": ["console"],
+    }
+    changes |= share.budgets
+    changes |= dict.fromkeys(settings.ending("use_torch_compile", "use_shm"), False)
+    changes |= dict.fromkeys(settings.ending("tokenizer_path"), str(model))
+    return changes

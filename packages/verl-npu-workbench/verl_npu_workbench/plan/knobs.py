@@ -1,0 +1,260 @@
+"""Settings that make a plan need less memory, in the order in which they cost least, and the sums that choose them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from verl_npu import environment
+from verl_npu.language import gettext as _
+
+from ..jobs.keys import ACTOR, CRITIC, MODEL, NODES, NPUS, PACKED, ROLLOUT, has_critic, is_megatron
+from ..jobs.settings import Settings
+from .fine_tuning import MICRO_BATCH, Names, names_of
+from .job import Holder, Phase
+from .planning import TORCHRUN_NODES, TORCHRUN_RANKS, Planned
+from .rollout import Rollout
+from .verdict import Fit, PhaseFit, Verdict
+
+_RECOMPUTATION = _("keeps a layer's input only")
+_SHARING = _("shares a sequence among more NPUs")
+_DIVIDING = _("divides weights, gradients and the optimizer's state among ")
+_SERVER = 8
+"""NPUs of a server, if a script has fewer in a node."""
+_STATE = (Holder.WEIGHTS, Holder.GRADIENTS, Holder.OPTIMIZER)
+_UTILIZATION_STEP, _LEAST_UTILIZATION, _MOST_UTILIZATION = 0.05, 0.2, 0.9
+_OFFLOADS = (
+    ("optimizer_offload", _("keeps the optimizer's state on the host between updates")),
+    ("param_offload", _("keeps the weights on the host between phases")),
+)
+_SECTIONS = {
+    "actor": (f"{ACTOR}.fsdp_config", f"{ACTOR}.megatron"),
+    "critic": ("critic.model.fsdp_config", "critic.fsdp", "critic.megatron"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """Settings that are changed together, and why."""
+
+    changes: tuple[tuple[str, object], ...]
+    why: str
+    npus: int = 0
+    """Of the job with these changes, if they are more; 0 if they stay as many."""
+
+
+def knobs(planned: Planned, verdict: Verdict) -> list[Knob]:
+    """Return what is worth trying next for the phases that do not fit; empty if nothing is left.
+
+    `planned.settings` are those of the last try, so that a micro batch that was halved is halved again. A phase whose
+    weights, gradients and optimizer's state alone do not fit is not given smaller micro batches.
+    """
+    failing = [phase for phase in verdict.phases if phase.fit is Fit.DOES_NOT]
+    if not failing:
+        return []
+    if planned.rollout is not None:
+        return list(dict.fromkeys(_of_reinforcement(planned, planned.rollout, verdict, failing)))
+    names = names_of(planned.trainer, planned.settings)
+    return list(dict.fromkeys(_of_fine_tuning(planned, names, verdict, failing))) if names else []
+
+
+def _of_reinforcement(
+    planned: Planned, rollout: Rollout, verdict: Verdict, failing: Sequence[PhaseFit]
+) -> Iterator[Knob]:
+    for fit in failing:
+        phase = Phase(fit.phase)
+        if phase is Phase.ROLLOUT:
+            yield from _of_rollout(rollout, verdict, fit)
+        elif _room(fit, verdict) > 0:
+            yield from _fewer_activations(planned, fit, verdict)
+        yield from _offloads(planned.settings, phase)
+        if phase is Phase.WEIGHT_SYNC or (phase is Phase.ROLLOUT and _has_no_room(rollout, verdict, fit)):
+            yield from _more_tensor(planned, rollout)
+    if any(_room(fit, verdict) > 0 for fit in failing if fit.cost):
+        yield from _more_ulysses(planned)
+    divided = [fit for fit in failing if fit.tensors]
+    if divided:
+        yield from _more_npus(planned, max(_times(fit, verdict) for fit in divided))
+
+
+def _of_fine_tuning(planned: Planned, names: Names, verdict: Verdict, failing: Sequence[PhaseFit]) -> Iterator[Knob]:
+    settings = planned.settings
+    roomy = [fit for fit in failing if _room(fit, verdict) > 0]
+    for fit in roomy:
+        if Phase(fit.phase) is Phase.TRAINING:
+            yield from _switched_on(settings, "model.enable_gradient_checkpointing", _RECOMPUTATION)
+        yield from _smaller(planned, fit, verdict)
+    # What engines offload between steps comes back for each of them: FSDP itself has to keep the state on the host.
+    off = [key for key in names.offload if key in settings and not settings.truth(key)]
+    if off and settings.text(names.strategy) == "fsdp":
+        changes = tuple((key, True) for key in off)
+        yield Knob(changes, _("keeps weights, gradients and the optimizer's state on the host"))
+    twice = 2 * planned.share.sequence_parallel
+    if roomy and _can_share(planned, twice):
+        # verl shares packed sequences only.
+        packing = () if settings.truth(names.packed) else ((names.packed, True),)
+        yield Knob(((names.ulysses, twice), *packing), _SHARING)
+    yield from _more_npus_of_torchrun(planned, names, max(_times(fit, verdict) for fit in failing))
+
+
+def _state(fit: PhaseFit) -> int:
+    """Bytes of weights, gradients and the optimizer's state."""
+    return sum(fit.cost.holders.get(each.value, 0) for each in _STATE) if fit.cost else 0
+
+
+def _room(fit: PhaseFit, verdict: Verdict) -> int:
+    """Bytes of tensors for which there is memory, less the models' state: a little more than there is."""
+    return fit.tensors * verdict.capacity // max(fit.needed, 1) - _state(fit)
+
+
+def _times(fit: PhaseFit, verdict: Verdict) -> int:
+    """How many times as many NPUs the models' state needs at least, as a power of two."""
+    there = max(_room(fit, verdict) + _state(fit), 1)
+    return int(2 ** max(math.ceil(math.log2(max(_state(fit), 1) / there)), 1))
+
+
+def _switched_on(settings: Settings, key: str, why: str) -> Iterator[Knob]:
+    """Switch a setting on that there is and is off."""
+    if key in settings and not settings.truth(key):
+        yield Knob(((key, True),), why)
+
+
+def _fewer_activations(planned: Planned, fit: PhaseFit, verdict: Verdict) -> Iterator[Knob]:
+    settings, phase = planned.settings, Phase(fit.phase)
+    if phase is Phase.UPDATE_ACTOR:
+        yield from _switched_on(settings, f"{MODEL}.enable_gradient_checkpointing", _RECOMPUTATION)
+    if phase is Phase.UPDATE_CRITIC:
+        yield from _switched_on(settings, f"{CRITIC}.model.enable_gradient_checkpointing", _RECOMPUTATION)
+    yield from _smaller(planned, fit, verdict)
+    if phase in (Phase.UPDATE_ACTOR, Phase.LOG_PROB):
+        yield from _switched_on(
+            settings, f"{ACTOR}.entropy_from_logits_with_chunking", _("never has all logits twice")
+        )
+    if phase is Phase.UPDATE_ACTOR:
+        yield from _switched_on(
+            settings, f"{ACTOR}.entropy_checkpointing", _("keeps no probabilities for the entropy")
+        )
+
+
+def _smaller(planned: Planned, fit: PhaseFit, verdict: Verdict) -> Iterator[Knob]:
+    """A micro batch that is as much smaller as it has to be, in powers of two, if it is more than one sequence.
+
+    One that keeps to its budget comes first, if that makes it small enough. What does not fit are at least the
+    activations of the sequences, which grow with them.
+    """
+    share, phase = planned.share, Phase(fit.phase)
+    ratio = (fit.tensors - _state(fit)) / _room(fit, verdict)
+    batches = [batch for batch in share.micro_batches if batch.phase is phase]
+    if any(share.overdrawn(batch) >= ratio for batch in batches):
+        yield Knob(((environment.TOKEN_BUDGET.name, 1),), _("keeps micro batches within their token budget"))
+    divisor = 2 ** max(math.ceil(math.log2(ratio)), 1)
+    for batch in batches:
+        size = batch.size // divisor
+        if batch.dynamic:
+            size = max(size, -(-sum(share.padded) // batch.sequence_parallel))
+        else:
+            size = _dividing(share.mini_sequences, size) * (share.data if batch.together else 1)
+        if size < planned.settings.whole(batch.key, 1):
+            yield Knob(((batch.key, size),), _("makes a micro batch of the {phase} smaller").format(phase=phase.value))
+
+
+def _dividing(mini: int, most: int) -> int:
+    """Return the largest micro batch up to `most` of which verl can make a mini batch."""
+    return next((each for each in range(most, 0, -1) if mini % each == 0), 1)
+
+
+def _of_rollout(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> Iterator[Knob]:
+    fitting = math.floor(_spare(rollout, verdict, engine) / _UTILIZATION_STEP) * _UTILIZATION_STEP
+    if max(rollout.least / verdict.capacity, _LEAST_UTILIZATION) <= fitting:
+        share = round(min(fitting, _MOST_UTILIZATION), 2)
+        if not math.isclose(share, rollout.utilization):
+            change = (f"{ROLLOUT}.gpu_memory_utilization", share)
+            yield Knob((change,), _("is what the engine needs, and leaves the trainer what it keeps meanwhile"))
+
+
+def _spare(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> float:
+    """The part of an NPU's memory that the trainer leaves to the engine."""
+    return (verdict.capacity - (engine.needed - rollout.needed)) / verdict.capacity
+
+
+def _has_no_room(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> bool:
+    """Whether an engine cannot have what it needs, whatever its share."""
+    return rollout.least / verdict.capacity > min(_spare(rollout, verdict, engine), _MOST_UTILIZATION)
+
+
+def _more_tensor(planned: Planned, rollout: Rollout) -> Iterator[Knob]:
+    twice = 2 * rollout.tensor
+    if planned.model.heads % twice == 0 and rollout.npus % twice == 0:
+        change = (f"{ROLLOUT}.tensor_model_parallel_size", twice)
+        yield Knob((change,), _("divides the engine's weights among more NPUs"))
+
+
+def _offloads(settings: Settings, phase: Phase) -> Iterator[Knob]:
+    """Those that help a phase: an update needs all of its own model, and none of the other one."""
+    others = {Phase.UPDATE_ACTOR: ("critic",), Phase.UPDATE_CRITIC: ("actor",)}
+    for name, why in _OFFLOADS:
+        for role in others.get(phase, ("actor", "critic")):
+            if role == "actor" or has_critic(settings):
+                keys = [f"{section}.{name}" for section in _SECTIONS[role] if f"{section}.{name}" in settings]
+                yield from (
+                    _switched_on(settings, keys[0], _("{why}: the {role}'s").format(why=why, role=role))
+                    if keys
+                    else ()
+                )
+
+
+def _can_share(planned: Planned, among: int) -> bool:
+    return not planned.share.local % among and not planned.model.heads % among
+
+
+def _more_ulysses(planned: Planned) -> Iterator[Knob]:
+    settings, now = planned.settings, planned.share.sequence_parallel
+    # verl shares packed sequences only.
+    packed = settings.truth(PACKED)
+    if is_megatron(settings) or not packed or not _can_share(planned, 2 * now):
+        return
+    for key in (f"{ACTOR}.ulysses_sequence_parallel_size", f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size"):
+        if key in settings and settings.whole(key, 1) == now:
+            yield Knob(((key, 2 * now),), _SHARING)
+            return
+
+
+def _more_npus(planned: Planned, factor: int) -> Iterator[Knob]:
+    share = planned.share
+    mini = share.mini_sequences // factor
+    changes = _grown(planned, factor, NPUS, NODES)
+    for batch in share.micro_batches:
+        if batch.phase in (Phase.UPDATE_ACTOR, Phase.UPDATE_CRITIC) and not batch.dynamic and mini % batch.size:
+            changes.append((batch.key, _dividing(mini, batch.size) * (share.data * factor if batch.together else 1)))
+    yield from _divided_among(planned, f"{ACTOR}.fsdp_config.fsdp_size", changes if mini else [], factor)
+
+
+def _more_npus_of_torchrun(planned: Planned, names: Names, factor: int) -> Iterator[Knob]:
+    share = planned.share
+    changes = _grown(planned, factor, TORCHRUN_RANKS, TORCHRUN_NODES)
+    step, batch = share.step_sequences // factor, share.micro_batches[0]
+    if not names.engines and step % batch.size:
+        changes.append((MICRO_BATCH, _dividing(step, batch.size)))
+    more = changes if share.step_sequences % factor == 0 else []
+    yield from _divided_among(planned, "engine.fsdp_size", more, factor)
+
+
+def _divided_among(
+    planned: Planned, fsdp_size: str, more: Sequence[tuple[str, object]], factor: int
+) -> Iterator[Knob]:
+    """Divide the state among all NPUs that there are; if it is already, among more of them, if there can be more."""
+    if 0 < planned.settings.whole(fsdp_size, -1) < planned.share.world:
+        yield Knob(((fsdp_size, -1),), _("{dividing}all NPUs").format(dividing=_DIVIDING))
+    elif more:
+        yield Knob(tuple(more), _("{dividing}more NPUs").format(dividing=_DIVIDING), npus=planned.share.world * factor)
+
+
+def _grown(planned: Planned, factor: int, local: str, nodes: str) -> list[tuple[str, object]]:
+    """Return the changes of two settings, NPUs of a node and nodes, that make so many times as many NPUs."""
+    share = planned.share
+    wanted = max(share.local, min(share.local * factor, _SERVER))
+    changes: list[tuple[str, object]] = [(local, wanted)] if wanted != share.local else []
+    if share.world * factor // wanted != share.world // share.local:
+        changes.append((nodes, share.world * factor // wanted))
+    return changes

@@ -1,0 +1,136 @@
+"""Lengths that sequences of a run had or may have: read from a file or drawn, and the part that a plan is given."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from verl_npu.errors import PlanError
+from verl_npu.language import gettext as _
+
+_LARGEST = 1 << 30
+"""Characters of a file."""
+_DIGITS = 9
+Length = tuple[int, int]
+"""Tokens of a prompt and of its answer."""
+_NAMES = ("prompt", "response")
+_TEXTS = ("input", "output")
+"""What verl's own dump has: verl/trainer/ppo/ray_trainer.py, `_dump_generations`."""
+_EXPECTED = _(
+    'one sequence on each line, {"prompt": 512, "response": 2048}, or a CSV with the columns prompt and response, or '
+    "what verl wrote to trainer.rollout_data_dir"
+)
+
+
+def measured_lengths(path: Path, tokenizer: Path) -> tuple[Length, ...]:
+    """Read the lengths of a file, or of all files that verl wrote to a folder, in their order.
+
+    Args:
+        tokenizer: the folder of the model, whose tokenizer counts the tokens of verl's own dump. That has texts
+            without special tokens, so that a prompt has a few tokens less than it had.
+
+    Raises:
+        PlanError: it holds something else, or there is no tokenizer to count texts with.
+    """
+    files = sorted(path.glob("*.jsonl"), key=_step) if path.is_dir() else [path]
+    rows = [row for file in files for row in _rows(file)]
+    if not rows:
+        raise _wrong(path, _("no sequence"))
+    places = [_("{path}, sequence {number}").format(path=path, number=number) for number in range(1, len(rows) + 1)]
+    if all(_TEXTS[0] in row and _TEXTS[1] in row for row in rows):
+        return _counted(path, rows, tokenizer)
+    return tuple(_length(row, place) for row, place in zip(rows, places, strict=True))
+
+
+def drawn_lengths(prompt: int, response: int, spread: float, sequences: int) -> tuple[Length, ...]:
+    """Draw the lengths of answers from a log-normal distribution, the same ones each time; prompts are alike.
+
+    Args:
+        response: the mean of the answers.
+        spread: their standard deviation, as a part of it.
+    """
+    sigma = math.sqrt(math.log1p(spread**2))
+    mu = math.log(response) - sigma**2 / 2
+    draw = random.Random(0).lognormvariate
+    return tuple((prompt, max(round(draw(mu, sigma)), 1)) for _unused in range(sequences))
+
+
+def heaviest(lengths: Sequence[Length], sequences: int) -> tuple[Length, ...]:
+    """Return as many lengths that follow each other as a rank gets: those that have the most tokens together.
+
+    The file is begun again at its end if it has fewer.
+    """
+    around = list(itertools.islice(itertools.cycle(lengths), len(lengths) + sequences - 1))
+    sums = [0, *itertools.accumulate(sum(length) for length in around)]
+    start = max(range(len(lengths)), key=lambda first: sums[first + sequences] - sums[first])
+    return tuple(around[start : start + sequences])
+
+
+def _rows(file: Path) -> Sequence[Mapping[str, object]]:
+    try:
+        with file.open(encoding="utf-8") as stream:
+            text = stream.read(_LARGEST + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise _wrong(file, str(error)) from error
+    if len(text) > _LARGEST:
+        raise _wrong(file, _("more than {largest} million characters").format(largest=_LARGEST >> 20))
+    if not text.lstrip().startswith("{"):
+        return list(csv.DictReader(io.StringIO(text), skipinitialspace=True))
+    rows = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise _wrong(_("{file}, line {number}").format(file=file, number=number), str(error)) from error
+        if not isinstance(row, dict):
+            raise _wrong(_("{file}, line {number}").format(file=file, number=number), line[:80])
+        rows.append(row)
+    return rows
+
+
+def _length(row: Mapping[str, object], place: str) -> Length:
+    found = [str(row.get(name, "")).strip() for name in _NAMES]
+    if not all(each.isdecimal() and len(each) <= _DIGITS and int(each) > 0 for each in found):
+        raise _wrong(place, json.dumps(row, default=str)[:120])
+    prompt, response = map(int, found)
+    return prompt, response
+
+
+def _counted(path: Path, rows: Iterable[Mapping[str, object]], folder: Path) -> tuple[Length, ...]:
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise PlanError(
+            subject=str(path),
+            expected=_("the model's tokenizer.json in {folder}, to count the tokens of what verl wrote").format(
+                folder=folder
+            ),
+            found=_("none"),
+            fix=_("give the model's folder with its tokenizer: --model-config FOLDER"),
+        )
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(file))
+
+    def count(name: str) -> list[int]:
+        texts = [str(row[name]) for row in rows]
+        return [max(len(each.ids), 1) for each in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+    prompts, responses = (count(name) for name in _TEXTS)
+    return tuple(zip(prompts, responses, strict=True))
+
+
+def _step(file: Path) -> tuple[int, str]:
+    """verl names its files by their step."""
+    return (int(file.stem) if file.stem.isdigit() else 0, file.name)
+
+
+def _wrong(place: Path | str, found: str) -> PlanError:
+    return PlanError(subject=f"--lengths {place}", expected=_EXPECTED, found=found, fix=_("give another file"))

@@ -1,0 +1,392 @@
+"""One plan: a script is composed, its step divided, and one rank of each kind run in a process of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+from verl_npu import environment, progress
+from verl_npu.ascend.variables import VIRTUAL_CACHE, VIRTUAL_MEMORY, VIRTUAL_NPUS, VIRTUAL_PHANTOM, VIRTUAL_TORCH_NPU
+from verl_npu.errors import PlanError
+from verl_npu.language import gettext as _
+
+from ..extras import is_installed
+from ..jobs.capture import fresh_home
+from ..jobs.confined import sandbox_of
+from ..jobs.job import Job, compose
+from ..jobs.keys import (
+    ACTOR,
+    BATCH,
+    CRITIC,
+    MAX_PROMPT,
+    MINI_BATCH,
+    PATH,
+    SAMPLES,
+    has_critic,
+    has_reference,
+    is_megatron,
+)
+from ..jobs.settings import Settings, override
+from ..jobs.trainer import Trainer, is_of_cluster
+from ..processes import own_python
+from ..sandbox import Limits, ask, available_memory, device_cache
+from .fine_tuning import Names, module_of, names_of, tuning_changes, tuning_share
+from .hardware import Hardware
+from .job import SAYS, Outcome, Phase, Picture, RankJob
+from .lengths import Length, drawn_lengths, measured_lengths
+from .model import Model, check_text_only, folder_of, model_of, picture_of
+from .rollout import Rollout, rollout_of
+from .share import Share, keeps_budget, share_of
+
+TORCHRUN_RANKS, TORCHRUN_NODES = "--nproc_per_node", "--nnodes"
+_FIELDS = {TORCHRUN_RANKS: "ranks", TORCHRUN_NODES: "nodes"}
+_MODELS = (PATH, "critic.model.path")
+_STEPS = 100
+"""That a job has in a plan: its schedules count them, and the lengths of so many are drawn."""
+_THRESHOLD = "1"  # MiB: smaller tensors are real
+_MEMORY = "1024"  # GiB: what does not fit is to be seen, not to end
+_TOGETHER = 2
+_PROCESSES, _LARGEST_FILE = 512, 4 << 30
+_PHASES = frozenset(phase.value for phase in Phase)
+_NO_FLEET = "fleet"
+"""The feature that has ranks compare what is patched: a rank of a plan would wait for others that are not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a user asks for."""
+
+    output: Path
+    hardware: Hardware
+    model_config: Path | None = None
+    response: int | None = None
+    """Tokens of the answers; None: the most that the script allows."""
+    prompt: int | None = None
+    """Tokens of the questions; None: the most that the script allows."""
+    lengths: Path | None = None
+    """A file of lengths that were measured, in place of both."""
+    spread: float = 0.0
+    """Standard deviation of the answers, as a part of `response`, which is their mean then; 0: they are alike."""
+    picture: int = 0
+    """Tokens of the picture in each prompt."""
+    seconds: float = 600.0
+    changes: tuple[tuple[str, object], ...] = ()
+    """Settings besides the script's own: a knob that is tried."""
+    model: Model | None = None
+    """The model, if it has been made by a plan of the same script."""
+    unconfined: bool = False
+    """Run the tree's code without a sandbox, as the user asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What was found."""
+
+    trainer: Trainer
+    settings: Settings
+    model: Model
+    share: Share
+    rollout: Rollout | None
+    """None for fine-tuning."""
+    outcomes: tuple[Outcome, ...]
+    hardware: Hardware
+    seconds: float
+    notes: tuple[str, ...]
+
+
+def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], None] = lambda text: None) -> Planned:
+    """Run one rank of each kind in phantom memory, and tell what its phases cost.
+
+    `told` hears of each rank that is started.
+
+    Raises:
+        CompositionError: Hydra does not take the script's settings.
+        PlanError: the model or the lengths are not known, or the sizes do not fit each other.
+    """
+    started = time.monotonic()
+    trainer = changed(trainer, request.changes)
+    composed = compose(trainer, tree, request.unconfined)
+    settings = composed.settings
+    names, bounded = names_of(trainer, settings), keeps_budget(trainer, tree)
+    if names is None:
+        work = _reinforcement(settings, request, bounded)
+    else:
+        work = _fine_tuning(names, composed, request, bounded)
+    share, folder = work.share, request.output.resolve()
+    jobs = [
+        RankJob(
+            tree=str(tree),
+            config=composed.config,
+            changes=work.changes,
+            rank=rank,
+            world=share.world,
+            local=share.local,
+            sequences=share.sequences,
+            scored=share.scored,
+            prompt=share.padded[0],
+            response=share.padded[1],
+            lengths=share.lengths,
+            scored_lengths=share.scored_lengths,
+            rollout_weights=work.rollout.weights if work.rollout else 0,
+            picture=work.picture,
+            critic=work.critic,
+            reference=work.reference,
+            trainer=work.module,
+            flops=request.hardware.flops.value,
+            bandwidth=request.hardware.bandwidth.value,
+        )
+        for rank in share.ranks
+    ]
+    outcomes = _together(jobs, lambda job, ended: _run(job, trainer, request, folder, told, ended))
+    not_shown = dict.fromkeys(text for outcome in outcomes for text in outcome.not_shown)
+    return Planned(
+        trainer=trainer,
+        settings=settings,
+        model=work.model,
+        share=share,
+        rollout=work.rollout,
+        outcomes=outcomes,
+        hardware=request.hardware,
+        seconds=time.monotonic() - started,
+        notes=(*share.notes, *work.notes, *(_("not shown, {each}").format(each=each) for each in not_shown)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What the two kinds of trainers differ in."""
+
+    share: Share
+    model: Model
+    changes: Mapping[str, object]
+    rollout: Rollout | None = None
+    picture: Picture | None = None
+    critic: bool = False
+    reference: bool = False
+    module: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work:
+    _check_megatron(settings)
+    path = settings.text(PATH)
+    uneven = _uneven(path, request, settings, answers=settings.whole(SAMPLES, 1))
+    share = share_of(settings, request.response, request.prompt, uneven, bounded)
+    model = _model(path, request)
+    picture, pictures = picture_of(model, request.picture, share)
+    rollout = rollout_of(settings, model, share, request.hardware)
+    return _Work(
+        share=share,
+        model=model,
+        changes=changes_of(settings, share, model.folder),
+        rollout=rollout,
+        picture=picture,
+        critic=has_critic(settings),
+        reference=has_reference(settings),
+        notes=(*pictures, *rollout.notes),
+    )
+
+
+def _check_megatron(settings: Settings) -> None:
+    if is_megatron(settings) and not is_installed("megatron.core"):
+        raise PlanError(
+            subject=f"{ACTOR}.strategy=megatron",
+            expected=_("megatron-core in this environment, since verl's own workers are run"),
+            found=_("none"),
+            fix=_(
+                "install the one that `verl-npu setup --pin PIN` names for the script's verl, or plan with "
+                "scripts/plan.sh, which makes the environment"
+            ),
+        )
+
+
+def _fine_tuning(names: Names, job: Job, request: Request, bounded: bool) -> _Work:
+    path = job.settings.text(names.model)
+    uneven = _uneven(path, request, job.settings, answers=1)
+    share = tuning_share(names, job.trainer, job.settings, request.response, request.prompt, uneven, bounded)
+    model = _model(path, request)
+    check_text_only(model, request.picture)
+    changes = tuning_changes(names, job.settings, share, model.folder)
+    return _Work(share=share, model=model, changes=changes, module=module_of(job))
+
+
+def _uneven(path: str, request: Request, settings: Settings, answers: int) -> Sequence[Length]:
+    """The lengths of a run's sequences, measured or drawn; empty if all are alike."""
+    if request.lengths:
+        return measured_lengths(request.lengths, folder_of(path, request.model_config))
+    if not request.spread or not request.response:
+        return ()
+    prompt = request.prompt or settings.whole(MAX_PROMPT)
+    sequences = _STEPS * max(settings.whole(BATCH) * answers, 1)
+    return drawn_lengths(prompt, request.response, request.spread, sequences)
+
+
+def _model(path: str, request: Request) -> Model:
+    return request.model or model_of(path, request.model_config, request.output.resolve() / "model")
+
+
+def _together(jobs: Sequence[RankJob], run: Callable[[RankJob, Event], Outcome]) -> tuple[Outcome, ...]:
+    """Run some ranks at a time; `run` is told when it is to end."""
+    ended = Event()
+    with ThreadPoolExecutor(_TOGETHER) as pool:
+        try:
+            return tuple(pool.map(lambda job: run(job, ended), jobs))
+        except BaseException:
+            # Ctrl-C comes to the main thread alone, and this would wait for what the ranks do.
+            ended.set()
+            raise
+
+
+def _run(
+    job: RankJob, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None], ended: Event
+) -> Outcome:
+    """Have `rank` answer in a process of its own, in a sandbox: it runs the tree's code."""
+    log, tree = folder / f"rank-{job.rank}.log", Path(job.tree)
+    variables, sandbox = _variables(job, trainer), None
+    if not request.unconfined:
+        sandbox = sandbox_of(trainer, tree, [folder / "model"])
+        variables["HOME"] = str(fresh_home())
+    limits = Limits(request.seconds, _PROCESSES, memory=available_memory(), file=_LARGEST_FILE)
+    told(_("rank {rank} of {world}").format(rank=job.rank, world=job.world))
+    command = own_python("-m", f"{__package__}.rank")
+    with progress.step(_("rank {rank} of {world}").format(rank=job.rank, world=job.world)) as step:
+        phases = Phases(log)
+
+        def tick() -> None:
+            step.detail = phases.poll()
+            if ended.is_set():
+                raise CancelledError
+
+        done, answer = ask(sandbox, command, tree, variables, limits, log, dataclasses.asdict(job), tick)
+    if done.limit:
+        raise PlanError(
+            subject=_("rank {rank}").format(rank=job.rank),
+            expected=_("its phases to end in {seconds:.0f} s, within the memory of this machine").format(
+                seconds=request.seconds
+            ),
+            found=_("{limit}; its log is {log}").format(limit=done.limit, log=log),
+            fix=_("give it more time, --timeout SECONDS, or a machine with more memory"),
+        )
+    try:
+        if answer.wrong:
+            raise ValueError(_("{wrong} for an answer").format(wrong=answer.wrong))
+        return Outcome.of_json(answer.content)
+    except ValueError as error:
+        lines = done.output.decode(errors="replace").strip().splitlines()
+        raise PlanError(
+            subject=_("rank {rank}").format(rank=job.rank),
+            expected=_("verl's workers to start in this environment"),
+            found=f"{(lines or ['no output'])[-1][:300]} ({error})",
+            fix=_("read {log}").format(log=log),
+        ) from error
+
+
+_READ = 1 << 16
+"""Bytes of a log that are looked at in one go; a phase's name may come with the next ones."""
+
+
+class Phases:
+    """Reads in a rank's log, as it grows, which phase it is in."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._at = 0
+        self._begun: list[str] = []
+
+    def poll(self) -> str:
+        """Return in words which phase the rank is in."""
+        for line in self._lines():
+            name = line.removeprefix(SAYS)
+            if name != line and name in _PHASES:
+                self._begun.append(name)
+        if not self._begun:
+            return "importing torch and verl"
+        return _("{begun} (phase {count})").format(begun=self._begun[-1], count=len(self._begun))
+
+    def _lines(self) -> list[str]:
+        """The lines that are whole now, and were not before."""
+        try:
+            with self._log.open("rb") as log:
+                log.seek(self._at)
+                data = log.read(_READ)
+        except FileNotFoundError:
+            return []
+        whole = data.rfind(b"\n") + 1 or (len(data) if len(data) == _READ else 0)
+        self._at += whole
+        return data[:whole].decode(errors="replace").splitlines()
+
+
+def _variables(job: RankJob, trainer: Trainer) -> dict[str, str]:
+    exported = {name: text for name, text in trainer.exports.items() if not is_of_cluster(name)}
+    # With Ray's, verl's workers would ask it for their NPU: a plan has no Ray.
+    given = {name: text for name, text in (os.environ | exported).items() if not name.startswith("RAY_")}
+    return {
+        **given,
+        VIRTUAL_NPUS: str(job.local),
+        environment.DISABLE.name: ",".join(filter(None, (given.get(environment.DISABLE.name), _NO_FLEET))),
+        VIRTUAL_PHANTOM: _THRESHOLD,
+        # An installed one, as every machine with NPUs has, makes no phantoms.
+        VIRTUAL_TORCH_NPU: "ours",
+        VIRTUAL_MEMORY: _MEMORY,
+        VIRTUAL_CACHE: str(device_cache()),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def changed(trainer: Trainer, changes: Iterable[tuple[str, object]]) -> Trainer:
+    """Return a trainer as it is started with these changes: torchrun's options, a variable, or settings of Hydra's."""
+    given = dict(changes)
+    options = {_FIELDS[key]: given.pop(key) for key in _FIELDS if key in given}
+    budget = environment.TOKEN_BUDGET.name
+    exports = {**trainer.exports, **({budget: str(given.pop(budget))} if budget in given else {})}
+    settings = (*trainer.overrides, *(override(key, value) for key, value in given.items()))
+    return dataclasses.replace(trainer, exports=exports, overrides=settings, **options)  # type: ignore[arg-type]
+
+
+def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, object]:
+    """Return the settings that give one rank its part of two micro batches, and nothing that only a job has.
+
+    `model` is the folder of a model without weights.
+    """
+    size = share.sequences * share.data
+    changes: dict[str, object] = {
+        SAMPLES: 1,
+        BATCH: size,
+        MINI_BATCH: size,
+    }
+    if (mini_batch := f"{CRITIC}.ppo_mini_batch_size") in settings:
+        changes[mini_batch] = size
+    changes |= dict(_without_use(settings, share))
+    # verl's other budgets default to the actor's, which may be raised.
+    changes |= {batch.key: batch.size for batch in share.micro_batches if batch.dynamic}
+    changes |= share.budgets
+    changes |= {key: str(model) for key in _MODELS if key in settings}
+    changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
+    changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)
+    # The trainer counts its steps by its data.
+    changes |= dict.fromkeys(settings.matching(r".*\.optim\.total_training_steps"), _STEPS)
+    changes |= dict.fromkeys(settings.ending("tokenizer_path"), str(model))
+    if (contents := f"{ACTOR}.checkpoint.save_contents") in settings:
+        changes[contents] = ["model", "optimizer", "extra"]
+    return changes
+
+
+def _without_use(settings: Settings, share: Share) -> Iterator[tuple[str, object]]:
+    """Yield sizes that stand beside a token budget: verl uses the budget, and still wants them to divide a mini batch.
+
+    Source: verl/workers/fsdp_workers.py, "normalized ppo_mini_batch_size … should be divisible".
+    """
+    for role in (ACTOR, CRITIC):
+        if not settings.truth(f"{role}.use_dynamic_bsz"):
+            continue
+        for name, one in (("ppo_micro_batch_size_per_gpu", 1), ("ppo_micro_batch_size", share.data)):
+            if settings.whole(f"{role}.{name}") > 0:
+                yield f"{role}.{name}", one

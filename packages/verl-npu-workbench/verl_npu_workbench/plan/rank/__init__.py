@@ -1,0 +1,1 @@
+"""One rank: `python -m verl_npu_workbench.plan.rank` reads a job from stdin and writes what it cost to stdout."""

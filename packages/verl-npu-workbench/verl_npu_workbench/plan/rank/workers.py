@@ -1,0 +1,327 @@
+"""The workers of one rank: of verl before v0.8, and from then on; what they are given, and what they hand over to."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from virtual_ascend import ledger
+
+from ...jobs.keys import ROLES
+from ..job import Holder, Phase, Picture, RankJob
+from .megatron import not_shown, prepare
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+    from torch import Tensor
+
+TOKEN = 5
+"""Any token but the first few, which stand for padding and ends."""
+
+
+def batch(job: RankJob, training: bool) -> dict[str, Any]:
+    """Return what verl's trainer hands to the phases of a step that train, or to those that do not, on the host.
+
+    `input_ids`, `attention_mask`, `position_ids` [sequences, prompt + response]; `prompts` [sequences, prompt]; all
+    else [sequences, response]. Prompts are padded on the left, answers on the right. Source:
+    verl/trainer/ppo/ray_trainer.py, `fit`. With pictures, which stand before the answer, positions are
+    [sequences, 4, prompt + response], and `multi_modal_inputs` has the patches of each sequence.
+    """
+    import torch
+
+    prompt, response = job.prompt, job.response
+    measured, sequences = (job.lengths, job.sequences) if training else (job.scored_lengths, job.scored)
+    lengths = torch.tensor(measured or [(prompt, response)] * sequences)
+    if job.picture is not None and bool((lengths == lengths[0]).all()):
+        # torch takes rows of positions for their tokens if all sequences have one length, which no real batch has.
+        lengths[-1, 1] -= 1
+    place = torch.arange(prompt + response)
+    mask = (place >= prompt - lengths[:, :1]) & (place < prompt + lengths[:, 1:])
+    ids = mask.long() * TOKEN
+    each = torch.zeros(len(lengths), response)
+    # As verl.utils.model.compute_position_id_with_mask has them.
+    positions = (mask.long().cumsum(dim=-1) - 1).clamp(min=0)
+    pictures = {}
+    if job.picture is not None:
+        positions = positions.unsqueeze(1).repeat(1, job.picture.positions, 1)
+    if job.picture is not None and job.picture.tokens:
+        ids[:, prompt - job.picture.tokens : prompt] = job.picture.token
+        pictures["multi_modal_inputs"] = _pictures(job.picture, len(lengths))
+    return {
+        "input_ids": ids,
+        "attention_mask": mask.long(),
+        "position_ids": positions,
+        "prompts": ids[:, :prompt],
+        "responses": ids[:, prompt:],
+        "response_mask": mask[:, prompt:].long(),
+        **{
+            name: each.clone()
+            for name in (
+                "old_log_probs",
+                "rollout_log_probs",
+                "ref_log_prob",
+                "values",
+                "advantages",
+                "returns",
+                "token_level_scores",
+                "token_level_rewards",
+            )
+        },
+        **pictures,
+    }
+
+
+def _pictures(picture: Picture, sequences: int) -> Any:
+    """One for each sequence: `pixel_values` [patches, numbers of a patch] and `image_grid_thw` [1, 3]."""
+    import numpy
+    import torch
+
+    high = math.isqrt(picture.patches)
+    found = numpy.empty(sequences, dtype=object)
+    for place in range(sequences):
+        found[place] = {
+            "pixel_values": torch.zeros(picture.tokens * picture.patches, picture.width),
+            "image_grid_thw": torch.tensor([[1, high, high * picture.tokens]]),
+        }
+    return found
+
+
+class Workers(ABC):
+    """The roles of one rank, as the trainer of a revision of verl makes and calls them."""
+
+    _actor: Any
+    _critic: Any
+    _reference: Any
+
+    def __init__(self, config: DictConfig, job: RankJob) -> None:
+        self._config, self._roles, self._job = config, config[ROLES], job
+        self.not_shown = not_shown(self._roles)
+        """What one rank alone cannot do, and why."""
+        prepare(self._roles)
+
+    @abstractmethod
+    def load(self) -> None:
+        """Make the models and optimizers."""
+
+    @abstractmethod
+    def step(self) -> Mapping[Phase, Callable[[], object]]:
+        """Return the phases of a step, in its order, as what does them."""
+
+    @abstractmethod
+    def hand_over(self) -> None:
+        """Give the weights to the rollout, as after a step."""
+
+    def checkpoint(self, folder: str) -> None:
+        """Save as the trainer does."""
+        if self._critic is not None:
+            self._critic.save_checkpoint(f"{folder}/critic", global_step=1)
+        self._actor.save_checkpoint(f"{folder}/actor", global_step=1)
+
+    def _batch(self, training: bool) -> Any:
+        from verl import DataProto
+
+        job = self._job
+        data = DataProto.from_single_dict(batch(job, training))
+        data.meta_info = {
+            "temperature": self._roles.rollout.temperature,
+            "multi_turn": False,
+            "global_token_num": [job.prompt + job.response] * (len(data) * job.world),
+        }
+        return data
+
+
+class SleepingRollout:
+    """In place of a rollout engine: it takes the memory of its weights when it wakes up, and drops what it is given.
+
+    The memory of its key-value cache is what is left, and so it is not taken here (`verl_npu_workbench.plan.rollout`).
+    """
+
+    sleep_level = 1
+
+    def __init__(self, weights: int) -> None:
+        self._bytes = weights
+        self._weights: Tensor | None = None
+
+    async def resume(self, tags: Sequence[str]) -> None:
+        """Take the memory of the weights."""
+        import torch
+
+        if "weights" in tags and self._bytes:
+            self._weights = torch.empty(self._bytes, dtype=torch.int8, device="npu")
+            ledger.mark(self._weights.untyped_storage().data_ptr(), Holder.ENGINE.number)
+
+    async def release(self) -> None:
+        """Give it back."""
+        self._weights = None
+
+    async def update_weights(self, weights: Iterable[tuple[str, Tensor]], **_: object) -> None:
+        """Take one tensor after the other, as the engine does that copies each."""
+        for _name, _weight in weights:
+            pass
+
+
+class LegacyWorkers(Workers):
+    """The roles of one rank, as verl/trainer/ppo/ray_trainer.py of v0.6.1 makes and calls them."""
+
+    def __init__(self, config: DictConfig, job: RankJob) -> None:
+        if config[ROLES].actor.strategy == "megatron":
+            from verl.workers.megatron_workers import ActorRolloutRefWorker, CriticWorker
+        else:
+            from verl.workers.fsdp_workers import ActorRolloutRefWorker, CriticWorker
+        super().__init__(config, job)
+        if not hasattr(ActorRolloutRefWorker, "rollout_mode"):
+            self.not_shown[Phase.WEIGHT_SYNC] = "this revision's workers do it together with the engine"
+        # The critic first, as the trainer does.
+        self._critic = CriticWorker(config=config.critic) if job.critic else None
+        self._reference = ActorRolloutRefWorker(config=self._roles, role="ref") if job.reference else None
+        self._actor = ActorRolloutRefWorker(config=self._roles, role="actor_rollout")
+        # The engine's memory is counted by rule, and its phase is not run.
+        self._actor._build_rollout = _no_engine
+
+    def load(self) -> None:
+        for worker in (self._critic, self._reference, self._actor):
+            if worker is not None:
+                worker.init_model()
+
+    def step(self) -> Mapping[Phase, Callable[[], object]]:
+        phases: dict[Phase, Callable[[], object]] = {
+            Phase.LOG_PROB: lambda: self._actor.compute_log_prob(self._batch(training=False)),
+        }
+        if self._reference is not None:
+            phases[Phase.REFERENCE] = lambda: self._reference.compute_ref_log_prob(self._batch(training=False))
+        if self._critic is not None:
+            phases[Phase.VALUES] = lambda: self._critic.compute_values(self._batch(training=False))
+            phases[Phase.UPDATE_CRITIC] = lambda: self._critic.update_critic(self._batch(training=True))
+        phases[Phase.UPDATE_ACTOR] = lambda: self._actor.update_actor(self._batch(training=True))
+        return phases
+
+    def hand_over(self) -> None:
+        """Give the weights to the rollout, as `rollout_mode` does."""
+        import torch
+
+        actor = self._actor
+        actor.rollout = SleepingRollout(self._job.rollout_weights)
+        actor.base_sync_done, actor.layered_summon = True, False
+        actor.gen_random_states = actor.torch_random_states = torch.npu.get_rng_state()
+        _give_out_shards(getattr(actor, "actor_module_fsdp", None))
+        asyncio.run(actor.rollout_mode())
+        asyncio.run(actor.rollout.release())
+
+
+def _no_engine(*_: object, **__: object) -> tuple[SimpleNamespace, None]:
+    """In place of what starts an engine, and at 796871d7 returns it, to be told what hands it the weights."""
+    return SimpleNamespace(), None
+
+
+def _give_out_shards(module: Any) -> None:
+    """Have FSDP1 give out its weights in shards, as `_build_rollout` does, which no rank of a plan calls."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardedStateDictConfig, StateDictType
+
+    if isinstance(module, FullyShardedDataParallel):
+        FullyShardedDataParallel.set_state_dict_type(
+            module, state_dict_type=StateDictType.SHARDED_STATE_DICT, state_dict_config=ShardedStateDictConfig()
+        )
+
+
+class EngineWorkers(Workers):
+    """The roles of one rank, as verl/trainer/ppo/ray_trainer.py of v0.9 makes and calls them."""
+
+    def __init__(self, config: DictConfig, job: RankJob) -> None:
+        import verl.workers.engine  # noqa: F401 - MindSpeed comes before Megatron and its bridges
+        from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+
+        super().__init__(config, job)
+        self._critic = TrainingWorker(config=_critic_of(config)) if job.critic else None
+        self._reference = ActorRolloutRefWorker(config=self._roles, role="ref") if job.reference else None
+        self._actor = ActorRolloutRefWorker(config=self._roles, role="actor")
+
+    def load(self) -> None:
+        if self._critic is not None:
+            from verl.utils.config import omega_conf_to_dataclass
+            from verl.workers.utils.losses import value_loss
+
+            self._critic.reset()
+            self._critic.set_loss_fn(partial(value_loss, config=omega_conf_to_dataclass(self._config.critic)))
+        if self._reference is not None:
+            self._reference.init_model()
+        self._actor.init_model()
+
+    def step(self) -> Mapping[Phase, Callable[[], object]]:
+        actor = self._roles.actor
+        phases: dict[Phase, Callable[[], object]] = {
+            Phase.LOG_PROB: lambda: self._actor.compute_log_prob(
+                self._data(False, calculate_entropy=True, calculate_sum_pi_squared=False, compute_loss=False)
+            )
+        }
+        if self._reference is not None:
+            phases[Phase.REFERENCE] = lambda: self._reference.compute_ref_log_prob(
+                self._data(False, calculate_entropy=False, compute_loss=False)
+            )
+        if self._critic is not None:
+            phases[Phase.VALUES] = lambda: self._critic.infer_batch(self._data(False, compute_loss=False))
+            phases[Phase.UPDATE_CRITIC] = lambda: self._critic.train_mini_batch(
+                self._training_data(self._config.critic)
+            )
+        entropy = bool(actor.get("calculate_entropy")) or actor.entropy_coeff != 0.0
+        phases[Phase.UPDATE_ACTOR] = lambda: self._actor.update_actor(
+            self._training_data(
+                actor,
+                calculate_entropy=entropy,
+                distillation_use_topk=False,
+                distillation_only=False,
+                compute_loss=True,
+            )
+        )
+        return phases
+
+    def hand_over(self) -> None:
+        """Give the weights to the rollout, as `update_weights` does."""
+        worker = self._actor
+        worker.rollout = SleepingRollout(self._job.rollout_weights)
+        worker.base_sync_done, worker.layered_summon = True, False
+        worker.peft_merge = bool(self._roles.model.get("lora", {}).get("merge", False))
+        asyncio.run(worker.update_weights(mode="naive"))
+        asyncio.run(worker.rollout.release())
+
+    def _data(self, training: bool, **said: object) -> Any:
+        from verl.utils import tensordict_utils
+        from verl.workers.utils.padding import left_right_2_no_padding
+
+        packed = left_right_2_no_padding(self._batch(training).to_tensordict())
+        tensordict_utils.assign_non_tensor(packed, **said)
+        return packed
+
+    def _training_data(self, role: DictConfig, **said: object) -> Any:
+        size = role.ppo_mini_batch_size * self._roles.rollout.n
+        return self._data(
+            True,
+            global_batch_size=size,
+            mini_batch_size=size,
+            epochs=role.ppo_epochs,
+            seed=role.get("data_loader_seed", 1),
+            dataloader_kwargs={"shuffle": role.shuffle},
+            **said,
+        )
+
+
+def _critic_of(config: DictConfig) -> Any:
+    from verl.utils.config import omega_conf_to_dataclass
+    from verl.workers.config import CriticConfig
+    from verl.workers.engine_workers import TrainingWorkerConfig
+
+    critic: CriticConfig = omega_conf_to_dataclass(config.critic)
+    engine = critic.engine
+    engine.infer_max_token_len_per_gpu = critic.ppo_infer_max_token_len_per_gpu
+    engine.max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu
+    return TrainingWorkerConfig(
+        model_type="value_model",
+        model_config=critic.model,
+        engine_config=engine,
+        optimizer_config=critic.optim,
+        checkpoint_config=critic.checkpoint,
+    )

@@ -1,0 +1,259 @@
+"""A plan as JSON, which a later plan is compared with, as a page, and as a chart of its memory over time."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verl_npu.errors import PlanError
+from verl_npu.language import gettext as _
+
+from ..pages import render
+from .hardware import GIB
+from .job import Holder, Outcome, Phase, Point
+from .planning import Planned
+from .search import Largest, Search
+from .timing import assumptions, spans, total
+from .verdict import PhaseFit, Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_FORMAT = 1
+_NOTHING = Search()
+
+
+def content(
+    name: str, planned: Planned, verdict: Verdict, search: Search = _NOTHING, largest: Largest | None = None
+) -> dict[str, object]:
+    """Return all of a plan. Bytes and seconds."""
+    found = spans(planned)
+    return {
+        "format": _FORMAT,
+        "simulated": True,
+        "name": name,
+        "verdict": verdict.fit.value,
+        "hardware": dataclasses.asdict(planned.hardware),
+        "capacity": verdict.capacity,
+        "model": {
+            "source": planned.model.source,
+            "parameters": planned.model.parameters,
+            "active": planned.model.active,
+            "layers": planned.model.layers,
+        },
+        "share": _share(planned),
+        "rollout": dataclasses.asdict(planned.rollout) if planned.rollout else None,
+        "reserve": [dataclasses.asdict(each) for each in verdict.reserve],
+        "phases": [_phase(phase) for phase in verdict.phases],
+        "seconds": [dataclasses.asdict(span) for span in (*found, total(found))],
+        "assumptions": list(assumptions(planned)),
+        "timeline": {
+            str(outcome.rank): [dataclasses.asdict(point) for point in outcome.timeline]
+            for outcome in planned.outcomes
+        },
+        "ranks": [_rank(outcome, planned) for outcome in planned.outcomes],
+        "tries": [
+            {"changes": dict(each.knob.changes), "why": each.knob.why, "verdict": each.verdict.fit.value}
+            for each in search.tries
+        ],
+        "cause": search.cause,
+        "proposal": dict(search.proposal),
+        "largest_micro_batch": dataclasses.asdict(largest) if largest else None,
+        "notes": list(planned.notes),
+        "took": planned.seconds,
+    }
+
+
+def _share(planned: Planned) -> dict[str, object]:
+    share = planned.share
+    return {
+        **dataclasses.asdict(share),
+        "kinds": {str(rank): kind for rank, kind in share.kinds.items()},
+        "micro_batches": [{**dataclasses.asdict(each), "phase": each.phase.value} for each in share.micro_batches],
+    }
+
+
+def _phase(phase: PhaseFit) -> dict[str, object]:
+    return {
+        "phase": phase.phase,
+        "rank": phase.rank,
+        "tensors": phase.tensors,
+        "needed": phase.needed,
+        "fit": phase.fit.value,
+        "holders": dict(phase.holders),
+    }
+
+
+def _rank(outcome: Outcome, planned: Planned) -> dict[str, object]:
+    return {
+        "rank": outcome.rank,
+        "kind": planned.share.kinds.get(outcome.rank, ""),
+        "peaks": {cost.phase: cost.peak for cost in outcome.phases},
+        "host": outcome.host,
+        "seconds": outcome.seconds,
+        "error": outcome.error,
+        "failed_in": outcome.failed_in,
+    }
+
+
+def read(path: Path) -> Mapping[str, object]:
+    """Read a plan that was written as JSON.
+
+    Raises:
+        PlanError: the file is none.
+    """
+    found: object = None
+    try:
+        found = json.loads(path.read_text())
+        told = str(found.get("format", "none")) if isinstance(found, dict) else "none"
+    except (OSError, ValueError) as error:
+        told = str(error)
+    if isinstance(found, dict) and found.get("format") == _FORMAT:
+        return found
+    raise PlanError(
+        subject=str(path),
+        expected=_("a plan of format {format} that `verl-npu plan --json` wrote").format(format=_FORMAT),
+        found=told,
+        fix=_("write it again with this verl-npu, or give another file"),
+    )
+
+
+_COLOURS = {
+    Holder.WEIGHTS: "#0b62d6",
+    Holder.ENGINE: "#be185d",
+    Holder.CACHE: "#f472b6",
+    Holder.OPTIMIZER: "#6d28d9",
+    Holder.GRADIENTS: "#b45309",
+    Holder.GATHERED: "#0891b2",
+    Holder.MESSAGES: "#64748b",
+    Holder.ACTIVATIONS: "#1a7f37",
+}
+"""In the order in which they are stacked: what stays longest is at the bottom."""
+_LIMIT = "#cf222e"
+_SIZE = (11.0, 4.6)
+_APART = 0.032
+"""Of the picture's width, how far the names of two phases have to be apart: they are slanted by 30 degrees."""
+_PART = 12
+"""Of the time that a picture shows, the part that the rollout has: it is no rank's work that was followed."""
+
+
+def draw(outcome: Outcome, verdict: Verdict, title: str, path: Path) -> None:
+    """Write one rank's memory over time as PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = _figure(outcome, verdict, title)
+    FigureCanvasAgg(figure)
+    figure.savefig(path, format="png", dpi=110)
+
+
+def _svg(outcome: Outcome, verdict: Verdict, title: str) -> str:
+    """Return the same as an SVG element."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    target = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):
+        figure = _figure(outcome, verdict, title)
+        FigureCanvasSVG(figure)
+        figure.savefig(target, format="svg", metadata={"Date": None})
+    text = target.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _figure(outcome: Outcome, verdict: Verdict, title: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.add_subplot()
+    points = _timeline(outcome, verdict)
+    heights = [[point.holders.get(holder.value, 0) / GIB for point in points] for holder in _COLOURS]
+    axes.stackplot(
+        range(len(points)),
+        heights,
+        colors=list(_COLOURS.values()),
+        labels=[holder.value for holder in _COLOURS],
+        linewidth=0,
+    )
+    _phases(axes, points)
+    capacity = verdict.capacity / GIB
+    axes.axhline(
+        capacity,
+        color=_LIMIT,
+        linewidth=1.2,
+        linestyle="--",
+        label=_("an NPU's memory, {capacity:.1f} GiB").format(capacity=capacity),
+    )
+    axes.set_ylabel(_("GiB of tensors"))
+    axes.set_xticks([])
+    axes.set_xlim(0, max(len(points) - 1, 1))
+    axes.set_title(title, fontsize=10)
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    return figure
+
+
+def _timeline(outcome: Outcome, verdict: Verdict) -> Sequence[Point]:
+    """Return a rank's memory over time, with the rollout where it is in a step: before all phases but the first."""
+    rollout = next((phase for phase in verdict.phases if phase.phase == Phase.ROLLOUT.value), None)
+    points = list(outcome.timeline)
+    # An engine that has NPUs of its own has no reserve of the trainer's beside it.
+    if rollout is None or not points or not rollout.holders.get(Holder.RESERVE.value):
+        return points
+    start = next((n for n, point in enumerate(points) if point.phase != Phase.LOAD.value), len(points))
+    width = max(len(points) // _PART, 2)
+    return [*points[:start], *[Point(rollout.phase, rollout.holders)] * width, *points[start:]]
+
+
+def _phases(axes: Axes, points: Sequence[Point]) -> None:
+    """Name the phases below the curve, with a line where one ends; names of short phases make room for each other."""
+    start, place = 0, -math.inf
+    apart = _APART * len(points)
+    for name, group in itertools.groupby(points, key=lambda point: point.phase):
+        end = start + len(list(group))
+        if start:
+            axes.axvline(start, color="#9198a1", linewidth=0.6)
+        place = max((start + end) / 2, place + apart)
+        axes.text(
+            place,
+            -0.02,
+            name,
+            ha="right",
+            va="top",
+            fontsize=7,
+            rotation=30,
+            transform=axes.get_xaxis_transform(),
+        )
+        start = end
+
+
+def page(
+    name: str, planned: Planned, verdict: Verdict, search: Search = _NOTHING, largest: Largest | None = None
+) -> str:
+    """Return a plan as one HTML page."""
+    hardware, found = planned.hardware, spans(planned)
+    figures = {
+        "memory of an NPU": hardware.memory,
+        "bfloat16 operations a second": hardware.flops,
+        "its memory, bytes a second": hardware.bandwidth,
+        "links in a node, bytes a second": hardware.link,
+        "links between nodes, bytes a second": hardware.network,
+        "host, bytes a second": hardware.host,
+    }
+    return render(
+        "plan.html",
+        name=name,
+        planned=planned,
+        verdict=verdict,
+        search=search,
+        largest=largest,
+        spans=(*found, total(found)),
+        figures=figures,
+        sentences=(*assumptions(planned), *planned.notes),
+        svg=_svg,
+    )

@@ -1,0 +1,517 @@
+"""How a step's data and a script's ranks are divided, and which ranks stand for all others.
+
+Micro batches: which setting says how large those of a phase are, and how many sequences show the largest.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from verl_npu import environment
+from verl_npu.errors import PlanError
+from verl_npu.features.micro_batches import BOUNDED_UPSTREAM
+from verl_npu.language import gettext as _
+from verl_npu.registry.source.tree import SourceTree
+
+from ..jobs.keys import (
+    ACTOR,
+    BATCH,
+    CRITIC,
+    MAX_PROMPT,
+    MAX_RESPONSE,
+    MINI_BATCH,
+    NODES,
+    NPUS,
+    PACKED,
+    REFERENCE,
+    ROLLOUT,
+    SAMPLES,
+    has_critic,
+    has_reference,
+    size,
+)
+from ..jobs.layout import Parallelism, parallelism_of
+from ..jobs.settings import Settings
+from ..jobs.trainer import Trainer
+from .job import Phase
+from .lengths import Length, heaviest
+
+_VERL = ("verl",)
+_DEEPEST = 2
+"""Micro batches that a phase is given: the second one finds the gradients of the first."""
+_ALMOST = 0.97
+"""Of the most tokens: longer sequences that come so close are preferred to many short ones."""
+_UNEVEN = 4
+"""Micro batches of sequences that are not alike: verl makes them from all of a mini batch."""
+_MANY = 8
+"""The most micro batches of sequences that are alike that a plan makes: more would take it minutes."""
+
+
+def keeps_budget(trainer: Trainer, tree: Path) -> bool:
+    """Whether the script's verl does so by itself, or `VERL_NPU_TOKEN_BUDGET=1` has it do so.
+
+    Otherwise verl makes as few micro batches as their tokens need, some of which then hold more. A tree without verl
+    is started with the one that is installed.
+    """
+    asked = environment.TOKEN_BUDGET.read({**os.environ, **trainer.exports})
+    if asked:
+        return True
+    # A folder of that name may be a clone, which is no package.
+    has_verl = (tree / _VERL[0] / "__init__.py").is_file()
+    source = SourceTree.at(tree, _VERL) if has_verl else SourceTree.installed(_VERL)
+    return bool(BOUNDED_UPSTREAM.answer(lambda atom: atom.holds(source)))
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """The micro batches of one phase."""
+
+    phase: Phase
+    key: str
+    """The setting that says how large they are."""
+    dynamic: bool
+    """Whether they are filled by tokens."""
+    size: int
+    """Sequences; of dynamic ones the tokens of one NPU."""
+    sequence_parallel: int
+    """NPUs that share a sequence."""
+    together: bool = False
+    """Whether the setting is that of all ranks together."""
+    bounded: bool = False
+    """Whether none has more tokens than its budget."""
+
+    @property
+    def budget(self) -> int:
+        """Tokens of a dynamic one, on all NPUs that share its sequences."""
+        return self.size * self.sequence_parallel
+
+    def sequences(self, length: int, of: int) -> int:
+        """Return how many sequences of one length the largest has, of a batch with so many.
+
+        verl makes as few dynamic ones as their tokens need, and divides the sequences evenly among these: unless they
+        are bounded, one can have more tokens than it should. Source: verl/utils/seqlen_balancing.py,
+        `rearrange_micro_batches`.
+        """
+        if not self.dynamic:
+            return min(self.size, of)
+        return -(-of // min(self.number(length, of), of))
+
+    def number(self, length: int, of: int) -> int:
+        """Return how many micro batches so many sequences make."""
+        if not self.dynamic:
+            return -(-of // self.size)
+        if self.bounded:
+            return -(-of // max(self.budget // length, 1))
+        return -(-of * length // max(self.budget, 1))
+
+    def widened(self, length: int, of: int) -> MicroBatch:
+        """Return it with a budget that holds the largest of so many sequences, which may overdraw its own."""
+        if not self.dynamic:
+            return self
+        return replace(self, size=max(self.size, -(-self.sequences(length, of) * length // self.sequence_parallel)))
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What each rank of the trainer gets. Tokens and sequences."""
+
+    world: int
+    local: int
+    """Ranks on a node."""
+    sequence_parallel: int
+    """Ranks that share a sequence."""
+    data: int
+    """Ranks, or groups of ranks, with data of their own."""
+    ranks: tuple[int, ...]
+    """Those that are run: one for each kind."""
+    kinds: Mapping[int, str]
+    prompt: int
+    response: int
+    """Of each sequence, or their mean if they are not alike."""
+    longest: int
+    """Of an answer, as the script allows."""
+    padded: Length
+    """What prompts and answers are padded to."""
+    sequences: int
+    """Of a rank, to train on in a plan."""
+    scored: int
+    """Of a rank, whose log-probabilities and values are computed in a plan."""
+    step_sequences: int
+    """Of a rank, in a real step."""
+    mini_sequences: int
+    """Of a rank, between two steps of the optimizer."""
+    micro_batches: tuple[MicroBatch, ...]
+    lengths: tuple[Length, ...] = ()
+    """Of those to train on, if they are not alike."""
+    scored_lengths: tuple[Length, ...] = ()
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    """Settings of tokens that a plan raises, to show with few sequences what many make."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def length(self) -> str:
+        """The tokens of a sequence, as a person reads them: a prompt's and an answer's, if they are told apart."""
+        return f"{self.prompt} + {self.response}" if self.prompt else str(self.response)
+
+    def overdrawn(self, batch: MicroBatch) -> float:
+        """How many times the tokens of its budget a micro batch can have, with sequences of one length."""
+        if not batch.dynamic:
+            return 1.0
+        trains = batch.phase.trains
+        lengths, of = (self.lengths, self.mini_sequences) if trains else (self.scored_lengths, self.step_sequences)
+        length = sum(lengths[0]) if len(set(lengths)) == 1 else self.prompt + self.response
+        return batch.sequences(length, of) * length / batch.budget
+
+
+def share_of(
+    settings: Settings,
+    response: int | None = None,
+    prompt: int | None = None,
+    measured: Sequence[Length] = (),
+    bounded: bool = False,
+) -> Share:
+    """Divide a step of reinforcement learning; lengths that are not given are the most that the script allows.
+
+    Args:
+        measured: lengths of sequences that there were or may be, in place of `prompt` and `response`.
+        bounded: whether micro batches keep to their token budgets.
+
+    Raises:
+        PlanError: the parallel sizes do not divide the NPUs, or a length is missing.
+    """
+    local = positive(settings, NPUS)
+    world = local * positive(settings, NODES)
+    sizes = parallelism_of(settings)
+    data = replicas_of(world, sizes, f"{NODES} x {NPUS}")
+    prompts = positive(settings, BATCH)
+    answers = size(settings, SAMPLES)
+    return divided(
+        local=local,
+        world=world,
+        sizes=sizes,
+        most=(positive(settings, MAX_PROMPT), positive(settings, MAX_RESPONSE)),
+        batches=micro_batches(settings, data, bounded),
+        step=max(prompts * answers // data, 1),
+        mini=max(settings.whole(MINI_BATCH, prompts) * answers // data, 1),
+        padded=""
+        if settings.truth(PACKED)
+        else _("use_remove_padding is off, so that a shorter sequence takes as much as the longest one"),
+        response=response,
+        prompt=prompt,
+        measured=measured,
+    )
+
+
+def divided(
+    *,
+    world: int,
+    local: int,
+    sizes: Parallelism,
+    most: Length,
+    batches: tuple[MicroBatch, ...],
+    step: int,
+    mini: int,
+    padded: str,
+    response: int | None,
+    prompt: int | None,
+    measured: Sequence[Length],
+    notes: Sequence[str] = (),
+) -> Share:
+    """Divide a step of any trainer.
+
+    Args:
+        most: the longest prompt and answer; no prompt, if only the length of a whole sequence counts.
+        step, mini: sequences of a rank in a step, and between two steps of the optimizer.
+        padded: what the user is told of lengths that make no difference, as padding is computed; empty if it is not.
+
+    Raises:
+        PlanError: a token budget has no room for an answer.
+    """
+    told = list(notes)
+    if padded and (measured or prompt is not None or response is not None):
+        told.append(padded)
+        measured, prompt, response = (), None, None
+    # Lengths that the user names are kept, and padding takes as much as tokens where it is computed.
+    shorter = not (padded or measured or prompt is not None or response is not None)
+    budget = min((batch.budget for batch in batches if batch.dynamic), default=sum(most))
+    cut: list[Length] = []
+    if measured:
+        cut = _cut_to(most, budget, measured, told)
+        prompts, answers = zip(*cut, strict=True)
+        one = (math.ceil(sum(prompts) / len(cut)), math.ceil(sum(answers) / len(cut)))
+    else:
+        one = _greatest(most, budget, prompt, response, told)
+    training, scoring = ([each for each in batches if each.phase.trains is trains] for trains in (True, False))
+    trained = _given(training, mini, one, cut, shorter)
+    scored = _given(scoring, step, one, cut, shorter, trained.budgets)
+    run = _kinds(world, sizes.pipeline)
+    return Share(
+        world=world,
+        local=local,
+        sequence_parallel=sizes.sharing,
+        data=sizes.replicas(world),
+        ranks=tuple(sorted(run)),
+        kinds=run,
+        prompt=one[0],
+        response=one[1],
+        longest=most[1],
+        padded=most if cut else one,
+        sequences=trained.sequences,
+        scored=scored.sequences,
+        step_sequences=step,
+        mini_sequences=mini,
+        micro_batches=batches,
+        lengths=trained.lengths,
+        scored_lengths=scored.lengths,
+        budgets=scored.budgets,
+        notes=(*told, *dict.fromkeys((*trained.notes, *scored.notes))),
+    )
+
+
+def replicas_of(world: int, sizes: Parallelism, whence: str) -> int:
+    """Return the ranks, or groups of them, with data of their own; `whence` says what tells the NPUs.
+
+    Raises:
+        PlanError: the NPUs are no multiple of the product of the parallel sizes.
+    """
+    if sizes.divides(world):
+        return sizes.replicas(world)
+    raise PlanError(
+        subject=_("the parallel sizes"),
+        expected=_("a product that divides {world} NPUs ({whence})").format(world=world, whence=whence),
+        found=str(sizes.replica),
+        fix=_("change the sizes, or the NPUs"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a rank's phases are given: sequences, and their lengths if they are not the greatest."""
+
+    sequences: int
+    lengths: tuple[Length, ...] = ()
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    """Settings of tokens that are raised for that."""
+    notes: tuple[str, ...] = ()
+
+
+def _given(
+    batches: Sequence[MicroBatch],
+    of: int,
+    one: Length,
+    cut: Sequence[Length],
+    shorter: bool,
+    raised: Mapping[str, int] | None = None,
+) -> _Given:
+    """Return what shows the largest micro batch of each phase.
+
+    Args:
+        of: sequences that a rank has.
+        one: the greatest length, or the mean one of those that are not alike.
+        cut: those that are not alike, as the script cuts them.
+        shorter: whether sequences may be shorter, where that is more tokens at once.
+        raised: budgets that have been raised already.
+    """
+    if cut:
+        sequences = enough(batches, sum(one), of, alike=False)
+        return _Given(sequences, heaviest(cut, sequences))
+    length = fullest(batches, sum(one), of) if shorter else sum(one)
+    sequences = enough(batches, length, of, alike=True)
+    budgets = dict(raised or {})
+    notes = []
+    if length < sum(one):
+        notes.append(
+            _(
+                "the plan's sequences have {length} tokens and not the {one} that the script allows, "
+                "since several of them fill a token budget, and one of the longest would leave a part of "
+                "it empty"
+            ).format(length=length, one=sum(one))
+        )
+    if any(batch.dynamic and batch.number(length, sequences) > _MANY for batch in batches):
+        wide = [batch.widened(length, of) for batch in batches]
+        sequences = enough(wide, length, of, alike=True)
+        for before, after in zip(batches, wide, strict=True):
+            if after.size > budgets.get(after.key, before.size):
+                budgets[after.key] = after.size
+                notes.append(_overdrawn(before, after.size, length, of))
+    prompt = min(one[0], max(length // 2, 1))
+    lengths = () if length == sum(one) else ((prompt, length - prompt),) * sequences
+    return _Given(sequences, lengths, budgets, tuple(notes))
+
+
+def _overdrawn(batch: MicroBatch, size: int, length: int, of: int) -> str:
+    return _(
+        "verl divides {of} sequences evenly, so that a micro batch of {phase} can have {sequences} "
+        "tokens in place of {budget}: a plan shows it with few sequences and {key}={size}. "
+        "{token_budget}=1 keeps micro batches within their budget"
+    ).format(
+        of=of,
+        phase=batch.phase.value,
+        sequences=batch.sequences(length, of) * length,
+        budget=batch.budget,
+        key=batch.key,
+        size=size,
+        token_budget=environment.TOKEN_BUDGET.name,
+    )
+
+
+def _cut_to(most: Length, budget: int, measured: Sequence[Length], notes: list[str]) -> list[Length]:
+    """Return measured lengths as a script cuts them; `notes` are told of it."""
+    if not most[0]:
+        measured = [(0, sum(each)) for each in measured]
+        most = (0, min(most[1], budget))
+    cut = [(min(prompt, most[0]), min(response, most[1])) for prompt, response in measured]
+    notes.append(
+        _(
+            "of {count} sequences a rank is given those that follow each other and have the most tokens together"
+        ).format(count=len(measured))
+    )
+    longer = sum(before != after for before, after in zip(measured, cut, strict=True))
+    if longer:
+        notes.append(_("{longer} of them are longer than the script allows, and are cut").format(longer=longer))
+    return cut
+
+
+def _greatest(most: Length, budget: int, prompt: int | None, response: int | None, notes: list[str]) -> Length:
+    """Return the length of all sequences; `notes` are told of what is not as the user asked."""
+    if not most[0] and prompt is not None:
+        response = prompt + (most[1] if response is None else response)
+    asked = (
+        most[0] if prompt is None else min(prompt, most[0]),
+        most[1] if response is None else min(response, most[1]),
+    )
+    if sum(asked) <= budget:
+        return asked
+    if asked[0] >= budget:
+        raise PlanError(
+            subject=_("the token budget"),
+            expected=_("room for a prompt of {asked} tokens and an answer").format(asked=asked[0]),
+            found=_("{budget} tokens on the ranks that share a sequence").format(budget=budget),
+            fix=_("raise the script's ppo_max_token_len_per_gpu and log_prob_max_token_len_per_gpu"),
+        )
+    notes.append(
+        _(
+            "a sequence of {asked} tokens is longer than the token budget of {budget}: {sequences} of "
+            "{left} tokens are planned"
+        ).format(
+            asked=sum(asked),
+            budget=budget,
+            sequences=_("answers") if most[0] else _("sequences"),
+            left=budget - asked[0],
+        )
+    )
+    return asked[0], budget - asked[0]
+
+
+def _kinds(world: int, stages: int) -> dict[int, str]:
+    """Return whom each rank that is run stands for."""
+    if stages == 1:
+        return {0: _("each of the {world} ranks").format(world=world)}
+    each = world // stages
+    middle = stages // 2
+    named = {
+        0: _("the first stage of the pipeline"),
+        each * middle: _("stage {middle} of {stages}").format(middle=middle + 1, stages=stages),
+    }
+    return {**named, each * (stages - 1): _("the last stage of the pipeline")}
+
+
+def positive(settings: Settings, key: str) -> int:
+    """Return a setting that has to be a number above 0.
+
+    Raises:
+        PlanError: it is none.
+    """
+    found = settings.whole(key)
+    if found > 0:
+        return found
+    raise PlanError(
+        subject=key,
+        expected=_("a number above 0"),
+        found=settings.text(key) or _("none"),
+        fix=_("set it in the script"),
+    )
+
+
+def micro_batches(settings: Settings, data: int, bounded: bool = False) -> tuple[MicroBatch, ...]:
+    """Return those of all phases that a script has.
+
+    Args:
+        data: ranks, or groups of ranks, with data of their own; sizes of all of them together are divided by it.
+        bounded: whether they keep to their token budgets.
+    """
+    rows = [
+        (Phase.UPDATE_ACTOR, ACTOR, f"{ACTOR}.ppo", f"{ACTOR}.use_dynamic_bsz"),
+        (Phase.LOG_PROB, ACTOR, f"{ROLLOUT}.log_prob", f"{ROLLOUT}.log_prob_use_dynamic_bsz"),
+    ]
+    if has_reference(settings):
+        rows.append((Phase.REFERENCE, REFERENCE, f"{REFERENCE}.log_prob", f"{REFERENCE}.log_prob_use_dynamic_bsz"))
+    if has_critic(settings):
+        dynamic = f"{CRITIC}.use_dynamic_bsz"
+        rows.append((Phase.UPDATE_CRITIC, CRITIC, f"{CRITIC}.ppo", dynamic))
+        rows.append((Phase.VALUES, CRITIC, f"{CRITIC}.forward", dynamic))
+    found = [_of(settings, *row, data) for row in rows]
+    return tuple(replace(batch, bounded=bounded and batch.dynamic) for batch in found)
+
+
+def _of(settings: Settings, phase: Phase, role: str, prefix: str, dynamic: str, data: int) -> MicroBatch:
+    sizes = parallelism_of(settings, role)
+    shared = sizes.context * sizes.sequence
+    tokens, each, together = (
+        f"{prefix}_{name}" for name in ("max_token_len_per_gpu", "micro_batch_size_per_gpu", "micro_batch_size")
+    )
+    if settings.truth(dynamic) and settings.whole(tokens) > 0:
+        return MicroBatch(phase, tokens, True, settings.whole(tokens), shared)
+    if settings.whole(each) <= 0 < settings.whole(together):
+        part = max(settings.whole(together) // data, 1)
+        return MicroBatch(phase, together, False, part, shared, together=True)
+    return MicroBatch(phase, each, False, max(settings.whole(each, 1), 1), shared)
+
+
+def fullest(found: Sequence[MicroBatch], longest: int, of: int) -> int:
+    """Return the length of a sequence with which the largest micro batch of so many sequences has the most tokens.
+
+    A budget that holds all sequences of a rank if they are shorter is divided if they have the greatest length: then
+    the longest sequences are not the most tokens. Where one phase has so many sequences and not so many tokens, they
+    are the longest.
+    """
+    if not found or not all(batch.dynamic for batch in found):
+        return longest
+
+    def tokens(length: int) -> int:
+        return max(batch.sequences(length, of) * length for batch in found)
+
+    lengths = {longest}
+    for batch in found:
+        if batch.bounded:
+            lengths |= {batch.budget // sequences for sequences in range(-(-batch.budget // longest), of)}
+        else:
+            lengths |= {number * batch.budget // of for number in range(1, batch.number(longest, of))}
+    most = {length: tokens(length) for length in lengths if length > 0}
+    return max(length for length, held in most.items() if held >= _ALMOST * max(most.values()))
+
+
+def enough(found: Sequence[MicroBatch], length: int, most: int, alike: bool) -> int:
+    """Return the least number of sequences that shows the largest micro batch of each phase.
+
+    Args:
+        length: tokens of a sequence; their mean, if they are not alike.
+        most: sequences that a rank has: of a mini batch to train on, of a step otherwise.
+        alike: whether all sequences have that length.
+    """
+
+    def shows(batch: MicroBatch, sequences: int) -> bool:
+        if not batch.dynamic:
+            return sequences % batch.size == 0 and sequences >= _DEEPEST * batch.size
+        if not alike:
+            return batch.number(length, sequences) >= _UNEVEN
+        number, largest = batch.number(length, sequences), batch.sequences(length, sequences)
+        # How many are the largest: the others have a sequence less.
+        largest_ones = sequences - (largest - 1) * number
+        return largest_ones >= _DEEPEST and largest == batch.sequences(length, most)
+
+    return next((each for each in range(1, most) if all(shows(batch, each) for batch in found)), most)

@@ -1,0 +1,164 @@
+"""How long the phases of a step would take: a range, from what operators and collectives were, and an NPU's figures.
+
+The lower end is an NPU at good efficiency whose communication hides behind its computation, with answers that all
+have the planned length; the upper end one at poor efficiency that does one after the other, with one answer of the
+greatest length that the script allows, for which all others wait. What is left out: recompilation, the reward and the
+trainer's own process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from verl_npu.language import gettext as _
+
+from .hardware import Hardware
+from .job import Phase, PhaseCost
+from .planning import Planned
+from .rollout import Rollout
+from .share import Share
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Seconds of one phase in one step, from at best to at worst."""
+
+    phase: str
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Efficiency:
+    """What part of its figures an NPU reaches, and how long the host takes to issue an operator. Assumptions."""
+
+    operators: float
+    links: float
+    copies: float
+    issue: float
+
+
+GRAPHS, EAGER = 1.1e-3, 6.6e-3
+"""Seconds of an engine for a layer and token, at most: what measured steps of verl-ascend-recipe's jobs leave for it.
+
+Source: benchmarks/plan_baselines.py. With graphs five jobs needed 0.6 to 1.1 ms. Of engines without one job is known;
+users of models of experts reported 3.5 to 4.3 ms, of dense ones about 1.7 (vllm-ascend issue 770).
+"""
+_GOOD = _Efficiency(operators=0.6, links=0.8, copies=0.9, issue=4e-6)
+_POOR = _Efficiency(operators=0.3, links=0.4, copies=0.4, issue=20e-6)
+_OF_TRAINING = (
+    _(
+        "operators reach {operators:.0%} to {good_operators:.0%} of an NPU's figures, links {links:.0%} "
+        "to {good_links:.0%}, copies between host and NPU {copies:.0%} to {good_copies:.0%}"
+    ).format(
+        operators=_POOR.operators,
+        good_operators=_GOOD.operators,
+        links=_POOR.links,
+        good_links=_GOOD.links,
+        copies=_POOR.copies,
+        good_copies=_GOOD.copies,
+    ),
+    _("the host issues an operator in {issue:.0f} to {issue_too:.0f} microseconds").format(
+        issue=_GOOD.issue * 1000000.0, issue_too=_POOR.issue * 1000000.0
+    ),
+)
+_OF_ROLLOUT = (
+    _(
+        "an engine takes at most {graphs:.1f} ms for a layer and token of the longest answer, of as many "
+        "tokens as the script allows, as the slowest of five published jobs did; with enforce_eager "
+        "{eager:.1f} ms, as the one published job did, where users reported 3.5 to 4.3 "
+        "(benchmarks/plan_baselines.py)"
+    ).format(graphs=GRAPHS * 1000.0, eager=EAGER * 1000.0),
+    _("at best all answers have the planned length; the engine decodes all of its sequences together"),
+)
+_BOTH_WAYS = 2
+
+
+def assumptions(planned: Planned) -> tuple[str, ...]:
+    """Return what the range rests on."""
+    return (*_OF_TRAINING, *(_OF_ROLLOUT if planned.rollout else ()))
+
+
+def spans(planned: Planned) -> list[Span]:
+    """Return the phases of a step that take time, in its order."""
+    found = [_rollout(planned, planned.rollout)] if planned.rollout else []
+    for phase in Phase:
+        if phase in (Phase.LOAD, Phase.ROLLOUT, Phase.VALIDATION, Phase.CHECKPOINT):
+            continue
+        costs = [cost for outcome in planned.outcomes for cost in outcome.phases if cost.phase == phase.value]
+        each = [_span(cost, planned) for cost in costs]
+        if each:
+            # Stages of a pipeline wait for the slowest.
+            found.append(Span(phase.value, max(span.least for span in each), max(span.most for span in each)))
+    return found
+
+
+def total(found: Sequence[Span]) -> Span:
+    """Return a whole step, in which one phase comes after the other."""
+    return Span("step", sum(span.least for span in found), sum(span.most for span in found))
+
+
+def _span(cost: PhaseCost, planned: Planned) -> Span:
+    share = planned.share
+    times = _times(share, Phase(cost.phase)) if cost.micro_batches else 1.0
+    fuller = _fuller(share, Phase(cost.phase))
+    steps = share.step_sequences / share.mini_sequences if cost.optimizer_calls else 0.0
+    planned_steps = max(share.sequences / share.mini_sequences, 1.0)
+
+    def seconds(efficiency: _Efficiency) -> tuple[float, float]:
+        working = times * max(cost.seconds / efficiency.operators, fuller * cost.calls * efficiency.issue)
+        optimizing = max(cost.optimizer_seconds / efficiency.operators, cost.optimizer_calls * efficiency.issue)
+        copying = cost.copied / planned.hardware.host.value / efficiency.copies
+        # Weights are gathered once for each micro batch.
+        communicating = times * fuller * _communication(cost, planned.hardware, share.local) / efficiency.links
+        return working + optimizing * steps / planned_steps + copying, communicating
+
+    computing, communicating = seconds(_GOOD)
+    computing_at_worst, communicating_at_worst = seconds(_POOR)
+    return Span(cost.phase, max(computing, communicating), computing_at_worst + communicating_at_worst)
+
+
+def _times(share: Share, phase: Phase) -> float:
+    """How many times as many tokens as in the plan a step has, in as many more micro batches."""
+    sequences, lengths = (share.sequences, share.lengths) if phase.trains else (share.scored, share.scored_lengths)
+    each = share.prompt + share.response
+    # Those of a plan are the heaviest of a run, if they are not alike.
+    return share.step_sequences * each / (sum(map(sum, lengths)) if lengths else sequences * each)
+
+
+def _fuller(share: Share, phase: Phase) -> float:
+    """How many times fuller a plan's micro batches, which are the largest, are than most of a step's."""
+    found = [batch for batch in share.micro_batches if batch.phase is phase]
+    return max((share.budgets.get(batch.key, batch.size) / batch.size for batch in found), default=1.0)
+
+
+def _communication(cost: PhaseCost, hardware: Hardware, local: int) -> float:
+    """Seconds of a phase's messages at best: what each rank has to send, over the slowest link on the way."""
+    seconds = 0.0
+    for name, ranks, _unused, size in cost.messages:
+        link = hardware.link.value if ranks <= local else hardware.network.value
+        others = (ranks - 1) / ranks
+        if name.startswith("reduce_scatter"):
+            sent = size * (ranks - 1)  # the size is that of the part that is kept
+        elif name.startswith("all_reduce"):
+            sent = _BOTH_WAYS * size * others
+        else:
+            sent = size * others
+        seconds += sent / link
+    return seconds
+
+
+def _rollout(planned: Planned, rollout: Rollout) -> Span:
+    """Prefilling is computation, decoding reads the weights and the cache for each token."""
+    share, hardware, model = planned.share, planned.hardware, planned.model
+    sequences = max(share.step_sequences * share.data * rollout.tensor // rollout.npus, 1)
+    together = min(max(rollout.sequences, 1), sequences)
+    rounds = -(-sequences // together)
+    prefill = 2.0 * model.active * share.prompt * sequences / rollout.tensor / hardware.flops.value
+    read = rollout.engine_weights + rollout.token * together * (share.prompt + share.response / 2)
+    decode = rounds * share.response * read / hardware.bandwidth.value
+    least = (prefill + decode) / _GOOD.operators
+    issued = rounds * share.longest * model.layers * (EAGER if rollout.eager else GRAPHS)
+    most = prefill / _POOR.operators + max(decode / _POOR.operators, issued)
+    return Span(Phase.ROLLOUT.value, least, most)

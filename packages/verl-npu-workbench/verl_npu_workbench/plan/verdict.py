@@ -1,0 +1,111 @@
+"""Whether a plan fits into its NPUs' memory, phase by phase."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from verl_npu.language import gettext as _
+
+from .hardware import Reserve, reserve_of
+from .job import Holder, Phase, PhaseCost
+from .planning import Planned
+from .rollout import Rollout
+
+
+class Fit(Enum):
+    """What can be said of a phase, or of a whole plan."""
+
+    FITS = "fits"
+    DOES_NOT = _("does not fit")
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseFit:
+    """One phase on the rank that needs most for it. Bytes."""
+
+    phase: str
+    rank: int
+    tensors: int
+    """Of the trainer's process."""
+    needed: int
+    """With the reserve, and what others have on the same NPU."""
+    fit: Fit
+    holders: Mapping[str, int]
+    """Of all that is needed."""
+    cost: PhaseCost | None
+
+    @property
+    def held(self) -> int:
+        """All that is needed but the reserve: the tensors, and in the rollout what the engine takes."""
+        return self.needed - self.holders.get(Holder.RESERVE.value, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a plan comes to."""
+
+    fit: Fit
+    phases: tuple[PhaseFit, ...]
+    reserve: tuple[Reserve, ...]
+    capacity: int
+
+    @property
+    def worst(self) -> PhaseFit:
+        """The phase that needs most."""
+        return max(self.phases, key=lambda phase: phase.needed)
+
+
+def judge(planned: Planned) -> Verdict:
+    """Compare each phase with the memory of an NPU."""
+    capacity = int(planned.hardware.memory.value)
+    groups = max(outcome.groups for outcome in planned.outcomes)
+    peak = max((cost.peak for outcome in planned.outcomes for cost in outcome.phases), default=0)
+    reserve = reserve_of(groups, peak, planned.trainer.exports)
+    phases = [_of_phase(phase, planned, groups, capacity) for phase in Phase]
+    found = [phase for phase in phases if phase is not None]
+    if any(outcome.error for outcome in planned.outcomes):
+        fit = Fit.FAILED
+    else:
+        fit = Fit.DOES_NOT if any(phase.fit is Fit.DOES_NOT for phase in found) else Fit.FITS
+    return Verdict(fit, tuple(found), reserve, capacity)
+
+
+def _of_phase(phase: Phase, planned: Planned, groups: int, capacity: int) -> PhaseFit | None:
+    if phase is Phase.ROLLOUT:
+        return _of_rollout(planned.rollout, planned, groups, capacity) if planned.rollout else None
+    outcomes = planned.outcomes
+    costs = [(cost, outcome.rank) for outcome in outcomes for cost in outcome.phases if cost.phase == phase.value]
+    if not costs:
+        return None
+    cost, rank = max(costs, key=lambda each: each[0].peak)
+    reserved = _reserved(groups, cost.peak, planned)
+    needed = cost.peak + reserved
+    holders = {**cost.holders, Holder.RESERVE.value: reserved}
+    fit = Fit.FITS if needed <= capacity else Fit.DOES_NOT
+    return PhaseFit(phase.value, rank, cost.peak, needed, fit, holders, cost)
+
+
+def _of_rollout(rollout: Rollout, planned: Planned, groups: int, capacity: int) -> PhaseFit:
+    """The engine beside what the trainer keeps meanwhile: what it had left after the weights were handed over."""
+    kept, held = 0, Counter({Holder.RESERVE.value: 0})
+    if not rollout.own_npus:
+        after = [cost for each in planned.outcomes for cost in each.phases if cost.phase == Phase.UPDATE_ACTOR.value]
+        if after:
+            most = max(after, key=lambda cost: cost.after)
+            kept = most.after
+            held.update(most.kept)
+        held[Holder.RESERVE.value] = _reserved(groups, kept, planned)
+    needed = rollout.needed + kept + held[Holder.RESERVE.value]
+    held[Holder.ENGINE.value] += rollout.engine_weights
+    held[Holder.ACTIVATIONS.value] += rollout.buffers
+    held[Holder.CACHE.value] += rollout.needed - rollout.engine_weights - rollout.buffers
+    fits = needed <= capacity and rollout.sequences > 0
+    return PhaseFit(Phase.ROLLOUT.value, 0, kept, needed, Fit.FITS if fits else Fit.DOES_NOT, dict(held), None)
+
+
+def _reserved(groups: int, tensors: int, planned: Planned) -> int:
+    return sum(each.size for each in reserve_of(groups, tensors, planned.trainer.exports))

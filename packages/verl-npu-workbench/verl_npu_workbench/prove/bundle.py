@@ -1,0 +1,198 @@
+"""The bundle of a proof, `proof-DATE.zip`: what it found and what the NPUs did, without names of users and hosts.
+
+A bundle is a stranger's file. Of the archive two members are read by their names, each up to a limit; both are JSON.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from verl_npu.errors import ProofError
+from verl_npu.language import gettext as _
+from verl_npu.version import __version__
+
+from ..diagnosis.redaction import Redaction
+from ..sandbox.answers import Answer
+from .corpus import Observation, observation_of
+from .folder import Asked, Folder, asked_of, put
+from .result import Reader, StageResult, Verdict, stage_of
+
+SCHEMA = 1
+"""The number of the format: raised if what was written before cannot be read any more."""
+PROOF, CORPUS = "proof.json", "corpus.json"
+_MOST_BYTES = 64 << 20
+_DATE = (2020, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """All that a bundle holds."""
+
+    asked: Asked
+    made_by: str
+    """verl-npu's version."""
+    notes: Mapping[str, str]
+    """What the stages found of themselves: the device's name, what is simulated."""
+    stages: tuple[StageResult, ...]
+    corpus: tuple[Observation, ...] = ()
+
+    @property
+    def simulated(self) -> str:
+        """What is simulated; empty on real NPUs."""
+        return self.notes.get("simulated", "") or (
+            f"{self.asked.simulated} virtual NPUs" if self.asked.simulated else ""
+        )
+
+    @property
+    def verdict(self) -> Verdict:
+        """Failed if a stage is, not possible if none could be made."""
+        verdicts = {stage.verdict for stage in self.stages}
+        if Verdict.FAILED in verdicts:
+            return Verdict.FAILED
+        return Verdict.PASSED if Verdict.PASSED in verdicts else Verdict.NOT_POSSIBLE
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "schema": SCHEMA,
+            "verl_npu": self.made_by,
+            "asked": self.asked.as_json(),
+            "notes": dict(self.notes),
+            "stages": [stage.as_json() for stage in self.stages],
+        }
+
+
+def collect(folder: Folder) -> Proof:
+    """Return the proof of a folder, as far as it has come."""
+    results = folder.results()
+    recorded = [folder.recorded(name) for name in results]
+    return Proof(
+        asked=folder.asked(),
+        made_by=__version__,
+        notes={name: text for each in recorded for name, text in each.notes.items()},
+        stages=tuple(results.values()),
+        corpus=tuple(one for each in recorded for one in each.observations),
+    )
+
+
+def write(folder: Folder, proof: Proof) -> Path:
+    """Write the bundle into a proof's folder, and return its path."""
+    shown = redacted(proof)
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in (
+            (PROOF, shown.as_json()),
+            (CORPUS, {"schema": SCHEMA, "observations": [each.as_json() for each in shown.corpus]}),
+        ):
+            member = zipfile.ZipInfo(name, _DATE)
+            member.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(member, json.dumps(content, indent=1))
+    path = folder.path / f"proof-{proof.asked.made}.zip"
+    put(path, stream.getvalue())
+    return path
+
+
+def redacted(proof: Proof) -> Proof:
+    """Return it without what should not be shown to strangers: texts of errors may hold anything."""
+    redact = Redaction.here()
+
+    def of_check(stage: StageResult) -> StageResult:
+        checks = tuple(
+            replace(check, found=redact(check.found), expected=redact(check.expected)) for check in stage.checks
+        )
+        return replace(stage, cause=redact(stage.cause), checks=checks)
+
+    return replace(
+        proof,
+        notes={name: redact(text) for name, text in proof.notes.items()},
+        stages=tuple(map(of_check, proof.stages)),
+        corpus=tuple(replace(each, said=redact(each.said)) if each.said else each for each in proof.corpus),
+    )
+
+
+def read(path: Path) -> Proof:
+    """Read a bundle. Raises ProofError if it is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            said, corpus = (_member(archive, name, path) for name in (PROOF, CORPUS))
+    except (OSError, zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+        raise ProofError(
+            subject=str(path),
+            expected=_("a bundle, proof-DATE.zip, as `verl-npu prove` writes it"),
+            found=str(error) or type(error).__name__,
+            fix=_("give the file that was made, or that you were sent"),
+        ) from error
+    _check_schema(said, path)
+    _check_schema(corpus, path)
+    return Proof(
+        asked=asked_of(said.inner("asked")),
+        made_by=said.text("verl_npu", 80),
+        notes=said.texts("notes"),
+        stages=said.each("stages", stage_of),
+        corpus=corpus.each("observations", observation_of),
+    )
+
+
+def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Reader:
+    subject = f"{path}, {name}"
+    try:
+        info = archive.getinfo(name)
+    except KeyError:
+        raise ProofError(
+            subject=str(path),
+            expected=_("{proof} and {corpus} in it").format(proof=PROOF, corpus=CORPUS),
+            found=_("other files"),
+            fix=_("give a bundle, as `verl-npu prove` writes it"),
+        ) from None
+    # What it says of its size may be untrue: no more is read than is allowed.
+    with archive.open(info) as member:
+        data = member.read(_MOST_BYTES + 1)
+    too_much = Answer({}, _("more than {most_bytes} MiB").format(most_bytes=_MOST_BYTES >> 20))
+    answer = Answer.read(data) if len(data) <= _MOST_BYTES else too_much
+    if answer.wrong:
+        raise ProofError(
+            subject=subject, expected=_("an object of JSON"), found=answer.wrong, fix=_("ask who gave it for it anew")
+        )
+    return Reader(dict(answer.content), subject)
+
+
+def _check_schema(said: Reader, path: Path) -> None:
+    found = said.raw().get("schema")
+    if found != SCHEMA:
+        raise ProofError(
+            subject=str(path),
+            expected=_("the format {number}").format(number=SCHEMA),
+            found=repr(found)[:40],
+            fix=_("read it with the verl-npu that made it, or a later one"),
+        )
+
+
+def differences(old: Proof, new: Proof) -> Sequence[str]:
+    """What a proof says otherwise than an earlier one: of packages, stages and checks."""
+    lines = []
+    for name in sorted({*old.asked.versions, *new.asked.versions}):
+        before, after = (each.asked.versions.get(name, _("none")) for each in (old, new))
+        if before != after:
+            lines.append(f"{name}: {before} -> {after}")
+    for name in sorted({*old.notes, *new.notes}):
+        before, after = (each.notes.get(name, _("none")) for each in (old, new))
+        if before != after:
+            lines.append(f"{name}: {before} -> {after}")
+    checks = {(stage.name, check.name): check for stage in old.stages for check in stage.checks}
+    for stage in new.stages:
+        for check in stage.checks:
+            earlier = checks.pop((stage.name, check.name), None)
+            if earlier is None:
+                lines.append(
+                    _("{stage}, {check}: new, {verdict}").format(
+                        stage=stage.name, check=check.name, verdict=check.verdict.value
+                    )
+                )
+            elif earlier.verdict is not check.verdict:
+                lines.append(f"{stage.name}, {check.name}: {earlier.verdict.value} -> {check.verdict.value}")
+    lines += [_("{stage}, {check}: not made any more").format(stage=stage, check=name) for stage, name in checks]
+    return lines

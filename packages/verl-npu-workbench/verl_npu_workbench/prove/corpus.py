@@ -1,0 +1,209 @@
+"""What NPUs did, as it is kept: an operator's results, what it refuses and how, memory, and seconds.
+
+Inputs are not kept: they follow from a case's name and seed. Of a result its digest, some of its numbers, and how far
+it is from float64's, in units of the last place, are.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from verl_npu.language import gettext as _
+
+from .result import Reader
+
+SAMPLES = 16
+"""Numbers of a result that are kept."""
+
+
+class Kind(enum.Enum):
+    """What was observed."""
+
+    OPERATOR = "operator"
+    MEMORY = "memory"
+    SECONDS = "seconds"
+    MESSAGE = "message"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One tensor that an operator gave, or the gradient of one that it was given."""
+
+    name: str
+    dtype: str
+    shape: str
+    digest: str
+    sample: tuple[float, ...]
+    """Numbers at even distances; what is no number is kept as a text's place: NaN as None is not written."""
+    units: Mapping[str, float]
+    """Distances from float64's result in units of the last place: the NPU's, and the CPU's in the same type."""
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "shape": self.shape,
+            "digest": self.digest,
+            "sample": list(self.sample),
+            "units": dict(self.units),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One thing that an NPU was asked for, and what it did."""
+
+    kind: Kind
+    name: str
+    """The operator, the collective, or what memory was asked for."""
+    case: str = ""
+    """What it was asked for, in words that say all of it."""
+    said: str = ""
+    """Why it refused; empty if it did not."""
+    results: tuple[Result, ...] = ()
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Bytes, seconds, ranks."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (self.kind.value, self.name, self.case)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "key": {"kind": self.kind.value, "name": self.name, "case": self.case},
+            "said": self.said,
+            "results": [each.as_json() for each in self.results],
+            "figures": dict(self.figures),
+        }
+
+
+def observation_of(said: Reader) -> Observation:
+    """Return an observation as it was written."""
+    key = said.inner("key")
+    kinds = {kind.value: kind for kind in Kind}
+    if key.text("kind") not in kinds:
+        raise key.wrong("kind", _("one of {names}").format(names=_(", ").join(kinds)))
+    return Observation(
+        kind=kinds[key.text("kind")],
+        name=key.text("name"),
+        case=key.text("case"),
+        said=said.text("said"),
+        results=said.each("results", _result_of),
+        figures=said.numbers("figures"),
+    )
+
+
+def _result_of(said: Reader) -> Result:
+    sample = said.raw().get("sample")
+    if not isinstance(sample, list) or len(sample) > SAMPLES or not all(map(_is_number, sample)):
+        raise said.wrong("sample", _("at most {count} numbers").format(count=SAMPLES))
+    return Result(
+        name=said.text("name"),
+        dtype=said.text("dtype"),
+        shape=said.text("shape"),
+        digest=said.text("digest"),
+        sample=tuple(map(float, sample)),
+        units=said.numbers("units"),
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+class Other(enum.Enum):
+    """How what one device did differs from what another did."""
+
+    ROUNDS = "rounds otherwise"
+    """Its numbers are within what the other's rounding allows."""
+    VALUES = "other values"
+    LOOKS = "another dtype or shape"
+    ANSWERS = "answers where the other refuses"
+    REFUSES = "refuses where the other answers"
+    WORDS = "refuses in other words"
+    MEMORY = "takes other memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One of them."""
+
+    other: Other
+    name: str
+    case: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.other.value}: {self.name}({self.case}): {self.text}"
+
+    def as_json(self) -> dict[str, str]:
+        return {"how": self.other.value, "name": self.name, "case": self.case, "text": self.text}
+
+
+_UNITS = {"torch.float32": 2.0**-23, "torch.float16": 2.0**-10, "torch.bfloat16": 2.0**-7}
+_ALLOWED = 4.0
+"""Units of the last place, beside those by which the recorded device itself was away from float64."""
+
+
+def compared(recorded: Iterable[Observation], found: Iterable[Observation]) -> Iterator[Difference]:
+    """Yield how `found` differs from `recorded`; what only one of them has is no difference."""
+    there = {each.key: each for each in found}
+    for one in recorded:
+        other = there.get(one.key)
+        if other is not None and one.kind in (Kind.OPERATOR, Kind.MEMORY):
+            yield from _of_memory(one, other) if one.kind is Kind.MEMORY else _of_operator(one, other)
+
+
+def in_both(recorded: Iterable[Observation], found: Iterable[Observation]) -> int:
+    """Return how many observations can be compared."""
+    return len({each.key for each in recorded} & {each.key for each in found})
+
+
+def _of_memory(one: Observation, other: Observation) -> Iterator[Difference]:
+    for name, size in one.figures.items():
+        if other.figures.get(name, size) != size:
+            text = f"{name}: {size:.0f} recorded, {other.figures[name]:.0f} here"
+            yield Difference(other=Other.MEMORY, name=one.name, case=one.case, text=text)
+
+
+def _of_operator(one: Observation, other: Observation) -> Iterator[Difference]:
+    def difference(kind: Other, text: str) -> Difference:
+        return Difference(other=kind, name=one.name, case=one.case, text=text)
+
+    if one.said and not other.said:
+        yield difference(Other.ANSWERS, f"recorded: {one.said}")
+    elif other.said and not one.said:
+        yield difference(Other.REFUSES, f"here: {other.said}")
+    elif one.said != other.said:
+        yield difference(Other.WORDS, f"recorded: {one.said}; here: {other.said}")
+    elif len(one.results) != len(other.results):
+        yield difference(Other.LOOKS, f"{len(one.results)} results recorded, {len(other.results)} here")
+    else:
+        for mine, its in zip(one.results, other.results, strict=True):
+            if (mine.dtype, mine.shape) != (its.dtype, its.shape):
+                text = f"{mine.name}: {mine.dtype}{mine.shape} recorded, {its.dtype}{its.shape} here"
+                yield difference(Other.LOOKS, text)
+            elif mine.digest != its.digest:
+                yield difference(*_of_numbers(mine, its))
+
+
+def _of_numbers(mine: Result, its: Result) -> tuple[Other, str]:
+    away = _distance(mine.sample, its.sample, mine.dtype)
+    allowed = _ALLOWED + mine.units.get("largest", 0.0) + its.units.get("largest", 0.0)
+    text = f"{mine.name}: {away:.3g} units of the last place away in {len(mine.sample)} samples, {allowed:.3g} allowed"
+    return (Other.ROUNDS if away <= allowed else Other.VALUES), text
+
+
+def _distance(first: Sequence[float], second: Sequence[float], dtype: str) -> float:
+    """The largest difference in units of the last place, as `stages.units` counts them for a whole result."""
+    unit = _UNITS.get(dtype, 0.0)
+    if len(first) != len(second) or not first:
+        return math.inf
+    typical = math.sqrt(sum(value * value for value in first) / len(first))
+    far = [
+        abs(one - other) / max(unit * max(abs(one), typical), 1e-300) for one, other in zip(first, second, strict=True)
+    ]
+    return max(far)

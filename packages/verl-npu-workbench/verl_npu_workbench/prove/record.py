@@ -1,0 +1,179 @@
+"""What a stage's process writes down while it runs: a line of JSON for each thing, in the file system at once.
+
+A line says that a check begins, how it ended, what the NPU did, or what the process has found out of itself. What was
+finished before the process was killed is read all the same, and is not done again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_npu.errors import ProofError
+from verl_npu.language import gettext as _
+
+from .corpus import Observation, observation_of
+from .result import LONGEST, Check, Reader, Verdict, check_of
+
+_MOST_LINES = 50_000
+_LONGEST_LINE = 1 << 20
+
+Figures = Mapping[str, float]
+Tried = Callable[[], "str | tuple[str, Figures]"]
+"""A check: it returns what it saw, with or without what it measured, or raises."""
+
+
+class NotPossible(Exception):
+    """A check cannot be made here; the text says why."""
+
+
+class Wrong(Exception):
+    """A check found something else than it should."""
+
+    def __init__(self, found: str, expected: str, figures: Figures | None = None) -> None:
+        self.found, self.expected, self.figures = found, expected, figures or {}
+        super().__init__(found)
+
+
+class Recorder:
+    """Makes the checks of a stage, and writes down what comes of each."""
+
+    def __init__(self, path: Path, ends: float, now: Callable[[], float]) -> None:
+        """`ends` is when, by `now`, no more checks are to begin."""
+        self._ends, self._now = ends, now
+        earlier = read(path)
+        self._done = {check.name for check in earlier.checks}
+        self._seen = {each.key for each in earlier.observations}
+        if path.exists():
+            # Behind a line that was cut nothing could be read.
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+        self._file = path.open("ab", buffering=0)
+
+    def close(self) -> None:
+        """Close its file."""
+        self._file.close()
+
+    def check(self, name: str, tried: Tried, meaning: str = "") -> None:
+        """Make one check, unless an earlier process of this stage has ended it."""
+        if name in self._done:
+            return
+        self._write({"begin": name})
+        began = time.monotonic()
+        verdict, found, expected = Verdict.PASSED, "", ""
+        figures: Figures = {}
+        if self._now() > self._ends:
+            verdict, found = Verdict.NOT_POSSIBLE, "left out: the time of its stage was over"
+        else:
+            try:
+                answer = tried()
+                found, figures = (answer, figures) if isinstance(answer, str) else answer
+            except NotPossible as why:
+                verdict, found = Verdict.NOT_POSSIBLE, str(why)
+            except Wrong as wrong:
+                verdict, found, expected = Verdict.FAILED, wrong.found, wrong.expected
+                figures = wrong.figures
+            except Exception as error:
+                verdict, found, expected = Verdict.FAILED, described(error), "no error"
+        check = Check(
+            name=name,
+            verdict=verdict,
+            found=found[:LONGEST],
+            expected=expected[:LONGEST],
+            meaning=meaning if verdict is Verdict.FAILED else "",
+            seconds=time.monotonic() - began,
+            # What is no number is no JSON; the text says it.
+            figures={key: value for key, value in figures.items() if math.isfinite(value)},
+        )
+        self._done.add(name)
+        self._write({"check": check.as_json()})
+
+    def observe(self, seen: Observation) -> None:
+        """Write down what the NPU did, once for what it was asked."""
+        if seen.key not in self._seen:
+            self._seen.add(seen.key)
+            self._write({"observation": seen.as_json()})
+
+    def note(self, name: str, text: str) -> None:
+        """Write down what this process is, or found installed."""
+        self._write({"note": {"name": name, "text": text[:LONGEST]}})
+
+    def _write(self, line: Mapping[str, object]) -> None:
+        data = json.dumps(line).encode() + b"\n"
+        # A line that is begun and not ended is no line: a disk that is full takes a part of it.
+        if self._file.write(data) != len(data):
+            raise OSError(28, "No space left on device")
+        os.fsync(self._file.fileno())
+
+
+def described(error: BaseException) -> str:
+    """An error in one line: its type, and the first line that it says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a stage has written down so far."""
+
+    checks: tuple[Check, ...] = ()
+    observations: tuple[Observation, ...] = ()
+    notes: Mapping[str, str]
+    beginning: str = ""
+    """The check that had begun and not ended."""
+
+
+def read(path: Path) -> Recorded:
+    """Return what a stage has written down; a last line that was not ended is left out."""
+    checks: dict[str, Check] = {}
+    observations: list[Observation] = []
+    notes: dict[str, str] = {}
+    beginning = ""
+    for number, line in enumerate(_lines(path)):
+        said = Reader(_parsed(line, path, number), str(path))
+        content = said.raw()
+        if "begin" in content:
+            beginning = said.text("begin")
+        elif "check" in content:
+            check = check_of(said.inner("check"))
+            checks[check.name], beginning = check, ""
+        elif "observation" in content:
+            observations.append(observation_of(said.inner("observation")))
+        elif "note" in content:
+            note = said.inner("note")
+            notes[note.text("name")] = note.text("text")
+    return Recorded(checks=tuple(checks.values()), observations=tuple(observations), notes=notes, beginning=beginning)
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    lines = data.split(b"\n")[:-1]
+    if len(lines) > _MOST_LINES or any(len(line) > _LONGEST_LINE for line in lines):
+        raise ProofError(
+            subject=str(path),
+            expected=_("at most {lines} lines of at most {bytes} bytes").format(
+                lines=_MOST_LINES, bytes=_LONGEST_LINE
+            ),
+            found=_("{count} lines").format(count=len(lines)),
+            fix=_("start the proof anew, in another folder"),
+        )
+    return lines
+
+
+def _parsed(line: bytes, path: Path, number: int) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ProofError(
+            subject=_("{path}, line {line}").format(path=path, line=number + 1),
+            expected=_("JSON, as a stage writes it"),
+            found=described(error),
+            fix=_("start the proof anew, in another folder"),
+        ) from error

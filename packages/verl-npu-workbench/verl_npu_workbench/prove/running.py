@@ -1,0 +1,155 @@
+"""Runs the stages, each in a process of its own with a time limit: whatever ends one, the others are run.
+
+What a stage's process has started ends with it. A stage that takes too long is ended, and so the whole is no longer
+than was asked for; what its processes wait for a processor, on a machine that others use, does not count, up to three
+times as much as does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from verl_npu import progress
+from verl_npu.language import gettext as _
+
+from ..processes import ProcessTree, own_python
+from .clock import Clock
+from .folder import Folder, told
+from .result import Check, StageResult, Verdict, judged
+from .table import STAGES, Stage
+
+_GRACE = 3.0
+"""Seconds for a stage's process to end what it has started."""
+_LEAST = 5.0
+"""Seconds without which a stage is not begun."""
+_MOST_PRINTED = 64 << 20
+_TAIL = 1 << 16
+_STILL = 20.0
+"""Seconds without work after which a stage that is ended is said to have stood still."""
+
+
+def run(
+    folder: Folder,
+    stages: Sequence[Stage],
+    minutes: float,
+    npus: int,
+    told_of: Callable[[StageResult], None],
+    recipe: Sequence[str] = (),
+) -> None:
+    """Run stages one after the other, and keep what each comes to. Raises ProofError if that cannot be kept.
+
+    Args:
+        recipe: a launch script, with its arguments, that the training stage runs in place of its own.
+    """
+    left = 60 * minutes
+    spare = 0.0
+    for stage in stages:
+        share = 60 * minutes * stage.share
+        limit = min(share + spare, left)
+        given = recipe if stage.name == "training" else ()
+        result = _one(folder, stage, limit, npus, given) if limit > _LEAST else _no_time(stage, minutes)
+        left -= result.seconds - result.waited
+        spare = max(spare + share - (result.seconds - result.waited), 0.0)
+        folder.finish(result)
+        told_of(result)
+
+
+def chosen(names: Sequence[str]) -> tuple[Stage, ...]:
+    """Return the stages of these names in their order; all without one."""
+    return tuple(stage for stage in STAGES if not names or stage.name in names)
+
+
+def _no_time(stage: Stage, minutes: float) -> StageResult:
+    cause = f"the {minutes:g} minutes were over; --resume --stage {stage.name} makes it"
+    check = Check(name="time", verdict=Verdict.NOT_POSSIBLE, found=cause)
+    return judged(stage.name, [check], 0.0, 0.0)
+
+
+def _one(folder: Folder, stage: Stage, limit: float, npus: int, given: Sequence[str]) -> StageResult:
+    """Run one stage to its end, or to that of its time."""
+    words = (stage.name, str(folder.record(stage.name)), str(folder.scratch(stage.name)), str(npus), f"{limit:.1f}")
+    log = folder.log(stage.name)
+    processes = ProcessTree()
+    with (
+        Clock() as clock,
+        progress.step(_("{stage}: {title}").format(stage=stage.name, title=stage.title)),
+        told(log),
+        log.open("wb") as output,
+    ):
+        try:
+            started = processes.start(
+                own_python("-m", "verl_npu_workbench.prove.stages", *words, *given), dict(os.environ), output
+            ).process
+            status = _wait(started.poll, clock, limit, log)
+        finally:
+            left = processes.end(_GRACE)
+        seconds, counted = clock.wall, clock.now()
+    recorded = folder.recorded(stage.name)
+    ended = _ended(status, recorded.beginning, log)
+    if left:
+        ended = f"{ended or 'it ended'}, and {len(left)} of its processes could not be ended"
+    too_busy = isinstance(status, _Left) and status.too_busy and not left
+    said = {"left_out": ended} if too_busy else {"ended": ended}
+    result = replace(judged(stage.name, recorded.checks, seconds, limit, **said), waited=seconds - counted)
+    return replace(result, meaning=stage.meaning) if said.get("ended") and not result.meaning else result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Left:
+    """Why a process is to be ended."""
+
+    why: str
+    too_busy: bool = False
+    """Whether it is the machine, on which others work."""
+
+
+def _wait(poll: Callable[[], int | None], clock: Clock, limit: float, log: Path) -> int | _Left:
+    """Wait for a stage's process: its status, or why it is to be ended."""
+    while (status := poll()) is None:
+        if clock.now() > limit:
+            return _over(clock, limit)
+        if log.stat().st_size > _MOST_PRINTED:
+            return _Left(why=f"it printed more than {_MOST_PRINTED >> 20} MiB")
+        time.sleep(0.1)
+    return status
+
+
+def _over(clock: Clock, limit: float) -> _Left:
+    wall, idle = clock.wall, clock.idle
+    waited = wall - clock.now()
+    more = "; --resume --stage and more --minutes give it longer"
+    if clock.is_too_busy and idle <= _STILL:
+        why = (
+            f"the machine was too busy: of {wall:.0f} s its processes waited more than {waited:.0f} s for a processor"
+        )
+        return _Left(why=f"{why}{more}", too_busy=True)
+    parts = [f"no end after {limit:.0f} s"]
+    if waited >= 1:
+        parts.append(f"and {waited:.0f} s of waiting for a processor")
+    if idle > _STILL:
+        parts.append(f"in the last {idle:.0f} s of which its processes did nothing")
+    return _Left(why=f"{', '.join(parts)}{more}")
+
+
+def _ended(status: int | _Left, beginning: str, log: Path) -> str:
+    """How a process ended that did not come to its end; empty if it did."""
+    if status == 0:
+        return ""
+    during = f" during the check {beginning!r}" if beginning else ""
+    if isinstance(status, _Left):
+        return f"{status.why}{during}"
+    if status < 0:
+        return f"its process was ended by {signal.Signals(-status).name}{during}"
+    return f"its process ended with status {status}{during}: {_last_line(log)}"
+
+
+def _last_line(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL))
+        lines = file.read(_TAIL).decode(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")[:500]

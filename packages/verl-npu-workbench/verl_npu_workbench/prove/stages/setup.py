@@ -1,0 +1,84 @@
+"""What a stage is given, and the NPUs that it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_npu.ascend import software
+from verl_npu.ascend.variables import virtual_npus
+from verl_npu.errors import AscendSoftwareError
+
+from ...extras import is_installed
+from ..record import NotPossible, Recorder
+
+_PACKAGES = {"hydra": "hydra-core", "yaml": "PyYAML"}
+"""The packages of modules that have another name."""
+
+
+def require(*modules: str) -> None:
+    """Raise NotPossible if one of these is not installed."""
+    for module in modules:
+        if not is_installed(module):
+            raise NotPossible(f"{_PACKAGES.get(module, module)} is not installed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a stage is given."""
+
+    record: Recorder
+    scratch: Path
+    asked: int
+    """How many NPUs it may use; 0 for all."""
+    ends: float
+    """When its time is over, by `now`."""
+    now: Callable[[], float]
+    """The seconds that count."""
+    recipe: tuple[str, ...] = ()
+    """A launch script of the user's own, with its arguments, that is trained in place of the small ones."""
+
+    @property
+    def left(self) -> float:
+        """Seconds until its time is over."""
+        return self.ends - self.now()
+
+    @property
+    def simulated(self) -> bool:
+        """Whether virtual NPUs were asked for."""
+        return bool(virtual_npus())
+
+    @property
+    def has_the_wheel(self) -> bool:
+        """Whether the NPUs are virtual ones under torch_npu's own wheel."""
+        import torch_npu
+
+        return str(getattr(torch_npu, "__simulated__", "")).startswith("virtual NPUs under torch_npu")
+
+    @property
+    def device(self) -> str:
+        """The name of the first NPU."""
+        import torch
+
+        return str(torch.npu.get_device_name(0))
+
+    def npus(self) -> int:
+        """Import torch_npu, and return how many NPUs there are to be used. Raises NotPossible if there are none."""
+        try:
+            import torch
+
+            software.import_torch_npu()
+        except (ImportError, AscendSoftwareError) as error:
+            raise NotPossible(f"torch with NPUs cannot be imported: {error}") from error
+        import torch_npu
+
+        count = int(torch.npu.device_count())
+        if count == 0:
+            raise NotPossible("torch.npu sees no NPU")
+        self.record.note("device", self.device)
+        self.record.note("npus", str(count))
+        simulated = getattr(torch_npu, "__simulated__", "")
+        if simulated:
+            self.record.note("simulated", str(simulated))
+        return min(count, self.asked) if self.asked else count

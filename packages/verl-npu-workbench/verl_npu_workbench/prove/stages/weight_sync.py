@@ -1,0 +1,242 @@
+"""The weight sync: what arrives is what was sent, bit for bit; its share of a raw broadcast; a rank that is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from verl_npu.features.weight_sync.settings import Check, Settings
+
+from ..folder import put
+from ..record import NotPossible, Wrong
+from . import ranks
+from .ranks import Rank
+from .setup import Setup
+
+_SECONDS = 120.0
+_PATIENCE = 10.0
+_BYTES = 32 << 20
+_STALE = "the rollout would answer with other weights than those that are trained"
+_SLOW = "each step would wait longer for the weights than it must"
+_LEAST_SHARE = 0.2
+"""Of the raw broadcast's speed; below, a sync would take a good part of a step."""
+
+
+def run(setup: Setup) -> None:
+    """Make the checks between two NPUs."""
+    if setup.npus() < 2:
+        raise NotPossible("there is one NPU, and weights are moved between two")
+    setup.record.check(
+        "bit for bit",
+        partial(_exact, setup),
+        _STALE,
+    )
+    setup.record.check(
+        "its share of a raw broadcast",
+        partial(_share, setup),
+        _SLOW,
+    )
+    setup.record.check(
+        "a receiver that is killed",
+        partial(_killed, setup),
+        "the trainer would hang, or go on with an engine that has no weights",
+    )
+
+
+class _Kept:
+    """An engine that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Any] = {}
+
+    def load(self, weights: Iterable[tuple[str, Any]]) -> None:
+        self.held.update((name, tensor.clone()) for name, tensor in weights)
+
+    def open(self) -> None:
+        return
+
+    def expect(self, weights: Iterable[tuple[str, Any]]) -> None:
+        return
+
+    def prove(self) -> str:
+        return ""
+
+
+class _Dropped(_Kept):
+    """An engine that drops what it is given: what it does with weights is its own time."""
+
+    def load(self, weights: Iterable[tuple[str, Any]]) -> None:
+        return
+
+
+def _meet(rank: Rank, seconds: float) -> Any:
+    """Join a group of the weight sync, as trainer and rollout do; rank 0 opens the meeting."""
+    import torch
+
+    from verl_npu.ascend import software
+    from verl_npu.features.weight_sync.transport import group
+    from verl_npu.features.weight_sync.transport.messages import Meeting, Secret, open_meeting
+
+    software.import_torch_npu()
+    torch.npu.set_device(rank.number)
+    path = rank.folder / "meeting"
+    if rank.number == 0:
+        meeting = open_meeting("127.0.0.1", 0, seconds)
+        put(path, json.dumps([meeting.host, meeting.port, meeting.secret.value.hex()]).encode())
+    else:
+        ends = time.monotonic() + seconds
+        while not path.exists() and time.monotonic() < ends:
+            time.sleep(0.02)
+        host, port, secret = json.loads(path.read_bytes())
+        meeting = Meeting(host, port, Secret(bytes.fromhex(secret)))
+    device = torch.device("npu", rank.number)
+    return group.join("proof", meeting, rank.number, rank.size, timeout=seconds, device=device)
+
+
+def _tensors() -> dict[str, Any]:
+    """Weights of several types and shapes, the same in every process; with all bits that there are, NaN among them."""
+    import torch
+
+    generator = torch.Generator().manual_seed(5)
+    made = {}
+    for place, (dtype, shape) in enumerate(
+        ((torch.bfloat16, (384, 128)), (torch.float32, (257,)), (torch.bfloat16, (1,)), (torch.float16, (64, 3, 5)))
+    ):
+        size = torch.empty((), dtype=dtype).element_size()
+        count = size * torch.Size(shape).numel()
+        drawn = torch.randint(0, 256, (count,), dtype=torch.uint8, generator=generator)
+        made[f"layers.{place}.weight"] = drawn.view(dtype).reshape(shape)
+    return made
+
+
+def _bits(tensor: Any) -> Any:
+    import torch
+
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _changed(tensor: Any, turn: int) -> Any:
+    return _bits(tensor).bitwise_xor(turn).view(tensor.dtype).reshape(tensor.shape)
+
+
+def _exact(setup: Setup) -> str:
+    facts = ranks.all_well(ranks.started(setup, "exact", 2, ("weight_sync", "move"), _SECONDS)[::-1])
+    wrong = facts.get("wrong")
+    if wrong != []:
+        raise Wrong(f"other bits in {wrong}", "the bits that were sent")
+    return f"{facts['tensors']} tensors, {facts['bytes']} B, three times, with checksums"
+
+
+def move(rank: Rank) -> None:
+    """Be one rank: rank 0 sends three times, other weights each time, and rank 1 compares."""
+    import torch
+
+    from verl_npu.features.weight_sync.transport.sync import receive, send
+    from verl_npu.features.weight_sync.transport.tensors import Metadata
+
+    joined = _meet(rank, _SECONDS)
+    tensors = _tensors()
+    wrong: list[str] = []
+    for turn in range(3):
+        if turn:
+            # What has come before must not be taken for what comes now.
+            tensors = {
+                name: _bits(each).bitwise_xor(turn).view(each.dtype).reshape(each.shape)
+                for name, each in tensors.items()
+            }
+        metadata = Metadata.of((name, each.shape, each.dtype) for name, each in tensors.items())
+        if rank.number == 0:
+            there = {name: each.npu() for name, each in tensors.items()}
+            send(joined, metadata, there.items(), Settings(check=Check.CHECKSUMS))
+        else:
+            engine = _Kept()
+            receive(joined, metadata, engine)
+            wrong += [
+                f"{name} of sync {turn}"
+                for name, each in tensors.items()
+                if not torch.equal(_bits(engine.held[name]), _bits(each))
+            ]
+    total = sum(_bits(each).numel() for each in tensors.values())
+    rank.answer(wrong=wrong, tensors=len(tensors), bytes=total)
+    joined.close()
+
+
+def _share(setup: Setup) -> tuple[str, dict[str, float]]:
+    facts = ranks.all_well(ranks.started(setup, "share", 2, ("weight_sync", "measure"), _SECONDS))
+    raw, sync = float(str(facts["raw"])), float(str(facts["sync"]))
+    share = raw / sync
+    figures = {"raw broadcast, GB/s": _BYTES / raw / 1e9, "sync, GB/s": _BYTES / sync / 1e9, "share": share}
+    found = f"{share:.0%} of a raw broadcast's speed"
+    if share < _LEAST_SHARE and setup.has_the_wheel:
+        raise NotPossible(f"{found}, but virtual NPUs under torch_npu's wheel take long to start an operator")
+    if share < _LEAST_SHARE:
+        raise Wrong(found, f"at least {_LEAST_SHARE:.0%}", figures)
+    return found, figures
+
+
+def measure(rank: Rank) -> None:
+    """Be one rank: a raw broadcast and a sync of the same bytes in turn."""
+    import torch
+
+    from verl_npu.features.weight_sync.transport.sync import receive, send
+    from verl_npu.features.weight_sync.transport.tensors import Metadata
+
+    joined = _meet(rank, _SECONDS)
+    flat = torch.zeros(_BYTES // 2, dtype=torch.bfloat16, device="npu")
+    parts = [(f"layers.{place}", part) for place, part in enumerate(flat.split(flat.numel() // 64))]
+    metadata = Metadata.of((name, each.shape, each.dtype) for name, each in parts)
+    spent: dict[str, list[float]] = {"raw": [], "sync": []}
+    for turn in range(4):
+        for way in spent:
+            joined.messages.exchange(f"{way}/{turn}", b"")
+            began = time.perf_counter()
+            if way == "raw":
+                joined.broadcast(flat.view(torch.uint8)).wait(timedelta(seconds=_SECONDS))
+                torch.npu.synchronize()
+            elif rank.number == 0:
+                send(joined, metadata, parts, Settings(check=Check.NONE))
+            else:
+                receive(joined, metadata, _Dropped())
+            joined.messages.exchange(f"{way}/{turn}/done", b"")
+            if turn:
+                spent[way].append(time.perf_counter() - began)
+    rank.answer(**{way: statistics.median(times) for way, times in spent.items()})
+    joined.close()
+
+
+def _killed(setup: Setup) -> str:
+    sender, victim = ranks.started(setup, "killed", 2, ("weight_sync", "lose"), 6 * _PATIENCE)
+    if victim.status != -signal.SIGKILL:
+        raise RuntimeError(f"the receiver that was to be killed {victim.how}")
+    said = str(sender.facts.get("said", ""))
+    if sender.status is None:
+        raise Wrong("the sender waits for it for ever", "an error that names the receiver")
+    if "rank 1" not in said:
+        raise Wrong(said or f"the sender {sender.how}", "an error that names rank 1")
+    return f"the sender says: {said}"
+
+
+def lose(rank: Rank) -> None:
+    """Be one rank: the receiver is killed before it takes anything."""
+    from verl_npu.errors import WeightSyncError
+    from verl_npu.features.weight_sync.transport.sync import send
+    from verl_npu.features.weight_sync.transport.tensors import Metadata
+
+    joined = _meet(rank, _PATIENCE)
+    tensors = _tensors()
+    metadata = Metadata.of((name, each.shape, each.dtype) for name, each in tensors.items())
+    if rank.number:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        send(joined, metadata, {name: each.npu() for name, each in tensors.items()}.items(), Settings())
+        rank.answer(said="nothing: the sync came to its end")
+    except WeightSyncError as error:
+        rank.answer(said=str(error)[:600])
+    os._exit(0)

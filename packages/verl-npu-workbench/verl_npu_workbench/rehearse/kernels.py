@@ -1,0 +1,91 @@
+"""The Triton kernels that a rehearsed job launched, judged by Ascend's compiler with the job's own arguments."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from verl_npu import environment
+from verl_npu.features.fused_kernels import BLOCKS, MODULE, fused_kernels
+from verl_npu.language import gettext as _
+
+from ..kernels import judging, launches, report, toolchain
+from ..kernels.toolchain import PAIRS, Soc, Toolchain
+from ..kernels.verdict import Kernel
+from ..sandbox import importable
+from ..sandbox.copies import Copies
+
+_FILE = "launches.jsonl"
+
+
+def prepare() -> Toolchain:
+    """Return the compiler.
+
+    Raises:
+        KernelError: it cannot be had.
+    """
+    return toolchain.prepare(PAIRS[0])
+
+
+def variables(chain: Toolchain, folder: Path) -> Mapping[str, str]:
+    """Return what has a job write its launches into a folder, with Triton for those that have none."""
+    return {environment.LAUNCHES.name: str(folder / _FILE), environment.KERNEL_TRITON.name: str(chain.folder)}
+
+
+def judge(
+    chain: Toolchain,
+    soc: Soc,
+    tree: Path,
+    folders: tuple[Path, Path],
+    states: Mapping[str, Sequence[str]],
+    unconfined: bool,
+) -> report.Report:
+    """Return the verdict on each kernel that a job launched.
+
+    Args:
+        folders: the one that the job wrote into, and one of ours.
+        states: of verl-npu's features in the job's processes.
+
+    Raises:
+        KernelError: what was written is no list of launches.
+        SandboxError: there can be no sandbox here.
+    """
+    began = time.monotonic()
+    request = judging.Request(toolchain=chain, soc=soc, unconfined=unconfined)
+    written, own = folders
+    copied = Copies(written, _FILE, own).poll()
+    seen = [_checked(each, tree) for file in copied for each in launches.read(file)]
+    if "applied" in states.get(fused_kernels.name, ()):
+        seen = [with_our_blocks(each) for each in seen]
+    judged, unread = launches.judge(seen, request)
+    return report.Report(
+        judged=tuple(judged), unread=unread, root=Path.cwd(), request=request, seconds=time.monotonic() - began
+    )
+
+
+def _checked(kernel: Kernel, tree: Path) -> Kernel:
+    """Without arguments, and so not judged, if its file is none that the job could import: others wrote its name."""
+    file = Path(kernel.file).resolve()
+    known = (tree, *importable(tree), *map(Path, (sys.prefix, sys.base_prefix)))
+    if any(file.is_relative_to(each.resolve()) for each in known):
+        return kernel
+    return replace(kernel, cases=(), why=_("{file} is none of the job's packages").format(file=kernel.file))
+
+
+def with_our_blocks(kernel: Kernel) -> Kernel:
+    """Return a kernel with the blocks, too, that verl-npu launches it with where the compiler refuses upstream's."""
+    blocks = BLOCKS.get(kernel.name)
+    if blocks is None or kernel.module != MODULE:
+        return kernel
+    label = _("{blocks}, which verl-npu sets where upstream's are refused").format(
+        blocks=report.said_blocks(blocks.ours)
+    )
+    ours = [
+        replace(case, constants={**case.constants, **blocks.ours}, label=label)
+        for case in kernel.cases
+        if {name: case.constants.get(name) for name in blocks.upstreams} == blocks.upstreams
+    ]
+    return replace(kernel, cases=(*kernel.cases, *ours))

@@ -1,0 +1,122 @@
+"""How many NPUs a rehearsal takes, and how the script's parallel dimensions lie on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from verl_npu.errors import RehearsalError
+from verl_npu.language import gettext as _
+
+from ..jobs.keys import ROLLOUT, ROLLOUT_NPUS, has_critic, size
+from ..jobs.layout import Parallelism
+from ..jobs.settings import Settings
+
+MOST = 4
+"""NPUs that a rehearsal takes by itself: each is a process with torch and a model, of about 1.5 GiB."""
+SHOWN = 2
+"""What is left of a parallel dimension: at 2 all of its communication happens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout(Parallelism):
+    """Parallel sizes of trainer and rollout, and the NPUs of each."""
+
+    rollout_tensor: int = 1
+    rollout_data: int = 1
+    rollout_expert: int = 1
+    npus: int = 1
+    """Of the trainer."""
+    rollout_npus: int = 0
+    """Of the rollout, if it has NPUs of its own; else 0."""
+
+    @property
+    def all_npus(self) -> int:
+        return self.npus + self.rollout_npus
+
+    @property
+    def data(self) -> int:
+        """Replicas of the trained model."""
+        return self.replicas(self.npus)
+
+
+def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
+    """Return the layout of a rehearsal: each dimension that the script uses at 2, as far as the NPUs go.
+
+    `npus` is what the user asks for; None takes the fewest that show each dimension, and at most `MOST`.
+
+    Raises:
+        RehearsalError: the NPUs are too few for the script's separate rollout.
+    """
+    separate = bool(settings.whole(ROLLOUT_NPUS)) and not torchrun
+    wanted = _wanted(settings)
+    limit = npus if npus is not None else MOST
+    if separate:
+        if limit < 2:
+            raise RehearsalError(
+                subject="--npus",
+                expected=_("at least 2, since the script gives trainer and rollout NPUs of their own"),
+                found=str(npus),
+                fix=_("give --npus 2 or more"),
+            )
+        rollout = min(wanted.rollout_tensor, max(limit // 2, 1))
+        trainer = _fitted(wanted, limit - rollout, exactly=npus is not None)
+        trainer = replace(trainer, npus=max(trainer.fewest, limit - rollout if npus is not None else 1))
+        return _with_rollout(trainer, rollout, separate=True)
+    fitted = _fitted(wanted, limit, exactly=npus is not None)
+    # Two at least: with one NPU no collective happens at all.
+    fewest = max(fitted.fewest, min(wanted.rollout_tensor, limit), min(SHOWN, limit))
+    return _with_rollout(replace(fitted, npus=npus if npus is not None else fewest), 0, separate=False)
+
+
+def _wanted(settings: Settings) -> Layout:
+    def most(*endings: str) -> int:
+        keys = [key for key in settings.ending(*endings) if _is_of_trainer(key, settings)]
+        return min(max([settings.whole(key, 1) for key in keys], default=1), SHOWN)
+
+    def of_rollout(name: str) -> int:
+        return min(size(settings, f"{ROLLOUT}.{name}_parallel_size"), SHOWN)
+
+    tensor = most("tensor_model_parallel_size")
+    experts = [key for key in settings.ending("expert_tensor_parallel_size") if _is_of_trainer(key, settings)]
+    return Layout(
+        tensor=tensor,
+        pipeline=most("pipeline_model_parallel_size"),
+        context=most("context_parallel_size"),
+        expert=most("expert_model_parallel_size", "expert_parallel_size"),
+        # Megatron takes the tensor dimension for it if it is null.
+        expert_tensor=most("expert_tensor_parallel_size") if any(map(settings.whole, experts)) else tensor,
+        sequence=most("ulysses_sequence_parallel_size", "ulysses_parallel_size"),
+        rollout_tensor=of_rollout("tensor_model"),
+        rollout_data=max(map(of_rollout, ("data", "dp_model"))),
+        rollout_expert=of_rollout("expert"),
+    )
+
+
+def _is_of_trainer(key: str, settings: Settings) -> bool:
+    """Whether a key is of a section that the script's trainer reads: its strategy's, of a role that it has."""
+    if ".rollout." in key or key.startswith(("reward", "distillation", "rollout.")):
+        return False
+    if key.startswith("critic.") and not has_critic(settings):
+        return False
+    return "override_transformer_config" not in key
+
+
+def _fitted(layout: Layout, limit: int, exactly: bool) -> Layout:
+    """Give up dimensions until the NPUs suffice, those first whose communication others show as well.
+
+    `exactly` if all of the NPUs are taken: they must be divisible then.
+    """
+    for name in ("expert_tensor", "context", "sequence", "tensor", "expert", "pipeline"):
+        if layout.fewest <= limit and not (exactly and limit % layout.fewest):
+            break
+        layout = replace(layout, **{name: 1})
+    return layout
+
+
+def _with_rollout(layout: Layout, rollout_npus: int, separate: bool) -> Layout:
+    room = rollout_npus if separate else layout.npus
+    tensor = layout.rollout_tensor if room % layout.rollout_tensor == 0 else 1
+    data = layout.rollout_data if room // tensor % layout.rollout_data == 0 else 1
+    # vLLM spreads the experts over all of a replica's NPUs.
+    expert = tensor * data if layout.rollout_expert > 1 else 1
+    return replace(layout, rollout_tensor=tensor, rollout_data=data, rollout_expert=expert, rollout_npus=rollout_npus)

@@ -1,0 +1,255 @@
+"""What a rehearsal needs before it starts: a small model and its checkpoint, data, a reward, and a rollout engine."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import random
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from verl_npu.ascend.variables import VIRTUAL_NPUS
+from verl_npu.errors import RehearsalError
+from verl_npu.language import gettext as _
+
+from ..jobs.job import Job
+from ..jobs.keys import ENGINE, PATH, TRAIN_FILES, may_sleep
+from ..jobs.settings import Settings
+from ..kernels.toolchain import Soc
+from ..processes import own_python
+from . import reward, small_model
+from .layout import Layout
+from .rules import Setup
+from .small_model import ARCHITECTURES, LAYERS, Architecture, architecture_of
+from .training import convert, prepare_device, written
+
+PROMPT, RESPONSE = 64, 16
+_PICTURE_TOKENS = 64
+_MODELS = (PATH, "model.partial_pretrain", "model.path")
+ENGINES = ("auto", "vllm", "virtual")
+_NO_ENGINES = ("", "???", "hf", "naive", "virtual")
+"""Names that need nothing in their place; ??? is the script's own fault and stays."""
+_SIDES = (32, 64, 96)
+_QUESTIONS = ("What is {first} + {second}?", "{first} + {second} is?", "What is the sum of {first} and {second}?")
+"""Of several lengths: batches of equal parts hide what lengths do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a user asks for."""
+
+    output: Path
+    steps: int = 2
+    npus: int | None = None
+    engine: str = "auto"
+    architecture: str = ""
+    seconds: float = 900.0
+    without: tuple[str, ...] = ()
+    """Rules that are left out."""
+    unconfined: bool = False
+    """Run the tree's code without a sandbox, as the user asks for."""
+    kernels: Soc | None = None
+    """For which NPU the Triton kernels of the job are compiled; None if they are not."""
+
+
+def prepare(
+    job: Job, architecture: Architecture, layout: Layout, folder: Path, request: Request
+) -> tuple[Setup, list[str]]:
+    """Make model, checkpoint if one is wanted, data and reward; return them, and what is to be said of them."""
+    settings, images = job.settings, architecture.takes_images
+    model = _model(architecture, LAYERS * layout.pipeline, request.output / "models")
+    train_file, test_file = write_questions(folder / "data", _data_source(settings), images)
+    engine = rollout_engine(settings, request.engine, own_npus=layout.rollout_npus > 0)
+    notes = [engine.note] if engine.note else []
+    checkpoint = None
+    if any(settings.truth(key) for key in settings.ending("use_dist_checkpointing")):
+        prepare_device(layout.all_npus)
+        failure = convert(job, model, folder, layout.all_npus, request.unconfined)
+        checkpoint = None if failure else written(folder) / "mcore"
+        if failure:
+            notes.append(
+                _("the small model was not converted to a distributed checkpoint: {failure}").format(failure=failure)
+            )
+    # It is a file of its own that verl loads by its path.
+    (folder / "reward.py").write_text(Path(reward.__file__).read_text())
+    setup = Setup(
+        folder=written(folder),
+        model=model,
+        train=train_file,
+        test=test_file,
+        checkpoint=checkpoint,
+        reward=folder / "reward.py",
+        layout=layout,
+        steps=request.steps,
+        prompt=PROMPT + (_PICTURE_TOKENS if images else 0),
+        response=RESPONSE,
+        engine=engine.name,
+        no_sleep=engine.no_sleep,
+    )
+    return setup, notes
+
+
+def chosen_architecture(settings: Settings, asked: str) -> Architecture:
+    """Return the architecture that the user names, or the model's path. Raises RehearsalError if neither does."""
+    if asked:
+        for each in ARCHITECTURES:
+            if each.name == asked:
+                return each
+        raise RehearsalError(
+            subject="--architecture",
+            expected=_("one of ") + _(", ").join(each.name for each in ARCHITECTURES),
+            found=repr(asked),
+            fix=_("give the model type that the model's config.json has"),
+        )
+    path = next((settings.text(key) for key in _MODELS if settings.text(key)), "")
+    return architecture_of(path)
+
+
+def _data_source(settings: Settings) -> str:
+    path = settings.text(TRAIN_FILES).lower()
+    for part, source in (("geo3k", "hiyouga/geometry3k"), ("dapo", "math_dapo"), ("math", "lighteval/MATH")):
+        if part in path:
+            return source
+    return "openai/gsm8k"
+
+
+def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
+    """Make the small model, once for each architecture, number of layers and transformers."""
+    try:
+        transformers = version("transformers")
+    except PackageNotFoundError as error:
+        raise RehearsalError(
+            subject=_("this environment"),
+            expected=_("the packages that your verl needs"),
+            found=_("no transformers"),
+            fix=_("run verl-npu with the Python that your verl is installed for"),
+        ) from error
+    # What makes it may have changed since one was made.
+    made_by = hashlib.sha256(small_model.source()).hexdigest()[:8]
+    name = f"{architecture.name}-{layers}-{transformers}-{made_by}"
+    target = (folder / name).resolve()
+    if (target / "model.safetensors.index.json").is_file():
+        return target
+    made = target.with_name(f"{target.name}.{os.getpid()}")
+    done = subprocess.run(
+        own_python("-m", small_model.__name__, architecture.name, str(layers), str(made)),
+        # As the run itself: on virtual NPUs torchvision can be imported whatever it was compiled for.
+        env=os.environ | {VIRTUAL_NPUS: "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RehearsalError(
+            subject=_("a small model of the architecture {architecture}").format(architecture=architecture.name),
+            expected=_("transformers {transformers} to make one").format(transformers=transformers),
+            found=(done.stderr.strip().splitlines() or ["no output"])[-1][:300],
+            fix=_("install the transformers that your verl names, or rehearse with --architecture"),
+        )
+    # If another process was faster, its model is the same.
+    with contextlib.suppress(OSError):
+        made.rename(target)
+    return target
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutEngine:
+    """An engine, and what is to be said of it."""
+
+    name: str = ""
+    """What takes the place of the script's; empty if nothing does."""
+    note: str = ""
+    no_sleep: bool = False
+    """It is vLLM's build for CPUs: it has no sleep mode, and verl cannot split it over ranks."""
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def rollout_engine(
+    settings: Settings, asked: str, own_npus: bool = False, installed: Callable[[str], str] = _installed
+) -> RolloutEngine:
+    """Return the engine that generates; `own_npus`: the rollout does not share the trainer's."""
+    own = settings.text(ENGINE)
+    if own in _NO_ENGINES:
+        return RolloutEngine()
+    found = installed("vllm")
+    # vLLM's build for CPUs cannot sleep. If it shares NPUs with the trainer, that is part of every step.
+    no_sleep = "cpu" in found
+    vllm = _("the rollout engine is vLLM's, as installed here") + (_(", without its sleep mode") if no_sleep else "")
+    instead = _("the rollout engine is transformers' generate; the script's is {own}").format(own=own)
+    if asked == "vllm" and own != "vllm":
+        return RolloutEngine("vllm", _("{vllm}; the script's is {own}").format(vllm=vllm, own=own), no_sleep)
+    if asked == "virtual" or (asked != "vllm" and (own != "vllm" or not found)):
+        return RolloutEngine("virtual", instead)
+    if asked != "vllm" and no_sleep and may_sleep(settings) and not own_npus:
+        said = _("{instead}, and vLLM {found}, which is installed, cannot sleep as the script asks").format(
+            instead=instead, found=found
+        )
+        return RolloutEngine("virtual", said)
+    return RolloutEngine("", vllm, no_sleep)
+
+
+def write_questions(folder: Path, source: str, images: bool) -> tuple[Path, Path]:
+    """Write sums as train.parquet and test.parquet; with `images` each question has a picture.
+
+    The columns are those of verl's examples/data_preprocess: for reinforcement learning, for supervised fine-tuning
+    of one turn (extra_info, question and answer) and of several (messages).
+    """
+    import datasets
+
+    # Bars for a few rows would stand among what the command prints.
+    datasets.disable_progress_bars()
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = random.Random(1)
+    paths = []
+    for split, count in (("train", 64), ("test", 8)):
+        rows = [_row(numbers, source, split, index, images) for index in range(count)]
+        table = datasets.Dataset.from_list(rows)
+        if images:
+            # As a picture and not as bytes: verl's data sets read this feature.
+            table = table.cast_column("images", datasets.Sequence(datasets.Image()))
+        path = folder / f"{split}.parquet"
+        table.to_parquet(path)
+        paths.append(path)
+    return paths[0], paths[1]
+
+
+def _row(numbers: random.Random, source: str, split: str, index: int, images: bool) -> dict[str, object]:
+    first, second = numbers.randint(0, 9), numbers.randint(0, 9)
+    truth = f"{first + second:02d}"
+    asked = numbers.choice(_QUESTIONS).format(first=first, second=second)
+    question = f"{'<image>' if images else ''}{asked}"
+    answer = f"#### {truth}"
+    row: dict[str, object] = {
+        "data_source": source,
+        "prompt": [{"role": "user", "content": question}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": truth},
+        "extra_info": {"split": split, "index": index, "answer": answer, "question": question},
+        "messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}],
+        "question": question,
+        "answer": answer,
+    }
+    if images:
+        row["images"] = [{"bytes": _picture(numbers), "path": None}]
+    return row
+
+
+def _picture(numbers: random.Random) -> bytes:
+    from PIL import Image
+
+    size = (numbers.choice(_SIDES), numbers.choice(_SIDES))
+    picture = Image.new("RGB", size, tuple(numbers.randint(0, 255) for _unused in range(3)))
+    stream = io.BytesIO()
+    picture.save(stream, format="PNG")
+    return stream.getvalue()

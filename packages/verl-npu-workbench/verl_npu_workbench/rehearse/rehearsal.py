@@ -1,0 +1,287 @@
+"""One rehearsal from a job to its verdict, and what came of it as JSON and as a page in Markdown."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from pathlib import Path
+
+from verl_npu import progress
+from verl_npu.errors import RehearsalError
+from verl_npu.language import gettext as _
+from verl_npu.manifest import read_manifests
+
+from ..jobs.job import Job
+from ..jobs.keys import ENGINE
+from ..kernels import report
+from ..kernels.report import Report
+from ..kernels.verdict import NOT_SHOWN as NOT_SHOWN_OF_KERNELS
+from ..logs.metrics import LOSS, REWARD
+from . import kernels
+from .layout import Layout, layout_of
+from .outcome import Outcome, judge
+from .preparation import Request, chosen_architecture, prepare
+from .rules import RULES, Change, scale
+from .training import Run, command_of, prepare_device, train, written
+
+NOT_SHOWN = ("speed", _("memory at full size"), _("an NPU's numbers"), _("several machines"))
+"""What no rehearsal shows."""
+_PACKAGES = (
+    "torch",
+    "torch_npu",
+    "transformers",
+    "tensordict",
+    "ray",
+    "vllm",
+    "vllm-ascend",
+    "sglang",
+    "megatron-core",
+    "mbridge",
+)
+"""Packages whose versions tell one environment from another; verl is told by its pin."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledJob:
+    """All that is decided before a rehearsal starts."""
+
+    job: Job
+    folder: Path
+    architecture: str
+    layout: Layout
+    changes: tuple[Change, ...]
+    command: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """A rehearsal that has ended."""
+
+    scaled: ScaledJob
+    run: Run
+    outcome: Outcome
+    seconds: float
+    kernels: Report | None = None
+    """What the compiler says of the kernels that it launched, if that was asked."""
+
+
+def scale_down(job: Job, name: str, request: Request) -> ScaledJob:
+    """Make model and data, and decide what is scaled.
+
+    Raises:
+        RehearsalError: the model's architecture is not known here, or the NPUs do not suffice.
+    """
+    trainer, entry = job.trainer, job.entry
+    architecture = chosen_architecture(job.settings, request.architecture)
+    layout = layout_of(job.settings, request.npus, bool(trainer.ranks))
+    folder = _new_folder(request.output, name)
+    with progress.step(_("making a small {architecture} and its data").format(architecture=architecture.name)):
+        setup, notes = prepare(job, architecture, layout, folder, request)
+    changes = scale(job.settings, setup, request.without)[0]
+    # What follows another key by interpolation has followed it.
+    changes = [change for change in changes if not _follows(change, changes, job)]
+    options = list(trainer.options)
+    if entry.moved:
+        options = [f"--config-path={entry.folder}", f"--config-name={entry.name}"]
+        notes.append(_("there is no folder {moved}: the configuration is this tree's own").format(moved=entry.moved))
+    options.append(f"hydra.run.dir={written(folder) / 'hydra'}")
+    return ScaledJob(
+        job=job,
+        folder=folder,
+        architecture=architecture.name,
+        layout=layout,
+        changes=tuple(changes),
+        command=tuple(command_of(trainer, changes, layout.npus, options)),
+        notes=tuple(notes),
+    )
+
+
+def rehearse(scaled: ScaledJob, request: Request, told: Callable[[int, Mapping[str, float]], None]) -> Rehearsed:
+    """Run a scaled job, and judge how it ended; `told` hears of each step with its metrics."""
+    npus, tree = scaled.layout.all_npus, scaled.job.tree
+    prepare_device(npus)
+    compiler = kernels.prepare() if request.kernels else None
+    reads = [request.output / "models", scaled.folder / "data", scaled.folder / "reward.py"]
+    started = time.monotonic()
+    done = train(
+        scaled.command,
+        scaled.job.trainer,
+        tree,
+        scaled.folder,
+        npus,
+        request.seconds,
+        told,
+        [*reads, *([compiler.folder] if compiler else [])],
+        request.unconfined,
+        more=kernels.variables(compiler, written(scaled.folder)) if compiler else {},
+    )
+    ended = Rehearsed(scaled, done, judge(done, request.steps, tree), time.monotonic() - started)
+    if compiler is None or request.kernels is None:
+        return ended
+    folders = (written(scaled.folder), scaled.folder)
+    said = kernels.judge(compiler, request.kernels, tree, folders, features(ended), request.unconfined)
+    return replace(ended, kernels=said)
+
+
+def _follows(change: Change, changes: Sequence[Change], job: Job) -> bool:
+    """Whether a key is an interpolation of one that is set to the same value, or lies in a section that is one.
+
+    Setting a key of such a section would give the section up: it would have this key and no other.
+    """
+    parts = change.key.split(".")
+    for length in range(len(parts), 0, -1):
+        text = job.interpolations.get(".".join(parts[:length]), "")
+        below = "".join(f".{part}" for part in parts[length:])
+        referred = {name + below for name in re.findall(r"[A-Za-z_][\w.]+", text)}
+        if any(other.key in referred and other.after == change.after for other in changes):
+            return True
+    return False
+
+
+def _new_folder(output: Path, name: str) -> Path:
+    folder = (output / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}").resolve()
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise RehearsalError(
+            subject="--output",
+            expected=_("a folder that can be written"),
+            found=f"{output}: {error}",
+            fix=_("give another"),
+        ) from error
+    return folder
+
+
+def by_rule(scaled: ScaledJob) -> Iterable[tuple[str, str, list[Change]]]:
+    """Yield each rule that changed something: its name, its reason, and its changes."""
+    for rule in RULES:
+        changes = [change for change in scaled.changes if change.rule == rule.name]
+        if changes:
+            yield rule.name, rule.reason, changes
+
+
+def scaled_content(scaled: ScaledJob) -> dict[str, object]:
+    """Return a scaled job as JSON has it."""
+    layout, trainer = scaled.layout, scaled.job.trainer
+    sizes = ("tensor", "pipeline", "context", "expert", "sequence", "data", "rollout_tensor")
+    return {
+        "trainer": trainer.module,
+        "tree": str(scaled.job.tree),
+        "architecture": scaled.architecture,
+        "npus": layout.all_npus,
+        "layout": {name: getattr(layout, name) for name in sizes},
+        "exports": dict(trainer.exports),
+        "changes": [asdict(change) for change in scaled.changes],
+        "notes": list(scaled.notes),
+        "command": list(scaled.command),
+    }
+
+
+def features(done: Rehearsed) -> dict[str, list[str]]:
+    """Return the states of each feature over all processes of the run."""
+    manifests, unread = read_manifests(done.scaled.folder / "manifests")
+    # The processes ran a stranger's code, which may have written what is no manifest.
+    found = {"not known": [str(error) for error in unread]} if unread else {}
+    for manifest in manifests:
+        for name, feature in manifest["features"].items():
+            states = found.setdefault(name, [])
+            if feature["state"] not in states:
+                states.append(feature["state"])
+    return found
+
+
+def engine(scaled: ScaledJob) -> str:
+    """Return the rollout engine that the rehearsal ran with; empty if the job generates nothing."""
+    changed = [str(change.after) for change in scaled.changes if change.key == ENGINE]
+    return changed[-1] if changed else scaled.job.settings.text(ENGINE)
+
+
+def curves(run: Run) -> dict[str, list[float]]:
+    """Return the rewards of a run, or the losses of a fine-tuning, step by step."""
+    return {
+        name: [metrics[name] for step, metrics in sorted(run.steps.items()) if step >= 1 and name in metrics]
+        for name in (*REWARD.names, *LOSS.names)
+        if any(name in metrics for metrics in run.steps.values())
+    }
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of what is installed here, where the job ran too."""
+    installed = {each.metadata["Name"].lower().replace("_", "-"): each.version for each in metadata.distributions()}
+    names = {name: name.lower().replace("_", "-") for name in _PACKAGES}
+    return {name: installed[key] for name, key in names.items() if key in installed}
+
+
+def content(script: str, done: Rehearsed, pin: str) -> dict[str, object]:
+    """Return a rehearsal as JSON has it; `pin` is the revision that its verl is nearest to."""
+    failure = done.outcome.failure
+    return {
+        "script": script,
+        "pin": pin,
+        "engine": engine(done.scaled),
+        "curves": curves(done.run),
+        "versions": _versions(),
+        "verdict": done.outcome.kind.value,
+        "steps": done.outcome.steps,
+        "seconds": round(done.seconds, 1),
+        "failure": failure and {**asdict(failure), "owner": failure.owner.value},
+        "simulated": True,
+        "not_shown": list(NOT_SHOWN),
+        "features": features(done),
+        "exports_left_out": list(done.run.left_out),
+        "kernels": report.content(done.kernels) if done.kernels is not None else None,
+        "folder": str(done.scaled.folder),
+        **scaled_content(done.scaled),
+    }
+
+
+def error_content(script: str, error: Exception) -> dict[str, object]:
+    """Return as JSON that a script could not be rehearsed, and why."""
+    return {"script": script, "verdict": _("not rehearsed"), "steps": 0, "seconds": 0.0, "error": str(error)}
+
+
+def page(results: Sequence[Mapping[str, object]]) -> str:
+    """Return a page in Markdown: a table of scripts with their verdicts, and what the failures were."""
+    lines = [
+        "# Rehearsals on virtual NPUs (SIMULATED)",
+        "",
+        f"Not shown by any of them: {', '.join(NOT_SHOWN)}.",
+        "",
+    ]
+    if any(each.get("kernels") for each in results):
+        lines += [f"Nor is any of these by a kernel that compiles: {'; '.join(NOT_SHOWN_OF_KERNELS)}.", ""]
+    lines += [
+        "| script | verdict | steps | NPUs | seconds | first error | kernels |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in results:
+        lines.append(
+            f"| {_cell(each['script'])} | {each['verdict']} | {each['steps']} | {each.get('npus', '')} "
+            f"| {each['seconds']} | {_cell(_error(each))} | {_cell(_kernels(each))} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def _error(each: Mapping[str, object]) -> str:
+    failure = each.get("failure")
+    if isinstance(failure, Mapping):
+        return f"{failure['owner']}, {failure['process']}, {failure['phase']}: {failure['error']}"
+    return str(each.get("error", ""))
+
+
+def _kernels(each: Mapping[str, object]) -> str:
+    """The kernels that fail by name, and how many compile; empty if none was asked for."""
+    found = each.get("kernels")
+    if not isinstance(found, Mapping):
+        return ""
+    failing = [f"{one['kernel']} {one['verdict']}" for one in found["kernels"] if one["verdict"] != "compiles"]
+    return "; ".join([*dict.fromkeys(failing), f"{found['counts']['compiles']} compile"])
+
+
+def _cell(text: object) -> str:
+    return " ".join(str(text).split()).replace("|", "\\|")[:300]

@@ -1,0 +1,267 @@
+"""Small models with random weights, of the architecture that a model's path names.
+
+As a program it makes one, with its tokenizer: NAME LAYERS FOLDER.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verl_npu.errors import RehearsalError
+from verl_npu.language import gettext as _
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+LAYERS = 2
+"""The fewest that have every kind of layer."""
+_ARCHITECTURES = Path(__file__).with_name("architectures.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """A family of models, as its small one is made."""
+
+    name: str
+    """transformers' model type."""
+    pattern: str
+    """What a path of it looks like, in lower case."""
+    text: Mapping[str, object]
+    vision: Mapping[str, object]
+    flat: bool = False
+    """Whether published checkpoints have the language model's settings beside those of the whole."""
+    fused: bool = False
+    """Whether published checkpoints have all experts of a layer in one tensor, as transformers has in memory."""
+
+    @property
+    def takes_images(self) -> bool:
+        return bool(self.vision)
+
+
+def _read() -> Iterator[Architecture]:
+    """The sizes of the language model and of the vision model are put together from named parts."""
+    read = json.loads(_ARCHITECTURES.read_text())
+    for each in read["architectures"]:
+        parts = {
+            kind: {key: value for name in each.get(kind, ()) for key, value in read["parts"][name].items()}
+            for kind in ("text", "vision")
+        }
+        yield Architecture(**{**each, **parts})
+
+
+ARCHITECTURES = tuple(_read())
+"""In the order in which they are looked for: the more special first."""
+
+
+def source() -> bytes:
+    """Return what says how small models are made: the same bytes, the same models."""
+    return Path(__file__).read_bytes() + _ARCHITECTURES.read_bytes()
+
+
+def architecture_of(path: str) -> Architecture:
+    """Return the architecture that a model's path names.
+
+    Raises:
+        RehearsalError: it names none that is known.
+    """
+    # The last parts of a path name the model; a folder above may name another.
+    for part in reversed([part.lower() for part in re.split(r"[/\\]", path) if part]):
+        for each in ARCHITECTURES:
+            if re.search(each.pattern, part):
+                return each
+    raise RehearsalError(
+        subject=_("the model {path!r}").format(path=path),
+        expected=_("a path that names its architecture: ") + _(", ").join(each.name for each in ARCHITECTURES),
+        found=_("none of them"),
+        fix=_("say which it is: --architecture NAME"),
+    )
+
+
+SEED = 1
+_CONSTANT, _END = 8.0, 1.3
+"""How much larger than the others the feature is that all tokens share, and its weight for the end of an answer."""
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_OF_IMAGES = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' or 'image' in part %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part['type'] == 'video' or 'video' in part %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% elif 'text' in part %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def generate(architecture: Architecture, layers: int, folder: Path) -> None:
+    """Write a model of the architecture with so many layers: configuration, weights, tokenizer, processor if any.
+
+    The same for the same seed.
+    """
+    import torch
+    import transformers
+
+    tokens = tokenizer(folder, architecture.takes_images)
+    common = {
+        "bos_token_id": tokens["<|endoftext|>"],
+        "eos_token_id": tokens["<|im_end|>"],
+        "pad_token_id": tokens["<|endoftext|>"],
+    }
+    text = {**architecture.text, "num_hidden_layers": layers, **common}
+    if "layer_types" in text:
+        kinds = list(architecture.text["layer_types"])  # type: ignore[call-overload]
+        text["layer_types"] = [kinds[index % len(kinds)] for index in range(layers)]
+    config_class = type(transformers.AutoConfig.for_model(architecture.name))
+    if architecture.takes_images:
+        ids = {
+            "vision_start_token_id": tokens["<|vision_start|>"],
+            "vision_end_token_id": tokens["<|vision_end|>"],
+            "image_token_id": tokens["<|image_pad|>"],
+            "video_token_id": tokens["<|video_pad|>"],
+        }
+        if "text_config" in getattr(config_class, "sub_configs", {}):
+            config = config_class(text_config=text, vision_config=dict(architecture.vision), **ids, **common)
+        else:
+            config = config_class(**text, vision_config=dict(architecture.vision), **ids)
+        config.tie_word_embeddings = False
+        _processor(architecture, folder)
+        maker = transformers.AutoModelForImageTextToText
+    else:
+        config = config_class(**text)
+        maker = transformers.AutoModelForCausalLM
+    torch.manual_seed(SEED)
+    model = maker.from_config(config)
+    _end_sometimes(model, tokens["<|im_end|>"], [tokens[name] for name in _OF_IMAGES if name in tokens])
+    model = model.to(torch.bfloat16)
+    # By itself transformers writes an expert's tensors one by one for every family.
+    model.save_pretrained(folder, **({"save_original_format": False} if architecture.fused else {}))
+    if architecture.flat:
+        _flatten(folder / "config.json")
+    _with_index(folder)
+
+
+def _flatten(path: Path) -> None:
+    """Write a configuration as it is published: upstream reads settings of the language model at the top of it."""
+    settings = json.loads(path.read_text())
+    text = settings.pop("text_config", {})
+    path.write_text(json.dumps({**text, **settings}, indent=2))
+
+
+def _end_sometimes(model: PreTrainedModel, end: int, never: list[int]) -> None:
+    """Have a random model end an answer with each token at some chance, and never write a picture's place.
+
+    Answers of one length hide what lengths do: torch, for one, lays out nested tensors of equal parts otherwise.
+    """
+    import torch
+
+    into, out = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    with torch.no_grad():
+        # One feature that is alike for all tokens, and so a bias of what comes out.
+        into[:, 0] = _CONSTANT * into.std()
+        out[end, 0] = _END
+        out[never, 0] = -_END * 4
+
+
+def _with_index(folder: Path) -> None:
+    """Add the index that a checkpoint of several files has: some loaders read nothing else."""
+    from safetensors import safe_open
+
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        names = dict.fromkeys(file.keys(), "model.safetensors")
+    size = (folder / "model.safetensors").stat().st_size
+    index = {"metadata": {"total_size": size}, "weight_map": names}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
+
+
+def tokenizer(folder: Path, images: bool = False) -> dict[str, int]:
+    """Write a byte-level tokenizer in which each digit is a token of its own, as in Qwen's.
+
+    Returns the ids of its special tokens, those of images among them if it has any.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    made.decoder = decoders.ByteLevel()
+    special = [*_SPECIAL, *(_OF_IMAGES if images else ())]
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(["system user assistant What is the sum of two numbers?"] * 10, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=list(_OF_IMAGES) if images else [],
+        model_max_length=4096,
+        # As the families' own tokenizers: these models take no token types.
+        model_input_names=["input_ids", "attention_mask"],
+    )
+    fast.chat_template = _TEMPLATE
+    fast.save_pretrained(folder)
+    if images:
+        # Processors of this family ask for the tokenizer by its own class.
+        path = folder / "tokenizer_config.json"
+        settings = json.loads(path.read_text())
+        settings["tokenizer_class"] = "Qwen2TokenizerFast"
+        path.write_text(json.dumps(settings, indent=1))
+        _qwen2_files(fast, folder)
+    return {name: fast.convert_tokens_to_ids(name) for name in special}
+
+
+def _qwen2_files(fast: object, folder: Path) -> None:
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
+
+
+def _processor(architecture: Architecture, folder: Path) -> None:
+    patch = architecture.vision["patch_size"]
+    side = int(patch) * int(architecture.vision["spatial_merge_size"])  # type: ignore[call-overload]
+    kind = "Qwen2_5_VLProcessor" if architecture.name == "qwen2_5_vl" else "Qwen3VLProcessor"
+    settings = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": kind,
+        "patch_size": patch,
+        "merge_size": architecture.vision["spatial_merge_size"],
+        "temporal_patch_size": architecture.vision["temporal_patch_size"],
+        "min_pixels": side * side,
+        "max_pixels": 16 * side * side,
+        "size": {"shortest_edge": side * side, "longest_edge": 16 * side * side},
+        "do_resize": True,
+        "do_rescale": True,
+        "do_normalize": True,
+        "do_convert_rgb": True,
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings, indent=1))
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": _TEMPLATE}))
+    # Later versions have the template in a file of its own, and a processor for videos beside the one for images.
+    (folder / "chat_template.jinja").write_text(_TEMPLATE)
+    video = {**settings, "video_processor_type": "Qwen2VLVideoProcessor"}
+    (folder / "video_preprocessor_config.json").write_text(json.dumps(video, indent=1))
+
+
+def main(words: list[str]) -> int:
+    """Make the model that the command line names."""
+    name, layers, folder = words
+    found = next(each for each in ARCHITECTURES if each.name == name)
+    generate(found, int(layers), Path(folder))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

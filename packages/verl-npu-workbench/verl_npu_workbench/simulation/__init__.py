@@ -1,0 +1,63 @@
+"""verl on virtual NPUs: what they need beside them for verl, its models and engines.
+
+Called by the virtual Ascend alone, where it comes up: it names `install` in the entry points
+`virtual_ascend.extensions`. On real NPUs nothing of this is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+
+from virtual_ascend import has_own_torch_npu, ledger
+
+from verl_npu import environment
+from verl_npu.registry.apply import hooks
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """Have verl, transformers, MindSpeed and vLLM find what takes the place of a real NPU's software, when they are
+    imported."""
+    wanted = dict(_HOOKS)
+    if has_own_torch_npu():
+        wanted["vllm.v1.executor.abstract"] = "graphs:refuse_graphs"
+        wanted["vllm_ascend.worker.model_runner_v1"] = "graphs:note_weights"
+    if ledger.phantom_bytes():
+        wanted["transformers.modeling_utils"] = "checkpoints:leave_weights_out"
+    if environment.KERNEL_TRITON.is_set():
+        importlib.import_module(f"{__name__}.triton_interpreter").offer_triton()
+    for upstream, name in wanted.items():
+        hooks.add_hook(upstream, _called(name))
+
+
+def _called(name: str) -> Callable[[ModuleType], None]:
+    """Return the function of a module here, `module:function`, as a hook: its module is imported when it is called."""
+
+    def hook(upstream: ModuleType) -> None:
+        module, _, function = name.partition(":")
+        getattr(importlib.import_module(f"{__name__}.{module}"), function)(upstream)
+
+    return hook
+
+
+_HOOKS = {
+    "verl.workers.rollout.base": "rollout:register_rollout",
+    "verl.workers.rollout.replica": "rollout:register_replica",
+    "verl.workers.fsdp_workers": "rollout:offer_in_vllms_place",
+    "verl.workers.megatron_workers": "rollout:offer_in_vllms_place",
+    "verl.utils.distributed": "rollout.transfer:offer_group",
+    "verl.checkpoint_engine": "rollout.transfer:offer_checkpoint_engine",
+    "vllm.triton_utils.importing": "triton_references:launch_references",
+    "triton.runtime.driver": "triton_interpreter:give_driver",
+    "triton.runtime.jit": "triton_interpreter:interpret",
+    "triton.runtime.interpreter": "triton_interpreter:compute_launches",
+    "triton.runtime.autotuner": "triton_interpreter:follow_tuning",
+    "mindspeed.op_builder.builder": "mindspeed:offer_operators",
+    "mindspeed.ops.triton.sort_chunks_by_idx": "mindspeed:offer_sorting",
+    "mindspeed.ops.triton.l2norm": "mindspeed:offer_norm",
+    "mindspeed.core.ssm.chunk_gated_delta_rule": "mindspeed:offer_recurrence",
+}
+"""By module of an upstream, what is to be done with it."""

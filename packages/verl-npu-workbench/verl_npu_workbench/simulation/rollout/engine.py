@@ -1,0 +1,180 @@
+"""A model that generates: transformers' `generate` on one virtual NPU, with the weights that it is given."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast
+
+import torch
+from transformers import GenerationConfig
+
+from verl_npu.errors import RolloutError
+from verl_npu.reporting import report
+
+from .layout import Place
+from .model import build, load, text_settings
+from .prompts import Processor, Prompt, Prompts
+from .weights import Adapter, Weights
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+ANNOUNCEMENT = "SIMULATED: virtual rollout engine (transformers' generate on the CPU)"
+
+
+class RolloutSettings(Protocol):
+    """What is used of verl's section `rollout`."""
+
+    dtype: str
+    load_format: str
+
+    def get(self, key: str, default: int) -> int: ...
+
+
+class ModelSettings(Protocol):
+    """What is used of verl's section `model`."""
+
+    hf_config: PretrainedConfig
+    local_path: str
+    tokenizer: PreTrainedTokenizerBase
+
+
+class Sampling(TypedDict, total=False):
+    """The sampling parameters of transformers."""
+
+    do_sample: bool
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a batch of prompts was answered."""
+
+    responses: torch.Tensor
+    """(batch, new tokens), filled up with the pad token after each row's end."""
+    log_probs: torch.Tensor | None
+    """(batch, new tokens), fp32, of the chosen tokens at the sampling temperature."""
+
+
+class Engine:
+    """A model of its own, whose weights come from a trainer through `weights`, or from a checkpoint through `load`."""
+
+    def __init__(
+        self,
+        config: PretrainedConfig,
+        dtype: str,
+        pad_token_id: int,
+        processor: Processor | None = None,
+        path: str = "",
+    ) -> None:
+        """Make the model; `path` is where its code lies, if transformers has none for it."""
+        self.device = torch.device("npu", torch.npu.current_device())
+        self._config = config
+        self._path = path
+        self._model = build(config, getattr(torch, dtype), path).to(self.device)
+        self.weights = Weights(self._model, text_settings(config))
+        self._pad_token_id = pad_token_id
+        self._prompts = Prompts(processor, pad_token_id, self._model)
+
+    def load(self, path: str) -> None:
+        """Copy a checkpoint's weights, as engines do whose `load_format` is not dummy."""
+        found = load(self._config, self._model.dtype, path)
+        self.weights.take(found.state_dict().items())
+        self.weights.complete()
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        length: int,
+        eos: int | list[int] | None,
+        sampling: Sampling,
+        with_log_probs: bool,
+    ) -> Answers:
+        """Answer each prompt with at most `length` tokens.
+
+        Raises RolloutError if no weights were handed over since the last release.
+        """
+        if not self.weights.ready:
+            raise RolloutError(
+                subject="the virtual rollout engine",
+                expected="weights before it is asked to generate",
+                found="that none were handed over since it started or last released them",
+                fix="call update_weights first",
+            )
+        config = GenerationConfig(
+            max_new_tokens=length,
+            eos_token_id=eos,
+            pad_token_id=self._pad_token_id,
+            return_dict_in_generate=True,
+            output_logits=with_log_probs,
+            suppress_tokens=self._prompts.placeholders or None,
+            **cast("dict[str, Any]", sampling),
+        )
+        batch = self._prompts.batch(prompts)
+        seen = {name: value.to(self.device) for name, value in batch.seen.items()}
+        ids, mask = batch.ids.to(self.device), batch.mask.to(self.device)
+        with torch.no_grad():
+            result = self._model.generate(input_ids=ids, attention_mask=mask, generation_config=config, **seen)
+        responses = result.sequences[:, ids.shape[1] :]
+        log_probs = None
+        if with_log_probs:
+            logits = torch.stack(result.logits, dim=1).float() / sampling.get("temperature", 1.0)
+            log_probs = logits.log_softmax(dim=-1).gather(-1, responses[..., None]).squeeze(-1)
+        return Answers(responses, log_probs)
+
+
+def engine_of(config: RolloutSettings, model_config: ModelSettings, place: Place) -> Engine:
+    """The engine of a rollout; it has a checkpoint's weights from the start if `load_format` is not dummy."""
+    if place.replica == 0:
+        several = f", one for the {place.size} ranks of each replica" if place.size > 1 else ""
+        report(ANNOUNCEMENT + several)
+    engine = Engine(
+        model_config.hf_config,
+        config.dtype,
+        cast("int", model_config.tokenizer.pad_token_id),
+        getattr(model_config, "processor", None),
+        model_config.local_path,
+    )
+    if not config.load_format.startswith("dummy"):
+        engine.load(model_config.local_path)
+    return engine
+
+
+def checker_of(config: RolloutSettings, model_config: ModelSettings) -> Weights:
+    """What checks the weights that arrive at a rank without a model, whose replica's first rank has it."""
+    with torch.device("meta"):
+        model = build(model_config.hf_config, getattr(torch, config.dtype), model_config.local_path)
+    weights = Weights(model, text_settings(model_config.hf_config))
+    if not config.load_format.startswith("dummy"):
+        weights.take(model.state_dict().items())
+        weights.complete()
+    return weights
+
+
+def adapter_of(settings: object) -> Adapter:
+    """An adapter's configuration, which verl gives as peft's dataclass or as a dict."""
+    if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
+        # Not asdict: it would copy what cannot be copied.
+        settings = {name.name: getattr(settings, name.name) for name in dataclasses.fields(settings)}
+    return cast("Adapter", dict(cast("Mapping[str, object]", settings)))
+
+
+def sampling(
+    do_sample: bool, temperature: float, top_p: float, top_k: int, min_p: float = 0.0, repetition_penalty: float = 1.0
+) -> Sampling:
+    """Return vLLM's sampling parameters as transformers has them."""
+    found: Sampling = {"do_sample": False}
+    if do_sample and temperature != 0:
+        # vLLM's -1 is transformers' 0: no limit.
+        found = {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": max(0, top_k)}
+        if min_p:
+            found["min_p"] = min_p
+    if repetition_penalty != 1.0:
+        found["repetition_penalty"] = repetition_penalty
+    return found

@@ -1,0 +1,129 @@
+"""The engine's model: its class is the one that verl's trainers take for the configuration, as a copy of its own.
+
+A patch of verl's or ours changes a class of transformers for the whole process. The trainer wants that, and an engine
+that generates in the same process must not have it: with `use_fused_kernels` a patched forward returns no logits. So
+the engine has copies of a model's classes that nobody else has.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+from verl_npu.errors import RolloutError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+
+def _class_of(config: PretrainedConfig, path: str = "") -> type[PreTrainedModel]:
+    """The model's class for text, or for images and text; at `path` lies its code if transformers has none."""
+    remote = getattr(config, "auto_map", None) or {}
+    for auto in (AutoModelForImageTextToText, AutoModelForCausalLM):
+        mapping = auto._model_mapping
+        if type(config) in mapping:
+            found = mapping[type(config)]
+            public: type = found[0] if isinstance(found, tuple | list) else found
+            return cast("type[PreTrainedModel]", own_class(public))
+    name = remote.get("AutoModelForImageTextToText") or remote["AutoModelForCausalLM"]
+    return cast("type[PreTrainedModel]", own_class(get_class_from_dynamic_module(name, path)))
+
+
+def build(config: PretrainedConfig, dtype: torch.dtype, path: str = "") -> PreTrainedModel:
+    """A model with random weights, on torch's default device, that does not learn."""
+    own = _class_of(config, path)
+    # Which attention the trainer uses is the trainer's business: a copy, so that its config stays as it is.
+    model = own._from_config(copy.deepcopy(config), **_options(own, config, dtype))
+    own_modules(model)
+    # generate() would mix the checkpoint's sampling defaults into ours.
+    model.generation_config = GenerationConfig()
+    return cast("PreTrainedModel", model.eval().requires_grad_(False))
+
+
+def load(config: PretrainedConfig, dtype: torch.dtype, path: str) -> PreTrainedModel:
+    """The model of a checkpoint."""
+    own = _class_of(config, path)
+    return cast("PreTrainedModel", own.from_pretrained(path, **_options(own, config, dtype)))
+
+
+def text_settings(config: PretrainedConfig) -> PretrainedConfig:
+    """The part of a configuration that describes the language model."""
+    return cast("PretrainedConfig", config.get_text_config())
+
+
+def _options(own: type[PreTrainedModel], config: PretrainedConfig, dtype: torch.dtype) -> dict[str, Any]:
+    # transformers called the first of them torch_dtype until 4.56. A few models have no sdpa.
+    named = "dtype" if hasattr(config, "dtype") else "torch_dtype"
+    return {named: dtype, "attn_implementation": "sdpa" if own._supports_sdpa else "eager"}
+
+
+# Copies of classes.
+
+_PREFIX = "_verl_npu_rollout_"
+
+
+def own_class(public: type) -> type:
+    """The class of the same name from a second import of the file that defines it.
+
+    Raises:
+        RolloutError: the class is not in the file of its module.
+    """
+    if _is_own(public.__module__):
+        return public
+    found = getattr(_own_module(public.__module__), public.__name__, None)
+    if not isinstance(found, type):
+        raise RolloutError(
+            subject=f"the class {public.__name__} for the virtual rollout engine",
+            expected=f"it in the source of {public.__module__}",
+            found="none: it was made while the program ran",
+            fix="use a model whose class is defined in a module, or a vLLM for the CPU",
+        )
+    return found
+
+
+def own_modules(model: torch.nn.Module) -> None:
+    """Give each part of the model its class's own copy, if transformers or the model's own files define that class.
+
+    A model takes parts from other models' modules, by import or through AutoModel.
+    """
+    for part in model.modules():
+        module = type(part).__module__
+        if _defines_models(module) and not _is_own(module):
+            part.__class__ = own_class(type(part))
+
+
+def _own_module(name: str) -> ModuleType:
+    parent, _, last = name.rpartition(".")
+    # In the same package, so that its relative imports hold.
+    own = f"{parent}.{_PREFIX}{last}"
+    if own in sys.modules:
+        return sys.modules[own]
+    public = importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(own, public.__file__)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{name} has no source file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[own] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[own]
+        raise
+    return module
+
+
+def _is_own(module: str) -> bool:
+    return module.rpartition(".")[2].startswith(_PREFIX)
+
+
+def _defines_models(module: str) -> bool:
+    last = module.rpartition(".")[2]
+    return last.startswith("modeling_") and module.startswith(("transformers.models.", "transformers_modules."))

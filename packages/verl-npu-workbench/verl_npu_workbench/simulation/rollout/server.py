@@ -1,0 +1,268 @@
+"""The engine behind verl's server contract (async at v0.6.1, always from ccd7d934 on): an actor that answers requests,
+one for all ranks of a replica."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import ray
+import torch
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.config import HFModelConfig
+from verl.workers.rollout.replica import RolloutMode, RolloutReplica, TokenOutput
+
+from verl_npu.ascend.variables import VISIBLE_DEVICES
+from verl_npu.errors import RolloutError
+
+from .engine import ModelSettings, RolloutSettings, Sampling, engine_of, sampling
+from .layout import Place
+from .prompts import Prompt
+from .weights import Adapter
+from .worker import server_name
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+# Requests that come within this time are answered as one batch.
+GATHER_SECONDS = 0.02
+
+
+class _Asked(TypedDict, total=False):
+    """The sampling parameters of a request, as vLLM names them."""
+
+    max_tokens: int
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+    logprobs: int
+
+
+@dataclass(slots=True)
+class _Request:
+    prompt: Prompt
+    length: int
+    sampling: Sampling
+    with_log_probs: bool
+    answer: asyncio.Future[TokenOutput]
+
+    def batch_key(self) -> str:
+        # Of images and without: their models differ in what they return for the two.
+        seen = (bool(self.prompt.images), bool(self.prompt.videos))
+        return repr((self.length, self.sampling, self.with_log_probs, seen))
+
+
+class VirtualServer:
+    """A Ray actor with a whole model; what is asked of it at the same time is generated as one batch."""
+
+    def __init__(
+        self,
+        config: RolloutSettings,
+        model_config: ModelSettings,
+        npu: str,
+        wakes: list[ActorHandle],
+        place: Place,
+        shares: bool,
+    ) -> None:
+        """Take verl's sections `rollout` and `model`, the NPU, and who is told when it wakes; see VirtualReplica."""
+        self._config = omega_conf_to_dataclass(config)
+        self._model_config = omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
+        # It asked Ray for no NPU and sees none: it uses that of its worker.
+        os.environ[VISIBLE_DEVICES] = npu
+        tokenizer = self._model_config.tokenizer
+        self._eos: int | None = None if self._config.ignore_eos else tokenizer.eos_token_id
+        self._engine = engine_of(self._config, self._model_config, place)
+        self._shares = shares
+        if not shares and not self._engine.weights.ready:
+            # As vLLM: who has no trainer beside it starts with the checkpoint's weights.
+            self._engine.load(self._model_config.local_path)
+        self._parts: list[tuple[str, torch.Tensor]] = []
+        self._wakes = wakes
+        self._global_steps: int | None = None
+        self._waiting: list[_Request] = []
+        # The model is one: batches, and hand-overs of weights, take turns.
+        self._turn = asyncio.Lock()
+
+    async def generate(
+        self,
+        prompt_ids: Iterable[int],
+        sampling_params: _Asked,
+        request_id: str,
+        image_data: list[object] | None = None,
+        video_data: list[object] | None = None,
+        audio_data: list[object] | None = None,
+        mm_processor_kwargs: dict[str, object] | None = None,
+        **others: object,
+    ) -> TokenOutput:
+        """Answer one prompt. Raises RolloutError for sound: the engine takes tokens, images and videos."""
+        if audio_data:
+            raise RolloutError(
+                subject="a prompt for the virtual rollout engine",
+                expected="text, images and videos",
+                found="audio_data",
+                fix="use data without sound",
+            )
+        limit = sampling_params.get("max_tokens", sampling_params.get("max_new_tokens"))
+        request = _Request(
+            prompt=Prompt(list(prompt_ids), image_data or (), video_data or (), mm_processor_kwargs or {}),
+            length=int(self._config.response_length if limit is None else limit),
+            sampling=sampling(
+                True,
+                sampling_params.get("temperature", 1.0),
+                sampling_params.get("top_p", 1.0),
+                sampling_params.get("top_k", -1),
+                sampling_params.get("min_p", 0.0),
+                sampling_params.get("repetition_penalty", self._config.get("repetition_penalty", 1.0)),
+            ),
+            with_log_probs=bool(sampling_params.get("logprobs")),
+            answer=asyncio.get_running_loop().create_future(),
+        )
+        self._waiting.append(request)
+        if len(self._waiting) == 1:
+            await asyncio.sleep(GATHER_SECONDS)
+            await self._answer()
+        return await request.answer
+
+    async def _answer(self) -> None:
+        async with self._turn:
+            waiting, self._waiting = self._waiting, []
+            for key in dict.fromkeys(request.batch_key() for request in waiting):
+                batch = [request for request in waiting if request.batch_key() == key]
+                try:
+                    outputs = await asyncio.to_thread(self._generate, batch)
+                except Exception as error:
+                    # Whoever asked gets it; a batch that is never answered would be a job that hangs.
+                    for request in batch:
+                        request.answer.set_exception(error)
+                    continue
+                for request, output in zip(batch, outputs, strict=True):
+                    request.answer.set_result(output)
+
+    def _generate(self, batch: list[_Request]) -> list[TokenOutput]:
+        torch.npu.set_device(self._engine.device)
+        first = batch[0]
+        answers = self._engine.generate(
+            [request.prompt for request in batch], first.length, self._eos, first.sampling, first.with_log_probs
+        )
+        log_probs = None if answers.log_probs is None else answers.log_probs.tolist()
+        outputs = []
+        for index, row in enumerate(answers.responses.tolist()):
+            count = row.index(self._eos) + 1 if self._eos in row else len(row)
+            outputs.append(
+                TokenOutput(
+                    token_ids=row[:count],
+                    log_probs=None if log_probs is None else log_probs[index][:count],
+                    stop_reason="completed",
+                    extra_fields={"global_steps": self._global_steps},
+                )
+            )
+        return outputs
+
+    async def take_weights(self, weights: list[tuple[str, torch.Tensor]], adapter: Adapter | None = None) -> None:
+        """Copy a part of the trainer's weights; raises RolloutError if they do not fit the model."""
+        async with self._turn:
+            if adapter is None:
+                self._engine.weights.take(weights)
+            else:
+                self._parts += weights
+
+    async def complete_weights(self, global_steps: int | None, adapter: Adapter | None = None) -> None:
+        """End a hand-over; raises RolloutError if a weight never arrived."""
+        async with self._turn:
+            parts, self._parts = self._parts, []
+            self._engine.weights.complete(adapter, parts)
+            self._global_steps = global_steps
+
+    async def wake_up(self) -> None:
+        """At revisions where the server asks for the weights (ccd7d934), have the workers hand them over."""
+        await asyncio.gather(*[worker.wake_up.remote() for worker in self._wakes])
+
+    async def sleep(self) -> None:
+        """Give up the weights; at revisions where the server says so, the workers go back to training."""
+        if self._shares:
+            self._engine.weights.release()
+        await asyncio.gather(*[worker.sleep.remote() for worker in self._wakes])
+
+    async def set_global_steps(self, global_steps: int) -> None:
+        """Say with which step's weights requests are answered."""
+        self._global_steps = global_steps
+
+    async def clear_kv_cache(self) -> None:
+        """Nothing is kept between requests."""
+
+    async def release_kv_cache(self) -> None:
+        """Nothing is kept between requests."""
+
+    async def resume_kv_cache(self) -> None:
+        """Nothing is kept between requests."""
+
+    async def start_profile(self, **kwargs: object) -> None:
+        """There is no profiler of requests here."""
+
+    async def stop_profile(self) -> None:
+        """There is no profiler of requests here."""
+
+
+class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no types
+    """One server on the NPU of the replica's first worker: one that trains, or one that only receives weights."""
+
+    async def launch_servers(self) -> None:
+        """Start the server beside its worker. Raises RolloutError for a mode without one."""
+        if self.rollout_mode is RolloutMode.COLOCATED or getattr(self, "is_reward_model", False):
+            raise self._alone()
+        first, *_ = self.workers
+        node, npu = await first.__ray_call__.remote(_place)
+        # Until v0.7.0 the server tells its workers when to hand over weights; later the trainer does.
+        wakes = [worker for worker in self.workers if hasattr(worker, "wake_up")]
+        server = (
+            ray.remote(VirtualServer)
+            .options(
+                name=server_name(self.replica_rank),
+                scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False),
+                max_concurrency=1000,
+            )
+            .remote(
+                self.config,
+                self.model_config,
+                npu,
+                wakes,
+                Place(self.replica_rank, 0, self.world_size),
+                self.rollout_mode is RolloutMode.HYBRID,
+            )
+        )
+        self.servers = [server]
+        self._server_handle = server
+        self._server_address = server_name(self.replica_rank)
+        await server.clear_kv_cache.remote()  # it is up, or its error is raised here
+
+    def get_ray_class_with_init_args(self) -> Any:
+        """Workers that receive weights for a server without a trainer, from v0.7.1 on; before, raises RolloutError."""
+        base = RolloutReplica.get_ray_class_with_init_args
+        if getattr(base, "__isabstractmethod__", False):
+            raise self._alone()
+        return base(self)
+
+    def _alone(self) -> RolloutError:
+        return RolloutError(
+            subject="the mode of the virtual rollout engine",
+            expected="that it shares its NPU with a trainer's worker, or from verl 0.7.1 on stands alone",
+            found=str(self.rollout_mode) + (" for a reward model" if getattr(self, "is_reward_model", False) else ""),
+            fix="use a vLLM for the CPU for this one",
+        )
+
+    async def abort_all_requests(self, *args: object, **kwargs: object) -> None:
+        """Requests are answered whole: there is none to abort between two batches."""
+
+    async def resume_generation(self) -> None:
+        """Nothing was stopped."""
+
+
+def _place(worker: object) -> tuple[str, str]:
+    context = ray.get_runtime_context()
+    return context.get_node_id(), str(context.get_accelerator_ids()["NPU"][0])

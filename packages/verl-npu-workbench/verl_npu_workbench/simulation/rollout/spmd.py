@@ -1,0 +1,179 @@
+"""The engine at 796871d7, whose workers know no engine but their own two: it stands in vLLM's place in their process.
+
+verl's sharding managers hand the weights over, gather the prompts of a replica's ranks and share the answers out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from verl_npu.errors import RolloutError
+
+from .engine import adapter_of
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+    from torch.distributed.device_mesh import DeviceMesh
+    from verl import DataProto
+
+    from .weights import Weights
+
+NAME = "virtual"
+_BUILD = "_build_rollout"
+
+
+def offer(module: ModuleType) -> None:
+    """Let the workers of `module` build the engine for `rollout.name=virtual`."""
+    worker = module.ActorRolloutRefWorker
+    original = vars(worker)[_BUILD]
+
+    @functools.wraps(original)
+    def build(self: Any, *args: object, **kwargs: object) -> object:
+        settings = self.config.rollout
+        if settings.name != NAME:
+            return original(self, *args, **kwargs)
+        with _in_vllms_place(settings):
+            return original(self, *args, **kwargs)
+
+    setattr(worker, _BUILD, build)
+
+
+class _Model:
+    """What verl's sharding managers call vLLM's model."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        """Take a whole hand-over; raises RolloutError if it does not fit the model."""
+        arrived: set[str] = set()
+
+        def noted() -> Iterator[tuple[str, torch.Tensor]]:
+            for name, value in weights:
+                arrived.add(name)
+                yield name, value
+
+        self._weights.take(noted())
+        self._weights.complete()
+        return arrived
+
+
+@dataclass(frozen=True, slots=True)
+class _Adapter:
+    """What verl calls a TensorLoRARequest."""
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+    peft_config: dict[str, object]
+    lora_tensors: dict[str, torch.Tensor]
+
+
+class _Engine:
+    """What verl's sharding managers call vLLM's engine."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        runner = SimpleNamespace(model=_Model(weights))
+        executor = SimpleNamespace(driver_worker=SimpleNamespace(worker=SimpleNamespace(model_runner=runner)))
+        self.llm_engine = SimpleNamespace(model_executor=executor, add_lora=self._add)
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        """Take memory back: here it was never given up."""
+
+    def sleep(self, level: int = 1) -> None:
+        """Give up the weights until the next hand-over."""
+        self._weights.release()
+
+    def _add(self, adapter: _Adapter) -> None:
+        self._weights.adapt(adapter.lora_tensors.items(), adapter_of(adapter.peft_config))
+
+
+class _Rollout:
+    """What verl calls vLLMRollout."""
+
+    def __init__(
+        self,
+        model_path: str,
+        config: DictConfig,
+        tokenizer: object,
+        model_hf_config: object,
+        device_mesh: DeviceMesh,
+        trust_remote_code: bool = False,
+        **kwargs: object,
+    ) -> None:
+        from verl.utils import hf_processor
+
+        from .answering import Answering
+
+        processor = hf_processor(model_path, trust_remote_code=trust_remote_code)
+        model: Any = SimpleNamespace(
+            hf_config=model_hf_config, local_path=model_path, tokenizer=tokenizer, processor=processor
+        )
+        settings: Any = config
+        self._answering = Answering(settings, model, device_mesh, int(os.environ.get("RANK", "0")))
+        self.inference_engine = _Engine(self._answering.weights)
+        _groups.mesh = device_mesh
+
+    def generate_sequences(self, prompts: DataProto, **kwargs: object) -> DataProto:
+        """Answer each row once; raises RolloutError if no weights were handed over since the last release."""
+        return self._answering.answer(prompts)
+
+
+class _Served:
+    """What verl calls vLLMAsyncRollout: its servers are vLLM's own, and have no other."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        raise RolloutError(
+            subject="rollout.mode with the virtual rollout engine at this verl",
+            expected="sync",
+            found="async, whose servers are vLLM's own here",
+            fix="set actor_rollout_ref.rollout.mode=sync",
+        )
+
+
+class _Groups:
+    """What verl's sharding managers call vLLM's parallel_state: the ranks of a replica."""
+
+    mesh: DeviceMesh | None = None
+
+    def get_tensor_model_parallel_group(self) -> SimpleNamespace:
+        """The group whose ranks see the same prompts."""
+        return SimpleNamespace(device_group=None if self.mesh is None else self.mesh.get_group("infer_tp"))
+
+
+_groups = _Groups()
+
+
+def _nothing(*args: object, **kwargs: object) -> None:
+    """Do nothing: vLLM is not here to be patched."""
+
+
+@contextlib.contextmanager
+def _in_vllms_place(settings: DictConfig) -> Iterator[None]:
+    hijack = SimpleNamespace(hijack=_nothing)
+    no: Callable[..., bool] = lambda **version: False  # noqa: E731
+    stand_ins: dict[str, dict[str, object]] = {
+        "verl.third_party.vllm": {"LLM": _Engine, "parallel_state": _groups},
+        "verl.utils.vllm": {"TensorLoRARequest": _Adapter, "VLLMHijack": hijack, "is_version_ge": no},
+        "verl.utils.vllm.patch": {"patch_vllm_moe_model_weight_loader": _nothing},
+        "verl.workers.rollout.vllm_rollout": {"vLLMRollout": _Rollout, "vLLMAsyncRollout": _Served},
+    }
+    # They stay: verl imports some of them when it hands weights over.
+    for name, members in stand_ins.items():
+        sys.modules[name] = ModuleType(name, "The virtual rollout engine in vLLM's place.")
+        vars(sys.modules[name]).update(members)
+    settings.name = "vllm"
+    try:
+        yield
+    finally:
+        settings.name = NAME

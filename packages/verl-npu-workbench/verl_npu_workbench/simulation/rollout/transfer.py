@@ -1,0 +1,105 @@
+"""What verl's HCCL checkpoint engine takes from vLLM and vllm-ascend, where neither is installed.
+
+From v0.7.1 on, weights reach rollouts on NPUs of their own through that engine. It asks vLLM for a process group
+outside of torch's default one, and vllm-ascend for a communicator over it; both are torch's own here, over `hccl`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from types import ModuleType
+
+import torch
+from torch.distributed import BroadcastOptions, ProcessGroup, TCPStore
+
+from verl_npu.features.weight_sync.transport import communicator, messages
+
+_VLLM = "vllm"
+_GROUPS = "vllm.distributed.utils"
+_ENGINE = "verl.checkpoint_engine.hccl_checkpoint_engine"
+_TIMEOUT = 300.0
+"""Seconds that the ranks wait for each other, as upstream's own group does."""
+
+
+class Communicator:
+    """vllm-ascend's PyHcclCommunicator, as far as verl calls it; each call returns when it is done."""
+
+    disabled = False
+
+    def __init__(self, group: ProcessGroup, device: torch.device) -> None:
+        self.comm = group
+        self.rank, self.world_size = group.rank(), group.size()
+        self.device = device
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the sum over all ranks."""
+        total = tensor.clone()
+        self.comm.allreduce([total]).wait()
+        return total
+
+    def broadcast(self, tensor: torch.Tensor, src: int) -> None:
+        """Overwrite `tensor` by that of rank `src`."""
+        options = BroadcastOptions()
+        options.rootRank = src
+        self.comm.broadcast([tensor], options).wait()
+
+    def destroyComm(self, comm: ProcessGroup) -> None:
+        """Destroy the group."""
+        communicator.destroy(comm)
+
+
+def make_group(
+    master_address: str, master_port: int, rank: int, world_size: int, device: int | str | torch.device
+) -> Communicator:
+    """Return a communicator over the ranks that meet at this address, for tensors on `device`.
+
+    Rank 0 listens at that address and no other. verl hands over no secret: whoever reaches the port may join.
+    """
+    if rank == 0:
+        store = messages.serve(master_address, master_port, _TIMEOUT)
+    else:
+        store = TCPStore(master_address, master_port, world_size, False, timedelta(seconds=_TIMEOUT))
+    group = communicator.connect("checkpoint_engine", store, rank, range(world_size), _TIMEOUT)
+    return Communicator(group, torch.device("npu", device) if isinstance(device, int) else torch.device(device))
+
+
+def offer_group(distributed: ModuleType) -> None:
+    """Have `verl.utils.distributed` make such groups, unless vLLM is installed."""
+    if hasattr(distributed, "stateless_init_process_group") and not _has_vllm():
+        vars(distributed)["stateless_init_process_group"] = make_group
+
+
+def offer_checkpoint_engine(package: ModuleType) -> None:
+    """Import the engine into `verl.checkpoint_engine`, which could not do it without vLLM."""
+    if _has_vllm() or getattr(package, "HCCLCheckpointEngine", None) is not None:
+        return
+    if importlib.util.find_spec(_ENGINE) is None:
+        return
+    with _named(_GROUPS, "StatelessProcessGroup"):
+        vars(package)["HCCLCheckpointEngine"] = importlib.import_module(_ENGINE).HCCLCheckpointEngine
+
+
+def _has_vllm() -> bool:
+    known = sys.modules.get(_VLLM)
+    # Ours, of `_named`, has no specification.
+    return importlib.util.find_spec(_VLLM) is not None if known is None else known.__spec__ is not None
+
+
+@contextlib.contextmanager
+def _named(module: str, member: str) -> Iterator[None]:
+    """Let a module and its packages be imported meanwhile, for the sake of a name in an annotation."""
+    parts = module.split(".")
+    names = [".".join(parts[: count + 1]) for count in range(len(parts))]
+    for name in names:
+        sys.modules[name] = ModuleType(name)
+    vars(sys.modules[module])[member] = ProcessGroup
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]

@@ -1,0 +1,275 @@
+"""Triton on virtual NPUs, where it is installed: kernels are computed by Triton's own interpreter, slowly, on the
+memory of the virtual NPU, or by our reference if there is one; what the compiler would be told of each is recorded
+(`triton_launches`).
+
+The hooks here run as Triton's modules are imported, before the first kernel is defined.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, ModuleType
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from virtual_ascend import ledger, soc
+from virtual_ascend.operators.devices import check_devices
+
+from verl_npu import environment, reporting
+
+from . import triton_launches
+from .triton_bfloat16 import compute_bfloat16, is_known
+from .triton_launches import Launch
+from .triton_references import reference_of
+
+
+class Executor(Protocol):
+    """What Triton's interpreter makes of a kernel and a grid."""
+
+    fn: FunctionType
+    arg_names: Sequence[str]
+    grid: tuple[int, ...] | Callable[[dict[str, object]], tuple[int, ...]]
+
+
+class Configuration(Protocol):
+    """One of a tuner."""
+
+    kwargs: Mapping[str, object]
+
+    def all_kwargs(self) -> Mapping[str, object]:
+        """Return what is given to the kernel."""
+
+
+class Kernel(Protocol):
+    """What a tuner launches."""
+
+    def run(self, *given: object, **named: object) -> object:
+        """Launch it."""
+
+
+class Tuner(Protocol):
+    """Triton's Autotuner."""
+
+    nargs: dict[str, object]
+    arg_names: Sequence[str]
+    fn: Kernel
+
+    def prune_configs(self, named: Mapping[str, object]) -> Sequence[Configuration]:
+        """Return the configurations that come into question."""
+
+
+_INTERPRET = "TRITON_INTERPRET"
+_UNTOLD: dict[tuple[str, str], Mapping[str, Sequence[str | int]]] = {}
+"""By module and name of a kernel, what its `jit` says is not to be told to the compiler."""
+
+
+def offer_triton() -> None:
+    """Let `import triton` find the one that is named, where none is installed."""
+    folder = environment.KERNEL_TRITON.text().strip()
+    if folder and folder not in sys.path:
+        # Behind all else: what is installed comes first.
+        sys.path.append(folder)
+
+
+def interpret(jit: ModuleType) -> None:
+    """Have `triton.jit` make kernels for Triton's interpreter; none where a GPU could run them."""
+    if torch.cuda.is_available():
+        return
+    if "triton.language" in sys.modules and os.environ.get(_INTERPRET) != "1":
+        reporting.warn(
+            "triton was imported before torch: its kernels are not computed on virtual NPUs; import torch first"
+        )
+        return
+    os.environ[_INTERPRET] = "1"
+
+
+def give_driver(module: ModuleType) -> None:
+    """Have Triton's driver answer for a virtual NPU: programs ask it for a device as they are imported."""
+    if not torch.cuda.is_available():
+        module.driver.set_active(_Driver())
+
+
+def compute_launches(interpreter: ModuleType) -> None:
+    """Have each launch recorded, checked and computed on the memory of the virtual NPU."""
+    upstreams = interpreter.GridExecutor
+
+    class Launcher(upstreams):  # type: ignore[misc, valid-type]  # a class of Triton's
+        def __call__(self, *given: object, **named: object) -> None:
+            if not named.pop("warmup", False):
+                _launch(self, given, named, super().__call__)
+
+        def _init_args_hst(
+            self, given: Sequence[object], named: Mapping[str, object]
+        ) -> tuple[list[object], dict[str, object]]:
+            return [_host(each) for each in given], {name: _host(each) for name, each in named.items()}
+
+        def _restore_args_dev(self, *_views: object) -> None:
+            """Nothing is to be brought back: the interpreter writes into the NPU's memory itself."""
+
+    if is_known(interpreter):
+        compute_bfloat16(interpreter)
+    interpreter.GridExecutor = Launcher  # type: ignore[attr-defined]
+    make = interpreter.InterpretedFunction.__init__
+
+    @functools.wraps(make)
+    def noted(self: object, function: FunctionType, **options: Sequence[str | int]) -> None:
+        untold = {name: options.get(name) or () for name in ("do_not_specialize", "do_not_specialize_on_alignment")}
+        _UNTOLD[function.__module__, function.__name__] = untold
+        make(self, function, **options)
+
+    interpreter.InterpretedFunction.__init__ = noted
+
+
+def follow_tuning(autotuner: ModuleType) -> None:
+    """Have a launch that a tuner may do in several ways recorded with all of them. Nothing is tuned: the first is
+    computed."""
+    run = autotuner.Autotuner.run
+
+    @functools.wraps(run)
+    def followed(self: Tuner, *given: object, **named: object) -> object:
+        if not triton_launches.recorded() or named.get("warmup"):
+            return run(self, *given, **named)
+        self.nargs = dict(zip(self.arg_names, given, strict=False))
+        cases = []
+        for config in self.prune_configs(named):
+            with triton_launches.collecting() as found:
+                self.fn.run(*given, **named, **config.all_kwargs())
+            label = ", ".join(f"{name}={value}" for name, value in config.kwargs.items())
+            cases += [{**case, "label": label} for case in found]
+        with triton_launches.tuned(cases):
+            return run(self, *given, **named)
+
+    autotuner.Autotuner.run = followed
+
+
+def _launch(
+    executor: Executor, given: Sequence[object], named: dict[str, object], compute: Callable[..., object]
+) -> None:
+    function = executor.fn
+    options = {name: named.pop(name) for name in list(named) if name not in executor.arg_names}
+    options.pop("grid", None)
+    bound = inspect.signature(function).bind(*given, **named)
+    bound.apply_defaults()
+    arguments = bound.arguments
+    name = f"{function.__module__}.{function.__name__}"
+    grid = executor.grid(dict(arguments)) if callable(executor.grid) else executor.grid
+    executor.grid = tuple(map(int, grid))
+    untold = _UNTOLD.get((function.__module__, function.__name__), {})
+    names = {kind: _names(untold.get(kind, ()), executor.arg_names) for kind in untold}
+    launch = Launch(
+        function=function,
+        arguments=arguments,
+        grid=executor.grid,
+        options=options,
+        unspecialized=names.get("do_not_specialize", ()),
+        unaligned=names.get("do_not_specialize_on_alignment", ()),
+    )
+    check_devices(name, arguments)
+    if triton_launches.record(launch):
+        return
+    reference = reference_of(name, executor.arg_names)
+    if reference is not None:
+        reference(executor.grid, **arguments)
+        return
+    _check_possible(name, sys.modules[type(executor).__base__.__module__])
+    _say_once()
+    # Without the options, which the interpreter would take for arguments.
+    compute(*given, **named)
+
+
+def _names(told: Sequence[str | int], parameters: Sequence[str]) -> tuple[str, ...]:
+    return tuple(parameters[each] if isinstance(each, int) else each for each in told)
+
+
+def _check_possible(name: str, interpreter: ModuleType) -> None:
+    if not is_known(interpreter):
+        raise NotImplementedError(
+            f"Triton's kernel {name}: the virtual Ascend does not know the interpreter of this release of Triton "
+            f"({sys.modules['triton'].__version__}), so it does not compute with it; 3.2 and 3.5 are tried"
+        )
+    if torch.npu.is_current_stream_capturing():
+        raise NotImplementedError(
+            f"Triton's kernel {name}: the virtual Ascend cannot capture it in a graph, as Triton's interpreter "
+            "computes it"
+        )
+    if ledger.phantom_bytes():
+        raise NotImplementedError(
+            f"Triton's kernel {name} cannot be computed where tensors are only counted (VIRTUAL_ASCEND_PHANTOM is set)"
+        )
+
+
+@functools.cache
+def _say_once() -> None:
+    reporting.report("Triton's kernels are computed by Triton's interpreter, slowly (SIMULATED)")
+
+
+def _host(value: object) -> object:
+    """A tensor of a virtual NPU as one of the CPU, on the same memory: with its strides, and aliases stay aliases."""
+    if isinstance(value, Tensor):
+        return _view(value) if value.device.type == "npu" else value
+    base = getattr(value, "base", None)
+    # As `triton.reinterpret` makes it.
+    return type(value)(_view(base), value.dtype) if isinstance(base, Tensor) else value  # type: ignore[call-arg, attr-defined]
+
+
+def _view(tensor: Tensor) -> Tensor:
+    storage, size = tensor.untyped_storage(), tensor.element_size()
+    count = storage.nbytes() // size
+    if not count:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    torch.npu.synchronize(tensor.device)
+    memory = (ctypes.c_uint8 * (count * size)).from_address(storage.data_ptr())
+    return torch.frombuffer(memory, dtype=tensor.dtype).as_strided(
+        tensor.shape, tensor.stride(), tensor.storage_offset()
+    )
+
+
+class _Utils:
+    """What Triton's driver knows of an NPU's hardware."""
+
+    def get_device_properties(self, _device: object = None) -> dict[str, int]:
+        return {"max_shared_mem": 1, "num_aicore": soc.CUBE_CORES, "num_vectorcore": soc.VECTOR_CORES}
+
+    def get_aicore_num(self) -> int:
+        return soc.CUBE_CORES
+
+    def get_aivector_core_num(self) -> int:
+        return soc.VECTOR_CORES
+
+    def get_arch(self) -> str:
+        return soc.NAME
+
+
+class _Driver:
+    """Triton's driver for a virtual NPU."""
+
+    utils = _Utils()
+
+    def get_current_target(self) -> object:
+        return importlib.import_module("triton.backends.compiler").GPUTarget("npu", soc.NAME, 0)
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("npu", torch.npu.current_device())
+
+    def get_device_interface(self) -> object:
+        return torch.npu
+
+    def get_current_device(self) -> int:
+        return int(torch.npu.current_device())
+
+    def set_current_device(self, device: int) -> None:
+        torch.npu.set_device(device)
+
+    def get_current_stream(self, _device: object = None) -> int:
+        return 0
+
+    def get_benchmarker(self) -> Callable[..., list[float]]:
+        """What times a configuration: none is run, so that the first is taken."""
+        return lambda _call, quantiles=(0.5,), **_more: [0.0 for _ in quantiles]

@@ -1,0 +1,189 @@
+"""What the compiler would be told of a launch of a Triton kernel: types, constants, what is a multiple of 16 or 1.
+
+Where VERL_NPU_KERNEL_LAUNCHES names a file, each way in which a kernel is launched is appended to it as one line of
+JSON, for `verl-npu kernels --launches`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import FunctionType
+
+from verl_npu import environment
+
+_TYPES: Mapping[str, str] = {
+    "bool": "i1",
+    "float8_e4m3fn": "fp8e4nv",
+    "float8_e4m3fnuz": "fp8e4b8",
+    "float8_e5m2": "fp8e5",
+    "float8_e5m2fnuz": "fp8e5b16",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+    "float64": "fp64",
+    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
+}
+"""torch's names of types, as Triton's."""
+
+Case = dict[str, object]
+_seen: set[str] = set()
+_collected: ContextVar[list[Case] | None] = ContextVar("collected", default=None)
+_alternatives: ContextVar[list[Case] | None] = ContextVar("alternatives", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One launch."""
+
+    function: FunctionType
+    arguments: Mapping[str, object]
+    """By parameter, with defaults."""
+    grid: tuple[int, ...]
+    options: Mapping[str, object] = field(default_factory=dict)
+    """num_warps, and what else is told to the compiler beside the kernel's own parameters."""
+    unspecialized: Collection[str] = ()
+    """Parameters of which the compiler is not told whether they are 1 or multiples of 16."""
+    unaligned: Collection[str] = ()
+    """Parameters of which it is not told whether they are multiples of 16."""
+
+
+def recorded() -> bool:
+    """Whether launches are to be recorded in this process."""
+    return environment.LAUNCHES.is_set()
+
+
+def record(launch: Launch) -> bool:
+    """Record a launch if that is asked for; returns whether it was only looked at, and is not to be computed."""
+    collected = _collected.get()
+    if collected is not None:
+        collected.append(case(launch))
+        return True
+    if recorded():
+        _append(launch, _alternatives.get() or [case(launch)])
+    return False
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[list[Case]]:
+    """Have launches only looked at meanwhile, and noted in the list that is handed out."""
+    cases: list[Case] = []
+    token = _collected.set(cases)
+    try:
+        yield cases
+    finally:
+        _collected.reset(token)
+
+
+@contextlib.contextmanager
+def tuned(cases: list[Case]) -> Iterator[None]:
+    """Have the launch meanwhile recorded as one that a tuner may do in several ways."""
+    token = _alternatives.set(cases)
+    try:
+        yield
+    finally:
+        _alternatives.reset(token)
+
+
+def case(launch: Launch) -> Case:
+    """Return what the compiler would be told of a launch, as Triton 3.2 tells it."""
+    made: Case = {"signature": {}, "constants": {}, "divisible": [], "ones": [], "options": {}, "guessed": False}
+    signature: dict[str, str] = {}
+    constants: dict[str, object] = {}
+    divisible, ones = [], []
+    for name, value in launch.arguments.items():
+        annotation = _annotation(launch.function, name)
+        if "constexpr" in annotation:
+            constants[name] = _encoded(value, made)
+            continue
+        signature[name] = _annotated(annotation) or _type(value, "const" in annotation)
+        if value is None:
+            constants[name] = None
+        elif name not in launch.unspecialized:
+            if _is_one(value):
+                ones.append(name)
+                constants[name] = 1
+            elif name not in launch.unaligned and _is_multiple(value):
+                divisible.append(name)
+    options = {name: value for name, value in launch.options.items() if isinstance(value, (bool, int, float, str))}
+    return made | {
+        "signature": signature, "constants": constants, "divisible": divisible, "ones": ones, "options": options,
+    }  # fmt: skip
+
+
+def _append(launch: Launch, cases: list[Case]) -> None:
+    function = launch.function
+    said = {
+        "kernel": function.__name__,
+        "module": function.__module__,
+        "file": os.path.abspath(function.__code__.co_filename),
+        "line": function.__code__.co_firstlineno,
+        "cases": cases,
+    }
+    key = json.dumps(said, sort_keys=True)
+    if key in _seen:
+        return
+    _seen.add(key)
+    line = json.dumps({"schema": 1, **said, "grid": list(launch.grid)}) + "\n"
+    path = environment.LAUNCHES.text().strip()
+    # One write at the end of a file is whole, whichever processes write beside it.
+    with open(path, "ab", buffering=0) as file:
+        file.write(line.encode())
+
+
+def _annotation(function: FunctionType, name: str) -> str:
+    found = function.__annotations__.get(name, "")
+    return found if isinstance(found, str) else found.__name__ if isinstance(found, type) else repr(found)
+
+
+def _annotated(annotation: str) -> str:
+    """The type that an annotation of a parameter names, as Triton reads it."""
+    for word, letter in (("uint", "u"), ("int", "i")):
+        width = annotation[annotation.find(word) + len(word) :]
+        if width and word in annotation:
+            return f"{letter}{width}"
+    return "u1" if annotation == "bool" else ""
+
+
+def _type(value: object, const: bool) -> str:
+    if value is None:
+        return "*i8"
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, int):
+        return "i32" if -(1 << 31) <= value < 1 << 31 else "u64" if value >= 1 << 63 else "i64"
+    if isinstance(value, float):
+        return "fp32"
+    of = str(getattr(value, "dtype", "")).rpartition(".")[2]
+    # Triton's own types, which `triton.reinterpret` gives a tensor, have its names already.
+    return ("*k" if const else "*") + _TYPES.get(of, of or type(value).__name__)
+
+
+def _is_one(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value == 1
+
+
+def _is_multiple(value: object) -> bool:
+    address = getattr(value, "data_ptr", None)
+    number = address() if callable(address) else value
+    return isinstance(number, int) and number % 16 == 0
+
+
+def _encoded(value: object, made: Case) -> object:
+    """A constant as JSON has it, as `tools.kernels.inside.compiling.encoded` writes it; `why` if it has none."""
+    kind = type(value).__name__
+    if kind == "constexpr":
+        return _encoded(getattr(value, "value", None), made)
+    if kind == "dtype" and hasattr(value, "name"):
+        return {"dtype": str(value.name)}
+    if isinstance(value, (list, tuple)):
+        return {"tuple": [_encoded(each, made) for each in value]}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    made["why"] = f"a constant that cannot be written down: {kind} {value!r}"[:200]
+    return None

@@ -1,0 +1,456 @@
+"""A training that is running: where its time goes, its curves, and what is odd about it.
+
+Where the time of a step goes: verl's timers that lie beside each other within a step.
+
+The names are those of `marked_timer` in verl's trainers at all pins. Timers within others are left out: what vLLM's
+wrapper and the agent loop report of `gen`, and all with a slash in their name.
+
+What is odd about a training, by rules over its steps.
+
+Each rule is a hint to look, and none judges the training. The limits of the rollout's probabilities are those of
+verl's docs/faq/faq.rst: below 0.005 is normal, above 0.01 tells of a precision issue. The others are our own.
+
+What is to be seen of a training now.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from statistics import median
+
+from verl_npu.language import gettext as _
+from verl_npu.language import ngettext
+
+from .ending import Ending
+from .logs.metrics import (
+    CUT_ANSWERS,
+    DRIFT,
+    ENTROPY,
+    GRAD_NORM,
+    HOST_MEMORY,
+    MISMATCH,
+    REWARD,
+    ROLLOUT_SPEED,
+    SHOWN,
+    STEP_SECONDS,
+    THROUGHPUT,
+    TOKENS,
+    Metric,
+    plain,
+)
+from .logs.training import TrainingLog, spans
+
+OTHER = _("the rest")
+"""What is in the step and under no timer."""
+_PREFIX = "timing_s/"
+_STEP = "timing_s/step"
+_NOT_A_PHASE = frozenset(
+    {"step", "start_profile", "stop_profile", "generate_sequences", "reshard", "tool_calls", "compute_score", "verify"}
+)
+_ROUNDING = 1.01
+
+
+def split(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds of each phase of a step, the longest first, and the rest.
+
+    There is no rest where the phases together take longer than the step: asynchronous trainers run some at once.
+    """
+    phases = {
+        name.removeprefix(_PREFIX): seconds
+        for name, seconds in metrics.items()
+        if name.startswith(_PREFIX) and _is_phase(name.removeprefix(_PREFIX)) and 0 < seconds < float("inf")
+    }
+    found = dict(sorted(phases.items(), key=lambda phase: -phase[1]))
+    whole = metrics.get(_STEP)
+    if whole is not None and found and sum(found.values()) <= whole * _ROUNDING < float("inf"):
+        found[OTHER] = max(0.0, whole - sum(found.values()))
+    return found
+
+
+def _is_phase(name: str) -> bool:
+    return "/" not in name and name not in _NOT_A_PHASE
+
+
+COLLAPSED = 0.1
+"""Of the entropy at the beginning."""
+JUMP = 5.0
+"""Times the median gradient norm of the steps before."""
+SLOW = 2.0
+"""Times the median step."""
+DRIFT_NORMAL, DRIFT_ISSUE, DRIFT_GROWTH = 0.005, 0.01, 2.0
+FEW, BEFORE = 5, 20
+"""How many steps make a median, and how many of those before count."""
+LEARNED = 0.8
+"""Of the best answer's reward: then the task is learned, and there is little left to be unsure of."""
+LEAK_SHARE, LEAK_STEPS = 0.05, 0.7
+"""What a host's memory has grown by, of what it was, and in how many of the steps it grew."""
+SLOWER = 1.5
+"""Times the rollout's time for a token at the beginning."""
+MISMATCH_ISSUE, MISMATCH_GROWTH = 0.01, 3.0
+CUT, CUT_MORE = 0.25, 2.0
+"""Of all answers, and times what it was at the beginning."""
+
+
+class Kind(Enum):
+    """What kind of odd thing, by its code."""
+
+    NOT_FINITE = "not-a-number"
+    ENTROPY = "entropy-collapse"
+    GRAD_NORM = "gradient-norm-jump"
+    SLOW = "slow-step"
+    DRIFT = "rollout-drift"
+    HOST_MEMORY = "host-memory-grows"
+    ROLLOUT = "slower-rollout"
+    MISMATCH = "kl-to-the-rollout"
+    CUT_ANSWERS = "answers-cut"
+
+
+ABOUT: Mapping[Kind, str] = {
+    Kind.NOT_FINITE: "A metric is NaN or infinite. From that step on weights may be, too: look at the first step that "
+    "has it.",
+    Kind.ENTROPY: f"The entropy is below {COLLAPSED:.0%} of the median of the first {FEW} steps: the policy has "
+    "stopped trying anything else.",
+    Kind.GRAD_NORM: f"The gradient norm is over {JUMP:g} times the median of up to {BEFORE} steps before.",
+    Kind.SLOW: f"A step takes over {SLOW:g} times the median; the phase that grew most is named.",
+    Kind.DRIFT: f"The probabilities of rollout and trainer differ by over {DRIFT_ISSUE:g} on average, or by over "
+    f"{DRIFT_NORMAL:g} and {DRIFT_GROWTH:g} times as much as at the beginning: the engine computes others than the "
+    "trainer.",
+    Kind.HOST_MEMORY: f"A host's memory in use grew at over {LEAK_STEPS:.0%} of the steps, by over "
+    f"{LEAK_SHARE:.0%} in all: something is not given back, and the job ends when the host is full.",
+    Kind.ROLLOUT: f"A token of the rollout takes over {SLOWER:g} times as long as at the beginning.",
+    Kind.MISMATCH: f"The kl between trainer and rollout is over {MISMATCH_ISSUE:g} and over {MISMATCH_GROWTH:g} "
+    "times what it was at the beginning: the engine computes other probabilities than the trainer, more and more.",
+    Kind.CUT_ANSWERS: f"Over {CUT:.0%} of the answers are cut at the limit of their length, and over {CUT_MORE:g} "
+    "times as many as at the beginning: data.max_response_length is too small, or the answers never end.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Oddity:
+    """One odd thing."""
+
+    kind: Kind
+    step: int
+    """Where it was seen first."""
+    text: str
+    """What was seen, in a sentence without a full stop."""
+
+
+def oddities(log: TrainingLog) -> list[Oddity]:
+    """Return all that is odd, by the step at which it was first seen."""
+    return sorted((odd for rule in _RULES for odd in rule(log)), key=lambda odd: odd.step)
+
+
+def _not_finite(log: TrainingLog) -> Iterator[Oddity]:
+    found: dict[str, list[int]] = {}
+    for step, metrics in log.steps.items():
+        # verl writes NaN where there was nothing to compare.
+        skipped = DRIFT.valid and metrics.get(DRIFT.valid) == 0
+        for name, value in metrics.items():
+            if not math.isfinite(value) and not (skipped and "rollout" in name):
+                found.setdefault(name, []).append(step)
+    together: dict[tuple[int, ...], list[str]] = {}
+    for name, steps in found.items():
+        together.setdefault(tuple(steps), []).append(name)
+    for at, names in together.items():
+        shown = _(", ").join(names[:3]) + (
+            _(" and {count} more").format(count=len(names) - 3) if len(names) > 3 else ""
+        )
+        yield Oddity(
+            Kind.NOT_FINITE,
+            at[0],
+            ngettext(
+                "{shown} is NaN or infinite at step {spans}", "{shown} are NaN or infinite at step {spans}", len(names)
+            ).format(shown=shown, spans=spans(at)),
+        )
+
+
+def _entropy(log: TrainingLog) -> Iterator[Oddity]:
+    values = _finite(ENTROPY.of(log))
+    if len(values) <= FEW:
+        return
+    start = median(list(values.values())[:FEW])
+    low = [step for step, value in list(values.items())[FEW:] if value < COLLAPSED * start]
+    if start > 0 and low and not _learned(log):
+        last = list(values.values())[-1]
+        yield Oddity(
+            Kind.ENTROPY,
+            low[0],
+            _(
+                "the entropy fell below {collapsed:.0%} of its {start:.3g} at the beginning; it is {last:.3g} now"
+            ).format(collapsed=COLLAPSED, start=start, last=last),
+        )
+
+
+def _learned(log: TrainingLog) -> bool:
+    """Whether most answers get what the best one gets."""
+    means, best = (
+        [*_finite(REWARD.of(log)).values()][-FEW:],
+        [*_finite(log.series("critic/rewards/max")).values()][-FEW:],
+    )
+    return bool(means and best) and 0 < LEARNED * median(best) <= median(means)
+
+
+def _grad_norm(log: TrainingLog) -> Iterator[Oddity]:
+    values = list(_finite(GRAD_NORM.of(log)).items())
+    for number, (step, value) in enumerate(values):
+        before = [each for _unused, each in values[max(0, number - BEFORE) : number]]
+        if len(before) >= FEW and 0 < JUMP * median(before) < value:
+            times = value / median(before)
+            yield Oddity(
+                Kind.GRAD_NORM,
+                step,
+                _("the gradient norm is {value:.3g}, {times:.1f} times that of the steps before").format(
+                    value=value, times=times
+                ),
+            )
+
+
+def _slow(log: TrainingLog) -> Iterator[Oddity]:
+    seconds = _finite(STEP_SECONDS.of(log))
+    # The first step of a run compiles and warms up.
+    warm = {next(iter(log.steps), 0), *(restart.to for restart in log.restarts)}
+    if len(seconds) <= FEW:
+        return
+    usual = median(seconds.values())
+    for step, value in seconds.items():
+        if step not in warm and 0 < SLOW * usual < value:
+            more = _most_of_it(log, step)
+            yield Oddity(
+                Kind.SLOW,
+                step,
+                _("it took {value:.3g} s, {value_too:.1f} times the median of {usual:.3g} s{more}").format(
+                    value=value, value_too=value / usual, usual=usual, more=more
+                ),
+            )
+
+
+def _most_of_it(log: TrainingLog, slow: int) -> str:
+    usual: dict[str, list[float]] = {}
+    for step, metrics in log.steps.items():
+        if step != slow:
+            for name, seconds in split(metrics).items():
+                usual.setdefault(name, []).append(seconds)
+    # A phase that few steps have, such as saving, has no median that matters: all of it is more.
+    few = len(log.steps) / 2
+    more = {
+        name: seconds - (median(usual[name]) if len(usual.get(name, [])) > few else 0.0)
+        for name, seconds in split(log.steps[slow]).items()
+        if name != OTHER
+    }
+    name = max(more, key=lambda each: more[each], default="")
+    return _("; {name} took {more:.3g} s more than usual").format(name=name, more=more[name]) if name else ""
+
+
+def _drift(log: TrainingLog) -> Iterator[Oddity]:
+    values = _finite(DRIFT.of(log))
+    high = [step for step, value in values.items() if value > DRIFT_ISSUE]
+    if high:
+        worst = max(values[step] for step in high)
+        yield Oddity(
+            Kind.DRIFT,
+            high[0],
+            _(
+                "rollout and trainer differ by {worst:.3g} on average at worst, and more than "
+                "{drift_issue} at {count} of {values_too} steps: the engine computes other probabilities "
+                "than the trainer"
+            ).format(worst=worst, drift_issue=DRIFT_ISSUE, count=len(high), values_too=len(values)),
+        )
+        return
+    if len(values) < 2 * FEW:
+        return
+    steps, rows = list(values), list(values.values())
+    start, now = median(rows[:FEW]), median(rows[-FEW:])
+    if now > DRIFT_NORMAL and now > DRIFT_GROWTH * start:
+        yield Oddity(
+            Kind.DRIFT,
+            steps[-FEW],
+            _(
+                "rollout and trainer differ by {now:.3g} on average, {start:.3g} at the beginning: they drift apart"
+            ).format(now=now, start=start),
+        )
+
+
+def _first_and_last(log: TrainingLog, metric: Metric) -> tuple[float, float, int] | None:
+    """The medians of the first and the last steps, and the first of the last; None if there are too few.
+
+    The first step of a run compiles and warms up.
+    """
+    values = _finite(metric.of(log))
+    rows = [*values.items()][1:]
+    if len(rows) < 2 * FEW:
+        return None
+    first, last = ([value for _, value in each] for each in (rows[:FEW], rows[-FEW:]))
+    return median(first), median(last), rows[-FEW][0]
+
+
+def _host_memory(log: TrainingLog) -> Iterator[Oddity]:
+    found = _first_and_last(log, HOST_MEMORY)
+    if found is None or log.restarts:
+        return
+    start, now, step = found
+    rows = [*_finite(HOST_MEMORY.of(log)).values()][1:]
+    # One neighbour that starts on the host is a jump; what is never given back grows at most steps.
+    grew = sum(later > earlier for earlier, later in pairwise(rows)) / (len(rows) - 1)
+    if start > 0 and now - start > LEAK_SHARE * start and grew >= LEAK_STEPS:
+        each = (now - start) / (len(rows) - FEW)
+        yield Oddity(
+            Kind.HOST_MEMORY,
+            step,
+            _(
+                "the host's memory in use grew from {start:.4g} to {now:.4g} GB, at {grew:.0%} of the steps, by "
+                "{each:.3g} MB a step: something is not given back"
+            ).format(start=start, now=now, grew=grew, each=each * 1000),
+        )
+
+
+def _rollout(log: TrainingLog) -> Iterator[Oddity]:
+    found = _first_and_last(log, ROLLOUT_SPEED)
+    if found is not None and 0 < SLOWER * found[0] < found[1]:
+        start, now, step = found
+        yield Oddity(
+            Kind.ROLLOUT,
+            step,
+            _(
+                "a token of the rollout takes {now:.3g} ms, {times:.1f} times the {start:.3g} ms at the beginning"
+            ).format(now=now, times=now / start, start=start),
+        )
+
+
+def _mismatch(log: TrainingLog) -> Iterator[Oddity]:
+    found = _first_and_last(log, MISMATCH)
+    if found is not None and found[1] > MISMATCH_ISSUE and found[1] > MISMATCH_GROWTH * abs(found[0]):
+        start, now, step = found
+        yield Oddity(
+            Kind.MISMATCH,
+            step,
+            _(
+                "the kl between trainer and rollout rose from {start:.3g} to {now:.3g}: the engine computes other "
+                "probabilities than the trainer, more and more"
+            ).format(start=start, now=now),
+        )
+
+
+def _cut_answers(log: TrainingLog) -> Iterator[Oddity]:
+    found = _first_and_last(log, CUT_ANSWERS)
+    if found is not None and found[1] > CUT and found[1] > CUT_MORE * found[0]:
+        start, now, step = found
+        yield Oddity(
+            Kind.CUT_ANSWERS,
+            step,
+            _(
+                "{now:.0%} of the answers are cut at the limit of their length, {start:.0%} at the beginning: "
+                "data.max_response_length is too small, or the answers never end"
+            ).format(start=start, now=now),
+        )
+
+
+def _finite(values: Mapping[int, float]) -> dict[int, float]:
+    return {step: value for step, value in values.items() if math.isfinite(value)}
+
+
+_RULES: tuple[Callable[[TrainingLog], Iterator[Oddity]], ...] = (
+    _not_finite,
+    _entropy,
+    _grad_norm,
+    _slow,
+    _drift,
+    _host_memory,
+    _rollout,
+    _mismatch,
+    _cut_answers,
+)
+
+
+RECENT = 20
+"""Steps that a usual duration is taken of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One part of a step."""
+
+    name: str
+    seconds: float
+    usual: float
+    """The median of the recent steps that have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One look at a training."""
+
+    log: TrainingLog
+    step: int
+    """The step that was logged last."""
+    seconds: float | None
+    """What that step took."""
+    phases: tuple[Phase, ...]
+    tokens_per_second: float | None
+    """Of all NPUs together."""
+    throughput: float | None
+    """Tokens a second and NPU, as verl says it."""
+    odd: tuple[Oddity, ...]
+    ending: Ending | None = None
+    """How the training stands; None where nobody looked."""
+
+    @property
+    def calm(self) -> bool:
+        """Whether nobody need look."""
+        return not self.odd and not (self.ending and self.ending.odd)
+
+
+def state_of(log: TrainingLog, ending: Ending | None = None) -> State | None:
+    """Return what a log shows, or None while it has no step."""
+    if not log.steps:
+        return None
+    seconds, tokens = STEP_SECONDS.of(log).get(log.last), TOKENS.of(log).get(log.last)
+    recent = [split(log.steps[step]) for step in [step for step in log.steps if step <= log.last][-RECENT:]]
+    phases = tuple(
+        Phase(name, spent, median([each[name] for each in recent if name in each]))
+        for name, spent in split(log.steps[log.last]).items()
+    )
+    return State(
+        log=log,
+        step=log.last,
+        seconds=seconds,
+        phases=phases,
+        tokens_per_second=tokens / seconds if tokens is not None and seconds else None,
+        throughput=THROUGHPUT.of(log).get(log.last),
+        odd=tuple(oddities(log)),
+        ending=ending,
+    )
+
+
+def content(state: State) -> dict[str, object]:
+    """Return a state as JSON has it."""
+    ending = state.ending
+    return {
+        "source": state.log.source,
+        "simulated": state.log.simulated,
+        "steps": len(state.log.steps),
+        "step": state.step,
+        "of_steps": ending.total if ending else 0,
+        "standing": ending.standing.value if ending else None,
+        "seconds_left": plain(ending.left) if ending else None,
+        "seconds_quiet": round(ending.quiet, 1) if ending else None,
+        "error": ending.error if ending else "",
+        "seconds": plain(state.seconds),
+        "phases": [
+            {"name": phase.name, "seconds": plain(phase.seconds), "usual": plain(phase.usual)}
+            for phase in state.phases
+        ],
+        "tokens_per_second": plain(state.tokens_per_second),
+        "throughput": plain(state.throughput),
+        "metrics": {
+            metric.title: plain(values[state.step])
+            for metric in SHOWN
+            if state.step in (values := metric.of(state.log))
+        },
+        "odd": [{"kind": odd.kind.value, "step": odd.step, "text": odd.text} for odd in state.odd],
+        "notes": state.log.notes(),
+    }

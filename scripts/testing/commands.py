@@ -1,0 +1,99 @@
+"""What the tests of the commands share: a call, and copies of an installed verl that may be edited."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from virtual_ascend.exposure import CANN_SITE, SITE
+
+from verl_npu.cli import main
+from verl_npu.maintain.__main__ import main as maintain_main
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(autouse=True)
+def no_ascend_software(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests before may have brought virtual NPUs up in this very process: the commands are not to see them."""
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry) not in (SITE, CANN_SITE)])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torch_npu"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.fixture
+def run() -> Run:
+    """Call the command at 80 columns: its exit status, and what it printed on both streams. No traceback passes."""
+
+    def call(*arguments: str, columns: int = 80) -> tuple[int, str]:
+        result = CliRunner().invoke(main, arguments, catch_exceptions=False, env={"COLUMNS": str(columns)})
+        return result.exit_code, result.output
+
+    return call
+
+
+@pytest.fixture
+def maintain() -> Run:
+    """Call `python -m verl_npu.maintain`, as `run` calls the command."""
+
+    def call(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(maintain_main, arguments, catch_exceptions=False, env={"COLUMNS": "80"})
+        return result.exit_code, result.output
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def pristine() -> Path:
+    spec = importlib.util.find_spec("verl")
+    if spec is None or spec.origin is None:
+        pytest.skip("verl is not installed")
+    return Path(spec.origin).parent
+
+
+@pytest.fixture
+def tree(pristine: Path, tmp_path: Path) -> Path:
+    shutil.copytree(pristine, tmp_path / "verl", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+@pytest.fixture
+def drifted(tree: Path) -> Path:
+    """A verl in which one target has another parameter."""
+    file = tree / "verl/trainer/main_ppo.py"
+    text = file.read_text()
+    old = "def run_ppo(config, task_runner_class=None)"
+    assert old in text
+    file.write_text(text.replace(old, "def run_ppo(config, task_runner_class=None, *, x)"))
+    return tree
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("verl_npu.registry.source.tree.installed_folder", lambda package: None)
+
+
+def manifest(pid: int, role: str, state: str = "applied", **changes: object) -> dict[str, object]:
+    """Return the manifest of one process as a job writes it."""
+    patch = {"target": "verl.trainer.main_ppo:run_ppo", "state": state, "reason": "as at v0.6.1"}
+    return {
+        "host": "node0",
+        "pid": pid,
+        "token": f"{pid:08x}",
+        "role": role,
+        "version": "0.1.0",
+        "active": True,
+        "origin": "the entry point torch.backends",
+        "simulated": True,
+        "upstreams": {"verl": {"nearest_pin": "v0.6.1", "exact": True, "differs": []}},
+        "features": {"device": {"state": state, "patches": {"device.set_npu_in_run_ppo_config": patch}}},
+        "natives": {},
+        "tainted": [],
+        "seconds": 0.05,
+        **changes,
+    }

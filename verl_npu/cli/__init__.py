@@ -1,0 +1,236 @@
+"""The command `verl-npu`."""
+
+from __future__ import annotations
+
+import difflib
+import gc
+import importlib
+import signal
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from typing import Any, NoReturn
+
+import click
+
+from .. import environment, language, progress
+from ..errors import CommandError, VerlNpuError
+from ..language import gettext as _
+from ..language import translate
+from ..reporting import clean
+from ..version import __version__
+from . import terminal, wording
+
+__all__ = ["COMMANDS", "MOMENTS", "WORKBENCH", "main", "run"]
+
+COMMANDS = ("check", "env", "explain", "status")
+"""The commands of this distribution, each in the module of its name."""
+WORKBENCH = (
+    "compare",
+    "doctor",
+    "kernels",
+    "launch",
+    "lint",
+    "plan",
+    "prove",
+    "rehearse",
+    "setup",
+    "watch",
+)
+"""The commands of the distribution verl-npu-workbench, which need not be installed."""
+GROUP = "verl_npu.commands"
+"""The entry points by which other distributions bring commands: a name, and its click command."""
+
+MOMENTS: Mapping[str, Mapping[str, str]] = {
+    _("Before a run"): {
+        "setup": "verl-npu setup --pin v0.7.1 --npu a3 --arch arm --output install",
+        "doctor": "verl-npu doctor",
+        "check": "verl-npu check",
+        "lint": "verl-npu lint run.sh",
+        "kernels": "verl-npu kernels verl.utils.kernel.kernels",
+        "plan": "verl-npu plan examples/grpo_trainer/run_qwen3-8b_npu.sh",
+        "rehearse": "verl-npu rehearse examples/grpo_trainer/run_qwen2_5_7b_grpo_npu.sh",
+        "prove": "verl-npu prove",
+    },
+    _("During a run"): {
+        "launch": "verl-npu launch --nodes 4 --head node1 -- bash run.sh",
+        "watch": "verl-npu watch train.log",
+        "status": "verl-npu status outputs/manifests",
+    },
+    _("After a run"): {
+        "doctor": "verl-npu doctor --log train.log",
+        "compare": "verl-npu compare npu.log gpu.log",
+    },
+    _("At any time"): {
+        "explain": "verl-npu explain device",
+        "env": "verl-npu env",
+    },
+}
+"""The commands by the moment at which one needs them, each with one example."""
+_LONGEST = 100
+"""Characters of a word that is compared with the names of commands."""
+_UNTIL_ENDED = ("launch", "watch")
+"""Commands that are there until someone ends them: that they go on is not worth a line."""
+
+
+class _Commands(click.Group):
+    """The commands, each imported when it is called; a user's mistake ends with one line and status 2, never with a
+    traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*COMMANDS, *_brought()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS:
+            with progress.step(cmd_name):
+                found = getattr(importlib.import_module(f".{cmd_name}", __name__), cmd_name)
+        elif cmd_name in (brought := _brought()):
+            with progress.step(cmd_name):
+                found = _loaded(brought[cmd_name])
+        elif cmd_name in WORKBENCH:
+            raise CommandError(
+                subject=f"verl-npu {cmd_name}",
+                expected=_("the distribution verl-npu-workbench, which has this command"),
+                found=_("no such distribution in this environment"),
+                fix=_("pip install 'verl-npu[workbench]', or in a clone: pip install ./packages/verl-npu-workbench"),
+            )
+        else:
+            return super().get_command(ctx, cmd_name)
+        return wording.translated(found) if isinstance(found, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0][:_LONGEST], {*self.list_commands(ctx), *WORKBENCH}, n=1)
+            if not near:
+                raise
+            said = _("No such command {name!r}. Did you mean {near!r}?").format(name=args[0], near=near[0])
+            raise click.UsageError(said, error.ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        there = self.list_commands(ctx)
+        listed = {name for commands in MOMENTS.values() for name in commands}
+        others = {name: f"verl-npu {name} --help" for name in there if name not in listed}
+        for moment, commands in {**MOMENTS, _("Commands of other packages"): others}.items():
+            rows: list[tuple[str, str]] = []
+            for name, call in commands.items():
+                if name in there:
+                    rows += [(name, self._summary(ctx, name)), ("", call)]
+            if rows:
+                with formatter.section(translate(moment)):
+                    formatter.write_dl(rows)
+        lacking = [name for name in WORKBENCH if name not in there]
+        if lacking:
+            formatter.write_paragraph()
+            formatter.write_text(
+                translate(
+                    _("pip install 'verl-npu[workbench]' adds {commands}.").format(commands=_(", ").join(lacking))
+                )
+            )
+
+    def _summary(self, ctx: click.Context, name: str) -> str:
+        try:
+            command = self.get_command(ctx, name)
+        except CommandError as error:
+            return translate(_("cannot be loaded: {found}").format(found=error.found))
+        return command.get_short_help_str(limit=200) if command else ""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        wording.speak_for_click()
+        with language.speaking_to_the_user(environment.LANGUAGE.text()):
+            return super().main(*args, **extra)
+
+    def get_help(self, ctx: click.Context) -> str:
+        return wording.help_of(self, ctx)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
+    ) -> click.Context:
+        with _cleaned(), progress.shown():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> object:
+        with warnings.catch_warnings(), _cleaned(), progress.shown():
+            # Python warns of odd escapes in upstream's source; nobody who runs this can do anything about those.
+            warnings.simplefilter("ignore", SyntaxWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            try:
+                return super().invoke(ctx)
+            except VerlNpuError as error:
+                terminal.fail(str(error))
+                sys.exit(2)
+            except KeyboardInterrupt as error:
+                _end(error)
+
+
+def _brought() -> dict[str, metadata.EntryPoint]:
+    """Return the commands that other distributions bring; the plugin's own ones cannot be replaced."""
+    return {each.name: each for each in metadata.entry_points(group=GROUP) if each.name not in COMMANDS}
+
+
+def _loaded(brought: metadata.EntryPoint) -> object:
+    """Return the command of an entry point. Raises CommandError for whatever keeps it from being loaded."""
+    try:
+        return brought.load()
+    except Exception as error:
+        owner = brought.dist.name if brought.dist is not None else brought.value
+        raise CommandError(
+            subject=f"verl-npu {brought.name}",
+            expected=_("a command of {owner} that can be loaded").format(owner=owner),
+            found=f"{type(error).__name__}: {error}",
+            fix=_("install {owner} again; the other commands are not affected").format(owner=owner),
+        ) from error
+
+
+def run() -> None:
+    """Run the command as a program."""
+    try:
+        main(prog_name="verl-npu")
+    finally:
+        # Python would go through all objects as it ends, for seconds after the answer on a busy machine.
+        gc.freeze()
+
+
+def _end(error: KeyboardInterrupt) -> NoReturn:
+    terminal.fail(_("ended by {signal}").format(signal=error.args[0] if error.args else "Ctrl-C"))
+    # A command that ends whole says by which signal it was ended.
+    sys.exit(getattr(error, "status", 128 + signal.SIGINT))
+
+
+@contextmanager
+def _cleaned() -> Iterator[None]:
+    # click repeats in its error what is wrong on the command line.
+    try:
+        yield
+    except click.UsageError as error:
+        message = error.format_message()
+        # Of a choice that is missing, click puts each possibility after a tab.
+        cleaned = "\n".join(clean(line.expandtabs(2)) for line in translate(message).splitlines())
+        if cleaned == message:
+            raise
+        raise click.UsageError(cleaned, error.ctx) from None
+
+
+_EPILOG = """\b
+Completion by the Tab key (for zsh: zsh_source, for fish: fish_source):
+  eval "$(_VERL_NPU_COMPLETE=bash_source verl-npu)"  # in ~/.bashrc"""
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EPILOG)
+@click.version_option(__version__, prog_name="verl-npu")
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Run unmodified verl on Ascend NPUs: see what is patched, and whether it fits.
+
+    Installing the package is enough to patch verl: no command does that. `check`, `status` and `explain` show the
+    patches, and `env` lists the environment variables. The others help before, during and after a run. Each has a
+    --help of its own.
+    """
+    command = ctx.invoked_subcommand or ""
+    if command not in _UNTIL_ENDED:
+        ctx.with_resource(progress.step(command))

@@ -1,0 +1,346 @@
+"""`verl-npu check`: the whole verification, statically: no upstream is imported, and no torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+
+import click
+
+from .. import environment
+from ..ascend import software
+from ..errors import AscendSoftwareError, SettingError
+from ..features import PATCH_MODULES, UPSTREAMS, load, load_installed, policy, wrong_settings
+from ..features.engine_names import NAMES, Lack, lacks
+from ..language import gettext as _
+from ..language import ngettext
+from ..registry.judge.diff import drift_diff
+from ..registry.judge.lock import Lock, Record, Revision
+from ..registry.judge.natives import Native, confirmed, judge_natives, patched_packages
+from ..registry.judge.verdict import Verdict, judge
+from ..registry.patch import Feature, Patch, owners
+from ..registry.source.tree import SourceTree
+from ..registry.state import State, feature_state
+from . import terminal, upstreams
+from .options import example, json_option, source_option
+from .status import BAD, QUIET, colour
+
+_MEANING = {
+    State.VERIFIED: _("fits, and is applied when verl is imported"),
+    State.NATIVE: _("upstream does it itself"),
+    State.CLAIMED: _("upstream means to patch it by itself; each process reports whether it did"),
+    State.INEFFECTIVE: _("upstream means to patch it by itself, and uses a name that is not there"),
+    State.ABSENT: _("there is nothing to patch in this upstream"),
+    State.DRIFTED: _("upstream changed what is patched, so the feature is left out"),
+    State.DISABLED: _("left out, because you asked for that"),
+}
+
+_OURS = (State.VERIFIED, State.DRIFTED)
+"""The states of patches that lie over what upstream does by itself, or are to."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    features: Sequence[Feature]
+    revisions: Mapping[str, Revision]
+    verdicts: Mapping[str, Verdict]
+    natives: Sequence[Native]
+    problem: AscendSoftwareError | None
+    """Why the torch_npu that is installed here cannot be imported."""
+    lacks: Sequence[Lack]
+    """The names that the installed vLLM and vllm-ascend lack."""
+    lacking: Sequence[str]
+    """The packages that a job in this environment would miss; none if the verl is another one."""
+    wrong: Sequence[SettingError]
+    """The variables of verl-npu that are set wrongly here."""
+
+    def state(self, feature: Feature) -> State:
+        return feature_state(self.verdicts[patch.id].state for patch in feature)
+
+
+@click.command(epilog=example("verl-npu check", "verl-npu check --source verl-0.7.1-py3-none-any.whl"))
+@source_option("A checkout or a wheel of verl.")
+@click.option("--verbose", "-v", is_flag=True, help="Show every patch, and what differs from the nearest pin.")
+@json_option("Print the whole result as JSON.")
+@click.option("--diff", is_flag=True, help="Show how each drifted target differs from the nearest pin.")
+def check(source: str, verbose: bool, as_json: bool, diff: bool) -> None:
+    """Say for each feature whether its patches fit your verl.
+
+    Nothing of verl is imported, so this is safe to run anywhere. A torch_npu that is installed here is imported in a
+    process of its own, to see whether it can be.
+
+    Exit status: 0 all features fit, 1 one drifted or is left to a patch of upstream's that is ineffective, a variable
+    of verl-npu is set wrongly, or, with VERL_NPU_STRICT=1, torch_npu cannot be imported, 2 there is no verl or its
+    source cannot be read.
+    """
+    features, tree, locks = load(), upstreams.judged_tree(source), upstreams.locks()
+    lacking = upstreams.lacking() if source == upstreams.INSTALLED else []
+    result = _judged(features, tree, locks, lacking, here=source == upstreams.INSTALLED)
+    if as_json:
+        click.echo(json.dumps(_content(result), indent=2))
+    else:
+        _print(result, verbose)
+    if diff:
+        for text in _diffs(result, tree, locks):
+            terminal.block(text)
+    unusable = result.problem is not None and _is_strict()
+    bad = any(verdict.state in BAD for verdict in result.verdicts.values())
+    sys.exit(int(unusable or bad or bool(result.wrong)))
+
+
+def _is_strict() -> bool:
+    try:
+        return environment.STRICT.read()
+    except SettingError:  # it is told with the other wrong variables
+        return False
+
+
+def _judged(
+    features: Sequence[Feature],
+    tree: SourceTree,
+    locks: Mapping[str, Sequence[Lock]],
+    lacking: Sequence[str],
+    here: bool,
+) -> _Result:
+    revisions, verdicts, natives = judged_patches(features, tree, locks)
+    verdicts = {**verdicts, **_unreached(verdicts)} if here else verdicts
+    wrong = [error for _unused, error in wrong_settings()]
+    lacks = _rollout_lacks()
+    return _Result(features, revisions, verdicts, natives, software.problem(), lacks, lacking, wrong)
+
+
+def _unreached(verdicts: Mapping[str, Verdict]) -> Mapping[str, Verdict]:
+    """Return the verdicts on the patches that a job in this environment does not load."""
+    reached = {patch.id for feature in load_installed() for patch in feature}
+    absent = Verdict(State.ABSENT, "the package that it is for is not installed here")
+    return {id: absent for id, one in verdicts.items() if id not in reached and one.state is not State.ABSENT}
+
+
+def judged_patches(
+    features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
+) -> tuple[Mapping[str, Revision], Mapping[str, Verdict], Sequence[Native]]:
+    """Return the revision of each upstream, the verdict on each patch, and what upstream means to patch by itself."""
+    revisions, verdicts = judge(features, UPSTREAMS, tree, locks)
+    ours = {str(patch.target) for feature in features for patch in feature if verdicts[patch.id].state in _OURS}
+    whole = upstreams.with_installed(tree, [module.name.partition(".")[0] for module in PATCH_MODULES])
+    whole = upstreams.with_installed(whole, patched_packages(PATCH_MODULES, whole))
+    natives = judge_natives(PATCH_MODULES, whole, ours)
+    left_out = policy().disable
+    switched_off = {
+        patch.id: Verdict(State.DISABLED, _("by {disable}").format(disable=environment.DISABLE.name))
+        for feature in features
+        if feature.name in left_out
+        for patch in feature
+    }
+    return revisions, {**confirmed(verdicts, natives), **switched_off}, natives
+
+
+def _content(result: _Result) -> dict[str, object]:
+    return {
+        "revision": result.revisions[UPSTREAMS[0].name].as_json(),
+        "upstreams": {name: revision.as_json() for name, revision in result.revisions.items()},
+        "features": [
+            {
+                "name": feature.name,
+                "state": str(result.state(feature)),
+                "patches": [
+                    {
+                        "id": patch.id,
+                        "target": str(patch.target),
+                        "state": str(result.verdicts[patch.id].state),
+                        "reason": result.verdicts[patch.id].reason,
+                    }
+                    for patch in feature
+                ],
+            }
+            for feature in result.features
+        ],
+        "natives": [native.as_json() for native in result.natives],
+        "lacking": list(result.lacking),
+        "wrong_variables": [str(error) for error in result.wrong],
+        "torch_npu": None if result.problem is None else str(result.problem),
+        "engine_names": [lack.as_json() for lack in result.lacks],
+    }
+
+
+def _print(result: _Result, verbose: bool) -> None:
+    for error in result.wrong:
+        terminal.paragraph(str(error), label=terminal.styled("error  ", "red"), indent="  ")
+    if result.wrong:
+        terminal.echo()
+    terminal.trouble(result.problem)
+    _print_revisions(result.revisions, verbose)
+    upstreams.say_lacking(result.lacking)
+    terminal.echo()
+    states = [result.state(feature) for feature in result.features]
+    rows = [(f.name, str(s), _clause(f, result)) for f, s in zip(result.features, states, strict=True)]
+    terminal.table(rows, [colour(state) for state in states])
+    if not verbose and any(state not in (*QUIET, State.DISABLED) for state in states):
+        terminal.echo()
+    for feature in result.features:
+        off = result.state(feature) is State.DISABLED
+        shown = [p for p in feature if verbose or not (off or result.verdicts[p.id].state in QUIET)]
+        if verbose:
+            terminal.echo()
+            terminal.paragraph(_("{feature}: {summary}").format(feature=feature.name, summary=feature.summary))
+        for patch in shown:
+            _print_patch(patch, result.verdicts[patch.id])
+    _print_natives(result.natives, verbose)
+    _print_lacks(result.lacks)
+    terminal.echo()
+    present = {*states, *(verdict.state for verdict in result.verdicts.values())}
+    meanings = [(str(state), meaning) for state, meaning in _MEANING.items() if state in present]
+    terminal.table(meanings, [""] * len(meanings), indent="  ")
+    terminal.echo()
+    _print_advice(result, verbose)
+
+
+def _print_revisions(revisions: Mapping[str, Revision], verbose: bool) -> None:
+    terminal.paragraph(
+        _(", ").join(
+            _("{name} {revision}").format(name=name, revision=_shortly(revision))
+            for name, revision in revisions.items()
+        )
+    )
+    for name, revision in revisions.items():
+        if not revision.differs:
+            continue
+        count = len(revision.differs)
+        terminal.paragraph(
+            ngettext(
+                "This {name} is not a revision that has a lock. The nearest that has one is {nearest_pin}, and "
+                "{count} target differs from it.",
+                "This {name} is not a revision that has a lock. The nearest that has one is {nearest_pin}, and "
+                "{count} targets differ from it.",
+                count,
+            ).format(name=name, nearest_pin=revision.nearest_pin, count=count)
+        )
+        for target in revision.differs if verbose else ():
+            terminal.line("  ", target)
+
+
+def _shortly(revision: Revision) -> str:
+    if not revision.nearest_pin:
+        return _("not found")
+    return revision.nearest_pin if revision.exact else _("near {nearest_pin}").format(nearest_pin=revision.nearest_pin)
+
+
+def _clause(feature: Feature, result: _Result) -> str:
+    counts = Counter(result.verdicts[patch.id].state for patch in feature)
+    total = len(feature)
+    if counts[State.DISABLED]:
+        return _("switched off by {disable}").format(disable=environment.DISABLE.name)
+    if counts[State.DRIFTED]:
+        return _("not applied, because {counts} of its {total} patches drifted").format(
+            counts=counts[State.DRIFTED], total=total
+        )
+    fit = counts[State.VERIFIED]
+    others = (State.NATIVE, State.CLAIMED, State.INEFFECTIVE, State.ABSENT)
+    rest = [f"{counts[state]} {state}" for state in others if counts[state]]
+    fits = ngettext("{fit} patch fits", "{fit} patches fit", fit).format(fit=fit)
+    return _(", ").join([fits if fit else _("nothing to patch"), *rest])
+
+
+def _print_natives(natives: Sequence[Native], verbose: bool) -> None:
+    """Print how much upstream means to patch by itself and does not reach; if verbose, all that it means to patch."""
+    for module in dict.fromkeys(native.by for native in natives):
+        own = [native for native in natives if native.by == module]
+        lost = sum(native.state in BAD for native in own)
+        if not lost and not verbose:
+            continue
+        terminal.echo()
+        reached = _("{lost} of them cannot be reached").format(lost=lost) if lost else _("all can be reached")
+        terminal.paragraph(
+            ngettext(
+                "Beside what verl-npu patches, {module} means to patch {count} target by itself; {reached}",
+                "Beside what verl-npu patches, {module} means to patch {count} targets by itself; {reached}",
+                len(own),
+            ).format(module=module, count=len(own), reached=reached)
+            + (_(".") if verbose else _(": see -v."))
+        )
+        for native in own if verbose else ():
+            terminal.line("  ", native.target, "  ", terminal.styled(str(native.state), colour(native.state)))
+            terminal.paragraph(native.reason, indent="    ")
+
+
+def _print_patch(patch: Patch, verdict: Verdict) -> None:
+    terminal.line("  ", patch.id, "  ", terminal.styled(str(verdict.state), colour(verdict.state)))
+    terminal.line("    ", str(patch.target))
+    terminal.paragraph(verdict.reason, indent="    ")
+
+
+def _print_advice(result: _Result, verbose: bool) -> None:
+    if environment.SWITCH.text().lower() == "off":
+        terminal.paragraph(
+            _("{switch}=off is set here: a job of this shell patches nothing.").format(switch=environment.SWITCH.name)
+        )
+    refused = [feature.name for feature in result.features if result.state(feature) is State.DRIFTED]
+    if refused:
+        terminal.paragraph(
+            _(
+                "`verl-npu check --diff` shows what changed. Install a verl that has a lock, or a newer "
+                "verl-npu; VERL_NPU_FORCE={refused} applies the patches regardless, at your own risk."
+            ).format(refused=",".join(refused))
+        )
+    elif not verbose:
+        terminal.echo(_("`verl-npu check -v` shows every patch."))
+
+
+def _diffs(result: _Result, tree: SourceTree, locks: Mapping[str, Sequence[Lock]]) -> list[str]:
+    owner = owners(UPSTREAMS)
+    texts = []
+    for patch in (patch for feature in result.features for patch in feature):
+        name = owner[patch.target.package]
+        pin = result.revisions[name].nearest_pin
+        lock = next((lock for lock in locks[name] if lock.pin == pin), None)
+        if result.verdicts[patch.id].state is State.DRIFTED and lock is not None:
+            texts.append(drift_diff(patch.target, pin, lock.targets.get(patch.target, Record()), tree))
+    return texts
+
+
+_DISTRIBUTIONS = {name.package: name.package.replace("_", "-") for name in NAMES}
+
+
+def _rollout_lacks() -> Sequence[Lack]:
+    """Return the names that the vLLM and the vllm-ascend of this environment lack. Neither is imported."""
+    releases = _releases()
+    return list(lacks(NAMES, SourceTree.installed(list(releases)), releases)) if releases else []
+
+
+def _print_lacks(found: Sequence[Lack]) -> None:
+    """Print them, and what happens without each of them; nothing if there are none."""
+    for package, distribution in _DISTRIBUTIONS.items():
+        own = [lack for lack in found if lack.name.package == package]
+        if not own:
+            continue
+        terminal.echo()
+        terminal.paragraph(
+            ngettext(
+                "{distribution} {release}, which is installed here, lacks {count} name that verl-npu relies on:",
+                "{distribution} {release}, which is installed here, lacks {count} names that verl-npu relies on:",
+                len(own),
+            ).format(distribution=distribution, release=own[0].release, count=len(own))
+        )
+        for lack in own:
+            terminal.line("  ", lack.name.title)
+            terminal.paragraph(
+                _("Found {found}. Without it, {absent}.").format(found=lack.found, absent=lack.name.absent),
+                indent="    ",
+            )
+
+
+def _releases() -> Mapping[str, str]:
+    """Return the versions of what is installed, if they are versions: some builds call themselves `dev`."""
+    from packaging.version import InvalidVersion, Version
+
+    found = {}
+    for package, distribution in _DISTRIBUTIONS.items():
+        try:
+            found[package] = str(Version(metadata.version(distribution)))
+        except (metadata.PackageNotFoundError, InvalidVersion):
+            continue
+    return found

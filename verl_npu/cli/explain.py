@@ -1,0 +1,134 @@
+"""`verl-npu explain`: why a patch is there and what will retire it, and what a code means that a command prints."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+
+import click
+
+from .. import codes
+from ..errors import DeclarationError
+from ..features import UPSTREAMS, load
+from ..language import gettext as _
+from ..registry.judge.diff import patch_diff
+from ..registry.judge.lock import Lock
+from ..registry.patch import Action, Feature, Patch, owners
+from . import terminal, upstreams
+from .options import complete_name, example, source_option
+
+_LONGEST = 200
+"""Characters of a name that are compared with others: the comparison takes their product."""
+
+
+@click.command(
+    epilog=example(
+        "verl-npu explain device",
+        "verl-npu explain device.request_npus_not_gpus",
+        "verl-npu explain verl.trainer.main_ppo:run_ppo",
+        "verl-npu explain npu-memory",
+    )
+)
+@click.argument("name", shell_complete=complete_name)
+@source_option("A checkout or a wheel of verl, to show the change in.")
+def explain(name: str, source: str) -> None:
+    """Explain a patch, a feature, or a code that was printed.
+
+    NAME is a patch, the target of one (module:name), a feature, or the code of a rule, a finding, an error or a
+    variable. Of a patch it says why it is there, how it works, what it changes, and what will retire it; of a code,
+    what is looked at, what it means and what to do.
+
+    Exit status: 0 explained, 2 there is no such name or the source cannot be read.
+    """
+    features = load()
+    feature = next((feature for feature in features if feature.name == name), None)
+    if feature is not None:
+        _explain_feature(feature)
+        return
+    patches = [patch for feature in features for patch in feature]
+    patch = next((patch for patch in patches if name in (patch.id, str(patch.target))), None)
+    if patch is not None:
+        _explain_patch(patch, source)
+        return
+    known = codes.meanings()
+    if name not in known:
+        raise _unknown(name, features, known)
+    _explain_code(name, known[name])
+
+
+def _explain_code(code: str, meanings: Sequence[codes.Meaning]) -> None:
+    terminal.line(terminal.styled(code, "bold"))
+    for meaning in meanings:
+        terminal.paragraph(f"{meaning.said_by}.", indent="    ", label="  ")
+        for label, text in meaning.rows.items():
+            terminal.paragraph(text, indent=" " * 20, label=f"    {label:<16}")
+
+
+def _explain_feature(feature: Feature) -> None:
+    terminal.paragraph(_("{feature}: {summary}").format(feature=feature.name, summary=feature.summary))
+    for patch in feature:
+        terminal.echo()
+        terminal.line("  ", terminal.styled(patch.id, "bold"))
+        terminal.line("    ", str(patch.target))
+        terminal.paragraph(patch.why, indent="    ")
+    terminal.echo()
+    terminal.paragraph(_("`verl-npu explain PATCH` explains one of these."))
+
+
+def _explain_patch(patch: Patch, source: str) -> None:
+    tree = upstreams.tree(source)
+    standings = [f"{lock.pin} {lock.patches[patch.id]}" for lock in _locks(patch) if patch.id in lock.patches]
+    rows = {
+        "target": str(patch.target),
+        "action": str(patch.action),
+        "why": patch.why,
+        "how": patch.how,
+        "link": patch.link,
+        _("retired by"): str(patch.retired_by),
+        "requires": str(patch.requires or "nothing"),
+        "at": _(", ").join(standings) or _("no pin is locked"),
+    }
+    terminal.line(terminal.styled(patch.id, "bold"))
+    for label, value in rows.items():
+        terminal.paragraph(value, indent=" " * 14, label=f"  {label:12}")
+    terminal.echo()
+    if patch.action is Action.REPLACE and not tree.nodes(patch.target):
+        terminal.paragraph(
+            _("Your upstream does not have the target, so only our code is shown; --source names another.")
+        )
+    terminal.block(patch_diff(patch, tree))
+
+
+def _locks(patch: Patch) -> Sequence[Lock]:
+    return upstreams.locks()[owners(UPSTREAMS)[patch.target.package]]
+
+
+def _unknown(name: str, features: Sequence[Feature], known: Collection[str]) -> DeclarationError:
+    near = _nearest(name[:_LONGEST], features, known)
+    return DeclarationError(
+        subject="NAME",
+        expected=_("a patch, a target, a feature, or a code that a command prints"),
+        found=repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…"),
+        fix=_("did you mean {near}?").format(near=_(" or ").join(near))
+        if near
+        else _("`verl-npu check -v` lists all of them"),
+    )
+
+
+def _nearest(name: str, features: Sequence[Feature], known: Collection[str]) -> list[str]:
+    """Return up to three names, best first: targets if a target was meant, else features, patches and codes."""
+    patches = [patch for feature in features for patch in feature]
+    forms = {name.lower(): name for name in (*(feature.name for feature in features), *known)}
+    for patch in patches:
+        own = str(patch.target) if ":" in name else patch.id
+        # Without the feature, or by the last part of what is patched, a patch is found as well.
+        for form in (
+            patch.id,
+            patch.id.partition(".")[2],
+            str(patch.target),
+            patch.target.qualname,
+            patch.target.name,
+        ):
+            forms.setdefault(form.lower(), own)
+    close = difflib.get_close_matches(name.lower(), forms, n=8, cutoff=0.6)
+    return list(dict.fromkeys(forms[form] for form in close))[:3]

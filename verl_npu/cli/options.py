@@ -1,0 +1,75 @@
+"""What several commands take and show: options, what the shell completes for them, and examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from ..features import load
+from ..registry.patch import Feature
+from .upstreams import INSTALLED, locks
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def complete_source(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a path, or the one word that stands for the installed upstreams."""
+    own = [CompletionItem(INSTALLED)] if incomplete and INSTALLED.startswith(incomplete) else []
+    return [*own, CompletionItem(incomplete, type="file")]
+
+
+def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a feature or a code, or once its dot is typed a patch of that feature."""
+    # It reads what all commands know, which the others that take these options need not wait for.
+    from .. import codes
+
+    features = load()
+    if "." in incomplete:
+        patches = [patch for feature in features for patch in feature]
+        return [
+            CompletionItem(patch.id, help=str(patch.target)) for patch in patches if patch.id.startswith(incomplete)
+        ]
+    known = [CompletionItem(code) for code in codes.meanings() if incomplete and code.startswith(incomplete)]
+    return [*(item for feature in features for item in _feature(feature, incomplete)), *known]
+
+
+def _feature(feature: Feature, incomplete: str) -> list[CompletionItem]:
+    if not feature.name.startswith(incomplete):
+        return []
+    # Two candidates keep the shell from adding a blank after the feature, where a dot may follow.
+    return [CompletionItem(feature.name, help=feature.summary), *(CompletionItem(patch.id) for patch in feature)]
+
+
+def complete_pin(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a pin of the upstream that the command line names, or of any."""
+    chosen = ctx.params.get("upstream")
+    pins = {lock.pin for name, found in locks().items() if chosen in (None, name) for lock in found}
+    return [CompletionItem(pin) for pin in sorted(pins) if pin.startswith(incomplete)]
+
+
+def example(*commands: str) -> str:
+    """Return the end of a command's help: calls that one can copy."""
+    # \b keeps click from filling the lines as running text.
+    return "\n".join(["\b", "Example:" if len(commands) == 1 else "Examples:", *(f"  {each}" for each in commands)])
+
+
+def json_option(help: str = "Print the result as JSON.") -> Callable[[Command], Command]:
+    """Declare `--json`, as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+def source_option(help: str) -> Callable[[Command], Command]:
+    """Declare `--source`, or `--verl`, which is what is installed if it is left out."""
+    return click.option(
+        "--source",
+        "--verl",
+        "source",
+        metavar="PATH",
+        default=INSTALLED,
+        show_default=True,
+        shell_complete=complete_source,
+        help=help,
+    )

@@ -1,0 +1,242 @@
+"""`verl-npu status`: what a job's processes, or this interpreter, really did."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from .. import environment, process
+from ..activation import status as status_of_this_process
+from ..ascend import software
+from ..errors import AscendSoftwareError, SourceError
+from ..features.fleet.comparison import differences
+from ..language import gettext as _
+from ..manifest import Manifest, read_manifests
+from ..registry.state import State
+from . import terminal
+from .options import example, json_option
+
+
+@click.command(epilog=example("verl-npu status outputs/manifests", "verl-npu status outputs/manifests --targets"))
+@click.argument("folder", required=False, type=click.Path(path_type=Path, file_okay=False))
+@json_option("Print the manifests as JSON.")
+@click.option(
+    "--targets",
+    is_flag=True,
+    help="Show each patch as well, upstream's own too: its target, and its state by process.",
+)
+def status(folder: Path | None, as_json: bool, targets: bool) -> None:
+    """Show what the processes of a job really did.
+
+    FOLDER is what the job had as VERL_NPU_MANIFEST_DIR. Without it, verl is imported here, and this process is shown.
+
+    Exit status: 0 all is as it should be, 1 processes differ or a feature drifted, failed, was missed or overwritten,
+    a manifest cannot be read, or, with VERL_NPU_STRICT=1, the torch_npu that is installed here cannot be imported,
+    2 nothing can be shown.
+    """
+    problem = software.problem() if folder is None else None
+    manifests, unread = read_manifests(folder) if folder is not None else ([_here(problem)], [])
+    for error in unread:
+        terminal.fail(str(error))
+    if not manifests and unread:
+        sys.exit(2)
+    if not manifests:
+        raise SourceError(
+            subject=str(folder),
+            expected=_("manifests of a job"),
+            found=_("none") if folder is not None and folder.is_dir() else _("no such folder"),
+            fix=_("run the job with VERL_NPU_MANIFEST_DIR set to this folder, in the environment of every process"),
+        )
+    differ = differences(manifests)
+    if as_json:
+        trouble = None if problem is None else str(problem)
+        content = {
+            "manifests": manifests,
+            "differences": differ,
+            "unread": [str(error) for error in unread],
+            "torch_npu": trouble,
+        }
+        click.echo(json.dumps(content, indent=2))
+    else:
+        terminal.trouble(problem)
+        _print(manifests, differ)
+        if targets:
+            _print_targets(manifests)
+    found = {feature["state"] for manifest in manifests for feature in manifest["features"].values()}
+    unusable = problem is not None and environment.STRICT.read()
+    sys.exit(int(bool(unusable or unread or differ or found & BAD)))
+
+
+def _here(problem: AscendSoftwareError | None) -> Manifest:
+    try:
+        importlib.import_module("verl")
+    except Exception as error:
+        if problem is not None:
+            # torch's own error advises to switch torch_npu off.
+            raise problem from error
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "verl"
+        raise SourceError(
+            subject="verl",
+            expected=_("a verl that can be imported here, or the FOLDER of a job's manifests"),
+            found=_("no package of that name") if missing else f"{type(error).__name__}: {error}",
+            fix=_("install verl here, or give the folder that a job had as VERL_NPU_MANIFEST_DIR"),
+        ) from error
+    identity = process.identity()
+    return {
+        **status_of_this_process(),
+        "host": identity.host,
+        "pid": identity.pid,
+        "token": identity.token,
+    }
+
+
+def _print(manifests: Sequence[Manifest], differ: Sequence[str]) -> None:
+    if any(manifest["simulated"] for manifest in manifests):
+        terminal.echo(_("SIMULATED: virtual NPUs"))
+    tainted = sorted({str(name) for manifest in manifests for name in manifest["tainted"]})
+    if tainted:
+        terminal.line(
+            terminal.styled(_("TAINTED: {tainted} applied by force").format(tainted=_(", ").join(tainted)), "red")
+        )
+    rows = [(_("process"), _("upstream"), _("cost"), _("activated by")), *map(_row, manifests)]
+    terminal.table(rows, [""] * len(rows))
+    found = shares(manifests)
+    terminal.echo()
+    if found:
+        cells = [("feature", "state", "in"), *((share.feature, share.state, share.processes) for share in found)]
+        terminal.table(cells, ["", *(colour(share.state) for share in found)])
+    elif not any(manifest["active"] for manifest in manifests):
+        terminal.paragraph(
+            _(
+                "verl-npu is off: there is no Ascend software (torch_npu) here, or VERL_NPU is off. "
+                "VIRTUAL_ASCEND=2 gives this machine two virtual NPUs."
+            )
+        )
+    else:
+        terminal.echo(_("No process has looked at any feature: none has imported verl."))
+    _print_trouble(manifests)
+    if differ:
+        terminal.echo()
+        terminal.line(terminal.styled(_("The processes differ:"), "red"))
+    for each in differ:
+        terminal.paragraph(each, indent="    ", label="  ")
+
+
+def _row(manifest: Manifest) -> tuple[str, ...]:
+    upstream = ""
+    for name, entry in manifest["upstreams"].items():
+        if entry["nearest_pin"]:
+            upstream = f"{name} {entry['nearest_pin']}{'' if entry['exact'] else ' (nearest)'}"
+            break
+    # A manifest may hold any number; no process needs a day for this.
+    cost = f"{min(manifest['seconds'], 86400) * 1e3:.0f} ms"
+    return _name(manifest), upstream or "-", cost, manifest["origin"] or "nothing"
+
+
+def _print_trouble(manifests: Sequence[Manifest]) -> None:
+    reasons = {
+        (patch_id, patch["state"], patch["reason"]): None
+        for manifest in manifests
+        for feature in manifest["features"].values()
+        for patch_id, patch in feature["patches"].items()
+        if patch["state"] in BAD
+    }
+    for patch_id, state, reason in reasons:
+        terminal.line("  ", patch_id, "  ", terminal.styled(state, colour(state)))
+        terminal.paragraph(reason, indent="    ")
+
+
+def _print_targets(manifests: Sequence[Manifest]) -> None:
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for manifest in manifests:
+        for feature in manifest["features"].values():
+            for patch_id, patch in feature["patches"].items():
+                by_state = found.setdefault((patch_id, patch["target"]), {})
+                by_state.setdefault(patch["state"], []).append(f"{manifest['role']}:{manifest['pid']}")
+        for target, native in manifest["natives"].items():
+            by_state = found.setdefault((native["by"], target), {})
+            by_state.setdefault(native["state"], []).append(f"{manifest['role']}:{manifest['pid']}")
+    for (patch_id, target), by_state in found.items():
+        terminal.echo()
+        terminal.line(patch_id, "  ", target)
+        for state, processes in by_state.items():
+            terminal.line("  ", terminal.styled(state, colour(state)), _(" in "), _(", ").join(processes))
+
+
+BAD = frozenset({State.DRIFTED, State.FAILED, State.SHADOWED, State.MISSED, State.INEFFECTIVE})
+"""States that a user has to do something about."""
+QUIET = frozenset(
+    {State.VERIFIED, State.APPLIED, State.PENDING, State.NATIVE, State.CLAIMED, State.SEEN, State.ABSENT}
+)
+"""States that are as they should be."""
+
+_COLOURS: Mapping[str, str] = {
+    State.DRIFTED: "red",
+    State.FAILED: "red",
+    State.SHADOWED: "red",
+    State.MISSED: "red",
+    State.INEFFECTIVE: "red",
+    State.ABSENT: "dim",
+    State.PENDING: "yellow",
+    State.DISABLED: "yellow",
+    State.VERIFIED: "green",
+    State.APPLIED: "green",
+    State.NATIVE: "green",
+    State.CLAIMED: "green",
+    State.SEEN: "green",
+}
+
+
+def colour(state: str) -> str:
+    """Return the style of a state in a terminal; none for a word that is no state."""
+    return _COLOURS.get(state, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The processes in which one feature is in one state."""
+
+    feature: str
+    state: str
+    processes: str
+    """For people: `all 6`, or the roles, with their number if there are several of one."""
+
+
+def _name(manifest: Manifest) -> str:
+    """Return the name of a process for people."""
+    return f"{manifest['role']} {manifest['host']}:{manifest['pid']}"
+
+
+def shares(manifests: Sequence[Manifest]) -> list[Share]:
+    """Return for each feature its states, and the processes that are in each."""
+    found = []
+    for name in dict.fromkeys(name for manifest in manifests for name in manifest["features"]):
+        by_state: dict[str, list[Manifest]] = {}
+        for manifest in manifests:
+            entry = manifest["features"].get(name)
+            by_state.setdefault(entry["state"] if entry else "unknown", []).append(manifest)
+        states = {state: _together(members, manifests) for state, members in by_state.items()}
+        found += [Share(name, state, processes) for state, processes in states.items()]
+    return found
+
+
+def _together(members: Sequence[Manifest], everybody: Sequence[Manifest]) -> str:
+    if len(members) == len(everybody):
+        return _("the only process") if len(members) == 1 else _("all {count} processes").format(count=len(members))
+    present = Counter(member["role"] for member in members)
+    total = Counter(manifest["role"] for manifest in everybody)
+    names = []
+    for role, count in present.items():
+        if count < total[role]:
+            # Some processes of this role are in another state: their numbers tell them apart.
+            names += [f"{role} {m['host']}:{m['pid']}" for m in members if m["role"] == role]
+        else:
+            names.append(role if count == 1 else f"{count} {role}")
+    return _(", ").join(names)

@@ -1,0 +1,176 @@
+"""What the commands print. All text goes to the terminal through here, and what could command it is written out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+import click
+
+from .. import progress
+from ..language import gettext as _
+from ..language import translate
+from ..reporting import clean, shortened
+
+_WIDEST = 100
+"""Columns of running text: longer lines are hard to read, however wide the terminal is."""
+_LONGEST_ERROR = 2000
+_CLOSING = "，。；：！？、）》」』”】…,.;:!?)]}"
+"""What does not begin a line."""
+_OPENING = "（《「『“【([{"
+"""What does not end one."""
+_OF_A_DIFF = {"+": "green", "-": "red", "@": "cyan"}
+
+
+class Styled(str):
+    """A text that is clean, and has the colours that we gave it."""
+
+    __slots__ = ()
+
+
+def styled(text: str, style: str) -> Styled:
+    """Return `text`, cleaned, in a colour, or `bold`, or `dim`; an empty style leaves it plain."""
+    shown = clean(translate(text))
+    if style in ("bold", "dim"):
+        return Styled(click.style(shown, bold=style == "bold" or None, dim=style == "dim" or None))
+    return Styled(click.style(shown, fg=style or None))
+
+
+def line(*parts: str) -> None:
+    """Print one line; what is not styled is cleaned."""
+    _print("".join(part if isinstance(part, Styled) else clean(translate(part)) for part in parts))
+
+
+def echo(text: str = "") -> None:
+    """Print one line, cleaned."""
+    _print(clean(translate(text)))
+
+
+def paragraph(text: str, indent: str = "", label: str = "") -> None:
+    """Print running text broken at blanks, below `indent`; `label` stands before its first line.
+
+    A name that is longer than the line is not broken: it would be of no use to copy.
+    """
+    for each in wrapped(clean(translate(text)), min(width(), _WIDEST), translate(label) or indent, indent):
+        _print(each)
+
+
+def wrapped(text: str, columns: int, first: str = "", others: str = "") -> list[str]:
+    """Return the lines of a text that is broken at blanks, and between Chinese characters, each below its indent."""
+    if cells(text) != len(text) or cells(first) != len(first):
+        return _wrapped_wide(text, columns, first, others)
+    return textwrap.wrap(
+        text,
+        columns,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _wrapped_wide(text: str, columns: int, first: str, others: str) -> list[str]:
+    lines, line, used = [], first, cells(first)
+    empty = True
+    for atom in _atoms(text):
+        if not empty and used + cells(atom.rstrip()) > columns:
+            lines.append(line.rstrip())
+            line, used, empty = others, cells(others), True
+        if empty and atom.isspace():
+            continue
+        line, used, empty = line + atom, used + cells(atom), False
+    return lines if empty else [*lines, line.rstrip()]
+
+
+def _atoms(text: str) -> Iterator[str]:
+    """What is not broken: words, blanks, and wide characters with the punctuation that belongs to them."""
+    atom = ""
+    for char in text:
+        ends = char in _CLOSING and bool(atom) and not atom.isspace()
+        joined = ends or (bool(atom) and (atom[-1] in _OPENING or _kind(atom[-1]) == _kind(char) != "wide"))
+        if atom and not joined:
+            yield atom
+            atom = ""
+        atom += char
+    if atom:
+        yield atom
+
+
+def _kind(char: str) -> str:
+    return "blank" if char.isspace() else "wide" if _is_wide(char) else "word"
+
+
+def cells(text: str) -> int:
+    """Return the columns that a text takes: a Chinese character has two."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(char) else 2 if _is_wide(char) else 1 for char in text)
+
+
+def _is_wide(char: str) -> bool:
+    return unicodedata.east_asian_width(char) in "WF"
+
+
+def padded(text: str, columns: int) -> str:
+    """Return a text in the language that is spoken, with blanks behind it, so that it takes so many columns."""
+    text = translate(text)
+    return text + " " * (columns - cells(text))
+
+
+def table(rows: Sequence[tuple[str, ...]], styles: Sequence[str], indent: str = "") -> None:
+    """Print rows of cells as aligned columns, each row in its style for the second cell; the last cell is broken at
+    blanks and goes on below itself."""
+    shown = [tuple(clean(translate(cell)) for cell in row) for row in rows]
+    widths = [max(map(cells, column)) for column in list(zip(*shown, strict=True))[:-1]]
+    left = len(indent) + sum(widths) + 2 * len(widths)
+    for row, style in zip(shown, styles, strict=True):
+        columns = [padded(cell, space) for cell, space in zip(row[:-1], widths, strict=True)]
+        if len(columns) > 1:
+            columns[1] = styled(columns[1], style)
+        room = max(min(width(), _WIDEST) - left, 20)
+        first, *rest = wrapped(row[-1], room) or [""]
+        _print((indent + "  ".join([*columns, first])).rstrip())
+        for each in rest:
+            _print(" " * left + each)
+
+
+def trouble(error: Exception | None) -> None:
+    """Print an error that does not end the command, if there is one, and an empty line."""
+    if error is not None:
+        paragraph(str(error), label=_("WARNING: "), indent="  ")
+        echo()
+
+
+def block(text: str) -> None:
+    """Print a text of several lines, a diff, in colours; each line is cleaned, and tabs stay."""
+    for each in text.splitlines():
+        shown = "\t".join(map(clean, each.split("\t")))
+        _print(click.style(shown, fg=_OF_A_DIFF.get(shown[:1])))
+
+
+def fail(message: str) -> None:
+    """Print an error on stderr."""
+    note(message)
+
+
+def note(message: str) -> None:
+    """Print something on stderr as one line, which is cut if it repeats something very long."""
+    _print(f"verl-npu: {clean(shortened(translate(message), _LONGEST_ERROR))}", err=True)
+
+
+def width() -> int:
+    """Return the columns of the terminal: what COLUMNS says, else what it has itself, else 80."""
+    return max(shutil.get_terminal_size().columns, 40)
+
+
+def _print(text: str, err: bool = False) -> None:
+    stream = sys.stderr if err else sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    # An ASCII terminal shows what it lacks as an escape instead of ending us.
+    shown = text.encode(encoding, "backslashreplace").decode(encoding)
+    with progress.standing_aside():
+        click.echo(shown, err=err, color=False if os.environ.get("NO_COLOR") else None)

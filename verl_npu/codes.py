@@ -1,0 +1,85 @@
+"""What the codes mean that the commands and a job's errors print: variables, guards and errors of the plugin, and what
+other distributions add.
+
+A code is stable: it is in reports, in JSON and in scripts of users. One that is given is never given to anything else.
+Where several commands print one, they look at the same thing at different moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+
+from . import environment, errors
+from .features.megatron import rules as mindspeed
+from .features.rollout import rules as rollout
+from .findings import Rule
+from .variable import USER
+
+GROUP = "verl_npu.codes"
+"""The entry points by which other distributions add codes: functions that return an iterable of Meaning."""
+_JOB = "the job itself, when it starts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """What one code means, where one of the commands prints it."""
+
+    code: str
+    said_by: str
+    """When, and by which command."""
+    rows: Mapping[str, str]
+    """What there is to know of it, by a word for each; none is empty."""
+
+
+def meanings() -> dict[str, list[Meaning]]:
+    """Return all codes, each with what it means in the order of the moments in which it is printed."""
+    found: dict[str, list[Meaning]] = {}
+    others = [each for point in metadata.entry_points(group=GROUP) for each in point.load()()]
+    for each in sorted((*others, *_of_variables(), *_of_guards(), *_of_errors()), key=_moment):
+        found.setdefault(each.code, []).append(each)
+    return found
+
+
+def _moment(meaning: Meaning) -> int:
+    moments = ("before a run", _JOB, "while it runs", "after a run")
+    return next((place for place, words in enumerate(moments) if meaning.said_by.startswith(words)), len(moments))
+
+
+def meaning(code: str, said_by: str, **rows: str) -> Meaning:
+    return Meaning(
+        code=code, said_by=said_by, rows={label.replace("_", " "): text for label, text in rows.items() if text}
+    )
+
+
+def _of_variables() -> Iterator[Meaning]:
+    for variable in environment.VARIABLES.values():
+        if variable.audience == USER:
+            yield meaning(
+                variable.name,
+                "before a run: `verl-npu doctor`, `verl-npu check` and `verl-npu lint RUN.SH`; and what reads it",
+                about=f"{variable.summary[:1].upper()}{variable.summary[1:]}.",
+                expected=variable.expected,
+                default=variable.default,
+            )
+
+
+def _of_guards() -> Iterator[Meaning]:
+    """The guards that a job meets; a script can be asked for those that need no more than its settings."""
+    for rule in rollout.RULES:
+        yield meaning(rule.code, _JOB, about=rule.about)
+    guards: tuple[Rule[mindspeed.Asked], ...] = mindspeed.RULES
+    for guard in guards:
+        yield meaning(guard.code, f"before a run: `verl-npu lint RUN.SH`; and {_JOB}", about=guard.about)
+
+
+def _of_errors() -> Iterator[Meaning]:
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, errors.VerlNpuError):
+            yield meaning(
+                kind.__name__,
+                "an error of verl-npu, in a job or from a command",
+                about=" ".join((kind.__doc__ or "").split()),
+                caught_as=f"verl_npu.errors.{kind.__name__}",
+            )

@@ -1,1 +1,0 @@
-"""What the stages do, each module one of them: `python -m verl_npu.tools.prove.stages STAGE …` makes it here."""
