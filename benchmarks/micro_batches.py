@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from verl_npu.features.micro_batches import Bins, pack, spread
+from verl_npu.features.micro_batches.packing import Bins, pack, spread
 
 # The mixes are those of the tests, which are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

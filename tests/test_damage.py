@@ -28,7 +28,7 @@ files = (getattr(module, "__file__", None) for name, module in sys.modules.items
 print(*sorted(filter(None, files)))
 """
 OFF = "torch lives\n[false, {}]\n"
-SOME = ("verl_npu/features/fleet/forwarding.py", "verl_npu/session.py")
+SOME = ("verl_npu/features/fleet/manifests.py", "verl_npu/session.py")
 NIGHTLY = pytest.mark.nightly(
     "verl_npu_entry.py", "verl_npu/activation.py", "verl_npu/session.py", "verl_npu/registry"
 )
@@ -108,6 +108,6 @@ def test_where_it_is_switched_off_nothing_is_said(copy: Path) -> None:
 
 
 def test_a_patch_that_is_missing_is_damage_and_no_smaller_feature(copy: Path) -> None:
-    found = damaged(copy, "verl_npu/features/fleet/comparison.py", VERL_NPU_STRICT="1")
-    lines = str(found["verl_npu/features/fleet/comparison.py empty"]["err"]).splitlines()
+    found = damaged(copy, "verl_npu/features/attention/padding.py", VERL_NPU_STRICT="1")
+    lines = str(found["verl_npu/features/attention/padding.py empty"]["err"]).splitlines()
     assert lines[-1].startswith("ImportError: verl-npu: this installation: expected every patch that its locks list")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import environment, manifest, process, reporting
 from .features import make_registry
-from .features.fleet import fleet, forwarding
+from .features.fleet import fleet, install_hook, remove_hook
 from .features.fleet.manifests import publish
 from .features.micro_batches import micro_batches, warn_if_none
 from .manifest import Activity
@@ -41,7 +41,7 @@ class Session:
         if not process.is_ray_worker():
             states = self._registry.states()
             if states.get(fleet.name) in LIVE:
-                forwarding.install_hook()
+                install_hook()
             self._summarise()
             warn_if_none(states.get(micro_batches.name))
         self.begun = True
@@ -49,7 +49,7 @@ class Session:
     def end(self) -> None:
         """Take back every patch. Repeating it does nothing."""
         self.begun = False
-        forwarding.remove_hook()
+        remove_hook()
         self._registry.deactivate()
 
     def activity(self) -> Activity:

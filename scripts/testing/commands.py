@@ -75,7 +75,7 @@ def drifted(tree: Path) -> Path:
 
 @pytest.fixture
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("verl_npu.registry.source.tree._installed_folder", lambda package: None)
+    monkeypatch.setattr("verl_npu.registry.source.tree.installed_folder", lambda package: None)
 
 
 def manifest(pid: int, role: str, state: str = "applied", **changes: object) -> dict[str, object]:

@@ -31,7 +31,7 @@ def path_with(site: Path, transformers: Path, verl: Path) -> str:
 
 EXPERTS = """
 import json, torch, torch_npu
-from verl_npu.features.fused_ops.experts import grouped_linear
+from verl_npu.features.fused_ops.grouped import grouped_linear
 torch.manual_seed(0)
 def experts(dtype, transposed, stacked, ends=(2, 2, 7)):
     x = torch.randn(7, 4, dtype=dtype).npu().requires_grad_()

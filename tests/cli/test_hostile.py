@@ -148,7 +148,7 @@ def test_a_source_that_may_not_be_read_is_one_line(run: Run, tmp_path: Path, mon
     def refuse(*arguments: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("verl_npu.registry.source.tree._Bounded", refuse)
+    monkeypatch.setattr("verl_npu.registry.source.checkout._Bounded", refuse)
     status, output = run("check", "--source", str(tmp_path / "verl.whl"))
     assert status == 2
     assert "found Permission denied" in output

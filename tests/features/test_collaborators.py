@@ -7,7 +7,7 @@ import pytest
 from verl_npu.features import UPSTREAMS, load, locks_folder
 from verl_npu.registry.judge.lock import read_locks
 from verl_npu.registry.patch import Patch
-from verl_npu.registry.source.collaborator import Collaborator, Name, Setting
+from verl_npu.registry.source.named import Collaborator, Name, Setting
 from verl_npu.registry.source.probe import Calls, Reads
 
 from .used_names import UNDECLARED, Used, used_by

@@ -289,7 +289,9 @@ class _Reader:
                 names[local] = self._taken(alias.name if alias.asname else local)
             elif node.level or (node.module or "").startswith("verl_npu"):
                 package = "." * node.level + (node.module or "")
-                module = importlib.import_module(package, names["__name__"].value.rpartition(".")[0])
+                module = importlib.import_module(package, names["__package__"].value)
+                if not hasattr(module, alias.name):
+                    importlib.import_module(f"{module.__name__}.{alias.name}")
                 names[local] = Known(getattr(module, alias.name))
             else:
                 names[local] = self._taken(f"{node.module}.{alias.name}")

@@ -17,9 +17,8 @@ from verl_npu.features import UPSTREAMS, load, locks_folder
 from verl_npu.registry.judge.lock import Lock, Revision, read_locks
 from verl_npu.registry.judge.verdict import Verdict, judge
 from verl_npu.registry.patch import Action, Feature, Patch
-from verl_npu.registry.source.lookup import is_there
 from verl_npu.registry.source.probe import Assigns, Atom
-from verl_npu.registry.source.tree import SourceTree, Target
+from verl_npu.registry.source.tree import SourceTree, Target, is_there
 from verl_npu.registry.state import Standing, State
 
 from .edits import Effect, edited

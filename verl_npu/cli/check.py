@@ -14,11 +14,11 @@ import click
 from .. import environment
 from ..ascend import software
 from ..errors import AscendSoftwareError, SettingError
-from ..features import PATCH_MODULES, UPSTREAMS, load, policy, wrong_settings
+from ..features import PATCH_MODULES, UPSTREAMS, load, load_installed, policy, wrong_settings
 from ..features.engine_names import NAMES, Lack, lacks
 from ..language import gettext as _
 from ..language import ngettext
-from ..registry.judge.drift import drift_diff
+from ..registry.judge.diff import drift_diff
 from ..registry.judge.lock import Lock, Record, Revision
 from ..registry.judge.natives import Native, confirmed, judge_natives, patched_packages
 from ..registry.judge.verdict import Verdict, judge
@@ -79,7 +79,7 @@ def check(source: str, verbose: bool, as_json: bool, diff: bool) -> None:
     """
     features, tree, locks = load(), upstreams.judged_tree(source), upstreams.locks()
     lacking = upstreams.lacking() if source == upstreams.INSTALLED else []
-    result = _judged(features, tree, locks, lacking)
+    result = _judged(features, tree, locks, lacking, here=source == upstreams.INSTALLED)
     if as_json:
         click.echo(json.dumps(_content(result), indent=2))
     else:
@@ -104,11 +104,20 @@ def _judged(
     tree: SourceTree,
     locks: Mapping[str, Sequence[Lock]],
     lacking: Sequence[str],
+    here: bool,
 ) -> _Result:
     revisions, verdicts, natives = judged_patches(features, tree, locks)
+    verdicts = {**verdicts, **_unreached(verdicts)} if here else verdicts
     wrong = [error for _unused, error in wrong_settings()]
     lacks = _rollout_lacks()
     return _Result(features, revisions, verdicts, natives, software.problem(), lacks, lacking, wrong)
+
+
+def _unreached(verdicts: Mapping[str, Verdict]) -> Mapping[str, Verdict]:
+    """Return the verdicts on the patches that a job in this environment does not load."""
+    reached = {patch.id for feature in load_installed() for patch in feature}
+    absent = Verdict(State.ABSENT, "the package that it is for is not installed here")
+    return {id: absent for id, one in verdicts.items() if id not in reached and one.state is not State.ABSENT}
 
 
 def judged_patches(

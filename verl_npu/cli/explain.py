@@ -11,7 +11,7 @@ from .. import codes
 from ..errors import DeclarationError
 from ..features import UPSTREAMS, load
 from ..language import gettext as _
-from ..registry.judge.drift import patch_diff
+from ..registry.judge.diff import patch_diff
 from ..registry.judge.lock import Lock
 from ..registry.patch import Action, Feature, Patch, owners
 from . import terminal, upstreams

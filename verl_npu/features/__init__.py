@@ -9,24 +9,45 @@ from ..errors import SettingError
 from ..registry.apply.engine import Registry
 from ..registry.judge.verdict import Policy
 from ..registry.patch import Feature
+from ..registry.source.folder import installed_folder
 from ..variable import Choice, Number, Variable
 from .upstreams import PATCH_MODULES, UPSTREAMS, locks_folder
 
-__all__ = ["PATCH_MODULES", "UPSTREAMS", "load", "locks_folder", "make_registry", "policy", "wrong_settings"]
+__all__ = [
+    "PATCH_MODULES",
+    "UPSTREAMS",
+    "load",
+    "load_installed",
+    "locks_folder",
+    "make_registry",
+    "policy",
+    "wrong_settings",
+]
 
 
 def load() -> Sequence[Feature]:
-    """All features. Imports none of the upstreams."""
-    from .attention import attention
+    """All features, with all of their patches. Imports none of the upstreams."""
+    return [feature.with_parts() for feature in _features()]
+
+
+def load_installed() -> Sequence[Feature]:
+    """All features, without the patches of packages that are not installed here."""
+    return [feature.with_parts(lambda package: installed_folder(package) is not None) for feature in _features()]
+
+
+def _features() -> Sequence[Feature]:
+    """All features; of those with modules beside them for their patches, these are imported."""
+    from .attention import attention, flash, padding  # noqa: F401
     from .device import device
     from .fleet import fleet
     from .fused_kernels import fused_kernels
-    from .fused_ops import fused_ops
+    from .fused_ops import experts, fsdp2, fused_ops, layers  # noqa: F401
     from .host_copies import host_copies
     from .megatron import megatron
     from .micro_batches import micro_batches
     from .rollout import rollout
     from .weight_sync import weight_sync
+    from .weight_sync.patches import checkpoint_engine, vllm_model  # noqa: F401
 
     return (
         device,
@@ -62,7 +83,7 @@ def wrong_settings(environ: Mapping[str, str] | None = None) -> Iterator[tuple[V
             variable.read(environ)
         except SettingError as error:
             yield variable, error
-    for unknown in policy(environ).wrong(feature.name for feature in load()):
+    for unknown in policy(environ).wrong(feature.name for feature in _features()):
         yield environment.VARIABLES[unknown.subject.partition("=")[0]], unknown
 
 
@@ -72,13 +93,13 @@ def make_registry(warn: Callable[[str], None], changed: Callable[[Registry], Non
         strict = environment.STRICT.read()
     except SettingError:
         # Nobody is to mend one variable, start the job again, and meet the next.
-        for wrong in policy().wrong(feature.name for feature in load()):
+        for wrong in policy().wrong(feature.name for feature in _features()):
             warn(str(wrong))
         raise
     return Registry(
         trigger="verl",
         upstreams=UPSTREAMS,
-        features=load,
+        features=load_installed,
         locks=locks_folder(),
         policy=policy(strict=strict),
         warn=warn,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..pins import locks_folder as locks_folder
 from ..registry.patch import Upstream
-from ..registry.source.assignments import PatchModule
+from ..registry.source.named import PatchModule
 
 # `recipe` lies beside `verl` in a checkout and is in no wheel.
 UPSTREAMS = (

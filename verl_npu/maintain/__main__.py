@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
+from ..cli import terminal
+from ..errors import VerlNpuError
 from .drift import drift
 from .lock import lock
 
@@ -14,4 +18,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m verl_npu.maintain")
+    try:
+        main(prog_name="python -m verl_npu.maintain")
+    except VerlNpuError as error:
+        terminal.fail(str(error))
+        sys.exit(2)

@@ -14,8 +14,8 @@ from ..cli import terminal, upstreams
 from ..cli.options import complete_source, example
 from ..features import UPSTREAMS, load
 from ..language import gettext as _
-from ..registry.judge.drift import Outcome, Surveyed, survey
 from ..registry.source.tree import SourceTree
+from .survey import Outcome, Surveyed, survey
 
 _MEANING = {
     Outcome.LANDED: _("upstream does it itself now; retire the patch for this revision"),

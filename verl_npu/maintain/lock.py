@@ -11,11 +11,12 @@ from ..cli.options import complete_pin, example
 from ..features import UPSTREAMS, load, locks_folder
 from ..language import gettext as _
 from ..pins import pins
-from ..registry.judge.drift import patch_diff
-from ..registry.judge.lock import Lock, record_lock, write_lock
+from ..registry.judge.diff import patch_diff
+from ..registry.judge.lock import Lock
 from ..registry.patch import Action, Feature
 from ..registry.source.tree import SourceTree
 from ..registry.state import Standing
+from .locks import record_lock, write_lock
 
 
 @click.command(epilog=example("python -m verl_npu.maintain lock --pin v0.6.1 --source verl-0.6.1-py3-none-any.whl"))

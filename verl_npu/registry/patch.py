@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import ConflictError, DeclarationError
-from .source.collaborator import Collaborator
+from .source.named import Collaborator
 from .source.probe import Atom, Defines, Probe
 from .source.tree import Target
 from .state import Word
@@ -139,6 +139,17 @@ class _Declare:
         return declare
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Patches of a feature that nothing reaches where none of some packages is installed: there they stay unloaded."""
+
+    packages: tuple[str, ...]
+    count: int
+    """How many they are: that so many of those in a lock are not declared is no damage then."""
+    load: Callable[[], Feature]
+    """Imports the modules that declare them, and returns what they were declared for."""
+
+
 class Feature:
     """Patches that only make sense together: verified and applied all or nothing.
 
@@ -150,7 +161,7 @@ class Feature:
         def resolve_device(original, config): ...
     """
 
-    __slots__ = ("_patches", "after", "guard", "name", "replace", "set", "summary", "wrap")
+    __slots__ = ("_parts", "_patches", "after", "guard", "left_out", "name", "replace", "set", "summary", "wrap")
 
     def __init__(self, name: str, summary: str, *, after: str = "") -> None:
         """`after` is a module of upstream that overwrites the same targets: what it put there we overwrite in turn."""
@@ -161,7 +172,10 @@ class Feature:
         self.wrap = _Declare(self, Action.WRAP)
         self.set = _Declare(self, Action.SET)
         self.guard = _Declare(self, Action.GUARD)
+        self.left_out = 0
+        """How many patches are in parts that were not loaded."""
         self._patches: dict[str, Patch] = {}
+        self._parts: list[Part] = []
 
     def __iter__(self) -> Iterator[Patch]:
         return iter(self._patches.values())
@@ -195,6 +209,28 @@ class Feature:
             may_use=may_use,
             name=name,
         )
+
+    def more(self) -> Feature:
+        """Return what the patches of a part are declared for."""
+        return Feature(self.name, self.summary, after=self.after)
+
+    def part(self, *packages: str, count: int) -> Callable[[Callable[[], Feature]], Callable[[], Feature]]:
+        """Return the decorator of the function that loads a part of `count` patches; see `Part`."""
+
+        def declare(load: Callable[[], Feature]) -> Callable[[], Feature]:
+            self._parts.append(Part(packages, count, load))
+            return load
+
+        return declare
+
+    def with_parts(self, is_there: Callable[[str], bool] = lambda package: True) -> Feature:
+        """Return the feature with all of its parts, or with those of which a package `is_there`."""
+        made = self.more()
+        parts = [part for part in self._parts if any(map(is_there, part.packages))]
+        made.left_out = sum(part.count for part in self._parts if part not in parts)
+        for patch in (patch for patches in (self, *(part.load() for part in parts)) for patch in patches):
+            made.include(patch)
+        return made
 
     def include(self, patch: Patch) -> None:
         """Take a patch into the feature. Raises ConflictError for a second one of the same id or target.

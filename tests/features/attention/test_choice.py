@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from verl_npu.features.attention import hard_coded
+from verl_npu.features.attention import flash
 
 
 def model(**override: str) -> dict[str, Any]:
@@ -34,24 +34,24 @@ def load(path: Any, dtype: Any, config: Any, trust: Any) -> str:
     ("override", "expected"), [({"attn_implementation": "sdpa"}, "sdpa"), ({}, "flash_attention_2")]
 )
 def test_the_actor_gets_what_its_override_says(override: dict[str, str], expected: str) -> None:
-    assert hard_coded.use_configured_attention_for_actor(build_actor, None, "", {}, {}, override, role="ref") == (
+    assert flash.use_configured_attention_for_actor(build_actor, None, "", {}, {}, override, role="ref") == (
         "ref",
         expected,
     )
 
 
 def test_workers_get_what_the_model_says() -> None:
-    chosen = hard_coded.use_configured_attention
+    chosen = flash.use_configured_attention
     assert chosen(build, None, SimpleNamespace(model=model(attn_implementation="eager"))) == "eager"
     assert chosen(build, None, SimpleNamespace(model=model())) == "flash_attention_2"
 
 
 def test_fine_tuning_gets_what_the_model_says() -> None:
     config = SimpleNamespace(model=model(attn_implementation="eager"))
-    assert hard_coded.use_configured_attention_for_sft(build_sft, SimpleNamespace(config=config)) == "eager"
+    assert flash.use_configured_attention_for_sft(build_sft, SimpleNamespace(config=config)) == "eager"
 
 
 @pytest.mark.parametrize(("says", "expected"), [("sdpa", "sdpa"), (None, "flash_attention_2")])
 def test_a_model_with_a_value_head_follows_its_own_configuration(says: str | None, expected: str) -> None:
     config = SimpleNamespace(_attn_implementation=says)
-    assert hard_coded.use_configured_attention_for_value_head(load, "", None, config, False) == expected
+    assert flash.use_configured_attention_for_value_head(load, "", None, config, False) == expected

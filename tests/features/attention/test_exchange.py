@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from verl_npu.errors import RewriteError
-from verl_npu.features.attention.hard_coded import import_module, with_constant, with_import
+from verl_npu.features.attention.rewriting import import_module, with_constant, with_import
 
 
 def uses_missing(x: float, *, factor: float = 2.0) -> float:

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from verl_npu.features.attention.flash import Once, packing, unpadding  # noqa: E402
+from verl_npu.features.attention.lengths import Once, packing, unpadding  # noqa: E402
 
 
 @pytest.fixture

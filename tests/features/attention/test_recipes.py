@@ -13,8 +13,8 @@ pytest.importorskip("torch")
 PROJECT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import torch
-from verl_npu.features.attention.hard_coded import import_module
-from verl_npu.features.attention.hard_coded import BERT_PADDING, PADDING
+from verl_npu.features.attention.rewriting import import_module
+from verl_npu.features.attention.padding import BERT_PADDING, PADDING
 import recipe.prime
 try:
     import recipe.prime.prime_dp_rm

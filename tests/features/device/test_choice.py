@@ -11,14 +11,14 @@ import types
 import pytest
 
 from verl_npu.errors import DeviceContradictionError
-from verl_npu.features.device import device as feature
-from verl_npu.features.device.choice import (
+from verl_npu.features.device import (
     deny_cuda_beside_torch_npu,
     detect_npu_by_installed_software,
     resolve_device,
     set_npu_in_hydra_config,
     set_npu_in_run_ppo_config,
 )
+from verl_npu.features.device import device as feature
 
 
 @pytest.mark.parametrize(

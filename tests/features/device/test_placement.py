@@ -10,7 +10,8 @@ import time
 import pytest
 
 from verl_npu.errors import HiddenDeviceError, PlacementError, SettingError
-from verl_npu.features.device.placement import ordinal, refuse_job_that_cannot_be_placed, request_npus_not_gpus
+from verl_npu.features.device import refuse_job_that_cannot_be_placed, request_npus_not_gpus
+from verl_npu.features.device.placement import ordinal
 
 
 class Group:

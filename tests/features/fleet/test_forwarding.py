@@ -17,13 +17,9 @@ from verl_npu import environment, manifest
 from verl_npu.activation import status
 from verl_npu.ascend.variables import SHARED, Shared
 from verl_npu.errors import FleetError, SettingError
+from verl_npu.features.fleet import forward_variables_to_workers, install_hook, remove_hook
 from verl_npu.features.fleet.comparison import differences
-from verl_npu.features.fleet.forwarding import (
-    add_variables,
-    forward_variables_to_workers,
-    install_hook,
-    remove_hook,
-)
+from verl_npu.features.fleet.forwarding import add_variables
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ import pytest
 from testing.interpreter import python
 
 from verl_npu import environment
-from verl_npu.features import locks_folder
+from verl_npu.features import fleet, locks_folder
 from verl_npu.features.fleet import comparison
 from verl_npu.registry.judge.lock import read_locks
 
@@ -24,8 +24,8 @@ FOLDERS = ("verl/trainer", "verl/experimental", "recipe", "examples")
 GENERATES = {"FullyAsyncRollouter"}
 # The patches of their own that some trainers have: what their `fit` calls, or their `fit` itself.
 OWN = {
-    "FullyAsyncTrainer": comparison.compare_processes_before_fully_async_training,
-    "RaySPINTrainer": comparison.compare_processes_before_spin_training,
+    "FullyAsyncTrainer": fleet.compare_processes_before_fully_async_training,
+    "RaySPINTrainer": fleet.compare_processes_before_spin_training,
 }
 # How many trainers of a pin can be imported where these tests run: from a checkout, and from a wheel, which has no
 # recipes. The newer pins need packages that are not there.
@@ -176,7 +176,5 @@ def test_a_trainer_that_steps_again_is_not_compared_again(monkeypatch: pytest.Mo
 
     trainer = Trainer()
     for _ in range(3):
-        comparison.compare_processes_before_fully_async_training(
-            lambda trainer, **_: None, trainer, should_profiler=None
-        )
+        fleet.compare_processes_before_fully_async_training(lambda trainer, **_: None, trainer, should_profiler=None)
     assert len(compared) == 1

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from verl_npu.features.fused_ops.feature import operator
+from verl_npu.features.fused_ops import operator
 
 ON_NPU = SimpleNamespace(device=SimpleNamespace(type="npu"), numel=lambda: 4)
 

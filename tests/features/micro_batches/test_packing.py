@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from verl_npu.errors import MicroBatchError
-from verl_npu.features.micro_batches import Bins, pack, spread
+from verl_npu.features.micro_batches.packing import Bins, pack, spread
 
 from .mixes import MIXES, first_fit_decreasing, work
 

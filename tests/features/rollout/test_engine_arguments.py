@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from verl_npu.errors import EngineSettingError
-from verl_npu.features.rollout import rules
-from verl_npu.features.rollout.engine_arguments import give_engine_the_users_arguments
+from verl_npu.features.rollout import give_engine_the_users_arguments, rules
 from verl_npu.registry.source.tree import SourceTree
 
 omegaconf = pytest.importorskip("omegaconf")

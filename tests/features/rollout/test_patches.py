@@ -12,8 +12,7 @@ import pytest
 import torch
 from packaging import version
 
-from verl_npu.features.rollout.patches import (
-    Release,
+from verl_npu.features.rollout import (
     end_answers_at_response_length,
     give_the_recipes_actor_a_pool,
     keep_weights_that_are_not_offloaded,
@@ -22,6 +21,7 @@ from verl_npu.features.rollout.patches import (
     prevent_double_repetition_in_hf_rollout,
     reduce_vllm_version_to_release,
 )
+from verl_npu.features.rollout.releases import Release
 
 # An answer ends at response_length, and not where prompt and response together would.
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from verl_npu.errors import EngineSettingError
-from verl_npu.features.rollout import rl_mode, rules
-from verl_npu.features.rollout.rl_mode import enable_rl_mode, keep_development_endpoints_closed
+from verl_npu.features.rollout import keep_development_endpoints_closed, rl_mode, rules
+from verl_npu.features.rollout.rl_mode import enable_rl_mode
 from verl_npu.registry.source.tree import SourceTree
 
 omegaconf = pytest.importorskip("omegaconf")

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from verl_npu.errors import EngineSettingError, FleetError
-from verl_npu.features.rollout import rules
-from verl_npu.features.rollout.patches import (
+from verl_npu.features.rollout import (
     check_and_complete_engine_settings,
     check_and_complete_engine_settings_in_trainer,
+    rules,
 )
 from verl_npu.registry.source.tree import SourceTree
 

@@ -10,7 +10,7 @@ import pytest
 
 from verl_npu.errors import DriftError
 from verl_npu.registry.apply.engine import Registry
-from verl_npu.registry.source.assignments import PatchModule
+from verl_npu.registry.source.named import PatchModule
 from verl_npu.registry.source.probe import Assigns, Never
 from verl_npu.registry.state import State
 

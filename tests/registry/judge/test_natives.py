@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from verl_npu.registry.judge.natives import Native, judge_natives
-from verl_npu.registry.source.assignments import PatchModule
+from verl_npu.registry.source.named import PatchModule
 from verl_npu.registry.source.tree import SourceTree
 from verl_npu.registry.state import State
 

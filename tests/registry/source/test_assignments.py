@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from verl_npu.registry.source.assignments import PatchModule, Step, StepKind, read_steps
+from verl_npu.registry.source.assignments import Step, StepKind, read_steps
+from verl_npu.registry.source.named import PatchModule
 from verl_npu.registry.source.probe import Assigns
 
 from ..conftest import Package

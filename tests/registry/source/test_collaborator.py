@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from verl_npu.errors import DeclarationError
-from verl_npu.registry.source.collaborator import Collaborator
+from verl_npu.registry.source.named import Collaborator
 from verl_npu.registry.source.tree import SourceTree
+from verl_npu.registry.source.used import find
 
 SOURCES = {
     "up/base.py": "class Base:\n    def __init__(self):\n        self.kept = 1\n    def move(self, device): ...\n",
@@ -112,12 +113,12 @@ UNFIT = {
 
 @pytest.mark.parametrize("text", FITS)
 def test_what_is_there_fits(text: str, tree: SourceTree) -> None:
-    assert Collaborator.parse(text).find(tree).fits
+    assert find(Collaborator.parse(text), tree).fits
 
 
 @pytest.mark.parametrize(("text", "found"), UNFIT.items(), ids=UNFIT)
 def test_what_is_gone_or_another_thing_does_not(text: str, found: str, tree: SourceTree) -> None:
-    answer = Collaborator.parse(text).find(tree)
+    answer = find(Collaborator.parse(text), tree)
     assert (answer.fits, str(answer)) == (False, found)
 
 
@@ -142,5 +143,5 @@ def test_a_strangers_yaml_takes_neither_long_nor_much_memory(text: str, tmp_path
     (tmp_path / "up" / "config" / "main.yaml").write_text(text)
     here = SourceTree.at(tmp_path, ("up",))
     began = time.process_time()
-    assert not Collaborator.parse("up/config/main.yaml: a.device").find(here).fits
+    assert not find(Collaborator.parse("up/config/main.yaml: a.device"), here).fits
     assert time.process_time() - began < 2

@@ -6,7 +6,16 @@ and vLLM. What upstream imports from it, or from transformers' NPU module, is pr
 
 from __future__ import annotations
 
-from . import flash, hard_coded  # noqa: F401  # they declare the patches
-from .feature import attention
+from ...registry.patch import Feature
 
-__all__ = ["attention"]
+NPU_MODULE = "transformers.integrations.npu_flash_attention"
+UTILS = "transformers.modeling_flash_attention_utils"
+ON_NPU = "transformers.utils:is_torch_npu_available()"
+FLASH_ATTENTION = "flash_attention_2"
+"""The implementation of attention that upstream's workers have hard-coded."""
+
+attention = Feature(
+    "attention",
+    "Models use the NPU's flash attention, and upstream finds the padding helpers of flash_attn.",
+    after="verl.models.transformers.npu_patch",
+)

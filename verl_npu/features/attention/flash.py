@@ -1,6 +1,8 @@
 """transformers' flash attention on NPUs: it is admitted, and gets its lengths from the host once, not in each layer.
 
 transformers looks for a package that does not exist on NPUs, and ignores settings of a model there: those are errors.
+Where upstream has flash attention hard-coded, what the user configured takes its place, in a copy of its function: see
+`rewriting`.
 """
 
 from __future__ import annotations
@@ -8,102 +10,20 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, SupportsInt, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from ...errors import AttentionSettingError, NoFlashAttentionError
-from ...registry.source.probe import AllOf, Calls, Defines, Imports, Never, Reads
-from .feature import FLASH_ATTENTION, NPU_MODULE, ON_NPU, UTILS, attention
-from .padding import kept_indices
+from ...registry.source.named import Key
+from ...registry.source.probe import AllOf, AnyOf, Calls, Defines, Imports, Never, Not, Passes, Reads
+from . import FLASH_ATTENTION, NPU_MODULE, ON_NPU, UTILS, attention
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# A forward has one or two masks; a pipeline of micro batches a few more.
-_KEPT = 16
+    from ..configuration import Section
 
 Result = TypeVar("Result")
-
-
-class Once(Generic[Result]):
-    """A function of one tensor that remembers its results.
-
-    A tensor is the same if its memory, shape and version are: so a detached alias of it (gradient checkpointing makes
-    them) is the same as well. A result is dropped as soon as its tensor is gone: its memory may be another tensor's
-    by then, and the result's own memory on the device is wanted back.
-    """
-
-    __slots__ = ("_compute", "_results")
-
-    def __init__(self, compute: Callable[[Tensor], Result]) -> None:
-        self._compute = compute
-        self._results: dict[tuple[object, ...], tuple[weakref.ref[Tensor], Result]] = {}
-
-    def __call__(self, tensor: Tensor) -> Result:
-        """Return the result for `tensor`; compute it if `tensor` is new or has changed."""
-        if tensor.is_inference():
-            return self._compute(tensor)  # such tensors have no version, so a change of them cannot be seen
-        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor._version)
-        known = self._results.get(key)
-        if known is not None and known[0]() is not None:
-            return known[1]
-        result = self._compute(tensor)
-        results = self._results
-
-        def drop(gone: weakref.ref[Tensor]) -> None:
-            known = results.get(key)
-            if known is not None and known[0] is gone:  # not one that has come to the same memory since
-                del results[key]
-
-        results[key] = (weakref.ref(tensor, drop), result)
-        while len(results) > _KEPT:
-            results.pop(next(iter(results)), None)
-        return result
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """The sequences that are packed into a batch of one row, as its position ids show them."""
-
-    increasing: bool
-    """No position is below the one before it."""
-    consecutive: bool
-    """Each position is the one before it plus 1: the row is one sequence."""
-    cu_seqlens: Tensor
-    """int32 [sequences + 1], on the host."""
-    longest: int
-    """The length of the longest sequence."""
-
-
-def _packing(position_ids: Tensor) -> Packing:
-    import torch
-
-    positions = position_ids.cpu()
-    steps = positions.diff(dim=-1)
-    starts = (positions.flatten() == 0).nonzero().flatten().to(torch.int32)
-    cu_seqlens = torch.cat((starts, torch.tensor([positions.numel()], dtype=torch.int32)))
-    longest = int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else positions.numel()
-    return Packing(bool((steps >= 0).all()), bool((steps == 1).all()), cu_seqlens, longest)
-
-
-def _unpadding(mask: Tensor) -> tuple[Tensor, Tensor, int]:
-    import torch
-
-    lengths = mask.sum(dim=-1, dtype=torch.int32).cpu()
-    cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
-    return kept_indices(mask, int(cu_seqlens[-1])), cu_seqlens, int(lengths.max())
-
-
-packing = Once(_packing)
-"""position_ids [1, tokens] -> Packing."""
-unpadding = Once(_unpadding)
-"""mask [batch, seqlen] -> (indices [total] on its device, cu_seqlens int32 [batch + 1] on the host, longest)."""
-host_copy: Once[Tensor] = Once(lambda tensor: tensor.cpu())
-"""A copy of a tensor on the host."""
-
-
 _MODEL = "transformers.modeling_utils:PreTrainedModel"
 _CAN_DISPATCH = f"{_MODEL}._flash_attn_2_can_dispatch"
 
@@ -265,6 +185,8 @@ def compute_unpadding_once_per_mask(
     """attention_mask [batch, seqlen] -> (indices [total], cu_seqlens int32 [batch + 1] on the host, longest)."""
     if attention_mask.device.type != "npu":
         return original(attention_mask)
+    from .lengths import unpadding
+
     return unpadding(attention_mask)
 
 
@@ -286,6 +208,8 @@ def pass_sequence_lengths_from_host(
     **kwargs: object,
 ) -> Result:
     """Attention of packed sequences: q [tokens, heads, width], cu_seqlens [sequences + 1] -> the shape of q."""
+    from .lengths import host_copy
+
     return original(q, k, v, host_copy(cu_seqlens_q), host_copy(cu_seqlens_k), *args, **kwargs)
 
 
@@ -320,7 +244,9 @@ def compute_packing_once_and_check_settings(
     Raises AttentionSettingError if the NPU would ignore a setting of the model.
     """
     if query_states.device.type == "npu":
-        position_ids, longest = _lengths(attention_mask, position_ids, key_states, kwargs)
+        from .lengths import given_lengths
+
+        position_ids, longest = given_lengths(attention_mask, position_ids, key_states, kwargs)
         _refuse(sliding_window, softcap, longest, kwargs)
         sliding_window = softcap = None
     return original(
@@ -338,43 +264,6 @@ def compute_packing_once_and_check_settings(
         softcap=softcap,
         **kwargs,
     )
-
-
-def _lengths(
-    attention_mask: Tensor | None, position_ids: Tensor | None, key_states: Tensor, kwargs: dict[str, object]
-) -> tuple[Tensor | None, Callable[[], int]]:
-    """Return the position ids that transformers must still see, and a function for the length of the longest sequence.
-
-    If sequences are packed, their lengths are added to `kwargs`.
-    """
-    batch, width = key_states.shape[:2]
-    if attention_mask is not None:
-        # transformers goes by the mask alone, yet it would fetch the positions of a batch of one row.
-        mask = attention_mask
-        return None, lambda: unpadding(mask)[2] if mask.dim() == 2 else width
-    given = kwargs.get("max_length_k")
-    if given is not None:
-        return position_ids, lambda: int(cast(SupportsInt, given))
-    if position_ids is None or position_ids.dim() != 2 or position_ids.shape != (batch, width):
-        return position_ids, lambda: width
-    if batch > 1:
-        return (None if _packs_single_rows_only() else position_ids), lambda: width
-    packed = packing(position_ids)
-    if packed.consecutive if _packs_single_rows_only() else packed.increasing:
-        return None, lambda: width
-    kwargs.update(
-        cu_seq_lens_q=packed.cu_seqlens,
-        cu_seq_lens_k=packed.cu_seqlens,
-        max_length_q=packed.longest,
-        max_length_k=packed.longest,
-    )
-    return position_ids, lambda: packed.longest
-
-
-def _packs_single_rows_only() -> bool:
-    # transformers from 4.55 on: a batch of one row is packed if its positions are not consecutive. Before that, any
-    # batch is packed if a position is below the one before it.
-    return hasattr(sys.modules[UTILS], "_is_packed_sequence")
 
 
 def _refuse(
@@ -422,3 +311,112 @@ def use_npu_attention_in_packed_qwen2_vl(function: Attention | None) -> Attentio
         return function
     found: Attention = importlib.import_module(NPU_MODULE).npu_flash_attn_varlen_func
     return found
+
+
+# Which implementation a model gets, where upstream has hard-coded one.
+
+_OPTION = "attn_implementation"
+Implementation = TypeVar("Implementation", bound=Callable[..., object])
+
+
+def declare_choice(
+    target: str,
+    source: str = "model.override_config.attn_implementation",
+    name: str = "",
+    *,
+    uses: Sequence[str] = (),
+    may_use: Sequence[str] = (),
+) -> Callable[[Implementation], Implementation]:
+    """Declare the decorated function for `target`, which then takes the implementation from `source`."""
+    return attention.wrap(
+        target,
+        uses=uses,
+        may_use=may_use,
+        why="flash_attention_2 is hard-coded here, so a model that needs sdpa or eager attention cannot be trained: "
+        "what the user configures has no effect.",
+        how=f"A copy of the function is called in which the constant is replaced by {source}.",
+        link="https://github.com/volcengine/verl/pull/3417",
+        retired_by=AnyOf(
+            Passes(target, _OPTION, Key(_OPTION), always=True),
+            AllOf(Defines(target), Not(Passes(target, _OPTION, FLASH_ATTENTION, to="from_pretrained"))),
+        ),
+        name=name,
+    )
+
+
+@declare_choice("verl.workers.fsdp_workers:ActorRolloutRefWorker._build_model_optimizer")
+def use_configured_attention_for_actor(
+    original: Callable[..., Result],
+    worker: object,
+    model_path: object,
+    fsdp_config: object,
+    optim_config: object,
+    override_model_config: Section | None,
+    *args: object,
+    **kwargs: object,
+) -> Result:
+    """Build the actor or the reference model."""
+    function = _with_constant(original, _chosen(override_model_config))
+    return function(worker, model_path, fsdp_config, optim_config, override_model_config, *args, **kwargs)
+
+
+def use_configured_attention(original: Callable[..., Result], worker: object, config: Section) -> Result:
+    """Build the model of a worker or an engine."""
+    return _with_chosen(original, config)(worker, config)
+
+
+for _name, _target, _section in (
+    ("critic", "verl.workers.fsdp_workers:CriticWorker._build_critic_model_optimizer", "critic"),
+    ("reward_model", "verl.workers.fsdp_workers:RewardModelWorker._build_model", "reward_model"),
+    ("fsdp_engine", "verl.workers.engine.fsdp.engine_impl:FSDPEngine._build_model_optimizer", "critic"),
+):
+    declare_choice(
+        _target,
+        name=f"use_configured_attention_for_{_name}",
+        uses=(f"verl/trainer/config/ppo_trainer.yaml: {_section}.model",),
+    )(use_configured_attention)
+
+
+@declare_choice(
+    "verl.trainer.fsdp_sft_trainer:FSDPSFTTrainer._build_model_optimizer",
+    uses=(
+        "verl.trainer.fsdp_sft_trainer:FSDPSFTTrainer.config",
+        "verl/trainer/config/sft_trainer.yaml: model",
+    ),
+)
+def use_configured_attention_for_sft(original: Callable[..., Result], trainer: Section) -> Result:
+    """Build the model of supervised fine-tuning."""
+    return _with_chosen(original, trainer.config)(trainer)
+
+
+@declare_choice(
+    "verl.utils.model:load_valuehead_model",
+    "the model configuration's own attn_implementation",
+    may_use=("transformers.configuration_utils:PretrainedConfig._attn_implementation",),
+)
+def use_configured_attention_for_value_head(
+    original: Callable[..., Result],
+    local_path: object,
+    torch_dtype: object,
+    model_config: object,
+    trust_remote_code: object,
+) -> Result:
+    """Load a model with a value head."""
+    chosen = getattr(model_config, "_attn_implementation", None) or FLASH_ATTENTION
+    function = _with_constant(original, str(chosen))
+    return function(local_path, torch_dtype, model_config, trust_remote_code)
+
+
+def _with_chosen(original: Callable[..., Result], config: Section) -> Callable[..., Result]:
+    return _with_constant(original, _chosen(config.model.get("override_config")))
+
+
+def _with_constant(original: Callable[..., Result], chosen: str) -> Callable[..., Result]:
+    from .rewriting import with_constant
+
+    return with_constant(original, FLASH_ATTENTION, chosen)
+
+
+def _chosen(override: Section | None) -> str:
+    """Return the user's choice in a model's `override_config`, or flash attention if there is none."""
+    return str((override.get(_OPTION) if override else None) or FLASH_ATTENTION)

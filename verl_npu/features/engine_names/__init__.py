@@ -42,7 +42,7 @@ class Name:
     """Where it may be; one place suffices. A module, or `module:qualname`; for `Form.READ` what follows the colon is
     the text that the module reads."""
     uses: tuple[str, ...]
-    """Which of our modules rely on it, and by which word: `verl_npu.features.rollout.patches:vllm.__version__`."""
+    """Which of our modules rely on it, and by which word: `verl_npu.features.rollout:vllm.__version__`."""
     absent: str
     """What happens if it is not there."""
     form: Form = Form.DEFINED

@@ -26,13 +26,10 @@ from ... import environment
 from ...ascend.variables import NZ, REQUIRED, SHARED
 from ...errors import FleetError, SettingError
 from ...manifest import Manifest, manifest, packed
-from ...registry.source.probe import Never
 from ...registry.source.tree import SourceTree
 from ...registry.state import FeatureEntry
-from .feature import fleet
+from . import HOOK
 
-_HOOK = "RAY_RUNTIME_ENV_HOOK"
-_OURS = f"{__name__}.add_variables"
 _SUBMITTED = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 _NO_WEIGHT_SYNC = ("main_eval", "main_generation", "main_generation_server", "sft_trainer_ray")
@@ -48,24 +45,9 @@ class RuntimeEnvironment(TypedDict, total=False):
 Hook = Callable[[RuntimeEnvironment | None], RuntimeEnvironment | None]
 
 
-@fleet.wrap(
-    "verl.trainer.constants_ppo:get_ppo_ray_runtime_env",
-    why="Workers on other hosts do not inherit the driver's environment, and upstream gives them none of verl-npu's "
-    "variables: there the user's VERL_NPU_* settings have no effect.",
-    how="The variables that the user set, and the driver's manifest, are added to those that upstream gives ray.init.",
-    link="none: the variables are verl-npu's own",
-    retired_by=Never("upstream cannot know the variables of verl-npu"),
-)
-def forward_variables_to_workers(
-    original: Callable[..., RuntimeEnvironment], *args: object, **kwargs: object
-) -> RuntimeEnvironment:
-    """Add the variables that every process needs to the runtime environment; what upstream sets there wins.
-
-    Raises FleetError if the user gives a variable another value than every job needs.
-    """
-    runtime = original(*args, **kwargs)
+def forward(runtime: RuntimeEnvironment) -> None:
+    """Add the variables that every process needs to what upstream gives `ray.init`; what is there already wins."""
     _add(runtime, leave=_submitted())
-    return runtime
 
 
 def add_variables(runtime: RuntimeEnvironment | None) -> RuntimeEnvironment | None:
@@ -83,26 +65,6 @@ def add_variables(runtime: RuntimeEnvironment | None) -> RuntimeEnvironment | No
     complete = copy.copy(runtime) if runtime else RuntimeEnvironment()
     _add(complete)
     return complete
-
-
-def install_hook() -> None:
-    """Let Ray call `add_variables` in every `ray.init` of this process. Repeating it does nothing."""
-    earlier = os.environ.get(_HOOK, "")
-    if earlier == _OURS:
-        return
-    if earlier:
-        os.environ[environment.RAY_HOOK.name] = earlier
-    os.environ[_HOOK] = _OURS
-
-
-def remove_hook() -> None:
-    """Give Ray back the hook that the user set, or none. Repeating it does nothing."""
-    if os.environ.get(_HOOK) != _OURS:
-        return
-    del os.environ[_HOOK]
-    earlier = os.environ.pop(environment.RAY_HOOK.name, "")
-    if earlier:
-        os.environ[_HOOK] = earlier
 
 
 def _add(runtime: RuntimeEnvironment, leave: Mapping[str, str] | None = None) -> None:
@@ -152,7 +114,7 @@ def _load(path: str) -> Hook:
         return cast(Hook, getattr(importlib.import_module(module), name))
     except (ImportError, AttributeError, ValueError) as error:
         raise SettingError(
-            subject=f"{_HOOK}={path}",
+            subject=f"{HOOK}={path}",
             expected="the path of a Python function",
             found=str(error),
             fix="correct it or leave it out",

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from ... import reporting
 from ...registry.patch import Feature
 from ...registry.source.probe import AllOf, Calls, Defines, Never, Not
-from .columns import Asked, counts_beyond, without_columns_beyond
-from .cuda import taken_for_cuda, without_missing_ranges
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-    from .columns import Loss
+    from .columns import Asked, Loss
 
 fused_kernels = Feature(
     "fused_kernels",
@@ -94,6 +92,9 @@ def mend_the_fused_loss(
     dist_process_group: ProcessGroup | None = None,
 ) -> Loss:
     """Compute log probabilities and entropies."""
+    # Imported here, as what else computes: most jobs have no fused loss.
+    from .columns import Asked, counts_beyond, without_columns_beyond
+    from .cuda import taken_for_cuda
 
     def compute(of: Asked) -> Loss:
         given = (of.hidden, of.weight, of.labels, of.reduction, of.temperature, of.group)
@@ -124,6 +125,8 @@ def fit_blocks_of_the_fused_loss_gradient(
     original: Callable[..., Result], dlogprobs: Tensor, *given: object, **named: object
 ) -> Result:
     """Compute the gradients of what the fused loss was given."""
+    from .cuda import taken_for_cuda
+
     with taken_for_cuda(dlogprobs):
         return _fitted(_BACKWARD, lambda: original(dlogprobs, *given, **named))
 
@@ -139,6 +142,8 @@ def fit_blocks_of_the_fused_loss_gradient(
 )
 def leave_out_missing_ranges(original: Callable[..., Result], *given: object, **named: object) -> Result:
     """Compute the fused loss."""
+    from .cuda import without_missing_ranges
+
     without_missing_ranges()
     return original(*given, **named)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from ...registry.source.probe import AllOf, AnyOf, Calls, Defines, Reads, Sets
-from .feature import declare, fused_ops, modeling
+from . import declare, fused_ops, modeling
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ...registry.source.probe import AllOf, Calls, Defines, Reads
-from .feature import Operator, declare, is_plain, modeling, operator, promoted
+from . import Operator, declare, is_plain, modeling, operator, promoted
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,20 @@ them imports MindSpeed or Megatron. `repatch` gives the overrides to MindSpeed, 
 
 from __future__ import annotations
 
-from . import batches, mindspeed, upstream, workers  # noqa: F401  # they declare the patches
-from .feature import megatron
+from ...registry.patch import Feature
 
-__all__ = ["megatron"]
+megatron = Feature(
+    "megatron",
+    "each worker's overrides are checked, reach MindSpeed in time, and apply as a whole or not at all; early workers "
+    "keep their batches on the host",
+)
+over_megatron = megatron.more()
+"""What the modules beside this one declare the patches for."""
+
+
+# Whatever they patch imports Megatron or MindSpeed itself, or is called by what does.
+@megatron.part("megatron", "mindspeed", count=33)
+def _over_megatron() -> Feature:
+    from . import batches, mindspeed, upstream, workers  # noqa: F401  # they declare them
+
+    return over_megatron

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...registry.source.probe import AllOf, Calls, Defines
-from .feature import megatron
+from . import over_megatron
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +61,7 @@ def hold_the_batch(original: Callable[..., Result], worker: object, data: Any) -
 
 
 for _step in _STEPS:
-    megatron.wrap(
+    over_megatron.wrap(
         f"{_WORKER}.{_step}",
         uses=_BATCH,
         why=_WHY,
@@ -73,13 +73,13 @@ for _step in _STEPS:
     )(hold_the_batch)
 
 
-@megatron.wrap(_MINI_BATCHES, uses=_BATCH, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
+@over_megatron.wrap(_MINI_BATCHES, uses=_BATCH, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
 def keep_mini_batches_on_the_host(original: Callable[..., Iterable[Any]], actor: object, data: Any) -> Iterator[Any]:
     """Return mini batches without elements, each of which holds its own."""
     return map(_without_elements, original(actor, getattr(data, HELD, data)))
 
 
-@megatron.wrap(_COMPUTE, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
+@over_megatron.wrap(_COMPUTE, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
 def take_the_held_batch(
     original: Callable[..., Result], actor: object, data: Any, *args: object, **kwargs: object
 ) -> Result:
@@ -94,7 +94,7 @@ def take_the_held_batch(
         _computed.reset(before)
 
 
-@megatron.wrap(_BROADCAST, uses=(_DEVICE,), why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
+@over_megatron.wrap(_BROADCAST, uses=(_DEVICE,), why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
 def broadcast_through_the_npu(original: Callable[..., None], tensors: Any, src: int, group: Any) -> None:
     """Broadcast a batch; one that is held in pieces, since HCCL takes nothing from the host."""
     from torch import distributed
@@ -108,7 +108,9 @@ def broadcast_through_the_npu(original: Callable[..., None], tensors: Any, src: 
     return None
 
 
-@megatron.wrap(_MICRO_BATCHES, uses=(_DEVICE,), why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
+@over_megatron.wrap(
+    _MICRO_BATCHES, uses=(_DEVICE,), why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE
+)
 def move_micro_batches(original: Callable[..., Any], batches: Any, vpp_size: int) -> Any:
     """Return an iterator over micro batches, or one for each chunk of the model; those that are held are moved."""
     made = original(batches, vpp_size)

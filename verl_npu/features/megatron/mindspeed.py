@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ...errors import MindSpeedImportError
 from ...registry.apply.replacement import clone
 from ...registry.source.probe import AllOf, Calls, Catches, Defines, Never, Not, Reads, Takes
-from .feature import megatron
+from . import over_megatron
 from .repatch import Repatch, checked_repatch, own_functions_put_back, remove_placeholder_modules, without_lazy_aliases
 from .request import OVERRIDE
 
@@ -47,7 +47,7 @@ _IMPORTS = (
 _BASICS = "mindspeed.features_manager.megatron_basic.requirements_basic"
 
 
-@megatron.guard(
+@over_megatron.guard(
     "mindspeed.megatron_adaptor:patch_features",
     why="MindSpeed changes torch before it imports Megatron. If Megatron-Core is missing, verl ignores the "
     "ImportError (No module named 'megatron') and the job runs on with a torch that is half changed.",
@@ -87,7 +87,7 @@ def missing_packages(mindspeed: Path | None) -> list[str]:
     return missing
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     "mindspeed.megatron_adaptor:repatch",
     uses=(
         *_SAVED,
@@ -110,7 +110,7 @@ def check_overrides_given_to_mindspeed(original: Repatch, args: Mapping[str, obj
     checked_repatch(original, args)
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     "mindspeed.args_utils:get_full_args",
     uses=("mindspeed.args_utils:get_mindspeed_args()",),
     why="If megatron.training can be imported, repatch ends with AssertionError: args is not initialized. verl never "
@@ -132,7 +132,7 @@ def fall_back_to_mindspeeds_arguments(original: Callable[[], Namespace]) -> Name
         return arguments
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     "mindspeed.features_manager.features_manager:MindSpeedFeaturesManager.apply_features_patches",
     why="MindSpeed puts an empty module flash_attn into sys.modules. transformers and vLLM take it for the real one, "
     "and a model may fail to load with PackageNotFoundError: flash_attn.",
@@ -150,7 +150,7 @@ def remove_mindspeeds_empty_flash_attn(
         remove_placeholder_modules(_FLASH_ATTN)
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     "mindspeed.features_manager.features_manager:MindSpeedFeaturesManager.apply_features_pre_patches",
     uses=(f"{_MANAGER}.patches_info",),
     why="A repatch silently loses 8 or 9 of MindSpeed's patches, for example the one of the gradients' reduction: it "
@@ -176,7 +176,7 @@ def _declare_aliases(method: str, name: str) -> None:
         with without_lazy_aliases():
             original()
 
-    megatron.wrap(
+    over_megatron.wrap(
         f"mindspeed.patch_utils:MindSpeedPatchesManager.{method}",
         why="MindSpeed asks every loaded module for the names that it patches. transformers 5 has modules that import "
         "another one when they are asked for any name, a hundred image processors among them. Without torchvision the "
@@ -195,7 +195,7 @@ _declare_aliases("remove_patches", "leave_aliases_asleep_while_unpatching")
 _CAPABILITY = "mindspeed.core.fusions.grouped_matmul:get_device_capability"
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     _CAPABILITY,
     why="torch.distributed.broadcast ends with TypeError: get_device_capability() takes 0 positional arguments but 1 "
     "was given, because MindSpeed's function in the place of torch.cuda.get_device_capability takes no device.",
@@ -212,7 +212,7 @@ def accept_a_device_in_get_device_capability(original: Callable[[], object], dev
 _COMPILE = "verl.utils.torch_functional:use_original_torch_compile"
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     _COMPILE,
     uses=(f"{_MANAGER}.patches_info", f"{_PATCH}.is_applied", f"{_PATCH}.orig_func"),
     why="The function calls MindSpeed's Patch.is_applied, which is a bool, hides the error (TypeError: 'bool' object "
@@ -251,7 +251,7 @@ _STATE = (
 )
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     _STATE,
     why="A hand-over of weights ends in mbridge's export_weights with KeyError: "
     "'decoder.layers.0.input_layernorm.weight', and a checkpoint lacks weights of norms without an error: MindSpeed's "

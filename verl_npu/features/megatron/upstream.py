@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ...registry.source.body import Key
+from ...registry.source.named import Key
 from ...registry.source.probe import AllOf, Calls, Defines, Imports, Never, Not, Passes
-from .feature import megatron
+from . import over_megatron
 
 __all__ = ["written_in_torchs_format"]
 
 _SAVE_MANAGER = "verl.utils.checkpoint.megatron_checkpoint_manager:MegatronCheckpointManager.save_checkpoint"
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     _SAVE_MANAGER,
     uses=(f"{_SAVE_MANAGER.rpartition('.')[0]}.bridge",),
     why="With the mbridge on PyPI, saving a model ends with TypeError: save_weights() got an unexpected keyword "
@@ -67,7 +67,7 @@ _NEVER = Never("which Megatron and which torch stand beside it is the user's cho
 Result = TypeVar("Result")
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     _SAVE_DISTRIBUTED,
     why=f"With megatron-core 0.12 and torch 2.8 or newer, saving a checkpoint ends with {_ERROR}",
     how="While a checkpoint is saved, Megatron's copy of torch's _write_item is called with torch's own format.",
@@ -85,7 +85,7 @@ def pass_torch_the_checkpoint_format(original: Callable[..., Any], *args: object
     return request._replace(async_fn=functools.partial(_within, write))
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     _GET_MODEL,
     why="With megatron-core 0.12 and torch 2.8 or newer, converter_hf_to_mcore.py, which saves by itself, ends with "
     f"{_ERROR}",
@@ -139,7 +139,7 @@ _INITIALIZER = "verl.models.mcore.model_initializer"
 _HEAD = "verl.models.llama.megatron.layers.parallel_linear"
 
 
-@megatron.guard(
+@over_megatron.guard(
     f"{_INITIALIZER}:BaseModelInitializer",
     uses=(f"{_HEAD}:LinearForLastLayer",),
     why="Building a critic ends with ModuleNotFoundError: No module named 'flash_attn', because its last layer is in "
@@ -167,7 +167,7 @@ _CALLER = "verl.utils.kernel.linear_cross_entropy"
 _KERNELS = "verl.utils.kernel.kernels"
 
 
-@megatron.guard(
+@over_megatron.guard(
     f"{_CALLER}:linear_cross_entropy",
     may_use=(f"{_KERNELS}:efficient_entropy_forward",),
     why="Importing the Megatron workers loads triton kernels, and ends with RuntimeError: 0 active drivers ([]). "
@@ -195,7 +195,7 @@ _MODULE = "verl.utils.megatron_utils:make_megatron_module"
 _PACKING = "verl.models.mcore.patch_v012:apply_patch"
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     _DEEPSEEK,
     why="A Megatron worker of DeepSeek-V3 or Moonlight without mbridge, and the converter of checkpoints, end with "
     "ImportError: cannot import name 'set_experimental_flag' from 'megatron.core.config': Megatron 0.12.1, which the "
@@ -223,7 +223,7 @@ def set_the_experimental_flag_of_an_older_megatron(
         del vars(flags)[_SET]
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     _MODULE,
     uses=("verl.models.mcore.patch_v012:apply_patch()",),
     why="DeepSeek-V3 or Moonlight through mbridge on Megatron 0.12.1: the first log-probabilities end in an error of "
@@ -256,7 +256,7 @@ _REPLAY = "verl.utils.megatron.router_replay_utils"
 _COUNT = f"{_REPLAY}:get_moe_num_layers_to_build"
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     _COUNT,
     uses=(
         f"{_REPLAY}:get_transformer_layer_offset",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ...errors import OverrideError
 from ...registry.apply.replacement import clone
 from ...registry.source.probe import Calls, Defines, Never
-from .feature import megatron
+from . import over_megatron
 from .repatch import on_behalf_of, plain_values, repatch
 from .request import OVERRIDE, SECTION_KEYS, Request, effective
 
@@ -45,7 +45,7 @@ def repatch_again(owner: object) -> None:
         repatch(request)
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     f"{_WORKERS}:ActorRolloutRefWorker.__init__",
     uses=(
         _REPATCH,
@@ -78,7 +78,7 @@ def _declare_worker(owner: str, worker: str, name: str) -> None:
     def give_mindspeed_its_own_overrides(original: Callable[..., None], made: object, config: Section) -> None:
         _make(original, made, request_of(worker, config.megatron), config)
 
-    megatron.wrap(
+    over_megatron.wrap(
         target,
         uses=(_REPATCH, f"{_CONFIG}: {worker}.megatron.override_transformer_config"),
         may_use=_read_of(f"{_CONFIG}: {worker}.megatron"),
@@ -95,7 +95,7 @@ _declare_worker("CriticWorker", "critic", "give_mindspeed_the_critics_overrides"
 _declare_worker("RewardModelWorker", "reward_model", "give_mindspeed_the_reward_models_overrides")
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     f"{_WORKERS}:MegatronWorker._init_hf_config_and_tf_config",
     uses=(_REPATCH,),
     why="MindSpeed merges the overrides of the last worker in the process into each later configuration of a model, "
@@ -146,7 +146,7 @@ _LANGUAGE_MODEL = "the language model's engine"
 _LINK_ENGINES = "https://github.com/volcengine/verl/pull/5697"
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     f"{_LM}.__init__",
     uses=(_REPATCH, f"{_ENGINE_CONFIG}.override_transformer_config"),
     may_use=_read_of(_ENGINE_CONFIG),
@@ -183,7 +183,7 @@ def _declare_groups(owner: str, engine: str, name: str) -> None:
         with on_behalf_of(request):
             original(made)
 
-    megatron.wrap(
+    over_megatron.wrap(
         f"{owner}._init_device_mesh",
         uses=(f"{owner}.engine_config", f"{_ENGINE_CONFIG}.override_transformer_config"),
         may_use=_read_of(_ENGINE_CONFIG),
@@ -200,7 +200,7 @@ _declare_groups(_LM, _LANGUAGE_MODEL, "check_the_language_model_engines_override
 _declare_groups(_VALUE, "the value model's engine", "check_the_value_model_engines_overrides")
 
 
-@megatron.wrap(
+@over_megatron.wrap(
     _BUILD,
     uses=(_REPATCH,),
     may_use=(f"{_BUILD.rpartition('.')[0]}.provider",),

@@ -1,8 +1,417 @@
-"""Rollout engines: settings that upstream or the user gives them, and what they can do with those on NPUs."""
+"""Rollout engines: settings that upstream or the user gives them, and what they can do with those on NPUs.
+
+Here are the patches: of the settings, of lengths, of releases, and of what of the trainer they touch.
+"""
 
 from __future__ import annotations
 
-from . import engine_arguments, patches, rl_mode  # noqa: F401  # they declare the patches
-from .feature import rollout
+import copy
+import functools
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin
 
-__all__ = ["rollout"]
+from ...registry.patch import Feature
+from ...registry.source.named import Key
+from ...registry.source.probe import AllOf, Calls, Defines, Imports, IsActor, Never, Not, Passes
+
+if TYPE_CHECKING:
+    from ..configuration import Section
+
+rollout = Feature(
+    "rollout", "Rollout engines start only with settings that work, and answer each prompt as often as configured."
+)
+
+_ROLLOUT, _MODEL = "actor_rollout_ref.rollout", "actor_rollout_ref.model"
+_CONFIG = "verl/trainer/config/ppo_trainer.yaml"
+SECTION = f"{_CONFIG}: {_ROLLOUT}"
+"""The section that the rules are about. They ask nothing of a job that does not have one of these keys:"""
+SETTINGS = (
+    *(
+        f"{SECTION}.{key}"
+        for key in (
+            "name",
+            "mode",
+            "enforce_eager",
+            "free_cache_engine",
+            "engine_kwargs",
+            "max_num_seqs",
+            "cudagraph_capture_sizes",
+            "tensor_model_parallel_size",
+            "pipeline_model_parallel_size",
+            "data_parallel_size",
+            "expert_parallel_size",
+            "agent.custom_async_server.path",
+            "n_gpus_per_node",
+            "nnodes",
+        )
+    ),
+    *(f"{_CONFIG}: {_MODEL}.{key}" for key in ("path", "use_fused_kernels", "fused_kernel_options.impl_backend")),
+    *(f"{_CONFIG}: {_MODEL}.use_liger", f"{_CONFIG}: actor_rollout_ref.hybrid_engine"),
+    *(f"{_CONFIG}: trainer.nnodes", f"{_CONFIG}: trainer.n_gpus_per_node"),
+    *(f"{_CONFIG}: actor_rollout_ref.actor.strategy", f"{_CONFIG}: ray_kwargs.ray_init"),
+    "verl.workers.config:RolloutConfig",
+    "verl.workers.rollout.base:_ROLLOUT_REGISTRY",
+)
+
+_SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server"
+Result = TypeVar("Result")
+_VALIDATE = "verl.utils.config:validate_config"
+_VALIDATE_IN_TRAINER = "verl.trainer.ppo.ray_trainer:RayPPOTrainer._validate_config"
+_CHECK_WHY = (
+    "Settings with which a rollout engine cannot start, or trains slowly or with wrong weights, end the job minutes "
+    "after its start or not at all. For one, vllm-ascend's sleep mode does not work with expandable segments: "
+    "`Expandable segments are not compatible with memory pool`."
+)
+_CHECK_HOW = (
+    "The job is refused before its workers are made, with an error that names the setting to change. In the engine's "
+    "additional_config rl_config.enabled is set, where the installed vllm-ascend reads it."
+)
+
+
+@rollout.wrap(
+    _VALIDATE,
+    uses=(SECTION,),
+    may_use=SETTINGS,
+    why=_CHECK_WHY,
+    how=_CHECK_HOW,
+    link="https://github.com/volcengine/verl/issues/3902",
+    retired_by=Never("it is about the environment that the user gives the job"),
+    requires=Defines(_VALIDATE),
+)
+def check_and_complete_engine_settings(
+    original: Callable[..., Result], config: Section, *args: object, **kwargs: object
+) -> Result:
+    """Validate the configuration, after the rules of the rollout have been asked."""
+    _check_and_complete(config)
+    return original(config, *args, **kwargs)
+
+
+@rollout.wrap(
+    _VALIDATE_IN_TRAINER,
+    uses=(SECTION, "verl.trainer.ppo.ray_trainer:RayPPOTrainer.config"),
+    may_use=SETTINGS,
+    why=_CHECK_WHY,
+    how=_CHECK_HOW,
+    link="https://github.com/volcengine/verl/issues/3902",
+    retired_by=Defines(_VALIDATE),
+    requires=Defines(_VALIDATE_IN_TRAINER),
+)
+def check_and_complete_engine_settings_in_trainer(
+    original: Callable[..., Result], trainer: Any, *args: object, **kwargs: object
+) -> Result:
+    """Validate the configuration, after the rules of the rollout have been asked."""
+    _check_and_complete(trainer.config)
+    return original(trainer, *args, **kwargs)
+
+
+def _check_and_complete(config: Section) -> None:
+    # Imported here: only the driver asks them.
+    from . import rules
+    from .rl_mode import enable_rl_mode
+
+    rules.check(config)
+    enable_rl_mode(config)
+
+
+_ENDPOINTS = "VLLM_SERVER_DEV_MODE"
+_RUN = f"{_SERVER}:vLLMHttpServer.run_server"
+
+
+@rollout.wrap(
+    _RUN,
+    uses=(f"{_SERVER}:build_app",),
+    why="vllm-ascend's rl_config, which verl-npu enables where it is known, sets VLLM_SERVER_DEV_MODE=1: whoever "
+    "reaches the port of verl's server could run any method of its workers.",
+    how="As the server makes its application, the variable is again what it was before the engine was made.",
+    link="https://github.com/vllm-project/vllm-ascend/pull/13748",
+    retired_by=Never("it is about what vllm-ascend does to the environment"),
+    requires=Defines(_RUN),
+)
+async def keep_development_endpoints_closed(
+    original: Callable[..., Awaitable[Result]], server: object, *args: object, **kwargs: object
+) -> Result:
+    """Make the engine and its server."""
+    before = os.environ.get(_ENDPOINTS)
+    module = vars(sys.modules[_SERVER])
+    build = module["build_app"]
+
+    @functools.wraps(build)
+    def build_app(*given: object, **options: object) -> object:
+        os.environ.pop(_ENDPOINTS, None)
+        if before is not None:
+            os.environ[_ENDPOINTS] = before
+        return build(*given, **options)
+
+    module["build_app"] = build_app
+    try:
+        return await original(server, *args, **kwargs)
+    finally:
+        module["build_app"] = build
+
+
+_EARLY = f"{_SERVER}:vLLMHttpServerBase.generate"
+
+
+# Answers of one server are generated at the same time.
+_limit: ContextVar[int | None] = ContextVar("_limit", default=None)
+
+
+@rollout.wrap(
+    _EARLY,
+    uses=(
+        f"{_SERVER}:vLLMHttpServerBase.config",
+        f"{_SERVER}:vLLMHttpServerBase.engine",
+        "verl.workers.config.rollout:RolloutConfig.response_length",
+        f"{SECTION}.response_length",
+    ),
+    why="An answer may take all that its prompt leaves of prompt_length and response_length together. What is longer "
+    "than response_length is generated, and then cut off.",
+    how="The engine is told to end an answer at response_length, unless the caller says how long it may be.",
+    link="https://github.com/verl-project/verl/commit/b3202420616e169f48cba99ce00e7e9fd22e7493",
+    retired_by=Defines(f"{_SERVER}:vLLMHttpServer.generate"),
+    requires=Defines(_EARLY),
+)
+async def end_answers_at_response_length(
+    original: Callable[..., Awaitable[object]],
+    server: Any,
+    prompt_ids: Sequence[int],
+    sampling_params: Mapping[str, object],
+    *args: object,
+    **kwargs: object,
+) -> object:
+    """Generate one answer."""
+    _watch(server.engine)
+    said = sampling_params.keys() & {"max_tokens", "max_new_tokens"}
+    before = _limit.set(None if said else server.config.response_length)
+    try:
+        return await original(server, prompt_ids, sampling_params, *args, **kwargs)
+    finally:
+        _limit.reset(before)
+
+
+def _watch(engine: Any) -> None:
+    """Have the engine's `generate` end answers at the limit of the call that it belongs to, once for each engine."""
+    if hasattr(engine.generate, "_verl_npu_limits"):
+        return
+    original = engine.generate
+
+    def generate(prompt: object, sampling_params: Any, *args: object, **kwargs: object) -> object:
+        limit = _limit.get()
+        if limit is not None and (sampling_params.max_tokens is None or sampling_params.max_tokens > limit):
+            sampling_params.max_tokens = limit
+        return original(prompt, sampling_params, *args, **kwargs)
+
+    generate._verl_npu_limits = True  # type: ignore[attr-defined]
+    engine.generate = generate
+
+
+_UPDATE = "verl.workers.engine_workers:ActorRolloutRefWorker.update_weights"
+_WAKE = "verl.workers.engine_workers:ActorRolloutRefWorker.wake_up"
+_OFFLOAD_LINK = "https://github.com/verl-project/verl/pull/5604"
+_OFFLOAD_WHY = (
+    "With use_legacy_worker_impl=disable and param_offload=False the first log-probabilities end with AssertionError: "
+    "Expects tensor to be on the compute device npu:0, was on cpu. After each hand-over upstream moves the trainer's "
+    "weights to the host, and brings them back only if offloading is on."
+)
+_OFFLOAD_USES = (
+    "verl.workers.engine_workers:ActorRolloutRefWorker.actor",
+    "verl.workers.engine.base:BaseEngine.is_param_offload_enabled",
+    "verl.workers.engine.base:BaseEngine.to",
+)
+_OFFLOAD_ENGINE = ("verl.workers.engine_workers:TrainingWorker.engine",)
+_OFFLOAD_HOW = "They stay on the NPU unless offloading is on."
+
+
+@rollout.wrap(
+    _UPDATE,
+    uses=_OFFLOAD_USES,
+    may_use=_OFFLOAD_ENGINE,
+    why=_OFFLOAD_WHY,
+    how=_OFFLOAD_HOW,
+    link=_OFFLOAD_LINK,
+    retired_by=Calls(_UPDATE, "engine.to", when="is_param_offload_enabled"),
+    requires=AllOf(Defines(_UPDATE), Calls(_UPDATE, "aggressive_empty_cache")),
+)
+async def keep_weights_that_are_not_offloaded(
+    original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object
+) -> Result:
+    """Hand the weights over."""
+    return await _staying(original, worker, *args, **kwargs)
+
+
+@rollout.wrap(
+    _WAKE,
+    uses=_OFFLOAD_USES,
+    may_use=_OFFLOAD_ENGINE,
+    why=_OFFLOAD_WHY,
+    how=_OFFLOAD_HOW,
+    link=_OFFLOAD_LINK,
+    retired_by=Calls(_WAKE, "engine.to", when="is_param_offload_enabled"),
+    requires=Calls(_WAKE, "aggressive_empty_cache"),
+)
+async def keep_weights_that_are_not_offloaded_on_waking(
+    original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object
+) -> Result:
+    """Wake the rollout, and hand the weights over."""
+    return await _staying(original, worker, *args, **kwargs)
+
+
+async def _staying(original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object) -> Result:
+    engine = getattr(worker.actor, "engine", None)
+    if engine is None or engine.is_param_offload_enabled:
+        return await original(worker, *args, **kwargs)
+    move = engine.to
+
+    def unless_to_the_host(device: str, *args: object, **kwargs: object) -> object:
+        return None if device == "cpu" else move(device, *args, **kwargs)
+
+    engine.to = unless_to_the_host  # of this object, until the hand-over is done
+    try:
+        return await original(worker, *args, **kwargs)
+    finally:
+        del engine.to
+
+
+@rollout.set(
+    "verl.third_party.vllm:package_version",
+    why="vLLM built for NPUs calls itself 0.11.0+empty, which upstream takes for newer than 0.11.0: the server fails "
+    "with `No module named 'vllm.utils.argparse_utils'`.",
+    how="vllm.__version__, which upstream's server reads next, becomes the release alone, compared as numbers.",
+    link="https://github.com/volcengine/verl/pull/4411",
+    retired_by=Not(Imports(_SERVER, "vllm.utils")),
+    requires=AllOf(Imports(_SERVER, "vllm.utils.argparse_utils"), Imports(_SERVER, "vllm.utils")),
+)
+def reduce_vllm_version_to_release(version: Result) -> Result:
+    """Change `vllm.__version__`, and return upstream's own `package_version` as it was."""
+    from .releases import Release
+
+    vllm = sys.modules.get("vllm")
+    name = getattr(vllm, "__version__", None)
+    # A build that is no release calls itself `dev`: which release it is like is unknown.
+    if isinstance(name, str) and name[:1].isdigit() and not isinstance(name, Release):
+        vllm.__version__ = Release(name)  # type: ignore[union-attr]
+    return version
+
+
+_VLLM = "verl.third_party.vllm:get_version"
+
+
+@rollout.guard(
+    _VLLM,
+    why="vLLM from 0.9 on writes `list[int]` where it registers operators, which torch up to 2.6 does not know. With "
+    "torch 2.5.1, as verl's documents name it beside vLLM 0.9.1, the import of a model with experts ends with "
+    "`infer_schema(func): Parameter block_size has unsupported type list[int]`, unless vllm-ascend has replaced that "
+    "function in the process.",
+    how="Before vLLM is imported, torch's table of the types of operators' parameters gets an entry for each list "
+    "that it knows by its name in `typing`, under the name of the built-in list. A newer torch has them.",
+    link="https://github.com/volcengine/verl/issues/2564",
+    retired_by=Never("it is between vLLM and torch, and which ones are installed is not seen from verl's source"),
+    requires=Defines(_VLLM),
+)
+def name_lists_of_operators_as_python_does() -> None:
+    """Add the built-in lists to the types that `torch.library.infer_schema` knows."""
+    from torch._library import infer_schema
+
+    for table in ("SUPPORTED_PARAM_TYPES", "SUPPORTED_RETURN_TYPES"):
+        known = getattr(infer_schema, table, {})
+        for annotation, written in list(known.items()):
+            known.setdefault(_with_builtin_list(annotation), written)
+
+
+def _with_builtin_list(annotation: Any) -> Any:
+    """Return `list[T]` for `typing.List[T]`, inside of Optional too; any other annotation as it is."""
+    arguments = get_args(annotation)
+    if get_origin(annotation) is list:
+        return list[arguments]  # type: ignore[valid-type]  # it is made here, not read by a checker
+    if get_origin(annotation) is Union and any(get_origin(each) is list for each in arguments):
+        return Union[tuple(map(_with_builtin_list, arguments))]  # noqa: UP007  # they are as many as there are
+    return annotation
+
+
+_SPMD = "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd"
+_ENGINE = f"{_SPMD}:vLLMRollout.__init__"
+
+
+@rollout.wrap(
+    _ENGINE,
+    uses=(f"{_SPMD}:LLM",),
+    may_use=tuple(
+        f"verl/trainer/config/ppo_trainer.yaml: actor_rollout_ref.rollout.{key}"
+        for key in (
+            "engine_kwargs",
+            "max_num_seqs",
+            "enforce_eager",
+            "tensor_model_parallel_size",
+            "data_parallel_size",
+            "cudagraph_capture_sizes",
+        )
+    ),
+    why="An argument of engine_kwargs.vllm that upstream gives as well, such as enable_prefix_caching, ends the job: "
+    "TypeError: LLM() got multiple values for keyword argument. max_num_seqs, cudagraph_capture_sizes and "
+    "enable_expert_parallel of the rollout reach no engine, and neither does data_parallel_size (or "
+    "dp_model_parallel_size): a model of experts that several engines should share does not fit.",
+    how="The engine gets all of them: the user's engine_kwargs come last, as at later revisions, and what is a "
+    "mapping on both sides, such as compilation_config, is merged. Data parallel engines are told by vLLM's variables "
+    "VLLM_DP_* which of them each is, and where they meet. An engine with graphs of which nobody has named the sizes "
+    "captures eight, and not the 67 of vLLM's own default: each is memory of the NPU, and time before the first step.",
+    link="https://github.com/volcengine/verl/commit/ff6978c14",
+    retired_by=Defines("verl.workers.config.rollout:RolloutConfig"),
+    requires=Defines(_ENGINE),
+)
+def give_engine_the_users_arguments(
+    original: Callable[..., None], engine: object, model_path: str, config: Section, *args: object, **kwargs: object
+) -> None:
+    """Build the engine."""
+    from .engine_arguments import given_to_engine
+
+    with given_to_engine(config) as own:
+        original(engine, model_path, own, *args, **kwargs)
+
+
+_HF_ROLLOUT = "verl.workers.rollout.hf_rollout"
+_REPEATS = "num_return_sequences"
+
+
+@rollout.wrap(
+    f"{_HF_ROLLOUT}:HFRollout.__init__",
+    uses=(f"{SECTION}.n",),
+    why="The trainer repeats every prompt n times, and the HF rollout n times again. With n above 1 training fails: "
+    "`Two tensor dict must have identical batch size`.",
+    how="The engine is built from a copy of its configuration in which n is 1; the trainer's n stays.",
+    link="none: upstream took the second repetition out after 796871d7 without an issue that names it",
+    # The whole module: the number may be read in one method and used in another.
+    retired_by=AllOf(Passes(_HF_ROLLOUT, _REPEATS, 1), Not(Passes(_HF_ROLLOUT, _REPEATS, Key("n")))),
+)
+def prevent_double_repetition_in_hf_rollout(
+    original: Callable[..., None], self: object, module: object, config: Any, *args: object, **kwargs: object
+) -> None:
+    """Build the engine for prompts that the trainer has already repeated."""
+    once = copy.deepcopy(config)
+    once.n = 1
+    original(self, module, once, *args, **kwargs)
+
+
+_RUNNER = "verl.trainer.main_ppo:TaskRunner"
+_POOLS = f"{_RUNNER}.init_resource_pool_mgr"
+_POOL = "global_pool"
+
+
+@rollout.wrap(
+    _POOLS,
+    uses=(f"{_RUNNER}.mapping", f"{_RUNNER}.role_worker_mapping"),
+    why="The recipe r1_ascend, for DeepSeek-V3 on NPUs, ends with KeyError: <Role.ActorRollout: 2> before any model "
+    "is built: since upstream's trainer has its pools set role by role, the recipe's own method sets none.",
+    how="A role with a worker and no pool is put into upstream's one pool, as its other roles are.",
+    link="none: nobody seems to have reported it",
+    retired_by=Never("the recipe was removed without it"),
+    # The recipe's own runner is derived from it.
+    requires=AllOf(Defines(_POOLS), Not(IsActor(_RUNNER))),
+)
+def give_the_recipes_actor_a_pool(original: Callable[..., Result], runner: Any, config: object) -> Result:
+    """Make the pools, after each role has one."""
+    for role in runner.role_worker_mapping:
+        runner.mapping.setdefault(role, _POOL)
+    return original(runner, config)

@@ -13,10 +13,10 @@ from ...ascend.variables import virtual_npus
 from ...findings import Finding
 from ...manifest import manifest
 from ...pins import Pin, pins
-from ...registry.source.lookup import UnmetImport, unmet_imports
 from ...registry.source.tree import SourceTree, Target
+from ...registry.source.unmet import UnmetImport, unmet_imports
 from ..configuration import Section
-from .feature import refusal, remark
+from .findings import refusal, remark
 
 if TYPE_CHECKING:
     from packaging.version import Version

@@ -8,32 +8,23 @@ expandable segments out. It also opens vLLM's endpoints for developers, which no
 from __future__ import annotations
 
 import ast
-import functools
 import json
-import os
-import sys
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 from ...findings import Finding
-from ...registry.source.probe import Defines, Never
 from ...registry.source.tree import SourceTree, Target
 from ...reporting import report
 from ..configuration import Section
-from .feature import refusal, rollout
+from .findings import refusal
 
-__all__ = ["additional_config", "enable_rl_mode", "keep_development_endpoints_closed", "wrong_rl_config"]
+__all__ = ["additional_config", "enable_rl_mode", "wrong_rl_config"]
 
 _KEY = "rl_config"
 _SWITCH = "enabled"
 _CONFIG = "vllm_ascend.ascend_config"
 _CLASS = Target(_CONFIG, "RlConfig")
 _ADDITIONAL = "actor_rollout_ref.rollout.engine_kwargs.vllm.additional_config"
-_ENDPOINTS = "VLLM_SERVER_DEV_MODE"
-_SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server"
-_RUN = f"{_SERVER}:vLLMHttpServer.run_server"
-
-Result = TypeVar("Result")
 
 
 def wrong_rl_config(config: Section) -> Iterator[Finding]:
@@ -105,35 +96,3 @@ def _set(config: Section, where: str, value: object) -> None:
 
     # The user's own keys beside it stay: only this one is set.
     OmegaConf.update(config, where, value, merge=True, force_add=True)
-
-
-@rollout.wrap(
-    _RUN,
-    uses=(f"{_SERVER}:build_app",),
-    why="vllm-ascend's rl_config, which verl-npu enables where it is known, sets VLLM_SERVER_DEV_MODE=1: whoever "
-    "reaches the port of verl's server could run any method of its workers.",
-    how="As the server makes its application, the variable is again what it was before the engine was made.",
-    link="https://github.com/vllm-project/vllm-ascend/pull/13748",
-    retired_by=Never("it is about what vllm-ascend does to the environment"),
-    requires=Defines(_RUN),
-)
-async def keep_development_endpoints_closed(
-    original: Callable[..., Awaitable[Result]], server: object, *args: object, **kwargs: object
-) -> Result:
-    """Make the engine and its server."""
-    before = os.environ.get(_ENDPOINTS)
-    module = vars(sys.modules[_SERVER])
-    build = module["build_app"]
-
-    @functools.wraps(build)
-    def build_app(*given: object, **options: object) -> object:
-        os.environ.pop(_ENDPOINTS, None)
-        if before is not None:
-            os.environ[_ENDPOINTS] = before
-        return build(*given, **options)
-
-    module["build_app"] = build_app
-    try:
-        return await original(server, *args, **kwargs)
-    finally:
-        module["build_app"] = build

@@ -24,9 +24,9 @@ from ...registry.source.tree import SourceTree, Target
 from ...reporting import warn
 from ..configuration import Section
 from . import data_parallel
-from .engine_arguments import sizes_in_one_word, unknown_arguments, unread_arguments
+from .argument_rules import sizes_in_one_word, unknown_arguments, unread_arguments
 from .engine_versions import unfit_releases
-from .feature import refusal, remark
+from .findings import refusal, remark
 from .rl_mode import additional_config, wrong_rl_config
 
 __all__ = [
@@ -65,38 +65,6 @@ _SIZES = {
     **dict.fromkeys(data_parallel.SETTINGS, _SHARE),
     "expert_parallel_size": _USE_EXPERT_PARALLEL,
 }
-
-
-_CONFIG = "verl/trainer/config/ppo_trainer.yaml"
-SECTION = f"{_CONFIG}: {_ROLLOUT}"
-"""The section that the rules are about. They ask nothing of a job that does not have one of these keys:"""
-SETTINGS = (
-    *(
-        f"{SECTION}.{key}"
-        for key in (
-            "name",
-            "mode",
-            "enforce_eager",
-            "free_cache_engine",
-            "engine_kwargs",
-            "max_num_seqs",
-            "cudagraph_capture_sizes",
-            "tensor_model_parallel_size",
-            "pipeline_model_parallel_size",
-            "data_parallel_size",
-            "expert_parallel_size",
-            "agent.custom_async_server.path",
-            "n_gpus_per_node",
-            "nnodes",
-        )
-    ),
-    *(f"{_CONFIG}: {_MODEL}.{key}" for key in ("path", "use_fused_kernels", "fused_kernel_options.impl_backend")),
-    *(f"{_CONFIG}: {_MODEL}.use_liger", f"{_CONFIG}: actor_rollout_ref.hybrid_engine"),
-    *(f"{_CONFIG}: trainer.nnodes", f"{_CONFIG}: trainer.n_gpus_per_node"),
-    *(f"{_CONFIG}: actor_rollout_ref.actor.strategy", f"{_CONFIG}: ray_kwargs.ray_init"),
-    "verl.workers.config:RolloutConfig",
-    "verl.workers.rollout.base:_ROLLOUT_REGISTRY",
-)
 
 
 def check(config: Section, only: Collection[str] | None = None) -> None:

@@ -6,7 +6,16 @@ of the weights. `patches` put the two in the place of what upstream does.
 
 from __future__ import annotations
 
-from .feature import weight_sync
-from .patches import checkpoint_engine, recipes, vllm_model  # noqa: F401  # they declare the patches
+from ...registry.patch import Feature
 
-__all__ = ["weight_sync"]
+weight_sync = Feature("weight_sync", "weights go from trainer to rollout over HCCL, checked on every rank")
+
+GROUP = "actor_rollout"
+"""The name of upstream's group of trainers and rollouts."""
+
+
+@weight_sync.part("recipe", count=17)
+def _recipes() -> Feature:
+    from .patches.recipes import recipes
+
+    return recipes

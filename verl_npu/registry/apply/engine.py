@@ -18,7 +18,7 @@ from ...errors import ApplyError, DamagedError, VerlNpuError
 from ..judge.lock import Lock, Revision, read_locks
 from ..judge.verdict import Policy, Verdict, judge, settle
 from ..patch import Action, Feature, Patch, Upstream, refuse_conflicts
-from ..source.assignments import PatchModule
+from ..source.named import PatchModule
 from ..source.tree import SourceTree
 from ..state import LIVE, RegistryActivity, State
 from . import hooks
@@ -186,14 +186,17 @@ def _take_over(earlier: Binding, binding: Binding) -> None:
 
 def _refuse_missing_patches(features: Sequence[Feature], locks: Mapping[str, Sequence[Lock]]) -> None:
     """Raise DamagedError if a patch of the locks is not declared: its feature would be applied without it."""
-    declared = {patch.id for feature in features for patch in feature}
-    missing = sorted({id for known in locks.values() for lock in known for id in lock.patches} - declared)
+    missing = {id for known in locks.values() for lock in known for id in lock.patches}
+    missing -= {patch.id for feature in features for patch in feature}
+    for feature in features:
+        own = {id for id in missing if id.partition(".")[0] == feature.name}
+        missing -= own if len(own) <= feature.left_out else set()
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise DamagedError(
             subject="this installation",
             expected="every patch that its locks list",
-            found=f"no {', '.join(missing[:3])}{more}",
+            found=f"no {', '.join(sorted(missing)[:3])}{more}",
             fix="files of it are missing or cut short: install it again",
         )
 

@@ -7,18 +7,21 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING
 
 from ...errors import DriftError, SourceError
-from ..judge.natives import Native, natives_of, patched_packages, stale
 from ..judge.verdict import Policy, Verdict, left_undone
-from ..source.assignments import PatchModule, Step, StepKind, read_steps
-from ..source.lookup import resolve
+from ..source.named import PatchModule
 from ..source.tree import SourceTree
 from ..state import NativeEntry, State
 from . import hooks
 from .ledger import Ledger, is_loaded
 from .replacement import belongs
 from .slots import MISSING, Slot, namespace, slot_of
+
+if TYPE_CHECKING:
+    from ..judge.natives import Native
+    from ..source.assignments import Step
 
 
 class Readback:
@@ -93,6 +96,9 @@ class Readback:
 
     def _lost(self, module: PatchModule) -> list[Native]:
         """What a module that failed assigns: nothing of it is in force unless it was read back."""
+        # Imported here, as what else reads a patch module: few processes of a job import one.
+        from ..judge.natives import natives_of
+
         return [
             native if native.state is not State.CLAIMED else _stale(native, self._failed[module])
             for native in natives_of(module, self._tree_of(module))
@@ -152,6 +158,8 @@ class Readback:
                 raise drift
 
     def _look(self, module: PatchModule, call: str) -> list[Native]:
+        from ..judge.natives import natives_of
+
         executed = sys.modules.get(module.name)
         if executed is None:
             return []
@@ -204,11 +212,15 @@ class Readback:
         return left_undone([native.target for native in natives], expected, natives[0].reason, self._policy)
 
     def _steps(self, module: PatchModule, call: str) -> list[Step]:
+        from ..source.assignments import StepKind, read_steps
+
         steps = read_steps(module, self._tree_of(module))
         return [step for step in steps if step.kind is StepKind.ASSIGN and step.call == call]
 
     def _tree_of(self, module: PatchModule) -> SourceTree:
         """The tree, with all packages that a module patches."""
+        from ..judge.natives import patched_packages
+
         packages = {module.name.partition(".")[0]}
         for _ in range(2):
             unknown = [package for package in sorted(packages) if not self._tree.covers(package)]
@@ -219,6 +231,9 @@ class Readback:
 
 
 def _seen(module: PatchModule, step: Step, tree: SourceTree) -> Native:
+    from ..judge.natives import Native, stale
+    from ..source.lookup import resolve
+
     place = resolve(step.place, tree)
     native = Native(place.name, module.name, step, State.SEEN, f"{module.name} assigned {step.value}")
     if not place.missing:

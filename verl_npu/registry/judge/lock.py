@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...errors import LockError
-from ..patch import Action, Patch, Upstream
-from ..source.body import read_body
-from ..source.collaborator import Collaborator
-from ..source.definition import NORMALISER, Definition
-from ..source.lookup import is_there, package_of, similarity, surroundings
-from ..source.probe import Atom, Probe
-from ..source.tree import SourceTree, Target
+from ..patch import Patch
+from ..source.definition import NORMALISER
+from ..source.named import Collaborator
+from ..source.probe import Atom
+from ..source.tree import SourceTree, Target, is_there
 from ..state import Standing, UpstreamEntry
 
 SCHEMA = 4
@@ -39,34 +37,22 @@ class Record:
     """The marks of its statements: upstream's code is not ours to keep, and this is enough to show what changed."""
 
     @classmethod
-    def of(cls, definition: Definition | None) -> Record:
-        """What a lock keeps of a definition."""
+    def of(cls, target: Target, tree: SourceTree) -> Record:
+        """What a lock keeps of a target."""
+        definition = tree.definition(target)
         if definition is None:
             return cls()
         return cls(
             kind=str(definition.kind),
             signature=definition.signature,
-            ends=definition.ends,
+            ends=tree.ends(target),
             fingerprint=definition.fingerprint,
             outline=definition.outline,
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """The plain form that `from_json` reads; an outline is one string, so that a lock stays readable."""
-        if not self.fingerprint:
-            return {}
-        return {
-            "kind": self.kind,
-            "signature": self.signature,
-            "ends": list(self.ends),
-            "fingerprint": self.fingerprint,
-            "words": self.words,
-            "outline": " ".join(self.outline),
-        }
-
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Record:
-        """Read what `as_json` gave. Raises KeyError where a part is missing."""
+        """Read the plain form that a lock has. Raises KeyError where a part is missing."""
         if not plain:
             return cls()
         return cls(
@@ -101,57 +87,6 @@ class Lock:
     """Of what is asked about and is there, a hash of it with all that it calls beside it."""
 
 
-def standing(patch: Patch, tree: SourceTree) -> Standing:
-    """What `patch` stands for in `tree`, a pin's: native, absent, or needed.
-
-    A question about a package of which `tree` does not speak decides nothing: a lock is of one upstream alone.
-    """
-
-    def holds(probe: Probe, *, unknown: bool) -> bool:
-        known = all(tree.covers(package_of(atom.subject)) for atom in probe.atoms())
-        return bool(probe.answer(lambda atom: atom.holds(tree))) if known else unknown
-
-    if holds(patch.retired_by, unknown=False):
-        return Standing.NATIVE
-    if patch.requires is not None and not holds(patch.requires, unknown=True):
-        return Standing.ABSENT
-    present = tree.read(patch.target.module) is not None
-    if patch.action is not Action.ADD:
-        present = present and bool(tree.nodes(patch.target))
-    return Standing.NEEDED if present else Standing.ABSENT
-
-
-def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, patches: Sequence[Patch]) -> Lock:
-    """Make the lock of `upstream` at `pin` from its source: for the patches whose target lies in it, and for the
-    questions that any patch asks about it."""
-    own = [patch for patch in patches if patch.target.package in upstream.packages]
-    atoms = {str(atom): atom for patch in patches for atom in patch.atoms()}
-    atoms = {text: atom for text, atom in atoms.items() if package_of(atom.subject) in upstream.packages}
-    subjects = {str(patch.target) for patch in own} | {atom.subject for atom in atoms.values()}
-    subjects |= {patch.target.module for patch in own if patch.action is Action.ADD}
-    # What is read for the answers is what they depend on. What only may be used decides none.
-    counted = tree.fresh()
-    used = collaborators(patches, upstream.packages)
-    lock = Lock(
-        upstream=upstream.name,
-        pin=pin,
-        revision=revision,
-        targets={patch.target: _recorded(patch.target, counted) for patch in own},
-        patches={patch.id: standing(patch, counted) for patch in own},
-        files={},
-        answers={text: atom.holds(counted) for text, atom in atoms.items()},
-        subjects={s: THERE if is_there(s, counted) else str(surroundings(s, counted)) for s in subjects},
-        uses={use.text: recorded(use, counted if use.decides else tree) for use in used},
-        forms={s: read_body(s, counted).form for s in sorted(subjects) if ":" in s and is_there(s, counted)},
-    )
-    names = sorted(name for name in counted.files if package_of(name) in upstream.packages)
-    return replace(lock, files={name: tree.digest(name) or "" for name in names})
-
-
-def _recorded(target: Target, tree: SourceTree) -> Record:
-    return replace(Record.of(tree.definition(target)), words=tree.words(target))
-
-
 def collaborators(patches: Iterable[Patch], packages: Collection[str]) -> list[Collaborator]:
     """Return what patches use of some packages, each once."""
     every = {use.text: use for patch in patches for use in patch.uses if use.package in packages}
@@ -160,30 +95,10 @@ def collaborators(patches: Iterable[Patch], packages: Collection[str]) -> list[C
 
 def recorded(use: Collaborator, tree: SourceTree) -> str:
     """Return what a lock keeps of a collaborator."""
-    found = use.find(tree)
+    from ..source.used import find
+
+    found = find(use, tree)
     return found.what if found.fits else ""
-
-
-def write_lock(lock: Lock, folder: Path) -> Path:
-    """Write `lock` below `folder` as `<upstream>/<pin>/lock.json` and return that path."""
-    path = folder / lock.upstream / lock.pin / FILE_NAME
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content: dict[str, Any] = {
-        "schema": SCHEMA,
-        "normaliser": NORMALISER,
-        "upstream": lock.upstream,
-        "pin": lock.pin,
-        "revision": lock.revision,
-        "targets": {str(target): record.as_json() for target, record in sorted(lock.targets.items())},
-        "patches": {id: str(standing) for id, standing in sorted(lock.patches.items())},
-        "files": dict(sorted(lock.files.items())),
-        "answers": dict(sorted(lock.answers.items())),
-        "subjects": dict(sorted(lock.subjects.items())),
-        "uses": dict(sorted(lock.uses.items())),
-        "forms": dict(sorted(lock.forms.items())),
-    }
-    path.write_text(json.dumps(content, indent=2) + "\n")
-    return path
 
 
 def read_lock(path: Path) -> Lock:
@@ -271,7 +186,7 @@ def identify(
         lock = next(named, same_files[0])
         return Revision(lock.pin, True, ()), lock
     targets = {target for lock in locks for target in lock.targets if tree.has_part(target.module, first)}
-    observed = {target: Record.of(tree.definition(target)) for target in targets}
+    observed = {target: Record.of(target, tree) for target in targets}
     nearest = max(locks, key=lambda lock: _likeness(tree, observed, lock), default=None)
     if nearest is None:
         return Revision("", False, ()), None
@@ -292,6 +207,9 @@ def identify(
 
 def _likeness(tree: SourceTree, observed: Mapping[Target, Record], lock: Lock) -> tuple[int, float, int]:
     """How many targets are as in `lock`; which share of the others' statements is; how many files are the same."""
+    # Imported here: an untouched release is told by its files alone.
+    from ..source.moved import similarity
+
     same, share = 0, 0.0
     for target, record in lock.targets.items():
         found = observed.get(target)

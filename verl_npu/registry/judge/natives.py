@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..source.assignments import Block, PatchModule, Step, StepKind, read_steps
+from ..source.assignments import Block, Step, StepKind, read_steps
 from ..source.lookup import missing_module, resolve
+from ..source.named import PatchModule
 from ..source.tree import SourceTree
 from ..state import State
 from .verdict import Verdict

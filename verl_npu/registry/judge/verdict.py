@@ -10,17 +10,19 @@ import difflib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...errors import DriftError, SettingError
 from ..patch import Action, Feature, Patch, Upstream
-from ..source.body import importer, is_hollow, read_body
-from ..source.collaborator import Collaborator, Found
 from ..source.definition import Kind, fits
-from ..source.lookup import elsewhere, is_there, namesake, package_of, surroundings
+from ..source.named import Collaborator
 from ..source.probe import Ask, Assigns, Atom
-from ..source.tree import SourceTree, Target
+from ..source.tree import SourceTree, Target, is_there, package_of, surroundings
 from ..state import UPSTREAMS_OWN, Standing, State
 from .lock import THERE, Lock, Record, Revision, collaborators, identify
+
+if TYPE_CHECKING:
+    from ..source.used import Found
 
 WHOLE = "a feature is applied whole or not at all"
 """Why one patch decides about the others of its feature."""
@@ -167,6 +169,9 @@ def _moved(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
     """Say where the code of something is now; None if it is nowhere."""
     if ":" not in subject:
         return None
+    # Imported here, as what else reads upstream's code: of a pin the lock has all that is asked for.
+    from ..source.moved import elsewhere
+
     target = Target.parse(subject)
     bodies = {lock.targets[target].outline[1:] for lock in known.locks if target in lock.targets}
     place = elsewhere(target, bodies, known.packages, tree)
@@ -175,6 +180,8 @@ def _moved(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
 
 def _renamed(subject: str, known: Baseline, tree: SourceTree, *, module_too: bool = False) -> Absence | None:
     """Say what has the name of something that is gone, or of its module; None if nothing has."""
+    from ..source.moved import namesake
+
     other = namesake(subject, known.packages, tree)
     if other is not None:
         return Absence(subject, True, f"{subject} is gone; {other} has the same name")
@@ -187,6 +194,8 @@ def _renamed(subject: str, known: Baseline, tree: SourceTree, *, module_too: boo
 
 def _missing(subject: str, nearest: Lock, known: Baseline, tree: SourceTree) -> Absence:
     """Say whether what is not there, and the nearest pin has, is gone or is not needed here."""
+    from ..source.body import importer
+
     module = subject.partition(":")[0]
     unread = tree.read(module) is None
     user = importer(subject, known.packages, tree)
@@ -263,6 +272,8 @@ class Answers:
         return answer if told or self._is_as_at_a_pin(atom, answer) else None
 
     def _is_as_at_a_pin(self, atom: Atom, answer: bool) -> bool:
+        from ..source.body import read_body
+
         locks = self.known[package_of(atom.subject)].locks
         alike = [lock.forms.get(atom.subject, "") for lock in locks if lock.answers.get(str(atom)) is answer]
         return bool(alike) and read_body(atom.subject, self.tree).form in alike
@@ -270,9 +281,13 @@ class Answers:
     def is_gutted(self, target: Target, standing: Standing, patch_id: str) -> bool:
         """Whether a target is there and does nothing, and does something at every pin of that standing."""
         known = self.known[target.package]
-        if known.exact or self.absence(str(target)) is not None or not is_hollow(str(target), self.tree):
+        if known.exact or self.absence(str(target)) is not None:
             return False
-        form = Record.of(self.tree.definition(target))
+        from ..source.body import is_hollow
+
+        if not is_hollow(str(target), self.tree):
+            return False
+        form = Record.of(target, self.tree)
         return not any(
             lock.patches.get(patch_id) is standing and lock.targets.get(target) == form for lock in known.locks
         )
@@ -305,7 +320,9 @@ class Answers:
         before = known.nearest.uses.get(use.text) if known.nearest is not None else None
         if not before or not self.tree.has_part(use.text, known.packages[0]) or known.exact:
             return None
-        found = use.find(self.tree)
+        from ..source.used import find
+
+        found = find(use, self.tree)
         as_before = found.fits and found.what in {lock.uses.get(use.text) for lock in known.locks}
         return None if as_before or (use.optional and not found.what) else found
 
@@ -423,7 +440,7 @@ def _claimed(patch: Patch, claims: tuple[str, ...], answers: Answers) -> Verdict
 
 def _compared(patch: Patch, tree: SourceTree, locks: Sequence[Lock]) -> Verdict:
     """Compare the target with what it was at the pins at which the patch is needed."""
-    observed = Record.of(tree.definition(patch.target))
+    observed = Record.of(patch.target, tree)
     needed = {
         lock.pin: lock.targets[patch.target]
         for lock in locks

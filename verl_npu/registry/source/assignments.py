@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from weakref import WeakKeyDictionary
 
+from .named import PatchModule
 from .tree import SourceTree
 
 
@@ -149,17 +150,6 @@ def _other(test: ast.expr, wanted: bool) -> Conditions:
 
 # Functions that call one another are followed this deep.
 _DEPTH = 8
-
-
-@dataclass(frozen=True, slots=True)
-class PatchModule:
-    """A module of an upstream that patches other packages when it is imported, or when its functions are called."""
-
-    name: str
-    calls: tuple[str, ...] = ()
-    """Its functions that upstream calls to have its patches applied."""
-    given: tuple[str, ...] = ()
-    """Names of functions and constants that are true in every process that is patched, such as `is_npu_available`."""
 
 
 class StepKind(str, Enum):

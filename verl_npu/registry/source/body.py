@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .definition import bindings, bound_names, fingerprint
-from .lookup import is_there
-from .tree import SourceTree, Target
+from .named import Key, Origins, Value
+from .tree import SourceTree, Target, is_there
 
 # Functions that call one another are followed this deep, and values through so many names.
 _DEPTH = 4
@@ -22,24 +22,6 @@ _DEPTH = 4
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A constant that reaches an argument."""
-
-    constant: object
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What is looked up under a name, in a mapping or as an attribute: most often a setting of the user's."""
-
-    name: str
-
-
-Origin = Value | Key
-Origins = frozenset[Origin | None]
-"""Where a value may come from; None is among them if that cannot all be told."""
 _UNKNOWN: Origins = frozenset({None})
 
 

@@ -400,8 +400,6 @@ class Definition:
 
     kind: Kind
     signature: str
-    ends: tuple[str, ...]
-    """What its name is bound to at the module's end, one way after the other, as `binding.ends` tells."""
     fingerprint: str
     outline: tuple[str, ...]
     """The marks of its statements, in order."""
@@ -411,10 +409,8 @@ class Definition:
     """Whether only definitions of that kind bind it, and no decorator may have made something else of them."""
 
 
-def define(
-    nodes: Sequence[ast.stmt], ends: tuple[str, ...], constants: Mapping[str, object] = _NONE
-) -> Definition | None:
-    """Return what the statements that bind a name say of it, and `ends`; None if there are none.
+def define(nodes: Sequence[ast.stmt], constants: Mapping[str, object] = _NONE) -> Definition | None:
+    """Return what the statements that bind a name say of it; None if there are none.
 
     `constants` are those of the module, which its defaults may name.
     """
@@ -424,7 +420,6 @@ def define(
     return Definition(
         kind=_kind(nodes[-1]),
         signature=" | ".join(dict.fromkeys(signature(node, constants) for node in functions)),
-        ends=ends,
         fingerprint=fingerprint(nodes),
         outline=tuple(line.mark for line in outline(nodes)),
         decorators=tuple(_short(_decorator(d)) for d in getattr(nodes[-1], "decorator_list", ())),

@@ -10,24 +10,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING
 
-from .assignments import PatchModule, StepKind, read_steps
-from .body import (
-    Call,
-    Key,
-    Origin,
-    Origins,
-    Value,
-    function_of,
-    imports_by_name,
-    is_hollow,
-    names_in,
-    origins_of,
-    read_body,
-    read_imports,
-)
 from .definition import Kind
+from .named import Key, Origin, Origins, PatchModule, Value
 from .tree import SourceTree, Target
+
+if TYPE_CHECKING:
+    from .body import Body, Call
+
+
+def _read(target: str, tree: SourceTree) -> Body:
+    # Imported here, as in the questions below: at a pin the lock has the answers, and no process reads any source.
+    from .body import read_body
+
+    return read_body(target, tree)
 
 
 class Probe(ABC):
@@ -87,6 +84,8 @@ class Defines(Atom):
         return bool(tree.nodes(Target.parse(self.target)))
 
     def is_sound(self, tree: SourceTree) -> bool:
+        from .body import is_hollow
+
         return not is_hollow(self.target, tree)
 
     def __str__(self) -> str:
@@ -126,9 +125,11 @@ class Calls(Atom):
     """Whether it has to be called again and again, in a `while`."""
 
     def holds(self, tree: SourceTree) -> bool:
-        return any(self._is(call) for call in read_body(self.target, tree).calls)
+        return any(self._is(call) for call in _read(self.target, tree).calls)
 
     def _is(self, call: Call) -> bool:
+        from .body import names_in, origins_of
+
         return (
             _ends_with(call.function, self.function)
             and (self.given is None or any(_origin(self.given) in origins_of(given) for given in call.given))
@@ -177,12 +178,14 @@ class Passes(Atom):
         return bool(self._given(tree)) and not self._unknown(tree)
 
     def _given(self, tree: SourceTree) -> list[Origins]:
+        from .body import origins_of
+
         if not self.to:
-            return [origins_of(one) for one in read_body(self.target, tree).passed.get(self.keyword, ())]
+            return [origins_of(one) for one in _read(self.target, tree).passed.get(self.keyword, ())]
         return [origins_of(call.keywords[self.keyword]) for call in self._calls(tree) if self.keyword in call.keywords]
 
     def _calls(self, tree: SourceTree) -> list[Call]:
-        return [call for call in read_body(self.target, tree).calls if _ends_with(call.function, self.to)]
+        return [call for call in _read(self.target, tree).calls if _ends_with(call.function, self.to)]
 
     def _unknown(self, tree: SourceTree) -> bool:
         return any(None in origins for origins in self._given(tree))
@@ -201,14 +204,14 @@ class Takes(Atom):
     default: object = None
 
     def holds(self, tree: SourceTree) -> bool:
-        defaults = read_body(self.target, tree).defaults
+        defaults = _read(self.target, tree).defaults
         return self.parameter in defaults and (self.default is None or Value(self.default) in defaults[self.parameter])
 
     def is_closed(self, tree: SourceTree) -> bool:
-        return bool(read_body(self.target, tree).parts) and None not in self._default(tree)
+        return bool(_read(self.target, tree).parts) and None not in self._default(tree)
 
     def _default(self, tree: SourceTree) -> Origins:
-        return read_body(self.target, tree).defaults.get(self.parameter, frozenset())
+        return _read(self.target, tree).defaults.get(self.parameter, frozenset())
 
     def __str__(self) -> str:
         default = "" if self.default is None else f", which is {self.default!r} if nothing is given"
@@ -223,10 +226,14 @@ class Imports(Atom):
     name: str
 
     def holds(self, tree: SourceTree) -> bool:
+        from .body import read_imports
+
         whole = ":" not in self.target
-        return self.name in (read_imports(self.target, tree) if whole else read_body(self.target, tree).imports)
+        return self.name in (read_imports(self.target, tree) if whole else _read(self.target, tree).imports)
 
     def is_closed(self, tree: SourceTree) -> bool:
+        from .body import imports_by_name
+
         # Of a module all imports are read. What a function calls elsewhere may import anything.
         return ":" not in self.target and not imports_by_name(self.target, tree)
 
@@ -246,6 +253,8 @@ class Imported(Atom):
         return self.package
 
     def holds(self, tree: SourceTree) -> bool:
+        from .body import read_imports
+
         # Most sources do not have the names, and parsing all would take seconds.
         modules = tree.modules_with([self.package], self.name.split(".")[-2:])
         return any(self.name in read_imports(module, tree) for module in modules)
@@ -266,10 +275,12 @@ class Raises(Atom):
     when: str
 
     def holds(self, tree: SourceTree) -> bool:
+        from .body import names_in
+
         return any(
             self.when in names_in(refusal.conditions)
             and (not self.exception or _ends_with(refusal.exception, self.exception))
-            for refusal in read_body(self.target, tree).refusals
+            for refusal in _read(self.target, tree).refusals
         )
 
     def __str__(self) -> str:
@@ -284,7 +295,7 @@ class Catches(Atom):
     exception: str
 
     def holds(self, tree: SourceTree) -> bool:
-        return self.exception in read_body(self.target, tree).catches
+        return self.exception in _read(self.target, tree).catches
 
     def __str__(self) -> str:
         return f"{self.target} catches {self.exception}"
@@ -298,7 +309,7 @@ class Reads(Atom):
     name: str
 
     def holds(self, tree: SourceTree) -> bool:
-        return self.name in read_body(self.target, tree).reads
+        return self.name in _read(self.target, tree).reads
 
     def __str__(self) -> str:
         return f"{self.target} reads {self.name}"
@@ -312,7 +323,7 @@ class Sets(Atom):
     place: str
 
     def holds(self, tree: SourceTree) -> bool:
-        return any(_ends_with(place, self.place) for place in read_body(self.target, tree).sets)
+        return any(_ends_with(place, self.place) for place in _read(self.target, tree).sets)
 
     def __str__(self) -> str:
         return f"{self.target} sets {self.place}"
@@ -327,7 +338,9 @@ class Keys(Atom):
     function: str
 
     def holds(self, tree: SourceTree) -> bool:
-        keys = read_body(self.target, tree).keys.get(self.mapping, ())
+        from .body import function_of, origins_of
+
+        keys = _read(self.target, tree).keys.get(self.mapping, ())
         chosen = any(isinstance(origin, Value) for key in keys for origin in origins_of(key))
         return not chosen and any(_ends_with(function_of(key), self.function) for key in keys)
 
@@ -367,11 +380,15 @@ class Assigns(Atom):
         return Target.parse(self.target).dotted
 
     def holds(self, tree: SourceTree) -> bool:
+        from .assignments import StepKind, read_steps
+
         steps = read_steps(self.module, tree)
         return any(step.kind is StepKind.ASSIGN and step.place == self.place for step in steps)
 
     def unread(self, tree: SourceTree) -> str:
         """Return what of the module's source could not be followed, so that a no is no answer; empty if all was."""
+        from .assignments import StepKind, read_steps
+
         unread = [step for step in read_steps(self.module, tree) if step.kind is StepKind.UNREAD]
         return f"what {self.module.name} calls for each of {unread[0].place} cannot be read" if unread else ""
 

@@ -1,32 +1,23 @@
-"""Upstream's source, read and never imported: targets, and the trees in which they are found.
-
-The user names the source, so it may be anything: an installed package, a checkout, a wheel, a file that only claims to
-be a wheel, or one that would fill the memory. Files are read within limits, and whatever is wrong with them, the error
-is a SourceError.
-"""
+"""Upstream's source, read and never imported: targets, and the trees in which they are found."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.util
-import io
-import os
 import re
-import stat
-import struct
-import zipfile
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ...errors import DeclarationError, SourceError
-from .binding import Mark, ends, marks_of
-from .definition import Definition, bindings, constants_of, define, in_words, used_names
+from .definition import Definition, bindings, bound_names, constants_of, define, in_words, used_names
+from .folder import Folder, installed_folder, paths_of
+
+if TYPE_CHECKING:
+    from .binding import Mark
 
 _SYNTAX = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<qualname>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
 
@@ -104,201 +95,6 @@ class Memory:
         return self._facts[key]  # type: ignore[return-value]  # a key is of one kind of fact
 
 
-LARGEST_FILE = 1 << 20
-"""Bytes of one source file: four times the largest one of any upstream. Parsing takes a thousand times its memory."""
-LARGEST_LISTING = 4 << 20
-"""Bytes of a wheel's list of files, and of each single read: the largest wheel of an upstream lists 0.6 MiB."""
-
-
-# A wheel that is cut short, damaged or encrypted makes zipfile raise any of these.
-_UNREADABLE = (
-    OSError,
-    RuntimeError,
-    ValueError,
-    OverflowError,
-    EOFError,
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-)
-
-
-class Folder(Protocol):
-    """What a source tree needs of the place where a package is."""
-
-    def read(self, *parts: str) -> bytes | None:
-        """Return the content of a file below, or None if there is none. Raises SourceError for one it cannot read."""
-
-    def entries(self, *parts: str) -> Sequence[str] | None:
-        """Return the names of what lies in a folder below, folders with a slash; None if there is no such folder."""
-
-
-class PlainFolder(Folder):
-    """A folder on disk."""
-
-    __slots__ = ("path",)
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def read(self, *parts: str) -> bytes | None:
-        path = self.path.joinpath(*parts)
-        try:
-            with open(path, "rb", opener=_open_at_once) as stream:
-                if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                    return None
-                content = stream.read(LARGEST_FILE + 1)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
-        except OSError as error:
-            raise _unreadable(str(path), _reason(error)) from error
-        return _limited(content, str(path))
-
-    def entries(self, *parts: str) -> Sequence[str] | None:
-        path = self.path.joinpath(*parts)
-        try:
-            with os.scandir(path) as found:
-                return [f"{entry.name}/" if entry.is_dir() else entry.name for entry in found]
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise _unreadable(str(path), _reason(error)) from error
-
-
-class Portions(Folder):
-    """A package without an `__init__`, of one folder or several, in which things are found as Python finds them."""
-
-    __slots__ = ("paths",)
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = tuple(paths)
-
-    def read(self, *parts: str) -> bytes | None:
-        found = (PlainFolder(path).read(parts[-1]) for path in self._at(parts[:-1]))
-        return next((content for content in found if content is not None), None)
-
-    def entries(self, *parts: str) -> Sequence[str] | None:
-        found = [PlainFolder(path).entries() for path in self._at(parts)]
-        present = [names for names in found if names is not None]
-        return sorted({name for names in present for name in names}) if present else None
-
-    def _at(self, parts: Sequence[str]) -> Sequence[Path]:
-        """Return the folders that a package in this one is made of: the first with an `__init__` is all of it."""
-        paths: Sequence[Path] = self.paths
-        for part in parts:
-            spaces = []
-            for path in paths:
-                if (path / part / "__init__.py").is_file():
-                    spaces = [path / part]
-                    break
-                if (path / f"{part}.py").is_file():
-                    return ()
-                if (path / part).is_dir():
-                    spaces.append(path / part)
-            paths = spaces
-        return paths
-
-
-class PackedFolder(Folder):
-    """A folder within a wheel."""
-
-    __slots__ = ("_name", "_wheel")
-
-    def __init__(self, wheel: zipfile.ZipFile, name: str) -> None:
-        self._wheel = wheel
-        self._name = name
-
-    def read(self, *parts: str) -> bytes | None:
-        name = "/".join((self._name, *parts))
-        where = f"{self._wheel.filename}: {name}"
-        try:
-            entry = self._wheel.getinfo(name)
-        except KeyError:
-            return None
-        if entry.flag_bits & 1:
-            raise _unreadable(where, "an encrypted file")
-        # Python bounds the memory of these two alone; a wheel is made with no other.
-        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise _unreadable(where, f"compression method {entry.compress_type}, which wheels do not use")
-        try:
-            with self._wheel.open(entry) as stream:
-                content = _read_in_pieces(stream)
-        except _UNREADABLE as error:
-            raise _unreadable(where, _reason(error)) from error
-        return _limited(content, where)
-
-    def entries(self, *parts: str) -> Sequence[str] | None:
-        prefix = "/".join((self._name, *parts)) + "/"
-        below = [name.removeprefix(prefix) for name in self._wheel.namelist() if name.startswith(prefix)]
-        # A wheel lists files only: a folder shows in the names of what is below it.
-        names = {f"{name.partition('/')[0]}/" if "/" in name else name for name in below if name}
-        return sorted(names) if below else None
-
-
-def open_wheel(path: Path) -> zipfile.ZipFile | None:
-    """Open the wheel at `path`; None if that is no zip archive. Raises SourceError for one that cannot be read."""
-    try:
-        file = _Bounded(path)
-        if not zipfile.is_zipfile(file):
-            file.close()
-            return None
-        file.seek(0)
-        wheel = zipfile.ZipFile(file)
-    except _UNREADABLE as error:
-        raise _unreadable(str(path), _reason(error)) from error
-    wheel.filename = str(path)
-    return wheel
-
-
-class _Bounded(io.FileIO):
-    """A file that gives no more than a limit at once: an archive may claim that its list of files is of any size."""
-
-    def read(self, size: int | None = -1) -> bytes:
-        everything = size is None or size < 0
-        content = super().read(LARGEST_LISTING + 1 if everything else min(size or 0, LARGEST_LISTING + 1)) or b""
-        if len(content) > LARGEST_LISTING:
-            raise ValueError(f"a list of files of more than {LARGEST_LISTING >> 20} MiB")
-        return content
-
-    def __del__(self) -> None:
-        # It lives as long as the source tree, which nobody closes; zipfile closes only files that it opened itself.
-        self.close()
-
-
-def _read_in_pieces(stream: IO[bytes]) -> bytes:
-    content = bytearray()
-    while len(content) <= LARGEST_FILE:
-        piece = stream.read(1 << 16)
-        if not piece:
-            break
-        content += piece
-    return bytes(content)
-
-
-def _limited(content: bytes, where: str) -> bytes:
-    if len(content) > LARGEST_FILE:
-        raise _unreadable(where, f"more than {LARGEST_FILE >> 20} MiB")
-    return content
-
-
-def _reason(error: Exception) -> str:
-    return (isinstance(error, OSError) and error.strerror) or str(error) or "a file that ends too early"
-
-
-def _unreadable(where: str, found: str) -> SourceError:
-    return SourceError(
-        subject=where,
-        expected="source that can be read, of an ordinary size",
-        found=found,
-        fix="give a checkout or a wheel as it was published, and check its permissions",
-    )
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    # A named pipe that nobody writes to would otherwise make us wait for ever.
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
 class SourceTree:
     """The source of some top-level packages, each in its own folder; a package may be absent."""
 
@@ -316,17 +112,15 @@ class SourceTree:
     @classmethod
     def installed(cls, packages: Sequence[str]) -> SourceTree:
         """The packages that this interpreter would import. None of them is imported."""
-        return cls({package: _installed_folder(package) for package in packages})
+        return cls({package: installed_folder(package) for package in packages})
 
     @classmethod
     def at(cls, path: Path, packages: Sequence[str]) -> SourceTree:
         """The packages in a checkout or a wheel at `path`. Raises SourceError if it holds none of them."""
-        try:
-            folders = _packages_at(path, packages)
-        except OSError as error:
-            raise _no_source(path, packages, error.strerror or str(error)) from error
-        if not folders:
-            raise _no_source(path, packages, _what_is_at(path))
+        # Imported here: no job reads a wheel.
+        from .checkout import folders_at
+
+        folders = folders_at(path, packages)
         return cls({package: folders.get(package) for package in packages})
 
     def with_packages(self, other: SourceTree) -> SourceTree:
@@ -352,7 +146,7 @@ class SourceTree:
 
     def place_of(self, package: str) -> str:
         """Where a package is that lies in plain folders; empty if it is elsewhere, or not here."""
-        return ", ".join(map(str, _paths(self._folders.get(package))))
+        return ", ".join(map(str, paths_of(self._folders.get(package))))
 
     def has_part(self, subject: str, beside: str) -> bool:
         """Whether the part of an upstream is here that holds `subject`, or would hold it.
@@ -368,8 +162,8 @@ class SourceTree:
 
     def _has_part(self, package: str, part: str, beside: str) -> bool:
         folder = self._folders.get(package)
-        paths = _paths(folder)
-        homes = {path.parent for path in _paths(self._folders.get(beside))}
+        paths = paths_of(folder)
+        homes = {path.parent for path in paths_of(self._folders.get(beside))}
         if folder is None or package == beside or not paths or homes & {path.parent for path in paths}:
             return folder is not None
         return not part or folder.entries(part) is not None or folder.read(f"{part}.py") is not None
@@ -560,7 +354,7 @@ class SourceTree:
         try:
             return self.memory.recall(
                 ("definition", data, target.qualname),
-                lambda: define(self.nodes(target), self.ends(target), self._constants(target.module)),
+                lambda: define(self.nodes(target), self._constants(target.module)),
             )
         except RecursionError as error:
             raise _unparsable(target.module, error) from error
@@ -572,6 +366,15 @@ class SourceTree:
 
     def ends(self, target: Target) -> tuple[str, ...]:
         """What the target's name is bound to when its module has been executed, one way after the other."""
+        try:
+            return self.memory.recall(("ends", self.read(target.module), target.qualname), partial(self._ends, target))
+        except RecursionError as error:
+            raise _unparsable(target.module, error) from error
+
+    def _ends(self, target: Target) -> tuple[str, ...]:
+        # Imported here: only a tree that is no pin's is compared by it.
+        from .binding import ends, marks_of
+
         if target.module not in self._marks:
             parsed = self.parse(target.module)
             self._marks[target.module] = marks_of(parsed) if parsed is not None else ()
@@ -597,33 +400,6 @@ class SourceTree:
         return self.memory.recall(key, lambda: used_names(self.nodes(target)))
 
 
-def _packages_at(path: Path, packages: Sequence[str]) -> dict[str, Folder]:
-    wheel = open_wheel(path) if path.is_file() else None
-    if wheel is not None:
-        names = wheel.namelist()
-        return {p: PackedFolder(wheel, p) for p in packages if any(name.startswith(f"{p}/") for name in names)}
-    # A checkout may keep its packages under src/, as transformers does.
-    base = path / "src" if any((path / "src" / package).is_dir() for package in packages) else path
-    return {package: PlainFolder(base / package) for package in packages if (base / package).is_dir()}
-
-
-def _what_is_at(path: Path) -> str:
-    if not path.exists():
-        return "no such file or folder"
-    if path.is_file() and open_wheel(path) is None:
-        return "a file that is not a complete wheel"
-    return "none of these folders in it"
-
-
-def _no_source(path: Path, packages: Sequence[str], found: str) -> SourceError:
-    return SourceError(
-        subject=str(path),
-        expected=f"a source tree or a wheel that holds {' or '.join(f'{p}/' for p in packages)}",
-        found=found,
-        fix=f"give the folder that contains {packages[0]}/, or a wheel of it",
-    )
-
-
 def _unparsable(module: str, error: Exception) -> SourceError:
     return SourceError(
         subject=module,
@@ -633,18 +409,54 @@ def _unparsable(module: str, error: Exception) -> SourceError:
     )
 
 
-def _installed_folder(package: str) -> Folder | None:
-    try:
-        spec = importlib.util.find_spec(package)
-    except ValueError:  # a module put into sys.modules by hand, with no spec: there is no source to read
-        return None
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    paths = [Path(location) for location in spec.submodule_search_locations]
-    return PlainFolder(paths[0]) if spec.origin is not None else Portions(paths)
+# What is there, and what surrounds the place of what is not.
 
 
-def _paths(folder: Folder | None) -> Sequence[Path]:
-    if isinstance(folder, Portions):
-        return folder.paths
-    return (folder.path,) if isinstance(folder, PlainFolder) else ()
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The innermost thing that holds, or would hold, a subject: a class, a module or a package, with what it names."""
+
+    place: str
+    names: str
+    """A hash of the names that are bound there."""
+
+    def __str__(self) -> str:
+        return f"{self.place} {self.names}"
+
+
+def package_of(subject: str) -> str:
+    """Return the top-level package of a subject: a target, a module, or a file of the configuration."""
+    return subject.partition(":")[0].partition("/")[0].partition(".")[0]
+
+
+def is_there(subject: str, tree: SourceTree) -> bool:
+    """Whether the source defines a target, or has a module."""
+    module, _, qualname = subject.partition(":")
+    data = tree.read(module)
+    if data is None or not qualname:
+        return data is not None
+    return tree.memory.recall(("there", data, qualname), lambda: bool(tree.nodes(Target(module, qualname))))
+
+
+def surroundings(subject: str, tree: SourceTree) -> Surroundings:
+    """Return the innermost class, module or package that is there and holds, or would hold, `subject`."""
+    module, _, qualname = subject.partition(":")
+    owners = qualname.split(".")[:-1]
+    while owners:
+        found = tree.nodes(Target(module, ".".join(owners)))
+        classes = [node for node in found if isinstance(node, ast.ClassDef)]
+        if classes:
+            names = bound_names([statement for node in classes for statement in node.body])
+            return Surroundings(f"{module}:{'.'.join(owners)}", _hash(names))
+        owners.pop()
+    parsed = tree.parse(module) if qualname else None
+    if parsed is not None:
+        return Surroundings(module, _hash(bound_names(parsed.body)))
+    package = module.rpartition(".")[0]
+    while package and not tree.is_package(package):
+        package = package.rpartition(".")[0]
+    return Surroundings(package, _hash(set(tree.modules_in(package))) if package else "")
+
+
+def _hash(names: set[str]) -> str:
+    return hashlib.blake2b("\0".join(sorted(names)).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

@@ -19,7 +19,7 @@ from verl_npu.features.megatron.rules import in_words, problems
 from verl_npu.features.megatron.source import Installation, installation
 from verl_npu.findings import Finding, Severity
 from verl_npu.language import gettext as _
-from verl_npu.registry.source.tree import PlainFolder
+from verl_npu.registry.source.folder import PlainFolder
 
 _LONGEST_PATH = 255
 """Characters: Linux's limit for a name, which a text of overrides may exceed."""

@@ -27,13 +27,13 @@ from verl_npu.ascend.variables import (
 )
 from verl_npu.errors import SettingError, SourceError
 from verl_npu.features.configuration import Section
-from verl_npu.features.device.choice import resolve_device
+from verl_npu.features.device import resolve_device
 from verl_npu.features.fleet.forwarding import refuse_other_values
 from verl_npu.features.fused_kernels import BLOCKS, MODULE
 from verl_npu.features.megatron.contract import recorded_as, revision_for
 from verl_npu.features.megatron.request import requests
 from verl_npu.features.megatron.rules import problems
-from verl_npu.features.micro_batches import pack
+from verl_npu.features.micro_batches.packing import pack
 from verl_npu.features.rollout import rules as rollout
 from verl_npu.features.weight_sync.engines.sglang import refuse_proof
 from verl_npu.features.weight_sync.settings import Check
@@ -41,8 +41,8 @@ from verl_npu.findings import Finding, Rule, Severity, Stage, error, find, refus
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 from verl_npu.pins import pins
-from verl_npu.registry.source.lookup import unmet_imports
 from verl_npu.registry.source.tree import SourceTree, Target
+from verl_npu.registry.source.unmet import unmet_imports
 
 from ..doctor.site import Site
 from ..doctor.variables import unreadable_devices, wrong_variables

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from verl_npu.errors import GroupError, TransferError
+from verl_npu.features.weight_sync.patches.checking import Tally
 from verl_npu.features.weight_sync.patches.checkpoint_engine import (
-    Tally,
     broadcast_bucket_in_calling_thread,
     drop_communicator_without_destroy,
     explain_engine_worker_timeout,

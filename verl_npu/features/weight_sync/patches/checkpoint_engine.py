@@ -6,24 +6,20 @@ With VERL_NPU_WEIGHT_SYNC_CHECK they show as well that what was sent has arrived
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
-import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .... import reporting
 from ....errors import GroupError, TransferError
-from ....registry.source.body import Key
+from ....registry.source.named import Key
 from ....registry.source.probe import AllOf, AnyOf, Calls, Defines, Never, Not, Raises
-from ..engines.processing import lay_out_experts_for_loading
-from ..engines.vllm import VLLMEngine, Worker
-from ..feature import weight_sync
-from ..settings import WAIT_LONGER, Check, Settings
-from ..transport.tensors import Weight, digest_of, each
+from .. import weight_sync
 
 if TYPE_CHECKING:
     import torch
+
+    from ..engines.vllm import VLLMEngine, Worker
+    from ..transport.tensors import Weight
+    from .checking import CheckpointEngine, Communicator, Socket, Tally
 
 _MODULE = "verl.checkpoint_engine.hccl_checkpoint_engine"
 _ENGINE = f"{_MODULE}:HCCLCheckpointEngine"
@@ -37,70 +33,16 @@ _WAITS_NO_LONGER = AnyOf(
 _RECEIVE = f"{_ENGINE}.receive_weights"
 _WORKER = "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension"
 _PROOF = "_verl_npu_proof"
-_SYNCS = "_verl_npu_syncs"
 _LINK = "none: nobody seems to have asked for it"
 _NEVER_RETIRED = Never("a check of ours, for users who doubt what the engine holds")
 _HELD_WHY = "If generated text looks wrong, nothing shows whether the engine holds the weights that it was given."
 
 
-# A call that reaches a subscriber is there within a millisecond or so; until it does, the trainer calls again.
-_CALL_MILLISECONDS = 100
-
 # Upstream's own, which carry no types.
-CheckpointEngine: TypeAlias = Any
-"""verl's HCCLCheckpointEngine."""
 Broadcast: TypeAlias = Any
-"""verl's BroadcastOperation, which moves one bucket of that engine."""
+"""verl's BroadcastOperation, which moves one bucket of its checkpoint engine."""
 Sender: TypeAlias = Any
 """verl's BucketedWeightSender, which hands weights to the worker of a rollout engine."""
-Communicator: TypeAlias = Any
-"""vllm-ascend's PyHccl."""
-Socket: TypeAlias = Any
-"""A socket of ZeroMQ."""
-
-
-class Tally:
-    """Counts the weights that pass, and hashes their names and digests in their order."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self.tensors = 0
-
-    @property
-    def digest(self) -> str:
-        """The SHA-256 so far."""
-        return self._hash.hexdigest()
-
-    def add(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Count one more, and return it."""
-        self._hash.update(name.encode() + b"\0")
-        self._hash.update(digest_of(tensor).to_bytes(8, "little"))
-        self.tensors += 1
-        return tensor
-
-    def watched(self, weights: Iterable[Weight] | AsyncIterable[Weight]) -> Iterable[Weight] | AsyncIterable[Weight]:
-        """Return the same weights, counted as they are drawn."""
-        return each(weights, self.add)
-
-    def report(self, owner: object, who: str, held: str = "") -> None:
-        """Print a line with the number of the owner's sync."""
-        number = getattr(owner, _SYNCS, 0) + 1
-        setattr(owner, _SYNCS, number)
-        reporting.report(
-            f"weight sync {number} of the checkpoint engine: {who} (pid {os.getpid()}): {self.tensors} tensors, "
-            f"sha256 {self.digest[:16]}{held}"
-        )
-
-
-def requested(check: Check = Check.CHECKSUMS) -> bool:
-    """Return whether the user requested that check, or more."""
-    setting = Settings.from_environment().check
-    return setting is check or setting is Check.ENGINE
-
-
-def brings_adapter(arguments: Mapping[str, object]) -> bool:
-    """Return whether a sync with these arguments of upstream's brings a LoRA adapter alone, its base being there."""
-    return bool(arguments.get("peft_config") and arguments.get("base_sync_done"))
 
 
 @weight_sync.wrap(
@@ -116,6 +58,9 @@ async def compare_received_weights_with_sent(
     original: Callable[..., AsyncIterable[Weight]], engine: CheckpointEngine, *args: object, **kwargs: object
 ) -> AsyncIterator[Weight]:
     """Receive the weights of one sync. Raises TransferError if they are not those that were sent."""
+    # Imported here, as all that moves or proves weights: most processes of a job do neither.
+    from .checking import Tally, requested
+
     weights = original(engine, *args, **kwargs)
     if not requested():
         async for item in weights:
@@ -172,10 +117,14 @@ def process_weights_once_and_prove_them(
     original: Callable[..., object], worker: Worker, *args: object, **kwargs: object
 ) -> object:
     """Take one sync's weights. Raises EngineError if the engine then does not hold them."""
+    from ..engines.processing import lay_out_experts_for_loading
+    from ..engines.vllm import VLLMEngine
+    from .checking import Tally, brings_adapter, proof_requested
+
     if brings_adapter(kwargs):
         return original(worker, *args, **kwargs)
     lay_out_experts_for_loading(worker.model_runner.model)
-    if not requested(Check.ENGINE):
+    if not proof_requested():
         return original(worker, *args, **kwargs)
     proven, tally = VLLMEngine(worker.model_runner), Tally()
     setattr(worker, _PROOF, (proven, tally))
@@ -185,56 +134,6 @@ def process_weights_once_and_prove_them(
         setattr(worker, _PROOF, None)
     tally.report(worker, "the engine's worker", f", {proven.prove()}")
     return done
-
-
-def _describe(engine: CheckpointEngine) -> str:
-    """Return a name for one rank of a checkpoint engine."""
-    return f"checkpoint engine {engine.group_name!r}, rank {engine.rank} of {engine.world_size}"
-
-
-def _wait_for_subscriptions(engine: CheckpointEngine, communicator: Communicator, timeout: float) -> None:
-    """Return on all ranks once each rollout has heard the trainer and has read every call.
-
-    Afterwards a rollout waits at most `timeout` seconds for each bucket. Raises GroupError on all ranks if a rollout
-    hears nothing for `timeout` seconds; it names the rank.
-    """
-    import torch
-    import zmq
-
-    deadline = time.monotonic() + timeout
-    if engine.rank > 0:
-        engine.socket.setsockopt(zmq.RCVTIMEO, int(timeout * 1000))
-    call = 0
-    while True:
-        call += 1
-        here = torch.zeros(engine.world_size, dtype=torch.int32, device=communicator.device)
-        if engine.rank == 0:
-            engine.socket.send_string(engine.topic, flags=zmq.SNDMORE)
-            engine.socket.send_pyobj(call)
-            # The trainer's clock decides, so that all ranks give up together.
-            here[0] = int(time.monotonic() < deadline)
-        else:
-            here[engine.rank] = int(_heard(engine.socket, call))
-        calling, *heard = communicator.all_reduce(here).tolist()
-        if all(heard):
-            return
-        if not calling:
-            deaf = ", ".join(str(rank) for rank, hears in enumerate(heard, start=1) if not hears)
-            raise GroupError(
-                subject=_describe(engine),
-                expected="every rollout to hear rank 0, the trainer",
-                found=f"that rank {deaf} heard nothing of what rank 0, the trainer, published for {timeout:g} s",
-                fix="let the hosts of the two reach each other: a firewall may be between them",
-                override=WAIT_LONGER,
-            )
-
-
-def _heard(socket: Socket, call: int) -> bool:
-    while socket.poll(_CALL_MILLISECONDS):
-        socket.recv_string()
-        if socket.recv_pyobj() == call:
-            return True
-    return False
 
 
 @weight_sync.wrap(
@@ -254,16 +153,19 @@ def verify_checkpoint_engine_connections(
     original: Callable[..., object], engine: CheckpointEngine, *args: object, **kwargs: object
 ) -> object:
     """Make the group. Raises GroupError if its communicator would move nothing, or a rollout hears nothing."""
+    from ..settings import Settings
+    from .checking import describe, wait_for_subscriptions
+
     made = original(engine, *args, **kwargs)
     if engine.pyhccl is not None:
         if getattr(engine.pyhccl, "disabled", False):
             raise GroupError(
-                subject=_describe(engine),
+                subject=describe(engine),
                 expected="a communicator of vllm-ascend's over HCCL",
                 found="that PyHccl is disabled and would broadcast nothing",
                 fix="set HCCL_SO_PATH to a libhccl.so that loads; with one rank only there is nothing to broadcast",
             )
-        _wait_for_subscriptions(engine, engine.pyhccl, Settings.from_environment().timeout)
+        wait_for_subscriptions(engine, engine.pyhccl, Settings.from_environment().timeout)
     return made
 
 
@@ -281,6 +183,8 @@ def verify_checkpoint_engine_connections(
 def limit_wait_for_bucket(original: Callable[[Broadcast], object], operation: Broadcast) -> object:
     """Move one bucket. Raises TransferError if the trainer announces none in time."""
     import zmq
+
+    from ..settings import WAIT_LONGER, Settings
 
     try:
         return original(operation)
@@ -348,6 +252,9 @@ async def make_sent_weights_contiguous(
     **kwargs: object,
 ) -> object:
     """Send weights, contiguous or not. If the user requested a check, publish afterwards what was sent."""
+    from ..transport.tensors import each
+    from .checking import Tally, requested
+
     dense = each(weights, lambda name, weight: weight.contiguous())
     if engine.rank != 0 or not requested():
         return await original(engine, dense, *args, **kwargs)
@@ -376,8 +283,10 @@ def drop_communicator_without_destroy(
 ) -> object:
     """End a sync, and with rebuild_group the group."""
     if engine.rebuild_group and engine.pyhccl is not None and not hasattr(engine.pyhccl, "destroyComm"):
+        from .checking import Dropped
+
         # Upstream only calls its destroyComm, then drops it.
-        engine.pyhccl = _Dropped()
+        engine.pyhccl = Dropped()
     return original(engine)
 
 
@@ -394,6 +303,8 @@ def drop_communicator_without_destroy(
 def limit_wait_for_engine_worker(original: Callable[[Sender], object], sender: Sender) -> object:
     """Open the socket to the rollout engine's worker, with a limit on each wait."""
     import zmq
+
+    from ..settings import Settings
 
     made = original(sender)
     milliseconds = int(Settings.from_environment().timeout * 1000)
@@ -421,6 +332,8 @@ async def explain_engine_worker_timeout(
     """Hand weights to the rollout engine's worker. Raises TransferError if it takes none in time."""
     import zmq
 
+    from ..settings import WAIT_LONGER, Settings
+
     try:
         return await original(sender, weights)
     except Exception as error:
@@ -435,12 +348,3 @@ async def explain_engine_worker_timeout(
             fix="see the log of that worker: it has ended, or failed to load them",
             override=WAIT_LONGER,
         ) from error
-
-
-class _Dropped:
-    """Stands in for a communicator that can only be forgotten, because it has no destroyComm."""
-
-    comm = None
-
-    def destroyComm(self, comm: None) -> None:
-        """Nothing is left to destroy."""

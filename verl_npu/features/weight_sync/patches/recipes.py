@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 
 from ....errors import GroupError
 from ....registry.source.probe import AllOf, AnyOf, Calls, Defines, Not, Passes
-from ..feature import GROUP, weight_sync
+from .. import GROUP, weight_sync
 from ..transport.tensors import Weight
 from . import collective as over_hccl
 from .collective import create_collective_group, in_place_of_ray
 from .workers import Worker, sync_fsdp, sync_megatron
+
+recipes = weight_sync.more()
 
 _ASYNC = "recipe.fully_async_policy"
 _SYNCHRONIZER = f"{_ASYNC}.param_sync"
@@ -113,7 +115,7 @@ def _sync(
     """Replace a method that broadcasts the weights over Ray's collectives, until it has a group of its own."""
     retired_by = Calls(target, _BROADCAST)
     requires = Calls(target, "collective.broadcast")
-    return weight_sync.replace(
+    return recipes.replace(
         target,
         uses=uses,
         may_use=_SGLANG,
@@ -125,7 +127,7 @@ def _sync(
     )
 
 
-@weight_sync.set(
+@recipes.set(
     f"{_SYNCHRONIZER}:collective",
     why="The synchronizer is an actor that sees no NPU and makes the group of Ray's collectives, which have no HCCL. "
     "The job ends with `RuntimeError: NCCL is not available`.",
@@ -163,7 +165,7 @@ def sync_fully_async_megatron_weights_over_hccl(worker: Worker, sync_group_name:
 def _bypass(worker: str, uses: Sequence[str]) -> Callable[[Method], Method]:
     """Replace a worker's sync by the recipe's own checkpoint engine."""
     target = f"{worker}.sync_rollout_weights_by_checkpoint"
-    return weight_sync.replace(
+    return recipes.replace(
         target,
         uses=uses,
         may_use=_SGLANG,
@@ -177,7 +179,7 @@ def _bypass(worker: str, uses: Sequence[str]) -> Callable[[Method], Method]:
 
 def _leave_out(worker: str) -> Callable[[Method], Method]:
     """Wrap what makes that engine in a worker."""
-    return weight_sync.wrap(
+    return recipes.wrap(
         f"{worker}.init_checkpoint_engine",
         why=_ENGINE_WHY,
         how="The checkpoint engine is not created, because nothing uses it.",
@@ -213,7 +215,7 @@ def skip_fully_async_megatron_checkpoint_engine_setup(
     """Leave the engine out."""
 
 
-@weight_sync.wrap(
+@recipes.wrap(
     _GKD_TRAINER,
     uses=("recipe.gkd.ray_trainer:OnPolicyDistillTrainer.device_name",),
     why="The trainer makes a group of Ray's collectives under the fixed name nccl. On NPUs the job ends with "
@@ -242,7 +244,7 @@ def receive_gkd_rollout_weights_over_hccl(worker: Worker) -> None:
     sync_megatron(worker, GROUP)
 
 
-@weight_sync.wrap(
+@recipes.wrap(
     _GKD_WEIGHTS,
     uses=(
         *(f"{_GKD_ACTOR_CLASS}.{name}" for name in ("bridge", "actor", "actor_model_config", "dtype", "tf_config")),
@@ -276,7 +278,7 @@ def gather_gkd_weights_without_group_dst(original: Callable[[Any], Iterable[Weig
     return weights
 
 
-@weight_sync.replace(
+@recipes.replace(
     f"{_ONE_STEP_TRAINER}._create_weight_sync_group",
     uses=(
         *(f"{_ONE_STEP_TRAINER}.{name}" for name in ("device_name", "actor_wg", "rollout_wg")),
@@ -303,7 +305,7 @@ def make_one_step_off_group_over_hccl(trainer: Any) -> None:
     create_collective_group(workers, len(workers), range(len(workers)), "hccl", GROUP)
 
 
-@weight_sync.wrap(
+@recipes.wrap(
     f"{_ONE_STEP_TRAINER}.init_workers",
     uses=(f"{_ONE_STEP_TRAINER}.device_name",),
     why=_GROUP_WHY,

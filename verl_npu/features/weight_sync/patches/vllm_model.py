@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from .... import reporting
 from ....registry.source.probe import Defines, Never
-from ..engines.processing import refresh_copies_on_load, refuse_disposed_projections, refuse_square_experts
-from ..engines.proof import Proof
-from ..engines.replayed import Runner
-from ..engines.vllm import captures_graphs, runner_in, watch_graphs
-from ..feature import weight_sync
-from ..settings import Check
-from ..transport.tensors import Weight
-from .checkpoint_engine import brings_adapter, requested
-from .workers import Rollout
+from .. import weight_sync
 
 if TYPE_CHECKING:
     import torch
+
+    from ..engines.proof import Proof
+    from ..engines.replayed import Runner
+    from ..transport.tensors import Weight
+    from .workers import Rollout
 
 _ROLLOUT = "verl.workers.rollout.vllm_rollout"
 _SPMD = f"{_ROLLOUT}.vllm_rollout_spmd"
@@ -75,8 +72,14 @@ async def prove_colocated_llm(
 async def _proven(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
-    if brings_adapter(kwargs) or not requested(Check.ENGINE):
+    # Imported here, as all that proves weights: most processes of a job have no engine.
+    from .checking import brings_adapter, proof_requested
+
+    if brings_adapter(kwargs) or not proof_requested():
         return await original(rollout, weights, *args, **kwargs)
+    from ..engines.proof import Proof
+    from ..engines.vllm import captures_graphs, runner_in
+
     runner = runner_in(rollout.inference_engine)
     model = runner.model
     proof, names = Proof(model, captures_graphs(runner)), list[str]()
@@ -111,8 +114,14 @@ def prove_engine_beside_megatron(original: Callable[..., object], manager: Shard
 
 
 def _proven_on_load(manager: ShardingManager, hand_over: Callable[[], object]) -> object:
-    if not requested(Check.ENGINE):
+    from .checking import proof_requested
+
+    if not proof_requested():
         return hand_over()
+    from ..engines.processing import refresh_copies_on_load
+    from ..engines.proof import Proof
+    from ..engines.vllm import captures_graphs
+
     model = manager.model_runner.model
     # It takes the loader's place for good, and is done here before this does so for a while.
     refresh_copies_on_load(model)
@@ -145,6 +154,8 @@ def _noted(weights: Iterable[Weight], proof: Proof, names: list[str]) -> Iterato
 
 
 def _conclude(runner: Runner, proof: Proof, count: int) -> None:
+    from ..engines.vllm import watch_graphs
+
     verdict = proof.conclude()
     verdict.require()
     watch_graphs(runner)
@@ -176,6 +187,8 @@ def prepare_vllm_model_for_new_weights(
     original: Callable[[torch.nn.Module], object], model: torch.nn.Module
 ) -> object:
     """Prepare a vLLM model for a sync. Raises EngineError if a sync would garble its weights."""
+    from ..engines.processing import refresh_copies_on_load, refuse_disposed_projections, refuse_square_experts
+
     refuse_square_experts(model, laid_out_before_load=_processes_after_each_sync())
     refuse_disposed_projections(model)
     refresh_copies_on_load(model)

@@ -1,15 +1,10 @@
-"""The feature that the modules beside this one add their patches to, and what its rules find."""
+"""What the rules of the rollout find."""
 
 from __future__ import annotations
 
 from ...findings import Finding, Severity
-from ...registry.patch import Feature
 
-__all__ = ["refusal", "remark", "rollout"]
-
-rollout = Feature(
-    "rollout", "Rollout engines start only with settings that work, and answer each prompt as often as configured."
-)
+__all__ = ["refusal", "remark"]
 
 
 def refusal(code: str, *, subject: str, expected: str, found: str, fix: str) -> Finding:

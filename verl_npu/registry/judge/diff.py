@@ -1,20 +1,15 @@
-"""What a newer upstream means for each patch: it landed there, it fits, it drifted, or its target is gone. Differences
-are shown as text."""
+"""Differences as text: of a target from what it was at a pin, and of what a patch puts there from upstream's."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from ..patch import Action, Feature, Patch, Upstream
+from ..patch import Action, Patch
 from ..source.definition import outline
 from ..source.tree import SourceTree, Target
-from ..state import State, Word
-from .lock import Lock, Record
-from .verdict import Answers, baselines, verify
+from .lock import Record
 
 _EFFECT = {
     Action.WRAP: "called instead of the target, which it gets as its first argument",
@@ -32,7 +27,7 @@ def drift_diff(target: Target, pin: str, record: Record, tree: SourceTree) -> st
     """
     source = tree.lines(target.module)
     found = outline(tree.nodes(target))
-    observed = Record.of(tree.definition(target))
+    observed = Record.of(target, tree)
     lines = [f"--- {target} at {pin}", f"+++ {target} found"]
     if record.signature != observed.signature:
         lines += [f"-signature {record.signature or 'none'}", f"+signature {observed.signature or 'none'}"]
@@ -73,62 +68,3 @@ def _source(patch: Patch) -> list[str]:
     # The declaration above it is shown by `explain`; what runs begins at the definition.
     start = next(n for n, line in enumerate(lines) if line.startswith(("def ", "async def ", "class ")))
     return lines[start:]
-
-
-class Outcome(Word):
-    """What is to be done about a patch."""
-
-    LANDED = "landed"
-    """Upstream does it itself now: retire the patch."""
-    DRIFTED = "drifted"
-    """The target changed: adapt the patch."""
-    GONE = "gone"
-    """The target is not there any more, and nothing says that upstream does it itself: look into it."""
-    FITS = "fits"
-    """Lock the new revision, nothing else."""
-    IDLE = "idle"
-    """There is nothing to patch at this revision."""
-
-
-_OUTCOMES = {
-    State.NATIVE: Outcome.LANDED,
-    State.CLAIMED: Outcome.LANDED,
-    State.VERIFIED: Outcome.FITS,
-    State.ABSENT: Outcome.IDLE,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Surveyed:
-    """What a source tree says of one patch."""
-
-    patch: Patch
-    outcome: Outcome
-    reason: str
-    against: str
-    """The pin that it was compared with."""
-    diff: str
-    """How the target differs from that pin; empty where it does not."""
-
-
-def survey(
-    features: Iterable[Feature], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
-) -> Iterator[Surveyed]:
-    """Compare every patch whose target `tree` speaks of with the pin that the tree is nearest to, one by one."""
-    patches = [patch for feature in features for patch in feature]
-    _, known = baselines(patches, upstreams, tree, locks)
-    answers = Answers(tree, known)
-    for patch in (patch for patch in patches if tree.covers(patch.target.package)):
-        nearest = known[patch.target.package].nearest
-        pin = nearest.pin if nearest is not None else ""
-        record = nearest.targets.get(patch.target, Record()) if nearest is not None else Record()
-        verdict = verify(patch, answers)
-        broken = Outcome.DRIFTED if tree.nodes(patch.target) else Outcome.GONE
-        differs = patch.action is not Action.ADD and record != Record.of(tree.definition(patch.target))
-        yield Surveyed(
-            patch=patch,
-            outcome=_OUTCOMES.get(verdict.state, broken),
-            reason=verdict.reason,
-            against=pin,
-            diff=drift_diff(patch.target, pin, record, tree) if differs else "",
-        )

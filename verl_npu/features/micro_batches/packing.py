@@ -1,8 +1,4 @@
-"""No micro-batch of a dynamic batch holds more tokens than its budget, if the user asks for that.
-
-Upstream's function stays what it is: it counts the tokens, agrees with the other ranks on a number of micro-batches,
-orders them and takes them out of the batch. It is told a least number of micro-batches, and gets our bins when it asks
-for a partition. So the ranks make upstream's collectives, in upstream's order, and no other ones.
+"""Sequences packed into bins within a budget of tokens.
 
 The number of bins is that of first-fit-decreasing, or larger if more are asked for. With that number the sequences are
 dealt out evenly; only if that exceeds the budget, the bins of first-fit-decreasing are taken and evened out.
@@ -11,32 +7,14 @@ dealt out evenly; only if that exceeds the budget, the bins of first-fit-decreas
 from __future__ import annotations
 
 import heapq
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
-from .. import environment, reporting
-from ..errors import MicroBatchError
-from ..registry.patch import Feature
-from ..registry.source.probe import AllOf, Calls, Defines, Raises
-from ..registry.state import LIVE, State
+from ...errors import MicroBatchError
 
 if TYPE_CHECKING:
     import torch
-
-_MODULE = "verl.utils.seqlen_balancing"
-_REARRANGE = f"{_MODULE}:rearrange_micro_batches"
-BOUNDED_UPSTREAM = AllOf(
-    Calls(_REARRANGE, "get_seqlen_balanced_partitions", until=True),
-    Raises(_REARRANGE, "ValueError", when="max_token_len"),
-)
-"""Upstream's own bound, at v0.9.1: it makes more micro-batches until all are small enough, or raises."""
-micro_batches = Feature(
-    "micro_batches", "No micro-batch of a dynamic batch exceeds its token budget, if VERL_NPU_TOKEN_BUDGET=1."
-)
-
 
 Bins = list[list[int]]
 """The indices of the sequences in each bin."""
@@ -231,119 +209,3 @@ def _lengths(batch: Batch) -> tuple[list[int], int]:
         return nested, max(nested, default=0)
     mask = batch["attention_mask"]
     return mask.sum(dim=1).long().tolist(), mask.shape[-1]
-
-
-_ROUND_UP = f"{_MODULE}:roundup_divisible"
-_PARTITION = f"{_MODULE}:get_seqlen_balanced_partitions"
-_WHY = "Upstream makes as many micro-batches of a dynamic batch as its tokens divided by max_token_len, and balances "
-_WHY += "work and not tokens. Some hold up to 1.7 times max_token_len, and training ends with `NPU out of memory`."
-_LINK = "https://github.com/verl-project/verl/pull/7553"
-_THERE = AllOf(Defines(_REARRANGE), Defines(_ROUND_UP), Defines(_PARTITION))
-_demand: ContextVar[Demand | None] = ContextVar("demand", default=None)
-"""What the call of rearrange_micro_batches that is under way asks for."""
-MicroBatches = TypeVar("MicroBatches")
-
-
-@micro_batches.wrap(
-    _REARRANGE,
-    why=_WHY,
-    how="If VERL_NPU_TOKEN_BUDGET=1, upstream is told how many micro-batches first-fit-decreasing needs, and its "
-    "result is checked.",
-    link=_LINK,
-    retired_by=BOUNDED_UPSTREAM,
-    requires=_THERE,
-)
-def keep_token_budget(
-    original: Callable[..., tuple[MicroBatches, list[list[int]]]], *args: object, **kwargs: object
-) -> tuple[MicroBatches, list[list[int]]]:
-    """Split a batch into micro-batches; none holds more tokens than `max_token_len` if the user asked for that.
-
-    Raises MicroBatchError on all ranks that agree on the number if a sequence of one of them alone is too long.
-    """
-    if not environment.TOKEN_BUDGET.read():
-        return original(*args, **kwargs)
-    call = inspect.signature(original).bind(*args, **kwargs)
-    call.apply_defaults()
-    asked = call.arguments
-    batch: Batch = asked["batch"]
-    demand = Demand.of(batch, asked["max_token_len"], asked.get("force_group_size", 1))
-    if demand is None:
-        return original(*args, **kwargs)
-    asked["max_token_len"] = demand.allowed
-    asked["min_num_micro_batch"] = max(demand.least, asked["min_num_micro_batch"] or 0)
-    # By rounding up, upstream tells the number that the ranks have agreed on.
-    asked["num_batches_divided_by"] = asked["num_batches_divided_by"] or 1
-    if asked["same_micro_num_in_dp"] and asked["dp_group"] is None:
-        asked["dp_group"] = _everyone()
-    token = _demand.set(demand)
-    try:
-        split, indices = original(*call.args, **call.kwargs)
-    finally:
-        _demand.reset(token)
-    demand.check_result(indices)
-    return split, indices
-
-
-@micro_batches.wrap(
-    _ROUND_UP,
-    why="A rank that finds a sequence longer than max_token_len ends with an AssertionError, and the other ranks wait "
-    "for it until the process group's timeout.",
-    how="If VERL_NPU_TOKEN_BUDGET=1, such a rank puts a mark into the number on which the ranks agree. All of them "
-    "find it when upstream rounds that number up, and raise an error that names the length and the budget.",
-    link=_LINK,
-    retired_by=BOUNDED_UPSTREAM,
-    requires=_THERE,
-)
-def agree_on_a_number(original: Callable[[int, int], int], a: int, b: int) -> int:
-    """Round a number of micro-batches up to a multiple. Raises MicroBatchError if a rank cannot go on with it."""
-    count = original(a, b)
-    demand = _demand.get()
-    if demand is not None:
-        demand.check_agreed(a, count)
-    return count
-
-
-@micro_batches.wrap(
-    _PARTITION,
-    why=_WHY,
-    how="If VERL_NPU_TOKEN_BUDGET=1, rearrange_micro_batches gets a partition within the budget that is even in work. "
-    "All other callers get upstream's.",
-    link=_LINK,
-    retired_by=BOUNDED_UPSTREAM,
-    requires=_THERE,
-)
-def split_within_budget(
-    original: Callable[..., list[list[int]]], seqlen_list: Sequence[int], k_partitions: int, equal_size: bool
-) -> list[list[int]]:
-    """Return `k_partitions` lists of indices that are even in the sums of what `seqlen_list` holds."""
-    demand = _demand.get()
-    if demand is None:
-        return original(seqlen_list, k_partitions, equal_size)
-    # At v0.6.1 it is a tensor: one copy from the device, and not one for each number.
-    weights = seqlen_list.tolist() if hasattr(seqlen_list, "tolist") else seqlen_list
-    return demand.split(k_partitions, [int(weight) for weight in weights])
-
-
-def _everyone() -> object:
-    """Return the group of all ranks: up to v0.7.0 upstream takes it if it is given none.
-
-    From v0.7.1 on the ranks do not agree then. The FSDP workers of v0.7.1 give no group, and wait for each other for
-    ever if their numbers differ (https://github.com/verl-project/verl/issues/6176).
-    """
-    from torch import distributed
-
-    return distributed.group.WORLD if distributed.is_initialized() else None
-
-
-_REASONS = {
-    State.NATIVE: "this verl bounds its micro-batches by itself",
-    State.ABSENT: "this verl does not split batches by the functions that verl-npu knows",
-}
-
-
-def warn_if_none(state: State | None) -> None:
-    """Say that VERL_NPU_TOKEN_BUDGET has no effect if it is set and the feature is not in force."""
-    if state is None or state in LIVE or not environment.TOKEN_BUDGET.read():
-        return
-    reason = _REASONS.get(state, "its micro-batches may exceed their token budget")
-    reporting.warn(f"{environment.TOKEN_BUDGET.name}=1 has no effect: the feature micro_batches is {state}; {reason}")

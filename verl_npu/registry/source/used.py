@@ -1,30 +1,20 @@
-"""What the code of a patch uses of upstream beside its target: names, with the parameters that it passes, and keys of
-the configuration with their values.
-
-    pkg.module:name                             a name of a module, or of a class: `pkg.module:Class.attribute`
-    pkg.module:function(config, rank=)          the same, called with one argument by position and one by keyword
-    pkg/config/main.yaml: trainer.device        a key of a file of the configuration
-    pkg/config/main.yaml: trainer.device = cuda its value as well
+"""What a source has where a collaborator is looked for.
 
 An attribute is there if the class or one of its bases defines it, or a method assigns it to `self`. A call fits if
 each argument goes to the parameter of that name and no other one has to be passed: a new optional one does not matter.
-What stands at one of several places, by the revision, is written with ` or ` between them.
 """
 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...errors import DeclarationError
 from .configuration import value_of
 from .definition import Kind, signature
+from .named import Collaborator, Name, Setting
 from .tree import SourceTree, Target
 
-_YAML = re.compile(r"(?P<file>\w+(/\w+)*\.yaml): (?P<key>\w+(\.\w+)*)( = (?P<value>\S+))?")
-_CALL = re.compile(r"(?P<target>[\w.:]+)(\((?P<passed>[\w=*, ]*)\))?")
 # A base of a base of a base: no class of an upstream has more.
 _DEPTH = 12
 
@@ -45,117 +35,38 @@ class Found:
 _NOTHING = Found("", False)
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A key of a YAML file, and the value that it must have; any if that is empty."""
-
-    file: str
-    key: str
-    value: str
-
-    @property
-    def package(self) -> str:
-        return self.file.partition("/")[0]
-
-    def find(self, tree: SourceTree) -> Found:
-        value = value_of(self.file, self.key, tree)
-        if value is None:
-            return _NOTHING
-        return Found(value, value == self.value) if self.value else Found("there", True)
+def find(use: Collaborator, tree: SourceTree) -> Found:
+    """Return what stands at the first of its places that has something. Raises SourceError."""
+    found = [_setting(place, tree) if isinstance(place, Setting) else _name(place, tree) for place in use.places]
+    fitting = (one for one in found if one.fits)
+    return next(fitting, None) or next((one for one in found if one.what), _NOTHING)
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A name of a module or a class, and what is passed if it is called: parameters, those by keyword with a `=`."""
-
-    target: Target
-    passed: tuple[str, ...] | None
-
-    @property
-    def positional(self) -> tuple[str, ...]:
-        """The parameters that are passed by position."""
-        return tuple(word for word in self.passed or () if not word.endswith("="))
-
-    @property
-    def keywords(self) -> tuple[str, ...]:
-        """The parameters that are passed by keyword."""
-        return tuple(word.removesuffix("=") for word in self.passed or () if word.endswith("="))
-
-    @property
-    def package(self) -> str:
-        return self.target.package
-
-    def find(self, tree: SourceTree) -> Found:
-        place = _defined(self.target, tree)
-        if place is None:
-            return _NOTHING
-        if self.passed is None:
-            return Found("there", True)
-        definition = tree.definition(place)
-        if definition is None or definition.kind is Kind.IMPORTED:
-            # What it takes is not to be seen: `self` has it, or another library.
-            return Found("there", True)
-        kind = str(definition.kind)
-        called = _defined(Target(place.module, f"{place.qualname}.__init__"), tree) if kind == Kind.CLASS else place
-        functions = [node for node in tree.nodes(called or place) if isinstance(node, _FUNCTIONS)]
-        if not functions:
-            return Found(kind, False)
-        bound = "." in (called or place).qualname and kind != Kind.STATICMETHOD
-        fits = _fits(functions[-1].args, self, skipped=int(bound))
-        return Found(kind if fits else f"{kind} {signature(functions[-1])}", fits)
+def _setting(setting: Setting, tree: SourceTree) -> Found:
+    value = value_of(setting.file, setting.key, tree)
+    if value is None:
+        return _NOTHING
+    return Found(value, value == setting.value) if setting.value else Found("there", True)
 
 
-@dataclass(frozen=True, slots=True)
-class Collaborator:
-    """Something that the code of a patch uses of upstream."""
-
-    text: str
-    """As its author wrote it."""
-    places: tuple[Name | Setting, ...]
-    optional: bool
-    """Whether the code of the patch works without it."""
-
-    @classmethod
-    def parse(cls, text: str, *, optional: bool = False) -> Collaborator:
-        """Read what the head of this module describes. Raises DeclarationError for anything else."""
-        return cls(text, tuple(map(_place, text.split(" or "))), optional)
-
-    @property
-    def package(self) -> str:
-        """The top-level package that has it."""
-        return self.places[0].package
-
-    @property
-    def decides(self) -> bool:
-        """Whether anything that stands there, or that nothing does, could make the patch unfit."""
-        exacting = (place.passed is not None if isinstance(place, Name) else place.value for place in self.places)
-        return not self.optional or any(exacting)
-
-    def find(self, tree: SourceTree) -> Found:
-        """Return what stands at the first of its places that has something. Raises SourceError if a module does not
-        parse."""
-        found = [place.find(tree) for place in self.places]
-        fitting = (one for one in found if one.fits)
-        return next(fitting, None) or next((one for one in found if one.what), _NOTHING)
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def _place(text: str) -> Name | Setting:
-    setting, call = _YAML.fullmatch(text), _CALL.fullmatch(text)
-    if setting is not None:
-        return Setting(setting["file"], setting["key"], setting["value"] or "")
-    if call is None:
-        raise DeclarationError(
-            subject="what a patch uses of upstream",
-            expected="package.module:name, package.module:function(parameter, keyword=), or package/file.yaml: key",
-            found=f"{text!r}",
-            fix="write it in one of these forms",
-        )
-    passed = call["passed"]
-    words = None if passed is None else tuple(word.strip() for word in passed.split(",") if word.strip())
-    return Name(Target.parse(call["target"]), words)
+def _name(name: Name, tree: SourceTree) -> Found:
+    place = _defined(name.target, tree)
+    if place is None:
+        return _NOTHING
+    if name.passed is None:
+        return Found("there", True)
+    definition = tree.definition(place)
+    if definition is None or definition.kind is Kind.IMPORTED:
+        # What it takes is not to be seen: `self` has it, or another library.
+        return Found("there", True)
+    kind = str(definition.kind)
+    called = _defined(Target(place.module, f"{place.qualname}.__init__"), tree) if kind == Kind.CLASS else place
+    functions = [node for node in tree.nodes(called or place) if isinstance(node, _FUNCTIONS)]
+    if not functions:
+        return Found(kind, False)
+    bound = "." in (called or place).qualname and kind != Kind.STATICMETHOD
+    fits = _fits(functions[-1].args, name, skipped=int(bound))
+    return Found(kind if fits else f"{kind} {signature(functions[-1])}", fits)
 
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

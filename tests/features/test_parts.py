@@ -1,0 +1,59 @@
+"""The parts of features that stay unloaded are as many patches as is said, and nothing can reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from verl_npu.features import load, load_installed
+from verl_npu.pins import PINS
+from verl_npu.registry.patch import Feature, Patch
+from verl_npu.registry.source.tree import SourceTree
+from verl_npu.registry.source.unmet import unmet_imports
+
+MEGATRON = ("megatron", "mindspeed")
+# Called by Megatron's workers alone; and a module that imports nothing of Megatron's, of which only they need that it
+# is imported without a driver for Triton.
+CALLED = ("verl.utils.torch_functional", "verl.utils.kernel.linear_cross_entropy")
+
+
+def none_installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Feature]:
+    monkeypatch.setattr("verl_npu.features.installed_folder", lambda package: None)
+    return {feature.name: feature for feature in load_installed()}
+
+
+def test_what_is_left_out_is_counted_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = none_installed(monkeypatch)
+    left = {feature.name: len(feature) - len(here[feature.name]) for feature in load()}
+    assert left == {name: feature.left_out for name, feature in here.items()}
+    assert {name for name, count in left.items() if count} == {"weight_sync", "megatron"}
+
+
+def left_out(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Patch]:
+    here = {patch.id for patch in none_installed(monkeypatch)[name]}
+    return [patch for feature in load() for patch in feature if feature.name == name and patch.id not in here]
+
+
+def test_what_is_left_out_without_recipes_is_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {patch.target.package for patch in left_out(monkeypatch, "weight_sync")} == {"recipe"}
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize("pin", PINS)
+def test_what_is_left_out_without_megatron_cannot_be_imported_then(
+    pin: str, sources: Callable[[str, str], list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = SourceTree.at(sources("verl", pin)[0], ("verl",)).with_packages(SourceTree(dict.fromkeys(MEGATRON)))
+    modules = {patch.target.module for patch in left_out(monkeypatch, "megatron") if patch.target.package == "verl"}
+    present = [module for module in sorted(modules.difference(CALLED)) if tree.read(module) is not None]
+    assert present
+
+    def fails(module: str) -> bool:
+        # A package is imported before what is in it.
+        parts = module.split(".")
+        starts = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+        return any(next(unmet_imports(starts, "verl", package, tree), None) for package in MEGATRON)
+
+    assert [module for module in present if not fails(module)] == []

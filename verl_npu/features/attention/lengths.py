@@ -1,0 +1,134 @@
+"""The lengths and places of sequences in a batch, fetched from the NPU once and not in each layer."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, SupportsInt, TypeVar, cast
+
+from . import UTILS
+from .padding import kept_indices
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Result = TypeVar("Result")
+
+# A forward has one or two masks; a pipeline of micro batches a few more.
+_KEPT = 16
+
+
+class Once(Generic[Result]):
+    """A function of one tensor that remembers its results.
+
+    A tensor is the same if its memory, shape and version are: so a detached alias of it (gradient checkpointing makes
+    them) is the same as well. A result is dropped as soon as its tensor is gone: its memory may be another tensor's
+    by then, and the result's own memory on the device is wanted back.
+    """
+
+    __slots__ = ("_compute", "_results")
+
+    def __init__(self, compute: Callable[[Tensor], Result]) -> None:
+        self._compute = compute
+        self._results: dict[tuple[object, ...], tuple[weakref.ref[Tensor], Result]] = {}
+
+    def __call__(self, tensor: Tensor) -> Result:
+        """Return the result for `tensor`; compute it if `tensor` is new or has changed."""
+        if tensor.is_inference():
+            return self._compute(tensor)  # such tensors have no version, so a change of them cannot be seen
+        key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor._version)
+        known = self._results.get(key)
+        if known is not None and known[0]() is not None:
+            return known[1]
+        result = self._compute(tensor)
+        results = self._results
+
+        def drop(gone: weakref.ref[Tensor]) -> None:
+            known = results.get(key)
+            if known is not None and known[0] is gone:  # not one that has come to the same memory since
+                del results[key]
+
+        results[key] = (weakref.ref(tensor, drop), result)
+        while len(results) > _KEPT:
+            results.pop(next(iter(results)), None)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """The sequences that are packed into a batch of one row, as its position ids show them."""
+
+    increasing: bool
+    """No position is below the one before it."""
+    consecutive: bool
+    """Each position is the one before it plus 1: the row is one sequence."""
+    cu_seqlens: Tensor
+    """int32 [sequences + 1], on the host."""
+    longest: int
+    """The length of the longest sequence."""
+
+
+def _packing(position_ids: Tensor) -> Packing:
+    import torch
+
+    positions = position_ids.cpu()
+    steps = positions.diff(dim=-1)
+    starts = (positions.flatten() == 0).nonzero().flatten().to(torch.int32)
+    cu_seqlens = torch.cat((starts, torch.tensor([positions.numel()], dtype=torch.int32)))
+    longest = int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else positions.numel()
+    return Packing(bool((steps >= 0).all()), bool((steps == 1).all()), cu_seqlens, longest)
+
+
+def _unpadding(mask: Tensor) -> tuple[Tensor, Tensor, int]:
+    import torch
+
+    lengths = mask.sum(dim=-1, dtype=torch.int32).cpu()
+    cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return kept_indices(mask, int(cu_seqlens[-1])), cu_seqlens, int(lengths.max())
+
+
+packing = Once(_packing)
+"""position_ids [1, tokens] -> Packing."""
+unpadding = Once(_unpadding)
+"""mask [batch, seqlen] -> (indices [total] on its device, cu_seqlens int32 [batch + 1] on the host, longest)."""
+host_copy: Once[Tensor] = Once(lambda tensor: tensor.cpu())
+"""A copy of a tensor on the host."""
+
+
+def given_lengths(
+    attention_mask: Tensor | None, position_ids: Tensor | None, key_states: Tensor, kwargs: dict[str, object]
+) -> tuple[Tensor | None, Callable[[], int]]:
+    """Return the position ids that transformers must still see, and a function for the length of the longest sequence.
+
+    If sequences are packed, their lengths are added to `kwargs`.
+    """
+    batch, width = key_states.shape[:2]
+    if attention_mask is not None:
+        # transformers goes by the mask alone, yet it would fetch the positions of a batch of one row.
+        mask = attention_mask
+        return None, lambda: unpadding(mask)[2] if mask.dim() == 2 else width
+    given = kwargs.get("max_length_k")
+    if given is not None:
+        return position_ids, lambda: int(cast(SupportsInt, given))
+    if position_ids is None or position_ids.dim() != 2 or position_ids.shape != (batch, width):
+        return position_ids, lambda: width
+    if batch > 1:
+        return (None if _packs_single_rows_only() else position_ids), lambda: width
+    packed = packing(position_ids)
+    if packed.consecutive if _packs_single_rows_only() else packed.increasing:
+        return None, lambda: width
+    kwargs.update(
+        cu_seq_lens_q=packed.cu_seqlens,
+        cu_seq_lens_k=packed.cu_seqlens,
+        max_length_q=packed.longest,
+        max_length_k=packed.longest,
+    )
+    return position_ids, lambda: packed.longest
+
+
+def _packs_single_rows_only() -> bool:
+    # transformers from 4.55 on: a batch of one row is packed if its positions are not consecutive. Before that, any
+    # batch is packed if a position is below the one before it.
+    return hasattr(sys.modules[UTILS], "_is_packed_sequence")

@@ -1,0 +1,249 @@
+"""Mixtures of experts through torch_npu's permutation and grouped matrix product, which copies no weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from ...reporting import report
+from . import is_plain, operator
+from .layers import Activation, is_silu
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Forward: TypeAlias = "Callable[..., Tensor]"
+
+
+class Context(Protocol):
+    """The context of an autograd function."""
+
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+    transposed: bool
+
+    def save_for_backward(self, *tensors: Tensor) -> None: ...
+
+
+def grouped_linear(x: Tensor, ends: Tensor, weights: Sequence[Tensor], *, transposed: bool) -> Tensor:
+    """Multiply rows of x in groups, each group by its own matrix; differentiable in x and the weights.
+
+    x [rows, inputs], ends int64 [groups] (where each group ends), weights: one [groups, inputs, outputs], or `groups`
+    of [inputs, outputs]; `transposed` if they are [.., outputs, inputs], as those of a Linear -> [rows, outputs]. A
+    group may be empty; the gradient of its weight is zero then.
+    """
+    return _product()(x, ends, transposed, *weights)
+
+
+def _products_of_columns(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
+    """Multiply columns of `left` [m, rows] and rows of `right` [rows, n] in groups -> [groups, m, n]."""
+    import torch
+
+    if _operator_groups_columns(left.dtype, left.device):
+        return _grouped_columns(left, right, ends)
+    bounds = pairwise([0, *ends.tolist()])
+    return torch.stack([left[:, start:end] @ right[start:end] for start, end in bounds])
+
+
+def _grouped_columns(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
+    import torch_npu
+
+    made: Tensor = torch_npu.npu_grouped_matmul([left], [right], group_list=ends, split_item=3, group_type=2)[0]
+    return made
+
+
+@lru_cache(maxsize=16)
+def _operator_groups_columns(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the installed torch_npu takes group_type=2: some versions refuse it, or give a sum over the groups.
+
+    Tried once, because the schema of the operator is the same in all of them.
+    """
+    import torch
+
+    ones = torch.ones(16, 16, dtype=dtype, device=device)
+    ends = torch.tensor([6, 16], dtype=torch.int64, device=device)
+    try:
+        made = _grouped_columns(ones.transpose(0, 1), ones, ends)
+        found = f"gives a result of the shape {tuple(made.shape)}"
+        if made.shape == (2, 16, 16) and made[:, 0, 0].tolist() == [6, 10]:
+            return True
+    except RuntimeError as error:
+        found = f"refuses it: {str(error).splitlines()[0]}" if str(error) else "refuses it"
+    import torch_npu
+
+    report(
+        f"torch_npu {torch_npu.__version__} {found} (npu_grouped_matmul with group_type=2): the gradients of experts "
+        "are computed one by one, which is slower"
+    )
+    return False
+
+
+@lru_cache(maxsize=1)
+def _product() -> Forward:
+    """The autograd function of this module: x, ends, transposed, *weights."""
+    import torch
+    import torch_npu
+
+    def product(x: Tensor, weights: Sequence[Tensor], ends: Tensor) -> Tensor:
+        # group_list_type and newer keywords are left out: the oldest torch_npu takes the ends of the groups only.
+        made: Tensor = torch_npu.npu_grouped_matmul([x], list(weights), group_list=ends, split_item=2, group_type=0)[0]
+        return made
+
+    class GroupedLinear(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Context, x: Tensor, ends: Tensor, transposed: bool, *weights: Tensor) -> Tensor:
+            ctx.save_for_backward(x, ends, *weights)
+            ctx.transposed = transposed
+            return product(x, [w.transpose(-1, -2) for w in weights] if transposed else weights, ends)
+
+        @staticmethod
+        def backward(ctx: Context, gradient: Tensor) -> tuple[Tensor | None, ...]:
+            x, ends, *weights = ctx.saved_tensors
+            gradient = gradient.contiguous()
+            for_x, for_weights = None, [None] * len(weights)
+            if ctx.needs_input_grad[0]:
+                for_x = product(gradient, weights if ctx.transposed else [w.transpose(-1, -2) for w in weights], ends)
+            if any(ctx.needs_input_grad[3:]):
+                left, right = (gradient, x) if ctx.transposed else (x, gradient)
+                stacked = _products_of_columns(left.transpose(0, 1), right, ends)
+                for_weights = [stacked] if len(weights) == 1 and weights[0].dim() == 3 else list(stacked.unbind(0))
+            return for_x, None, None, *for_weights
+
+    made: Forward = GroupedLinear.apply
+    return made
+
+
+_OPERATORS = ("npu_grouped_matmul", "npu_swiglu")
+_OTHERWISE = "plain torch sorts the tokens instead"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights of all experts, as they are in memory."""
+
+    up: tuple[Sequence[Tensor], ...]
+    """Gate and up: two sequences if they are separate, one if each weight holds both."""
+    down: Sequence[Tensor]
+    experts: int
+    transposed: bool
+    """Whether a matrix is [outputs, inputs], as that of a Linear."""
+
+    def go_with(self, tokens: Tensor) -> bool:
+        """Return whether the grouped product can multiply `tokens` by these weights.
+
+        It needs one dtype. Autocast casts both; that copies the weights, but the loop over experts does so as well.
+        """
+        import torch
+
+        if torch.is_autocast_enabled(tokens.device.type):
+            return True
+        return all(weight.dtype == tokens.dtype for part in (*self.up, self.down) for weight in part)
+
+
+def has_operators(tokens: Tensor) -> bool:
+    """Return whether `tokens` are on an NPU and this torch_npu has the operators that are needed."""
+    # All are looked up, so that the user is told of each one that is missing.
+    return None not in [operator(name, tokens) for name in _OPERATORS]
+
+
+def routed(tokens: Tensor, selected: Tensor, routing: Tensor, weights: Weights) -> Tensor:
+    """tokens [tokens, width], selected and routing [tokens, chosen] -> [tokens, width] in the dtype of `tokens`."""
+    import torch
+    import torch_npu
+
+    device = tokens.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tokens.dtype
+    # Counted by adding: for bincount and one_hot the host would wait until the device has computed the largest index.
+    chosen = selected.reshape(-1)
+    counts = torch.zeros(weights.experts, dtype=torch.int64, device=tokens.device)
+    ends = counts.scatter_add_(0, chosen, torch.ones_like(chosen)).cumsum(0)
+    permuted, places = _permuted(tokens.to(dtype), selected)
+    parts = [
+        grouped_linear(permuted, ends, [w.to(dtype) for w in part], transposed=weights.transposed)
+        for part in weights.up
+    ]
+    hidden = torch_npu.npu_swiglu(parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1), dim=-1)
+    out = grouped_linear(hidden, ends, [w.to(dtype) for w in weights.down], transposed=weights.transposed)
+    return _mixed(out.to(tokens.dtype), places, routing)
+
+
+def _permuted(tokens: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
+    """tokens [tokens, width] -> (copies in the order of their experts [tokens * chosen, width], where each went)."""
+    import torch
+    import torch_npu
+
+    # From torch_npu 2.7.1 on it has a gradient.
+    if operator("npu_moe_token_permute", tokens, _OTHERWISE) is not None:
+        made: tuple[Tensor, Tensor] = torch_npu.npu_moe_token_permute(tokens, selected.to(torch.int32))
+        return made
+    # NPUs sort floats much faster than integers, and the numbers of experts are exact in them.
+    order = torch.argsort(selected.reshape(-1).float(), stable=True)
+    rows = torch.arange(order.numel(), device=order.device)
+    return tokens.index_select(0, order // selected.shape[1]), torch.empty_like(order).scatter_(0, order, rows)
+
+
+def _mixed(rows: Tensor, places: Tensor, routing: Tensor) -> Tensor:
+    """rows [tokens * chosen, width] back in place, weighted by routing [tokens, chosen] and added: [tokens, width]."""
+    import torch_npu
+
+    if operator("npu_moe_token_unpermute", rows, _OTHERWISE) is not None:
+        made: Tensor = torch_npu.npu_moe_token_unpermute(rows, places, probs=routing)
+        return made
+    copies = rows.index_select(0, places.long()).unflatten(0, tuple(routing.shape))
+    return (copies * routing.unsqueeze(-1)).sum(dim=1)
+
+
+class Expert(Protocol):
+    """One expert of a list, with linear layers gate_proj, up_proj and down_proj."""
+
+    act_fn: Activation
+
+
+class Experts(Protocol):
+    """All experts of a block, in two weights."""
+
+    gate_up_proj: Tensor
+    down_proj: Tensor
+    act_fn: Activation
+    num_experts: int
+
+
+GROUPED_MATMUL_TENSORS = 128
+"""The most tensors that `npu_grouped_matmul` takes in one list (torch_npu-npu_grouped_matmul.md)."""
+
+
+def weights_of_list(experts: Sequence[Expert]) -> Weights | None:
+    import torch
+
+    projections = []
+    for expert in experts:
+        layers = [getattr(expert, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+        linears = [linear for linear in layers if type(linear) is torch.nn.Linear and linear.bias is None]
+        if len(linears) < len(layers):
+            return None
+        if any(_is_watched(module) for module in (expert, *linears)) or not is_silu(expert.act_fn):
+            return None
+        projections.append(tuple(linear.weight for linear in linears))
+    if not projections or len(projections) > GROUPED_MATMUL_TENSORS:
+        return None
+    if not is_plain(*(weight for projection in projections for weight in projection)):
+        return None
+    gate, up, down = zip(*projections, strict=True)
+    return Weights((gate, up), down, len(projections), transposed=True)
+
+
+def weights_of_tensors(experts: Experts, *, transposed: bool) -> Weights | None:
+    up, down = experts.gate_up_proj, experts.down_proj
+    if not is_plain(up, down) or not is_silu(experts.act_fn):
+        return None
+    return Weights(((up,),), (down,), up.shape[0], transposed)
+
+
+def _is_watched(module: object) -> bool:
+    # A module with hooks, or with a forward of its own, must be called.
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name) for name in hooks) or "forward" in vars(module)

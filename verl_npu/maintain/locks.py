@@ -1,0 +1,104 @@
+"""Locks as they are made: what a pin's source says of each target, written down for `judge.lock` to read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..registry.judge.lock import FILE_NAME, SCHEMA, THERE, Lock, Record, collaborators, recorded
+from ..registry.patch import Action, Patch, Upstream
+from ..registry.source.body import read_body
+from ..registry.source.definition import NORMALISER
+from ..registry.source.probe import Probe
+from ..registry.source.tree import SourceTree, Target, is_there, package_of, surroundings
+from ..registry.state import Standing
+
+
+def standing(patch: Patch, tree: SourceTree) -> Standing:
+    """What `patch` stands for in `tree`, a pin's: native, absent, or needed.
+
+    A question about a package of which `tree` does not speak decides nothing: a lock is of one upstream alone.
+    """
+
+    def holds(probe: Probe, *, unknown: bool) -> bool:
+        known = all(tree.covers(package_of(atom.subject)) for atom in probe.atoms())
+        return bool(probe.answer(lambda atom: atom.holds(tree))) if known else unknown
+
+    if holds(patch.retired_by, unknown=False):
+        return Standing.NATIVE
+    if patch.requires is not None and not holds(patch.requires, unknown=True):
+        return Standing.ABSENT
+    present = tree.read(patch.target.module) is not None
+    if patch.action is not Action.ADD:
+        present = present and bool(tree.nodes(patch.target))
+    return Standing.NEEDED if present else Standing.ABSENT
+
+
+def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, patches: Sequence[Patch]) -> Lock:
+    """Make the lock of `upstream` at `pin` from its source: for the patches whose target lies in it, and for the
+    questions that any patch asks about it."""
+    own = [patch for patch in patches if patch.target.package in upstream.packages]
+    atoms = {str(atom): atom for patch in patches for atom in patch.atoms()}
+    atoms = {text: atom for text, atom in atoms.items() if package_of(atom.subject) in upstream.packages}
+    subjects = {str(patch.target) for patch in own} | {atom.subject for atom in atoms.values()}
+    subjects |= {patch.target.module for patch in own if patch.action is Action.ADD}
+    # What is read for the answers is what they depend on. What only may be used decides none.
+    counted = tree.fresh()
+    used = collaborators(patches, upstream.packages)
+    lock = Lock(
+        upstream=upstream.name,
+        pin=pin,
+        revision=revision,
+        targets={patch.target: _recorded(patch.target, counted) for patch in own},
+        patches={patch.id: standing(patch, counted) for patch in own},
+        files={},
+        answers={text: atom.holds(counted) for text, atom in atoms.items()},
+        subjects={s: THERE if is_there(s, counted) else str(surroundings(s, counted)) for s in subjects},
+        uses={use.text: recorded(use, counted if use.decides else tree) for use in used},
+        forms={s: read_body(s, counted).form for s in sorted(subjects) if ":" in s and is_there(s, counted)},
+    )
+    names = sorted(name for name in counted.files if package_of(name) in upstream.packages)
+    return replace(lock, files={name: tree.digest(name) or "" for name in names})
+
+
+def _recorded(target: Target, tree: SourceTree) -> Record:
+    return replace(Record.of(target, tree), words=tree.words(target))
+
+
+def write_lock(lock: Lock, folder: Path) -> Path:
+    """Write `lock` below `folder` as `<upstream>/<pin>/lock.json` and return that path."""
+    path = folder / lock.upstream / lock.pin / FILE_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content: dict[str, Any] = {
+        "schema": SCHEMA,
+        "normaliser": NORMALISER,
+        "upstream": lock.upstream,
+        "pin": lock.pin,
+        "revision": lock.revision,
+        "targets": {str(target): _as_json(record) for target, record in sorted(lock.targets.items())},
+        "patches": {id: str(standing) for id, standing in sorted(lock.patches.items())},
+        "files": dict(sorted(lock.files.items())),
+        "answers": dict(sorted(lock.answers.items())),
+        "subjects": dict(sorted(lock.subjects.items())),
+        "uses": dict(sorted(lock.uses.items())),
+        "forms": dict(sorted(lock.forms.items())),
+    }
+    path.write_text(json.dumps(content, indent=2) + "\n")
+    return path
+
+
+def _as_json(record: Record) -> dict[str, Any]:
+    """The plain form that `Record.from_json` reads; an outline is one string, so that a lock stays readable."""
+    if not record.fingerprint:
+        return {}
+    return {
+        "kind": record.kind,
+        "signature": record.signature,
+        "ends": list(record.ends),
+        "fingerprint": record.fingerprint,
+        "words": record.words,
+        "outline": " ".join(record.outline),
+    }

@@ -1,0 +1,72 @@
+"""What a newer upstream means for each patch: it landed there, it fits, it drifted, or its target is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..registry.judge.diff import drift_diff
+from ..registry.judge.lock import Lock, Record
+from ..registry.judge.verdict import Answers, baselines, verify
+from ..registry.patch import Action, Feature, Patch, Upstream
+from ..registry.source.tree import SourceTree
+from ..registry.state import State, Word
+
+
+class Outcome(Word):
+    """What is to be done about a patch."""
+
+    LANDED = "landed"
+    """Upstream does it itself now: retire the patch."""
+    DRIFTED = "drifted"
+    """The target changed: adapt the patch."""
+    GONE = "gone"
+    """The target is not there any more, and nothing says that upstream does it itself: look into it."""
+    FITS = "fits"
+    """Lock the new revision, nothing else."""
+    IDLE = "idle"
+    """There is nothing to patch at this revision."""
+
+
+_OUTCOMES = {
+    State.NATIVE: Outcome.LANDED,
+    State.CLAIMED: Outcome.LANDED,
+    State.VERIFIED: Outcome.FITS,
+    State.ABSENT: Outcome.IDLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """What a source tree says of one patch."""
+
+    patch: Patch
+    outcome: Outcome
+    reason: str
+    against: str
+    """The pin that it was compared with."""
+    diff: str
+    """How the target differs from that pin; empty where it does not."""
+
+
+def survey(
+    features: Iterable[Feature], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
+) -> Iterator[Surveyed]:
+    """Compare every patch whose target `tree` speaks of with the pin that the tree is nearest to, one by one."""
+    patches = [patch for feature in features for patch in feature]
+    _, known = baselines(patches, upstreams, tree, locks)
+    answers = Answers(tree, known)
+    for patch in (patch for patch in patches if tree.covers(patch.target.package)):
+        nearest = known[patch.target.package].nearest
+        pin = nearest.pin if nearest is not None else ""
+        record = nearest.targets.get(patch.target, Record()) if nearest is not None else Record()
+        verdict = verify(patch, answers)
+        broken = Outcome.DRIFTED if tree.nodes(patch.target) else Outcome.GONE
+        differs = patch.action is not Action.ADD and record != Record.of(patch.target, tree)
+        yield Surveyed(
+            patch=patch,
+            outcome=_OUTCOMES.get(verdict.state, broken),
+            reason=verdict.reason,
+            against=pin,
+            diff=drift_diff(patch.target, pin, record, tree) if differs else "",
+        )

@@ -1,0 +1,76 @@
+"""Where code stands now that is not where it was: under the same name, or the same body."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+
+from .definition import outline
+from .tree import SourceTree, Target, is_there
+
+Body = tuple[str, ...]
+
+# A body of one or two statements (`pass`, `return x`) is found in many places, and says nothing of where it went.
+_TELLING = 3
+
+
+def namesake(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
+    """Return what has the name of a subject in a module whose last two names are the same; None if nothing has.
+
+    `recipe.gkd.trainer:Trainer.fit` has one in `verl.experimental.gkd.trainer:Trainer.fit`.
+    """
+    module, _, qualname = subject.partition(":")
+    ending = "." + ".".join(module.split(".")[-2:])
+    for other in tree.modules_of(packages):
+        found = f"{other}:{qualname}" if qualname else other
+        if other != module and other.endswith(ending) and is_there(found, tree):
+            return found
+    return None
+
+
+def elsewhere(target: Target, bodies: Collection[Body], packages: Sequence[str], tree: SourceTree) -> Target | None:
+    """Return where one of the bodies that a target had at the pins stands now, or None if it is found nowhere.
+
+    It is looked for under any name in the target's own module, and under its own name in the rest of some packages.
+    """
+    telling = {body for body in bodies if len(body) >= _TELLING}
+    for module in _candidates(target, packages, tree) if telling else ():
+        for qualname, body in _bodies(module, tree):
+            if body in telling and (module == target.module or qualname.rpartition(".")[2] == target.name):
+                return Target(module, qualname)
+    return None
+
+
+def similarity(one: Body, other: Body) -> float:
+    """Return which share of the statements two bodies have in common, wherever these stand: from 0 to 1."""
+    kept = sum((Counter(one) & Counter(other)).values())
+    return kept / max(len(one), len(other), 1)
+
+
+def _bodies(module: str, tree: SourceTree) -> Sequence[tuple[str, Body]]:
+    """Return all functions and classes of a module, and those inside its classes, each with what is inside it."""
+    return tree.memory.recall(("bodies", tree.read(module)), lambda: tuple(_read_bodies(tree.parse(module))))
+
+
+def _read_bodies(tree: ast.Module | None) -> Iterator[tuple[str, Body]]:
+    waiting: list[tuple[str, ast.stmt]] = [("", node) for node in (tree.body if tree is not None else ())]
+    while waiting:
+        prefix, node = waiting.pop(0)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            qualname = prefix + node.name
+            yield qualname, tuple(line.mark for line in outline([node])[1:])
+            if isinstance(node, ast.ClassDef):
+                waiting += [(f"{qualname}.", inner) for inner in node.body]
+
+
+def _candidates(target: Target, packages: Sequence[str], tree: SourceTree) -> Iterator[str]:
+    yield target.module
+    # Every other class has an __init__: one that moved is looked for with its class.
+    name = target.owner.rpartition(".")[2] if target.name.startswith("__") else target.name
+    needles = (f"def {name}(".encode(), f"class {name}".encode())
+    for module in tree.modules_of(packages):
+        data = tree.read(module) or b""
+        # Parsing all of a large package would take seconds.
+        if module != target.module and any(needle in data for needle in needles):
+            yield module

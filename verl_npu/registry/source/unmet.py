@@ -1,0 +1,83 @@
+"""Imports that cannot succeed: an ImportError, seen before a process has it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from .lookup import missing_module, resolve
+from .tree import SourceTree
+
+Decide = Callable[[ast.expr], bool | None]
+"""Whether a condition holds; None if the source alone cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnmetImport:
+    """An import that cannot succeed."""
+
+    module: str
+    """The module that imports."""
+    line: int
+    name: str
+    """What it imports, by its full name."""
+    missing: str
+    """The first part of that name that is not there."""
+
+
+def unmet_imports(
+    starts: Iterable[str], importer: str, imported: str, tree: SourceTree, decide: Decide = lambda test: None
+) -> Iterator[UnmetImport]:
+    """Yield what the package `imported` lacks of all that is imported with the modules `starts` of `importer`.
+
+    An import counts if it is certain: at the top of a module, under no `try`, and under no condition that `decide`
+    leaves open. Raises SourceError if a module on the way does not parse.
+    """
+    waiting, seen = list(starts), set[str]()
+    while waiting:
+        module = waiting.pop(0)
+        parsed = tree.parse(module) if module not in seen else None
+        seen.add(module)
+        for statement in _certain(parsed.body, decide) if parsed is not None else ():
+            names, modules = _imported(module, statement, tree)
+            if modules[0].partition(".")[0] == importer:
+                waiting += [part for name in modules for part in _with_parents(name)]
+            elif modules[0].partition(".")[0] == imported:
+                lacking = ((name, _missing(base, name, tree)) for base, name in names)
+                yield from (
+                    UnmetImport(module, statement.lineno, name, missing) for name, missing in lacking if missing
+                )
+
+
+def _missing(module: str, name: str, tree: SourceTree) -> str:
+    """Return the first part of an import that is certainly not there; a package's `__getattr__` makes no modules."""
+    missing = missing_module(module, tree) or (resolve(name, tree).missing if name != module else "")
+    return "" if tree.is_compiled(missing.partition(":")[0]) else missing
+
+
+def _certain(body: Iterable[ast.stmt], decide: Decide) -> Iterator[ast.Import | ast.ImportFrom]:
+    for statement in body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            yield statement
+        elif isinstance(statement, ast.If):
+            holds = False if ast.unparse(statement.test).endswith("TYPE_CHECKING") else decide(statement.test)
+            if holds is not None:
+                yield from _certain(statement.body if holds else statement.orelse, decide)
+
+
+def _imported(
+    module: str, statement: ast.Import | ast.ImportFrom, tree: SourceTree
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return what a statement imports, each with the module that has it, and the modules that are executed for it."""
+    if isinstance(statement, ast.Import):
+        modules = [alias.name for alias in statement.names]
+        return [(name, name) for name in modules], modules
+    base = tree.imported_module(module, statement)
+    names = [f"{base}.{alias.name}" for alias in statement.names if alias.name != "*"] or [base]
+    return [(base, name) for name in names], [base, *(name for name in names if tree.read(name) is not None)]
+
+
+def _with_parents(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))
