@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Callable
@@ -11,62 +10,21 @@ from pathlib import Path
 import pytest
 from maintain import record_engine_names as recording
 
-from verl_npu.features import PATCH_MODULES
+from verl_npu.features import PATCH_MODULES, locks_folder
 from verl_npu.features.engine_names import NAMES, Form, Name, accepts, find, lacks
-from verl_npu.pins import pins
+from verl_npu.pins import PINS
 from verl_npu.registry.source.tree import SourceTree
 
-from .own_source import PACKAGE, looked_up, used, uses
-
 RECORD: recording.Record = json.loads(recording.RECORD.read_text())
-VIRTUAL = PACKAGE.parent / "packages" / "virtual-ascend"
-
-OF_OTHERS = {
-    ("verl_npu_workbench.doctor.packages", "vllm.parsed"): "the doctor's own",
-    ("verl_npu_workbench.doctor.packages", "vllm.version"): "the doctor's own",
-    ("verl_npu_workbench.doctor.variables", "vllm.parsed"): "the doctor's own",
-    ("verl_npu.features.rollout", "vllm.utils"): "a text that is looked for in verl's source",
-    ("verl_npu.features.rollout", "vllm.utils.argparse_utils"): "a text that is looked for in verl's source",
-    ("verl_npu.features.weight_sync.engines.layout", "down_proj"): "a checkpoint",
-    ("verl_npu.features.weight_sync.engines.layout", "gate_proj"): "a checkpoint",
-    ("verl_npu.features.weight_sync.engines.layout", "gate_up_proj"): "a checkpoint",
-    ("verl_npu.features.weight_sync.engines.layout", "up_proj"): "a checkpoint",
-    ("verl_npu.features.weight_sync.engines.layout", "w1"): "a checkpoint",
-    ("verl_npu.features.weight_sync.engines.layout", "w2"): "a checkpoint",
-    ("verl_npu.features.weight_sync.engines.layout", "w3"): "a checkpoint",
-    ("verl_npu.features.weight_sync.engines.sglang", "infer_tp"): "verl's mesh",
-    ("verl_npu.features.weight_sync.engines.vllm", "get_npu_format"): "torch_npu",
-    ("verl_npu.features.weight_sync.engines.captured", "__captured__"): "torch_npu",
-    ("verl_npu.features.weight_sync.patches.collective", "value"): "multiprocessing",
-    ("verl_npu.features.weight_sync.patches.collective", "worker_dict"): "verl's workers",
-    ("verl_npu.features.weight_sync.patches.vllm_model", "model_runner"): "verl's sharding manager",
-    ("verl_npu.features.weight_sync.patches.vllm_model", "update_weights_from_ipc"): "verl's worker",
-    ("verl_npu.features.weight_sync.patches.vllm_model", "vLLMColocateWorkerExtension"): "verl's worker",
-    ("verl_npu.features.weight_sync.patches.workers", "_engine"): "verl's SGLang rollout",
-    ("verl_npu.features.weight_sync.patches.workers", "inference_engine"): "verl's vLLM rollout",
-    ("verl_npu.features.weight_sync.patches.workers", "_is_offload_param"): "verl's workers",
-    ("verl_npu.features.weight_sync.transport.plan", "_local_tensor"): "torch's DTensor",
-    ("verl_npu_workbench.diagnosis.owner", "vllm_ascend"): "folders in the frames of a traceback",
-    ("verl_npu_workbench.simulation.rollout.prompts", "__call__"): "transformers' processor",
-    ("verl_npu_workbench.simulation.rollout.prompts", "tokenizer"): "transformers' processor",
+PROJECT = recording.PROJECT
+VIRTUAL = PROJECT / "packages" / "virtual-ascend"
+ROOTS = {
+    "verl_npu": PROJECT,
+    "verl_npu_workbench": PROJECT / "packages" / "verl-npu-workbench",
+    "virtual_ascend": VIRTUAL,
 }
-"""Words that look like names of the two, and whose they are."""
-
-
-def words() -> set[tuple[str, str]]:
-    split = (use.partition(":") for name in NAMES for use in name.uses)
-    return {(module, word) for module, _, word in split}
-
 
 # The table and our own source.
-
-
-def test_every_name_that_we_use_is_in_the_table() -> None:
-    assert uses() - OF_OTHERS.keys() - words() == set()
-
-
-def test_what_is_left_out_as_someone_elses_is_still_there() -> None:
-    assert OF_OTHERS.keys() - uses() == set()
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name.title)
@@ -74,31 +32,9 @@ def test_what_the_table_says_of_our_modules_is_so(name: Name) -> None:
     assert name.uses
     for use in name.uses:
         module, _, word = use.partition(":")
-        root = VIRTUAL if module.startswith("virtual_ascend") else PACKAGE.parent
-        path = root.joinpath(*module.split("."))
+        path = ROOTS[module.partition(".")[0]].joinpath(*module.split("."))
         source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         assert word in source.read_text(), use
-
-
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("import vllm.envs", "vllm.envs"),
-        ("def f():\n    from vllm_ascend.utils import current_stream", "vllm_ascend.utils.current_stream"),
-        ("sys.modules['vllm_ascend.envs']", "vllm_ascend.envs"),
-        ("x = vllm.envs", "vllm.envs"),
-        ("x = 'VLLM_SERVER_DEV_MODE'", "VLLM_SERVER_DEV_MODE"),
-        ("class A(Protocol):\n    '''A worker of vLLM's.'''\n    scheduler: int", "scheduler"),
-        ("class A(Protocol):\n    '''A worker of vLLM's.'''\n    def sleep(self): ...", "sleep"),
-    ],
-)
-def test_a_new_use_is_found(text: str, word: str) -> None:
-    assert list(used("verl_npu.features.fleet", ast.parse(text))) == [word]
-
-
-@pytest.mark.parametrize("text", ["getattr(worker, 'sleep')", "hasattr(worker, 'sleep')", "_NAMES = ('sleep',)"])
-def test_a_new_attribute_that_is_looked_up_by_a_text_is_found(text: str) -> None:
-    assert list(looked_up("verl_npu.features.weight_sync.engines.vllm", ast.parse(text))) == ["sleep"]
 
 
 def test_every_patch_module_of_vllm_ascend_is_in_the_table() -> None:
@@ -113,9 +49,10 @@ def test_no_title_is_there_twice() -> None:
 # The table and the releases.
 
 
-def test_the_releases_of_every_pin_that_can_be_installed_are_recorded() -> None:
-    for name in recording.INSTALLED:
-        assert all(recording.release_of(pins()[name], package) for package in recording.RELEASES)
+def test_the_releases_of_every_pin_are_recorded() -> None:
+    assert set(PINS) == {path.name for path in (locks_folder() / "verl").iterdir()}
+    for pair in (pin.engines for pin in PINS.values()):
+        assert all(release in recording.RELEASES[p] for p, release in zip(("vllm", "vllm_ascend"), pair, strict=True))
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name.title)
