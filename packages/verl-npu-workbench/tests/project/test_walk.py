@@ -13,6 +13,7 @@ import pytest
 from testing.interpreter import python
 from testing.pages import fences
 
+pytestmark = pytest.mark.nightly("docs/writing-a-patch.md", "verl_npu/registry", "verl_npu/maintain")
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "writing-a-patch.md"
 
 
@@ -74,7 +75,6 @@ def test_a_patch_is_drifted_until_it_is_locked_and_verified_then(
 
 
 @pytest.mark.upstream
-@pytest.mark.nightly("docs/writing-a-patch.md", "verl_npu/registry")
 def test_the_program_of_the_page_prints_that_it_is_applied(
     installed: Installed, source: Callable[[str, str], Path], importable: Callable[[str], Path]
 ) -> None:
