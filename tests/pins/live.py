@@ -382,7 +382,9 @@ class Table:
 def at(tree: Path, *prefixes: str) -> Table:
     """Ask in a process of its own, which imports verl from a folder, on two virtual NPUs."""
     variables = {"VIRTUAL_ASCEND": "2", "VERL_NPU": "off"}
-    done = python("-m", __name__, *prefixes, paths=[tree], clean=("VERL_NPU",), cwd=PROJECT, **variables)
+    done = python(
+        "-m", __name__, *prefixes, paths=[tree, PROJECT / "scripts"], clean=("VERL_NPU",), cwd=PROJECT, **variables
+    )
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     found = json.loads(done.stdout.splitlines()[-1])
