@@ -39,7 +39,7 @@ def run(copy: Path, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 # What `import torch` loads, what `import verl` loads first, and what it loads in the middle.
-@pytest.mark.parametrize("file", ["activation.py", "session.py", "features/fleet/forwarding.py"])
+@pytest.mark.parametrize("file", ["activation.py", "session.py", "features/fleet/manifests.py"])
 def test_a_damaged_file_is_one_line_that_names_it_and_says_what_to_do(copy: Path, file: str) -> None:
     (copy / "verl_npu" / file).write_text("no Python at all")
     done = run(copy)
@@ -63,7 +63,7 @@ def test_where_it_is_switched_off_nothing_is_said(copy: Path) -> None:
 
 
 def test_a_patch_that_is_missing_is_damage_and_no_smaller_feature(copy: Path) -> None:
-    (copy / "verl_npu" / "features" / "fleet" / "comparison.py").write_bytes(b"")
+    (copy / "verl_npu" / "features" / "attention" / "padding.py").write_bytes(b"")
     done = run(copy, VERL_NPU_STRICT="1")
     assert done.returncode == 1
     said = "ImportError: verl-npu: this installation: expected every patch that its locks list"

@@ -62,7 +62,7 @@ def lock(installed: Installed, source: Path) -> None:
     (typed,) = [line for line in commands() if line.startswith("python -m verl_npu.maintain lock")]
     *options, named = typed.split()[1:]
     assert named == source.name
-    answer = installed.run(["-m", "verl_npu", *options, str(source)])
+    answer = installed.run([*options, str(source)])
     assert answer.returncode == 0, answer.stderr
 
 

@@ -48,8 +48,8 @@ def launch(command: tuple[str, ...], hosts: str, ray: str, dry_run: bool, **opti
     NPUs, is examined by the doctor, sets what verl's documents ask for unless you have set it, and calls `ray start`.
     At the end each ends what it has started, and nothing else.
 
-    Exit status, on every machine: the job's; 1 a machine or the head was lost, 2 the job was not started, 130 after
-    Ctrl-C.
+    Exit status: 0 the job came to its end, on every machine; otherwise the job's, 1 a machine or the head was lost,
+    2 the job was not started, 130 after Ctrl-C.
     """
     listed = tuple(filter(None, map(str.strip, hosts.split(","))))
     request = Request(command=command, hosts=listed, ray=tuple(shlex.split(ray)), **options)
