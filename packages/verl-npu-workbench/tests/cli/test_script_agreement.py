@@ -4,11 +4,11 @@ Each script is a right one with a change, or with two. It is started by bash, wi
 to the workers (`driver`): Hydra composes, verl validates, tokenizer, reward, data and trainer are made for a small
 model, Ray starts, and its placement groups are placed on two virtual NPUs. So the property is:
 
-- if `check` refuses the script, the job ends before that, with an error of what was refused;
-- if it does not, the job comes so far, or ends with an error of what `check` has warned of.
+- if `lint` refuses the script, the job ends before that, with an error of what was refused;
+- if it does not, the job comes so far, or ends with an error of what `lint` has warned of.
 
-What happens in the workers is beyond it: LATER names what `check` refuses that they would end with. How many machines
-a cluster has, and which models a hub has, `check` cannot know; no script here is wrong in that.
+What happens in the workers is beyond it: LATER names what `lint` refuses that they would end with. How many machines
+a cluster has, and which models a hub has, `lint` cannot know; no script here is wrong in that.
 """
 
 from __future__ import annotations
@@ -277,13 +277,13 @@ def start(tmp_path: Path, environ: dict[str, str]) -> Callable[[Path], Job]:
         for name, change in CASES.items()
     ],
 )
-def test_a_job_does_what_check_says_of_its_script(
+def test_a_job_does_what_lint_says_of_its_script(
     change: Change, start: Callable[[Path], Job], environ: dict[str, str], tmp_path: Path
 ) -> None:
     script = tmp_path / "run.sh"
     script.write_text(change.text())
     checked = subprocess.run(
-        [sys.executable, "-m", "verl_npu", "check", "--script", str(script), "--json"],
+        [sys.executable, "-m", "verl_npu", "lint", str(script), "--json"],
         env=environ,
         cwd=tmp_path,
         capture_output=True,

@@ -90,7 +90,7 @@ def test_the_users_model_data_output_and_settings_take_the_place_of_its_own(reci
 @pytest.mark.usefixtures("sandbox")
 def test_its_pin_composes_it_and_no_guard_refuses_it(recipe: Recipe) -> None:
     tree = tree_of_pin(recipe)
-    done = CliRunner().invoke(main, ["check", "--source", str(tree), "--script", str(recipe.path)])
+    done = CliRunner().invoke(main, ["lint", "--source", str(tree), str(recipe.path)])
     assert (done.exit_code, re.findall(r"refused {2}\S.*", done.output)) == (0, []), done.output
 
 
