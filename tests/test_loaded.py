@@ -20,7 +20,7 @@ print(json.dumps([sorted(ours), sum(len(open(file).readlines()) for file in file
 NOT_WITH_VERL = (
     "verl_npu.maintain",
     "verl_npu.pins",
-    "verl_npu.tools",
+    "verl_npu_workbench",
     "verl_npu.registry.judge.diff",
     "verl_npu.registry.source.body",
     "verl_npu.registry.source.checkout",
