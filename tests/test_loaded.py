@@ -19,8 +19,6 @@ print(json.dumps([sorted(ours), sum(len(open(file).readlines()) for file in file
 # For maintainers and commands; and what a job calls when it is that far, or never.
 NOT_WITH_VERL = (
     "verl_npu.maintain",
-    "verl_npu.pins",
-    "verl_npu_workbench",
     "verl_npu.registry.judge.diff",
     "verl_npu.registry.source.body",
     "verl_npu.registry.source.checkout",

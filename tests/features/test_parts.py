@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from verl_npu.features import load, load_installed
-from verl_npu.pins import PINS
+from verl_npu.pins import pins
 from verl_npu.registry.patch import Feature, Patch
 from verl_npu.registry.source.tree import SourceTree
 from verl_npu.registry.source.unmet import unmet_imports
@@ -41,7 +41,7 @@ def test_what_is_left_out_without_recipes_is_in_them(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.upstream
-@pytest.mark.parametrize("pin", PINS)
+@pytest.mark.parametrize("pin", pins())
 def test_what_is_left_out_without_megatron_cannot_be_imported_then(
     pin: str, sources: Callable[[str, str], list[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
