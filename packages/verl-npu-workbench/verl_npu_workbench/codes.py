@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from verl_npu.codes import Meaning, meaning
 from verl_npu.findings import Stage
 
-from . import watch
+from . import (
+    translations,  # noqa: F401  # it is imported for what it does
+    watch,
+)
 from .diagnosis.rules import CAUSES, LogRule
 from .diagnosis.rules import RULES as OF_LOGS
 from .doctor.examination import SUBJECTS, Subject

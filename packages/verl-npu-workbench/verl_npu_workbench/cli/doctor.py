@@ -468,7 +468,7 @@ def _show_unknown(root: LoggedError, progress: Progress) -> None:
     if root.guess:
         terminal.paragraph(_("Then: {fix}.").format(fix=root.guess.fix), indent="    ")
     terminal.paragraph(
-        _("`verl-npu doctor --log LOG` --report prints one text to paste into a report."), indent="    "
+        _("`verl-npu doctor --log LOG --report` prints one text to paste into a report."), indent="    "
     )
 
 
