@@ -130,7 +130,11 @@ def _compare_merged(model: Path, checkpoint: Path | None, more: Path | None, as_
 def _print_merged(made: Merged) -> None:
     said = _("{tensors} tensors with {values} values are those of the shards, bit by bit ({dtypes})")
     if made.differences:
-        said = _("{count} tensors differ from the shards', and {tensors} were compared ({dtypes})")
+        said = ngettext(
+            "{count} tensor is not the shards', and {tensors} were compared ({dtypes})",
+            "{count} tensors are not the shards', and {tensors} were compared ({dtypes})",
+            len(made.differences),
+        )
     dtypes = ", ".join(made.dtypes)
     if made.shard_dtypes != made.dtypes:
         dtypes += _(", to which verl rounds the shards' {dtypes}").format(dtypes=", ".join(made.shard_dtypes))
