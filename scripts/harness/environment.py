@@ -156,7 +156,8 @@ def make(recipe: Recipe) -> Path:
     own, workbench = ("[dev]", "") if recipe.extras == "dev" else ("", f"[{recipe.extras}]")
     # Editable, so that a second start runs the project as it is now.
     ours = ["--editable", str(VIRTUAL_ASCEND)] if recipe.virtual else []
-    _pip(recipe, *ours, "--editable", f"{WORKBENCH}{workbench}", "--editable", f"{PROJECT}{own}")
+    # The project first: with extras, pip takes it for what the workbench requires only once it has chosen it.
+    _pip(recipe, "--editable", f"{PROJECT}{own}", "--editable", f"{WORKBENCH}{workbench}", *ours)
     listed = recipe.folder / "requirements.txt"
     listed.write_text(recipe.requirements())
     _pip(recipe, "--requirement", str(listed))

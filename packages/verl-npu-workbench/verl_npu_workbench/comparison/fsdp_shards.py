@@ -7,6 +7,7 @@ import logging
 import pickle
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +54,17 @@ def _load(path: Path) -> dict[str, Any]:
     # It registers what a DTensor is made of with torch.load.
     import torch.distributed.tensor
 
+    # Nothing of a shard is executed, and it stays on disk until a tensor of it is read.
+    read = partial(torch.load, path, map_location="cpu", weights_only=True, mmap=True)
     try:
-        torch.device("npu")
-    except RuntimeError:
-        # Shards name the NPU that saved them. The name alone brings no device up.
-        torch.utils.rename_privateuse1_backend("npu")
-    try:
-        # Nothing of a shard is executed, and it stays on disk until a tensor of it is read.
-        return dict(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
+        try:
+            return dict(read())
+        except RuntimeError as error:
+            if "device string: npu" not in str(error):
+                raise
+            # The shard names the NPU that saved it. The name alone brings no device up.
+            torch.utils.rename_privateuse1_backend("npu")
+            return dict(read())
     except (OSError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError) as error:
         refused = _REFUSED.search(str(error))
         found = next(filter(None, refused.groups())) if refused else str(error).strip().partition("\n")[0]
