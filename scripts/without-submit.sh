@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a launch script that hands its job to `ray job submit`, and starts the job itself instead.
-# Within `verl-npu launch` the script is a job of that cluster already: what it submits with --no-wait would not be
-# waited for, and would end with the cluster at once.
+# Within `verl-npu launch` the script runs on that cluster already: what it submits with --no-wait would not be waited
+# for, and would end with the cluster at once.
 #   without-submit.sh SCRIPT.sh [ARGUMENT…]
 set -euo pipefail
 
