@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from harness import environment, machine, pins, start
@@ -15,6 +16,8 @@ from harness import environment, machine, pins, start
 _ALL = ("-q", "--durations=30", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
 
 
+_NO_TESTS = 5
+"""The status of pytest where it found no test."""
 _HELP = """usage: test.sh [ARGUMENT ...]
 
 Make an environment (minutes, once), and run ruff, mypy and all tests in it. Arguments go to pytest:
@@ -67,7 +70,9 @@ def main() -> int:
         print(f"test.sh: {error}", file=sys.stderr)
         return 2
     # The tests of each distribution by themselves: they must not need another's.
-    return max(run(python, inherited, ("pytest", *words), folder=folder) for folder, words in folders.items())
+    statuses = [run(python, inherited, ("pytest", *words), folder=folder) for folder, words in folders.items()]
+    # A name that is asked for may be of one distribution alone.
+    return max([status for status in statuses if status != _NO_TESTS] or statuses)
 
 
 def folders_of(words: Sequence[str]) -> dict[Path, list[str]]:
@@ -79,7 +84,9 @@ def folders_of(words: Sequence[str]) -> dict[Path, list[str]]:
     if not words:
         return {package: [*_ALL] for package in packages}
     paths = {word: Path(word.partition("::")[0]).resolve() for word in words}
-    named = {word: path for word, path in paths.items() if not word.startswith("-") and path.exists()}
+    # What follows an option is its value, whatever files there are.
+    values = {word for option, word in pairwise(words) if option in ("-k", "-m", "-p", "--since")}
+    named = {word: path for word, path in paths.items() if word[:1] != "-" and word not in values and path.exists()}
     owners = {_owner(path) for path in named.values()}
     if len(owners) > 1:
         raise ValueError(f"expected paths of one distribution, found {', '.join(named)}. Call it once for each")

@@ -15,6 +15,7 @@ from . import environment, errors
 from .features.megatron import rules as mindspeed
 from .features.rollout import rules as rollout
 from .findings import Rule
+from .reporting import warn
 from .variable import USER
 
 GROUP = "verl_npu.codes"
@@ -36,10 +37,21 @@ class Meaning:
 def meanings() -> dict[str, list[Meaning]]:
     """Return all codes, each with what it means in the order of the moments in which it is printed."""
     found: dict[str, list[Meaning]] = {}
-    others = [each for point in metadata.entry_points(group=GROUP) for each in point.load()()]
-    for each in sorted((*others, *_of_variables(), *_of_guards(), *_of_errors()), key=_moment):
-        found.setdefault(each.code, []).append(each)
+    for each in sorted((*_of_others(), *_of_variables(), *_of_guards(), *_of_errors()), key=_moment):
+        said = found.setdefault(each.code, [])
+        # Who can ask a guard before the run says of it what the job says, and more.
+        if each.rows not in [other.rows for other in said]:
+            said.append(each)
     return found
+
+
+def _of_others() -> Iterator[Meaning]:
+    for point in metadata.entry_points(group=GROUP):
+        try:
+            yield from point.load()()
+        except Exception as error:
+            # Whatever is wrong with it, the codes of the others are explained.
+            warn(f"the codes of {point.value} are left out: {type(error).__name__}: {error}")
 
 
 def _moment(meaning: Meaning) -> int:

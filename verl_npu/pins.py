@@ -54,7 +54,10 @@ def pins(folder: Path | None = None) -> Mapping[str, Pin]:
 
 def _read(path: Path) -> Pin:
     try:
-        return Pin(path.parent.name, **json.loads(path.read_text(encoding="utf-8")))
+        pin = Pin(path.parent.name, **json.loads(path.read_text(encoding="utf-8")))
+        if not isinstance(pin.version, str):
+            raise TypeError(f"version is {pin.version!r}, not a text")
+        return pin
     except (OSError, ValueError, TypeError) as error:
         raise LockError(
             subject=str(path),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from verl_npu.codes import Meaning, meaning
+from verl_npu.features.rollout import rules as rollout
 from verl_npu.findings import Stage
 
 from . import (
@@ -44,6 +45,10 @@ def _of_scripts() -> Iterator[Meaning]:
         if rule.about:
             also = f", and {_JOB}" if Stage.JOB in rule.stages else ""
             yield meaning(rule.code, f"before a run: {_LINT}{also}", about=rule.about)
+    asked = {rule.code for rule in OF_SCRIPTS}
+    for guard in rollout.RULES:
+        if guard.code in asked:
+            yield meaning(guard.code, f"before a run: {_LINT}; and {_JOB}", about=guard.about)
 
 
 def _of_the_doctor() -> Iterator[Meaning]:

@@ -102,7 +102,7 @@ def test_torch_is_first_and_what_may_replace_it_comes_later(target: Target) -> N
         "-r requirements.txt",
         "-e ./vllm\n",
         "-e ./vllm-ascend",
-        "pip install ./verl_npu-*.whl",
+        "pip install ./verl_npu*.whl",
         "verl-npu check",
     ]
     places = [typed.index(each) for each in order]

@@ -52,7 +52,11 @@ def launch(command: tuple[str, ...], hosts: str, ray: str, dry_run: bool, **opti
     2 the job was not started, 130 after Ctrl-C.
     """
     listed = tuple(filter(None, map(str.strip, hosts.split(","))))
-    request = Request(command=command, hosts=listed, ray=tuple(shlex.split(ray)), **options)
+    try:
+        more = tuple(shlex.split(ray))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--ray") from None
+    request = Request(command=command, hosts=listed, ray=more, **options)
     with progress.step(_("looking at this machine's network and NPUs")):
         host = look(request, os.environ)
     if not dry_run:

@@ -122,7 +122,7 @@ def check_script(script: Path, source: str, arguments: Sequence[str], as_json: b
             trainer=trainer,
             verl=_verl(tree, source, asked.pin),
             not_judged=_unread(asked, lacking),
-            remedy=_("Install {lacking}, which the extra `scripts` of verl-npu brings.").format(
+            remedy=_("Install {lacking}, which the extra `scripts` of verl-npu-workbench brings.").format(
                 lacking=_(" and ").join(lacking)
             )
             if lacking

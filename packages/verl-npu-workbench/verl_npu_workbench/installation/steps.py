@@ -210,10 +210,11 @@ def _verl(target: Target) -> Step:
         commands = (f'pip install --no-deps "verl=={target.pin.name.removeprefix("v")}"',)
     return Step(
         f"verl {target.pin.name} and verl-npu",
-        (*commands, "pip install ./verl_npu-*.whl"),
+        (*commands, "pip install ./verl_npu*.whl"),
         (
             "with its dependencies verl's own setup would replace numpy or tensordict",
-            "verl-npu is in no package index: `pip wheel --no-deps CHECKOUT` makes its wheel in this folder",
+            "verl-npu is in no package index: "
+            "`pip wheel --no-deps CHECKOUT CHECKOUT/packages/verl-npu-workbench` makes its wheels in this folder",
         ),
     )
 
@@ -301,7 +302,8 @@ def constraints(target: Target) -> str:
 _HEAD = """\
 # syntax=docker/dockerfile:1.4
 # verl {pin} for {npu} on {arch}. Base: verl's own {document}.
-# pip wheel --no-deps CHECKOUT_OF_VERL_NPU && docker build --build-arg REGISTRY=… {index}-t {tag} -f {name} .
+# pip wheel --no-deps CHECKOUT CHECKOUT/packages/verl-npu-workbench
+# docker build --build-arg REGISTRY=… {index}-t {tag} -f {name} .
 # REGISTRY: where you get Ascend's images from. {index_note}
 ARG REGISTRY
 FROM ${{REGISTRY}}/{base}
@@ -340,7 +342,7 @@ def dockerfile(target: Target) -> str:
         base=image.base,
     )
     text += _file("requirements.txt", requirements(target)) + _file("constraints.txt", constraints(target))
-    text += "COPY verl_npu-*.whl ./\n"
+    text += "COPY verl_npu*.whl ./\n"
     text += "".join(_layer(step) for step in steps(target))
     if "Megatron-LM" in text:
         text += 'ENV PYTHONPATH="/opt/verl-npu/Megatron-LM"\n'
