@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
@@ -110,6 +111,7 @@ def setup(
 
     Exit status: 0, or 2 if it cannot be had like that.
     """
+    _refuse_options_of_others(form)
     if form == "install":
         if words:
             raise click.UsageError(_("a command is a container's: expected --format rayjob before --"))
@@ -147,6 +149,21 @@ def setup(
     parsed = [Claim.parse(text) for text in claims]
     asked = job(made, nodes, words, name=name, queue=queue, claims=parsed, interface=interface)
     click.echo(_yaml(asked, made), nl=False)
+
+
+_OF_CONTAINERS = ("server", "npus", "image", "mounts", "nodes", "name", "queue", "claims", "interface")
+
+
+def _refuse_options_of_others(form: str) -> None:
+    """Raise click.UsageError for an option that would be ignored: what is printed would be for another machine."""
+    context = click.get_current_context()
+    others = _OF_CONTAINERS if form == "install" else ("npu",)
+    given = [each for each in others if context.get_parameter_source(each) is ParameterSource.COMMANDLINE]
+    if given:
+        options = [parameter.opts[0] for parameter in context.command.params if parameter.name in given]
+        raise click.UsageError(
+            _("{options} is no option of --format {form}").format(options=_(", ").join(options), form=form)
+        )
 
 
 def _install(pin: str, arch: str, named: str | None, npu: str, output: Path | None, as_json: bool) -> None:
