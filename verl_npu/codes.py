@@ -20,7 +20,8 @@ from .variable import USER
 
 GROUP = "verl_npu.codes"
 """The entry points by which other distributions add codes: functions that return an iterable of Meaning."""
-_JOB = "the job itself, when it starts"
+JOB = "the job itself, when it starts"
+"""How `Meaning.said_by` names a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ def meanings() -> dict[str, list[Meaning]]:
     found: dict[str, list[Meaning]] = {}
     for each in sorted((*_of_others(), *_of_variables(), *_of_guards(), *_of_errors()), key=_moment):
         said = found.setdefault(each.code, [])
-        # Who can ask a guard before the run says of it what the job says, and more.
+        # The workbench says of a guard that lint asks it, too: the plugin's own row, of the job alone, says less.
         if each.rows not in [other.rows for other in said]:
             said.append(each)
     return found
@@ -55,11 +56,12 @@ def _of_others() -> Iterator[Meaning]:
 
 
 def _moment(meaning: Meaning) -> int:
-    moments = ("before a run", _JOB, "while it runs", "after a run")
+    moments = ("before a run", JOB, "while it runs", "after a run")
     return next((place for place, words in enumerate(moments) if meaning.said_by.startswith(words)), len(moments))
 
 
 def meaning(code: str, said_by: str, **rows: str) -> Meaning:
+    """Return what a code means; the name of each row is its label, and rows without a text are left out."""
     return Meaning(
         code=code, said_by=said_by, rows={label.replace("_", " "): text for label, text in rows.items() if text}
     )
@@ -78,12 +80,12 @@ def _of_variables() -> Iterator[Meaning]:
 
 
 def _of_guards() -> Iterator[Meaning]:
-    """The guards that a job meets; a script can be asked for those that need no more than its settings."""
+    """Yield the guards that a job meets. The workbench adds which of them lint asks of a script."""
     for rule in rollout.RULES:
-        yield meaning(rule.code, _JOB, about=rule.about)
+        yield meaning(rule.code, JOB, about=rule.about)
     guards: tuple[Rule[mindspeed.Asked], ...] = mindspeed.RULES
     for guard in guards:
-        yield meaning(guard.code, f"before a run: `verl-npu lint RUN.SH`; and {_JOB}", about=guard.about)
+        yield meaning(guard.code, f"before a run: `verl-npu lint RUN.SH`; and {JOB}", about=guard.about)
 
 
 def _of_errors() -> Iterator[Meaning]:

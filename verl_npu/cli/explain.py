@@ -26,7 +26,7 @@ _LONGEST = 200
         "verl-npu explain device",
         "verl-npu explain device.request_npus_not_gpus",
         "verl-npu explain verl.trainer.main_ppo:run_ppo",
-        "verl-npu explain npu-memory",
+        "verl-npu explain VERL_NPU_STRICT",
     )
 )
 @click.argument("name", shell_complete=complete_name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from verl_npu.codes import Meaning, meaning
+from verl_npu.codes import JOB, Meaning, meaning
 from verl_npu.features.rollout import rules as rollout
 from verl_npu.findings import Stage
 
@@ -20,7 +20,6 @@ from .doctor.variables import RULES as OF_VARIABLES
 from .jobs.rules import RULES as OF_SCRIPTS
 
 _LINT, _DOCTOR = "`verl-npu lint RUN.SH`", "`verl-npu doctor`"
-_JOB = "the job itself, when it starts"
 _GROUP = re.compile(r"\{[a-z_]{1,40}\}")
 """What a rule fills in from a log."""
 
@@ -43,12 +42,12 @@ def _of_scripts() -> Iterator[Meaning]:
     for rule in OF_SCRIPTS:
         # What is only handed on says nothing of itself: the guards tell.
         if rule.about:
-            also = f", and {_JOB}" if Stage.JOB in rule.stages else ""
+            also = f", and {JOB}" if Stage.JOB in rule.stages else ""
             yield meaning(rule.code, f"before a run: {_LINT}{also}", about=rule.about)
     asked = {rule.code for rule in OF_SCRIPTS}
     for guard in rollout.RULES:
         if guard.code in asked:
-            yield meaning(guard.code, f"before a run: {_LINT}; and {_JOB}", about=guard.about)
+            yield meaning(guard.code, f"before a run: {_LINT}; and {JOB}", about=guard.about)
 
 
 def _of_the_doctor() -> Iterator[Meaning]:

@@ -114,7 +114,7 @@ def setup(
     _refuse_options_of_others(form)
     if form == "install":
         if words:
-            raise click.UsageError(_("a command is a container's: expected --format rayjob before --"))
+            raise click.UsageError(_("only --format rayjob takes a command after --"))
         _install(pin, arch, named, npu, output, as_json)
         return
     if output is not None or as_json:
