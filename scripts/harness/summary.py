@@ -22,7 +22,7 @@ _MEANING = {
     "applied": _("the patches were read back and are ours"),
     "pending": _("the process has not imported what it would patch"),
     "native": _("upstream does it itself"),
-    "absent": _("there is nothing to patch at this revision"),
+    "absent": _("nothing to patch at this revision, or the package for it is not installed"),
 }
 
 

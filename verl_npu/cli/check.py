@@ -34,7 +34,7 @@ _MEANING = {
     State.NATIVE: _("upstream does it itself"),
     State.CLAIMED: _("upstream means to patch it by itself; each process reports whether it did"),
     State.INEFFECTIVE: _("upstream means to patch it by itself, and uses a name that is not there"),
-    State.ABSENT: _("there is nothing to patch in this upstream"),
+    State.ABSENT: _("this upstream has nothing to patch, or the package that the feature is for is not installed"),
     State.DRIFTED: _("upstream changed what is patched, so the feature is left out"),
     State.DISABLED: _("left out, because you asked for that"),
 }
