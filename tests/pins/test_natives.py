@@ -18,7 +18,7 @@ from verl_npu.features.upstreams import NPU_PATCH
 from verl_npu.registry.judge.lock import read_locks
 from verl_npu.registry.judge.natives import Native, confirmed, judge_natives
 from verl_npu.registry.judge.verdict import Verdict, judge
-from verl_npu.registry.source.assignments import StepKind, read_steps
+from verl_npu.registry.source.reader import read_patches
 from verl_npu.registry.source.tree import SourceTree
 from verl_npu.registry.state import State
 
@@ -91,7 +91,7 @@ def judged(tree: SourceTree) -> tuple[dict[str, Verdict], list[Native]]:
 @pytest.mark.parametrize("pin", ASSIGNED)
 def test_all_that_a_pin_assigns_in_transformers_is_read(pin: str, trees) -> None:
     tree = trees("verl", pin)
-    assigned = {step.place for step in read_steps(NPU_PATCH, tree) if step.kind is StepKind.ASSIGN}
+    assigned = {step.place for step in read_patches(NPU_PATCH, tree).steps if step.value}
     assert len(assigned) == ASSIGNED[pin]
     # As many as the text has lines of this form.
     written = re.findall(
@@ -164,7 +164,7 @@ def test_check_ends_with_1_and_names_it(source: Source, tmp_path: Path) -> None:
 def test_vllm_ascends_patches_of_what_verl_calls_are_read(version: str, source: Source) -> None:
     tree = SourceTree.at(source("vllm-ascend", version), ("vllm_ascend",))
     modules = [module for module in PATCH_MODULES if module.name.startswith("vllm_ascend.")]
-    assigned = {s.place for module in modules for s in read_steps(module, tree) if s.kind is StepKind.ASSIGN}
+    assigned = {s.place for module in modules for s in read_patches(module, tree).steps if s.value}
     assert "vllm.distributed.parallel_state.GroupCoordinator" in assigned
     if version == "v0.23.0":
         assert "vllm.model_executor.model_loader.utils.process_weights_after_loading" in assigned

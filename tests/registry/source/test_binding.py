@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-import ast
 import textwrap
 
 import pytest
 
-from verl_npu.registry.source.binding import ends, marks_of
+from verl_npu.registry.source.folder import Folder
+from verl_npu.registry.source.reader import ends_of
+from verl_npu.registry.source.tree import SourceTree, Target
 
 METHOD = "class K:\n    def run(self): ...\n"
 FUNCTION = "def run(): ...\n"
 
 
+class One(Folder):
+    """A package of one file."""
+
+    def __init__(self, source: str) -> None:
+        self.source = textwrap.dedent(source).encode()
+
+    def read(self, *parts: str) -> bytes | None:
+        return self.source if parts == ("__init__.py",) else None
+
+    def entries(self, *parts: str) -> list[str] | None:
+        return None if parts else ["__init__.py"]
+
+
 def bound(source: str, name: str) -> tuple[str, ...]:
-    return ends(marks_of(ast.parse(textwrap.dedent(source))), name)
+    return ends_of(Target("up", name), SourceTree({"up": One(source)}))
 
 
 KINDS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_npu.registry.source.body import is_hollow, read_body
+from verl_npu.registry.source.reader import is_hollow, read_body
 from verl_npu.registry.source.named import Key
 from verl_npu.registry.source.probe import (
     Atom,

@@ -21,7 +21,7 @@ from .slots import MISSING, Slot, namespace, slot_of
 
 if TYPE_CHECKING:
     from ..judge.natives import Native
-    from ..source.assignments import Step
+    from ..source.reader import Step
 
 
 class Readback:
@@ -168,7 +168,7 @@ class Readback:
         held = [step for step in steps if self._holds(step, executed)]
         found = [_seen(module, step, tree) for step in held]
         # Looking for a reason may take parsing what upstream patches: only if there is something to explain.
-        if any(step not in held and not step.depends for step in steps):
+        if any(step not in held and not step.conditions for step in steps):
             judged = [native for native in natives_of(module, tree) if native.step.call == call]
             found += [self._unseen(native) for native in judged if native.step not in held]
         return found
@@ -176,7 +176,7 @@ class Readback:
     def _unseen(self, native: Native) -> Native:
         if native.state is not State.CLAIMED:
             return native
-        if native.step.depends:
+        if native.step.conditions:
             return replace(native, state=State.ABSENT, reason=f"not done here: {native.reason}")
         slot = slot_of(native.step.place)
         value = MISSING if slot is None else slot.read()
@@ -212,10 +212,10 @@ class Readback:
         return left_undone([native.target for native in natives], expected, natives[0].reason, self._policy)
 
     def _steps(self, module: PatchModule, call: str) -> list[Step]:
-        from ..source.assignments import StepKind, read_steps
+        from ..source.reader import read_patches
 
-        steps = read_steps(module, self._tree_of(module))
-        return [step for step in steps if step.kind is StepKind.ASSIGN and step.call == call]
+        steps = read_patches(module, self._tree_of(module)).steps
+        return [step for step in steps if step.value and step.call == call]
 
     def _tree_of(self, module: PatchModule) -> SourceTree:
         """The tree, with all packages that a module patches."""

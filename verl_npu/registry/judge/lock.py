@@ -42,10 +42,12 @@ class Record:
         definition = tree.definition(target)
         if definition is None:
             return cls()
+        from ..source.reader import ends_of
+
         return cls(
             kind=str(definition.kind),
             signature=definition.signature,
-            ends=tree.ends(target),
+            ends=ends_of(target, tree),
             fingerprint=definition.fingerprint,
             outline=definition.outline,
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..source.assignments import Block, Step, StepKind, read_steps
 from ..source.lookup import missing_module, resolve
 from ..source.named import PatchModule
+from ..source.reader import Block, Step, read_patches
 from ..source.tree import SourceTree
 from ..state import State
 from .verdict import Verdict
@@ -47,8 +47,8 @@ def patched_packages(modules: Iterable[PatchModule], tree: SourceTree) -> set[st
     return {
         step.place.partition(".")[0]
         for module in modules
-        for step in read_steps(module, tree)
-        if step.kind is StepKind.ASSIGN
+        for step in read_patches(module, tree).steps
+        if step.value
     }
 
 
@@ -90,7 +90,7 @@ def confirmed(verdicts: Mapping[str, Verdict], natives: Iterable[Native]) -> dic
 
 def stale(module: str, step: Step, missing: str) -> str:
     """Say which name is stale that a step of `module` uses."""
-    does = "assigns" if step.kind is StepKind.ASSIGN else "imports"
+    does = "assigns" if step.value else "imports"
     return f"{missing} is not there, which {module} {does} in line {step.line}"
 
 
@@ -104,57 +104,46 @@ class _Reading:
         self._import_failed: _Failure | None = None
 
     def natives(self) -> Iterator[Native]:
-        for step in read_steps(self._module, self._tree):
-            if not self._is_taken(step):
-                continue
-            failure = self._failure(step)
-            if step.kind is StepKind.ASSIGN:
-                yield self._assigned(step, failure)
-            elif failure is None:
+        for step in read_patches(self._module, self._tree).steps:
+            inside = (self._failed[block.number] for block in step.blocks if block.number in self._failed)
+            failure = next(inside, self._import_failed if step.call else None)
+            if step.value and (native := self._assigned(step, failure)) is not None:
+                yield native
+            elif not step.value and failure is None and not step.conditions:
                 self._import(step)
 
-    def _is_taken(self, step: Step) -> bool:
-        """Whether the conditions that the tree can tell allow the step."""
-        conditions = [condition for condition in step.conditions if condition.place]
-        return all((not resolve(c.place, self._tree).missing) is c.there for c in conditions)
-
-    def _failure(self, step: Step) -> _Failure | None:
-        inside = next((self._failed[block.number] for block in step.blocks if block.number in self._failed), None)
-        return inside or (self._import_failed if step.call else None)
-
     def _import(self, step: Step) -> None:
-        takes = step.kind is StepKind.TAKE
-        missing = resolve(step.place, self._tree).missing if takes else missing_module(step.place, self._tree)
-        if not missing or step.depends:
+        missing = (missing_module if step.is_module else _missing_name)(step.place, self._tree)
+        if not missing:
             return
-        block = _catching(step, imports=True)
+        block = _catching(step, _OF_IMPORTS)
         if "." not in missing:
             failure = _Failure(State.ABSENT, f"{missing} is not installed here")
-        elif not takes and block.catches_imports:
+        elif step.is_module and block.catches & {"ImportError", "ModuleNotFoundError"}:
             # The folder of a model, and not only a module in it: this version does not have the model.
             failure = _Failure(State.ABSENT, f"{missing} is not there, which {self._module.name} expects")
         else:
             failure = _Failure(State.INEFFECTIVE, stale(self._module.name, step, missing))
         self._fail(step, block, failure)
 
-    def _assigned(self, step: Step, failure: _Failure | None) -> Native:
+    def _assigned(self, step: Step, failure: _Failure | None) -> Native | None:
         place = resolve(step.place, self._tree)
         native = Native(place.name, self._module.name, step, State.CLAIMED, "")
-        unknown = [condition.text for condition in step.conditions if not condition.place]
+        only = f"only if {' and '.join(step.conditions)}" if step.conditions else ""
+        if only and place.missing and "." in place.missing:
+            # The branch is for another version of the package.
+            return None
         if failure is not None:
             return replace(native, state=failure.state, reason=failure.reason)
-        only = f"only if {' and '.join(unknown)}" if unknown else ""
         if not place.missing:
             text = f"{self._module.name}, line {step.line}, assigns {step.value}"
             return replace(native, reason="; ".join(filter(None, [text, only])))
         reason = stale(self._module.name, step, place.missing)
         if place.missing == step.place.partition(".")[0]:
             return replace(native, state=State.ABSENT, reason=f"{place.missing} is not installed here")
-        if unknown:
-            return replace(native, state=State.ABSENT, reason=f"{only}; {place.missing} is not there")
-        if resolve(step.place.rpartition(".")[0], self._tree).missing:
+        if _missing_name(step.place.rpartition(".")[0], self._tree):
             # Python raises an AttributeError here, and what comes after is not reached either.
-            self._fail(step, _catching(step, imports=False), _Failure(State.INEFFECTIVE, reason))
+            self._fail(step, _catching(step, _OF_ATTRIBUTES), _Failure(State.INEFFECTIVE, reason))
         return replace(native, state=State.INEFFECTIVE, reason=reason)
 
     def _fail(self, step: Step, block: Block, failure: _Failure) -> None:
@@ -163,7 +152,16 @@ class _Reading:
             self._import_failed = failure
 
 
-def _catching(step: Step, *, imports: bool) -> Block:
+_EVERYTHING = frozenset({"Exception", "BaseException"})
+_OF_IMPORTS = _EVERYTHING | {"ImportError", "ModuleNotFoundError"}
+_OF_ATTRIBUTES = _EVERYTHING
+
+
+def _missing_name(name: str, tree: SourceTree) -> str:
+    return resolve(name, tree).missing
+
+
+def _catching(step: Step, caught: frozenset[str]) -> Block:
     """Return the innermost block that ends when the step fails, and nothing around it."""
-    inner = [block for block in step.blocks[1:] if block.catches_all or (imports and block.catches_imports)]
+    inner = [block for block in step.blocks[1:] if block.catches & caught]
     return inner[-1] if inner else step.blocks[0]

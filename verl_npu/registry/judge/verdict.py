@@ -194,7 +194,7 @@ def _renamed(subject: str, known: Baseline, tree: SourceTree, *, module_too: boo
 
 def _missing(subject: str, nearest: Lock, known: Baseline, tree: SourceTree) -> Absence:
     """Say whether what is not there, and the nearest pin has, is gone or is not needed here."""
-    from ..source.body import importer
+    from ..source.reader import importer
 
     module = subject.partition(":")[0]
     unread = tree.read(module) is None
@@ -213,7 +213,11 @@ def _missing(subject: str, nearest: Lock, known: Baseline, tree: SourceTree) -> 
 
 def _unbound(subject: str, recorded: str | None, tree: SourceTree) -> Absence | None:
     """Say if a definition is there that no process comes by which imports its module: under `if TYPE_CHECKING`."""
-    if ":" not in subject or tree.ends(Target.parse(subject)):
+    if ":" not in subject:
+        return None
+    from ..source.reader import ends_of
+
+    if ends_of(Target.parse(subject), tree):
         return None
     return Absence(subject, recorded == THERE, f"{subject} is defined only where an import does not execute it")
 
@@ -272,7 +276,7 @@ class Answers:
         return answer if told or self._is_as_at_a_pin(atom, answer) else None
 
     def _is_as_at_a_pin(self, atom: Atom, answer: bool) -> bool:
-        from ..source.body import read_body
+        from ..source.reader import read_body
 
         locks = self.known[package_of(atom.subject)].locks
         alike = [lock.forms.get(atom.subject, "") for lock in locks if lock.answers.get(str(atom)) is answer]
@@ -283,7 +287,7 @@ class Answers:
         known = self.known[target.package]
         if known.exact or self.absence(str(target)) is not None:
             return False
-        from ..source.body import is_hollow
+        from ..source.reader import is_hollow
 
         if not is_hollow(str(target), self.tree):
             return False

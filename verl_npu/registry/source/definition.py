@@ -197,17 +197,26 @@ def _own_names(function: Function) -> list[str]:
 _LOGS = frozenset({"debug", "info", "warning", "warn", "error", "critical", "exception", "log"})
 
 
+def is_log(node: ast.expr) -> bool:
+    """Whether an expression does nothing but say something: `print`, a warning, or a line to a logger."""
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Name):
+        return node.func.id in ("print", "warn")
+    words = ast.unparse(node.func).lower().split(".")
+    said = words[-1] in _LOGS and any("log" in word or word == "warnings" for word in words[:-1])
+    return said or words[-2:-1] in (["logger"], ["_logger"], ["logging"], ["logging()"], ["log"])
+
+
 def _is_words(item: object) -> bool:
-    """Whether a statement does nothing but say something: a log line, `print`, or an annotation without a value."""
+    """Whether a statement does nothing but say something, or is an annotation without a value."""
     if isinstance(item, ast.AnnAssign):
         return item.value is None
     call = item.value if isinstance(item, ast.Expr) else None
     if not isinstance(call, ast.Call):
         return False
-    if isinstance(call.func, ast.Name):
-        return call.func.id in ("print", "log_gpu_memory_usage")
-    words = ast.unparse(call.func).lower().split(".")
-    return len(words) > 1 and words[-1] in _LOGS and any("log" in word or word == "warnings" for word in words[:-1])
+    # Of a function of this name whose result nobody takes, a log line is all that there is.
+    return is_log(call) or (isinstance(call.func, ast.Name) and call.func.id.startswith("log_"))
 
 
 def decoration(decorator: ast.expr) -> str:

@@ -17,12 +17,12 @@ from .named import Key, Origin, Origins, PatchModule, Value
 from .tree import SourceTree, Target
 
 if TYPE_CHECKING:
-    from .body import Body, Call
+    from .reader import Call, Facts
 
 
-def _read(target: str, tree: SourceTree) -> Body:
+def _read(target: str, tree: SourceTree) -> Facts:
     # Imported here, as in the questions below: at a pin the lock has the answers, and no process reads any source.
-    from .body import read_body
+    from .reader import read_body
 
     return read_body(target, tree)
 
@@ -84,7 +84,7 @@ class Defines(Atom):
         return bool(tree.nodes(Target.parse(self.target)))
 
     def is_sound(self, tree: SourceTree) -> bool:
-        from .body import is_hollow
+        from .reader import is_hollow
 
         return not is_hollow(self.target, tree)
 
@@ -128,7 +128,7 @@ class Calls(Atom):
         return any(self._is(call) for call in _read(self.target, tree).calls)
 
     def _is(self, call: Call) -> bool:
-        from .body import names_in, origins_of
+        from .reader import names_in, origins_of
 
         return (
             _ends_with(call.function, self.function)
@@ -178,7 +178,7 @@ class Passes(Atom):
         return bool(self._given(tree)) and not self._unknown(tree)
 
     def _given(self, tree: SourceTree) -> list[Origins]:
-        from .body import origins_of
+        from .reader import origins_of
 
         if not self.to:
             return [origins_of(one) for one in _read(self.target, tree).passed.get(self.keyword, ())]
@@ -204,14 +204,17 @@ class Takes(Atom):
     default: object = None
 
     def holds(self, tree: SourceTree) -> bool:
-        defaults = _read(self.target, tree).defaults
-        return self.parameter in defaults and (self.default is None or Value(self.default) in defaults[self.parameter])
+        takes = self.parameter in _read(self.target, tree).defaults
+        return takes and (self.default is None or Value(self.default) in self._default(tree))
 
     def is_closed(self, tree: SourceTree) -> bool:
         return bool(_read(self.target, tree).parts) and None not in self._default(tree)
 
     def _default(self, tree: SourceTree) -> Origins:
-        return _read(self.target, tree).defaults.get(self.parameter, frozenset())
+        from .reader import origins_of
+
+        default = _read(self.target, tree).defaults.get(self.parameter)
+        return frozenset() if default is None else origins_of(default)
 
     def __str__(self) -> str:
         default = "" if self.default is None else f", which is {self.default!r} if nothing is given"
@@ -226,13 +229,13 @@ class Imports(Atom):
     name: str
 
     def holds(self, tree: SourceTree) -> bool:
-        from .body import read_imports
+        from .reader import read_imports
 
         whole = ":" not in self.target
         return self.name in (read_imports(self.target, tree) if whole else _read(self.target, tree).imports)
 
     def is_closed(self, tree: SourceTree) -> bool:
-        from .body import imports_by_name
+        from .reader import imports_by_name
 
         # Of a module all imports are read. What a function calls elsewhere may import anything.
         return ":" not in self.target and not imports_by_name(self.target, tree)
@@ -253,7 +256,7 @@ class Imported(Atom):
         return self.package
 
     def holds(self, tree: SourceTree) -> bool:
-        from .body import read_imports
+        from .reader import read_imports
 
         # Most sources do not have the names, and parsing all would take seconds.
         modules = tree.modules_with([self.package], self.name.split(".")[-2:])
@@ -275,7 +278,7 @@ class Raises(Atom):
     when: str
 
     def holds(self, tree: SourceTree) -> bool:
-        from .body import names_in
+        from .reader import names_in
 
         return any(
             self.when in names_in(refusal.conditions)
@@ -338,7 +341,7 @@ class Keys(Atom):
     function: str
 
     def holds(self, tree: SourceTree) -> bool:
-        from .body import function_of, origins_of
+        from .reader import function_of, origins_of
 
         keys = _read(self.target, tree).keys.get(self.mapping, ())
         chosen = any(isinstance(origin, Value) for key in keys for origin in origins_of(key))
@@ -380,17 +383,16 @@ class Assigns(Atom):
         return Target.parse(self.target).dotted
 
     def holds(self, tree: SourceTree) -> bool:
-        from .assignments import StepKind, read_steps
+        from .reader import read_patches
 
-        steps = read_steps(self.module, tree)
-        return any(step.kind is StepKind.ASSIGN and step.place == self.place for step in steps)
+        return any(step.value and step.place == self.place for step in read_patches(self.module, tree).steps)
 
     def unread(self, tree: SourceTree) -> str:
         """Return what of the module's source could not be followed, so that a no is no answer; empty if all was."""
-        from .assignments import StepKind, read_steps
+        from .reader import read_patches
 
-        unread = [step for step in read_steps(self.module, tree) if step.kind is StepKind.UNREAD]
-        return f"what {self.module.name} calls for each of {unread[0].place} cannot be read" if unread else ""
+        unread = read_patches(self.module, tree).unread
+        return f"what {self.module.name} calls for each of {unread[0]} cannot be read" if unread else ""
 
     def __str__(self) -> str:
         return f"{self.module.name} assigns {self.target}"

@@ -10,14 +10,11 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ...errors import DeclarationError, SourceError
 from .definition import Definition, bindings, bound_names, constants_of, define, in_words, used_names
 from .folder import Folder, installed_folder, paths_of
-
-if TYPE_CHECKING:
-    from .binding import Mark
 
 _SYNTAX = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<qualname>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
 
@@ -106,7 +103,6 @@ class SourceTree:
         self._packages: dict[str, bool] = {}
         self._parts: dict[tuple[str, str, str], bool] = {}
         self._nodes: dict[Target, list[ast.stmt]] = {}
-        self._marks: dict[str, tuple[Mark, ...]] = {}
         self._facts: dict[tuple[Hashable, ...], object] = {}
 
     @classmethod
@@ -213,7 +209,7 @@ class SourceTree:
             return self.memory.parse(data)
         # The parser raises the last two for code that is nested too deeply.
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise _unparsable(module, error) from error
+            raise unparsable(module, error) from error
 
     def declared_version(self, package: str) -> str | None:
         """What the package's `__init__` sets `__version__` to, where that is a plain string."""
@@ -357,28 +353,12 @@ class SourceTree:
                 lambda: define(self.nodes(target), self._constants(target.module)),
             )
         except RecursionError as error:
-            raise _unparsable(target.module, error) from error
+            raise unparsable(target.module, error) from error
 
     def words(self, target: Target) -> str:
         """A fingerprint of `target` that leaves out what is only words; empty if it is not there."""
         nodes = self.nodes(target)
         return in_words(nodes) if nodes else ""
-
-    def ends(self, target: Target) -> tuple[str, ...]:
-        """What the target's name is bound to when its module has been executed, one way after the other."""
-        try:
-            return self.memory.recall(("ends", self.read(target.module), target.qualname), partial(self._ends, target))
-        except RecursionError as error:
-            raise _unparsable(target.module, error) from error
-
-    def _ends(self, target: Target) -> tuple[str, ...]:
-        # Imported here: only a tree that is no pin's is compared by it.
-        from .binding import ends, marks_of
-
-        if target.module not in self._marks:
-            parsed = self.parse(target.module)
-            self._marks[target.module] = marks_of(parsed) if parsed is not None else ()
-        return ends(self._marks[target.module], target.qualname)
 
     def _constants(self, module: str) -> Mapping[str, object]:
         parsed = self.parse(module)
@@ -400,7 +380,8 @@ class SourceTree:
         return self.memory.recall(key, lambda: used_names(self.nodes(target)))
 
 
-def _unparsable(module: str, error: Exception) -> SourceError:
+def unparsable(module: str, error: Exception) -> SourceError:
+    """Return the error of a module that this interpreter cannot parse, or read."""
     return SourceError(
         subject=module,
         expected="Python source that this interpreter can parse",

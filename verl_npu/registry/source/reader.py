@@ -1,0 +1,1199 @@
+"""The one reader of code: facts about what a definition does, and about what a module does when it is imported.
+
+Nothing is imported or executed. Code is read in the order in which it runs, and only code that can run counts: no
+branch that is never taken, no block for type checkers, nothing after a `return`. What cannot be told is unknown, which
+is one of the answers.
+
+`read_body` reads a definition with the functions of its own module that it calls. `read_import` reads a module as its
+import runs it: how each name ends up bound, and what it assigns in other packages.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from .definition import Function, bound_names, decoration, fingerprint, function_kind, in_words, is_log
+from .named import Key, Origins, PatchModule, Value
+from .tree import SourceTree, Target, is_there, unparsable
+
+# Functions that call one another are followed this deep, and values through so many names.
+_DEPTH = 4
+_MOST_FUNCTIONS = 100
+
+_UNKNOWN: Origins = frozenset({None})
+_DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+Written = tuple[ast.AST, "Scope"]
+"""Code, and where it stands: what it may be is looked up if it is asked for."""
+
+
+# The facts.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One call, or a function that is handed over to be called in another thread."""
+
+    function: str
+    """Its full dotted name if it is imported, else as it is written."""
+    given: tuple[Written, ...]
+    """Its positional arguments."""
+    keywords: Mapping[str, Written]
+    is_open: bool
+    """Whether it is given more keywords, which the source does not tell."""
+    conditions: tuple[Written, ...]
+    """What has to hold for it to be called."""
+    in_thread: bool
+    is_repeated: bool
+    """Whether it is called in a `while`."""
+    is_direct: bool
+    """Whether the definition itself calls it, and not a function that it calls."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refusal:
+    """A `raise`, or an `assert`."""
+
+    exception: str
+    conditions: tuple[Written, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One way in which a name of the module, or of a class in it, is bound or unbound."""
+
+    path: str
+    """What is bound, within the module; a star for all that is in its owner."""
+    how: str | Function | ast.expr
+    """In words; or the function that is defined, or the value that is assigned, whose words take longer to find."""
+    outside: bool = False
+    """Whether it is not bound where its class or module has its own statements."""
+
+    @property
+    def text(self) -> str:
+        """How it is bound, in words."""
+        if isinstance(self.how, Function):
+            return " ".join([function_kind(self.how), *map(decoration, self.how.decorator_list)])
+        text = self.how if isinstance(self.how, str) else f"assigned {in_words([self.how])[:8]}"
+        return f"{text} from outside" if self.outside else text
+
+    def concerns(self, path: str) -> bool:
+        """Whether it binds `path`, which has no dots behind those of its owner."""
+        owner = self.path.removesuffix("*")
+        return self.path == path or (owner != self.path and path.rpartition(".")[0] == owner.removesuffix("."))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The body of a `try`, or a whole module or function: a step that fails ends the innermost one that catches it."""
+
+    number: int
+    catches: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One import, or one assignment in another package, in the order in which they run."""
+
+    place: str
+    """What is imported or assigned to, with dots alone: where the module ends, the source here need not tell."""
+    value: str
+    """The source of what is assigned; empty for an import."""
+    is_module: bool
+    """Whether what is imported is a module, and not a name that is taken from one."""
+    call: str
+    """The function that has to be called for it; empty if importing the module is enough."""
+    line: int
+    conditions: tuple[str, ...]
+    """Conditions that no source tells."""
+    blocks: tuple[Block, ...]
+
+
+@dataclass(slots=True)
+class Facts:
+    """What some code does."""
+
+    calls: list[Call] = field(default_factory=list)
+    passed: dict[str, list[Written]] = field(default_factory=dict)
+    """What reaches each argument of that keyword, and each entry of that key in a dictionary."""
+    defaults: dict[str, Written] = field(default_factory=dict)
+    """The parameters of the definition itself, and what they are if nothing is given for them."""
+    imports: set[str] = field(default_factory=set)
+    """Modules, and names in them, by their full names."""
+    reads: set[str] = field(default_factory=set)
+    """Names, attributes and strings."""
+    sets: set[str] = field(default_factory=set)
+    """Attributes of other things that it assigns, by their dotted names."""
+    keys: dict[str, list[Written]] = field(default_factory=dict)
+    """Under what each mapping is given entries, by the mapping's dotted name; plain strings are in `passed`."""
+    refusals: list[Refusal] = field(default_factory=list)
+    catches: set[str] = field(default_factory=set)
+    parts: list[ast.AST] = field(default_factory=list)
+    """All definitions and constants that were read."""
+    marks: list[Mark] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    """Tables that are made elsewhere and whose elements are called: what these do is unknown."""
+
+    @property
+    def form(self) -> str:
+        """A hash of all that was read, in its normalised form: what does the same work has it too."""
+        return fingerprint(self.parts)
+
+    def ends(self, qualname: str) -> tuple[str, ...]:
+        """What `qualname` is bound to after the import, one way after the other, and its classes, if these are more
+        than classes."""
+        parts = qualname.split(".")
+        found: list[str] = []
+        for length in range(1, len(parts) + 1):
+            path = ".".join(parts[:length])
+            texts = list(self._texts(path))
+            if length == len(parts):
+                # Two definitions of one make, under an `if` and its `else`, are called in the same way.
+                found += dict.fromkeys(texts)
+            elif texts != ["class"]:
+                found += [f"in {path}: {text}" for text in texts]
+        return tuple(found)
+
+    def _texts(self, path: str) -> Iterator[str]:
+        made = False
+        for mark in self.marks:
+            if mark.concerns(path) and (made or not mark.path.endswith("*")):
+                # What is done to all names before one is bound does nothing to it.
+                made = True
+                yield mark.text
+
+
+# What is asked for.
+
+
+def read_body(subject: str, tree: SourceTree) -> Facts:
+    """Return what a target, or a whole module, does; nothing if it is not there. Raises SourceError."""
+    return tree.recall(("body", subject), partial(_read_body, subject, tree))
+
+
+def _read_body(subject: str, tree: SourceTree) -> Facts:
+    facts = Facts()
+    module, _, qualname = subject.partition(":")
+    if not qualname:
+        parsed = tree.parse(module)
+        if parsed is not None:
+            facts.parts.append(parsed)
+            reader = Reader(module, tree, facts)
+            reader.block(parsed.body, Scope(reader), _At(everything=True))
+        return facts
+    for target in tree.chain(Target.parse(subject)):
+        reader = Reader(target.module, tree, facts)
+        for node in tree.nodes(target):
+            if isinstance(node, Function):
+                facts.defaults.update(_defaults(node, Scope(reader)))
+                reader.enter(node, target.owner, {})
+            else:
+                facts.parts.append(node)
+                inner = isinstance(node, ast.ClassDef)
+                owner = target.qualname if inner else target.owner
+                statements = node.body if isinstance(node, ast.ClassDef) else [node]
+                reader.block(statements, Scope(reader, owner), _At(everything=inner))
+    return facts
+
+
+def read_import(module: str, tree: SourceTree) -> Facts:
+    """Return what a module does to its names, and to other packages, when it is imported. Raises SourceError."""
+    return tree.recall(("import", module), lambda: _read_import(PatchModule(module), tree, beyond=False))
+
+
+def read_patches(module: PatchModule, tree: SourceTree) -> Facts:
+    """Return what a module does when it is imported, and when its functions `calls` are called. Raises SourceError."""
+    return tree.recall(("import", module), lambda: _read_import(module, tree, beyond=True))
+
+
+def _read_import(module: PatchModule, tree: SourceTree, *, beyond: bool) -> Facts:
+    parsed = tree.parse(module.name)
+    reader = Reader(module.name, tree, Facts(), module.given, importing=True, beyond=beyond)
+    if parsed is not None:
+        reader.block(parsed.body, Scope(reader), _At(blocks=(reader.new_block(),)))
+        for name in module.calls:
+            at = _At(call=name, blocks=(reader.new_block(),))
+            for node in tree.nodes(Target(module.name, name)):
+                if isinstance(node, Function):
+                    reader.enter(node, "", {}, at=at)
+    return reader.facts
+
+
+def ends_of(target: Target, tree: SourceTree) -> tuple[str, ...]:
+    """Return what a name is bound to when its module has been imported, one way after the other. Raises SourceError."""
+    key = ("ends", tree.read(target.module), target.qualname)
+    try:
+        return tree.memory.recall(key, lambda: read_import(target.module, tree).ends(target.qualname))
+    except RecursionError as error:
+        raise unparsable(target.module, error) from error
+
+
+def is_hollow(subject: str, tree: SourceTree) -> bool:
+    """Whether something is defined and does nothing: a body that only passes, raises, or returns a constant."""
+    if ":" not in subject:
+        parsed = tree.parse(subject)
+        return parsed is not None and not bound_names(parsed.body)
+    nodes = [node for node in tree.meaning(Target.parse(subject)) if isinstance(node, _DEFINITION)]
+    return bool(nodes) and all(_does_nothing(node.body) for node in nodes)
+
+
+def origins_of(written: Written) -> Origins:
+    """Return the constants and settings that an expression may be."""
+    node, scope = written
+    return scope.reader.origins(node, scope)
+
+
+def function_of(written: Written) -> str:
+    """Return the name of the function of which an expression is a call; empty if it is none."""
+    node, scope = written
+    return scope.reader.dotted(node.func, scope) if isinstance(node, ast.Call) else ""
+
+
+def names_in(conditions: Iterable[Written]) -> frozenset[str]:
+    """Return what conditions read, also by way of local names."""
+    found: set[str] = set()
+    waiting = [(node, scope, 0) for node, scope in conditions]
+    while waiting:
+        one, scope, depth = waiting.pop()
+        for part in ast.walk(one):
+            if isinstance(part, ast.Name):
+                found.add(part.id)
+                if depth < _DEPTH:
+                    waiting += [(value, scope, depth + 1) for value in scope.assigned.get(part.id, ())]
+            elif isinstance(part, ast.Attribute):
+                found.add(part.attr)
+            elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+                found.add(part.value)
+    return frozenset(found)
+
+
+def read_imports(module: str, tree: SourceTree) -> frozenset[str]:
+    """Return all that a module imports anywhere in it, by its full names. Raises SourceError."""
+    data = tree.read(module)
+    parsed = tree.parse(module)
+    if data is None or parsed is None:
+        return frozenset()
+    if imports_by_name(module, tree):
+        return frozenset(read_body(module, tree).imports)
+    found = tree.memory.recall(("imports", data), lambda: tuple(_live_imports(parsed.body)))
+    return frozenset(name for node in found for name in _imported_names(node, module, tree))
+
+
+def imports_by_name(module: str, tree: SourceTree) -> bool:
+    """Whether a module may import something that is not written in an import statement."""
+    data = tree.read(module) or b""
+    return b"import_module" in data or b"__import__" in data
+
+
+def importer(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
+    """Return a module of some packages that uses what is gone: that imports it, or its module; None if none does."""
+    module, _, qualname = subject.partition(":")
+    first = qualname.partition(".")[0]
+    if tree.read(module) is not None:
+        if is_there(f"{module}:{first}", tree):
+            return None
+        if first in read_body(module, tree).reads:
+            return module
+        module = f"{module}.{first}"
+    for other in tree.modules_with(packages, [module.rpartition(".")[2]]):
+        if any(name == module or name.startswith(f"{module}.") for name in read_imports(other, tree)):
+            return other
+    return None
+
+
+def is_true(test: ast.expr, constants: Mapping[str, object] | None = None) -> bool | None:
+    """Whether a condition always holds in a process that imports the module; None if it depends.
+
+    `constants` are names whose values are known; a function among them returns its value.
+    """
+    known = constants or {}
+    if isinstance(test, ast.Constant):
+        return bool(test.value)
+    if isinstance(test, ast.Call) and not test.args and not test.keywords:
+        test = test.func
+        known = {name: value for name, value in known.items() if value is True}
+    if isinstance(test, ast.Name | ast.Attribute):
+        name = test.id if isinstance(test, ast.Name) else test.attr
+        if name == "TYPE_CHECKING":
+            return False
+        return bool(known[name]) if name in known else None
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = is_true(test.operand, constants)
+        return None if inner is None else not inner
+    if isinstance(test, ast.BoolOp):
+        answers = [is_true(value, constants) for value in test.values]
+        decisive = isinstance(test.op, ast.Or)
+        return decisive if decisive in answers else None if None in answers else not decisive
+    if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__":
+        return False if fingerprint([test]) == _AS_A_PROGRAM else None
+    return None
+
+
+_AS_A_PROGRAM = fingerprint([ast.parse('__name__ == "__main__"', mode="eval").body])
+
+
+# How code is read.
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """The names that code sees."""
+
+    reader: Reader
+    owner: str = ""
+    """The class that the code belongs to."""
+    parameters: Mapping[str, Written] = field(default_factory=dict)
+    assigned: Mapping[str, Sequence[ast.AST]] = field(default_factory=dict)
+    """What local names are assigned, in any order; a statement where that cannot be told."""
+    settled: Mapping[str, ast.Assign] = field(default_factory=dict)
+    """The local names that are assigned under no condition, and by which statement, if none assigns them later."""
+    shared: frozenset[str] | None = None
+    """In a function, the names that it declares global; None where all names belong to the module or the class."""
+    depth: int = 0
+
+    def path(self, name: str) -> str | None:
+        """What a bare name is within the module, if it is bound here; None if it is a function's own."""
+        if self.shared is not None:
+            return name if name in self.shared else None
+        return _within(self.owner, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """Under which conditions code is reached, and by which way."""
+
+    conditions: tuple[Written, ...] = ()
+    denied: tuple[Written, ...] = ()
+    """Those of the conditions that must not hold."""
+    everything: bool = False
+    """Whether functions that are only defined count as called."""
+    whiles: int = 0
+    call: str = ""
+    blocks: tuple[Block, ...] = ()
+
+    def under(self, test: Written, *, holds: bool = True) -> _At:
+        denied = self.denied if holds else (*self.denied, test)
+        return replace(self, conditions=(*self.conditions, test), denied=denied)
+
+    def texts(self) -> tuple[str, ...]:
+        """The conditions as the source has them."""
+        return tuple(dict.fromkeys(_denied(test[0]) if test in self.denied else ast.unparse(test[0]) for test in self.conditions))
+
+
+def _denied(test: ast.AST) -> str:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return ast.unparse(test.operand)
+    return f"not ({ast.unparse(test)})"
+
+
+class Reader:
+    """Reads code of one module, and notes facts of it."""
+
+    def __init__(
+        self,
+        module: str,
+        tree: SourceTree,
+        facts: Facts,
+        given: Collection[str] = (),
+        *,
+        importing: bool = False,
+        beyond: bool = False,
+    ) -> None:
+        """`given` are names that are true. When `importing`, a function counts only if the import calls it; `beyond`
+        the module, functions of other modules of the same package count too."""
+        self.facts = facts
+        self._module = module
+        self._tree = tree
+        self._given = given
+        self._importing = importing
+        self._beyond = beyond
+        self._entered: set[tuple[object, ...]] = set()
+        self._noted: set[ast.AST] = set()
+        self._constants: dict[str, object] | None = None
+        self._attributes: dict[str, dict[str, list[ast.expr]]] = {}
+        self._followed: set[str] = set()
+        self._blocks = 0
+        parsed = tree.parse(module)
+        self._body = parsed.body if parsed is not None else []
+        data = tree.read(module)
+        self._bound = tree.memory.recall(("bound", data), lambda: frozenset(bound_names(self._body)))
+
+    def new_block(self, handlers: Sequence[ast.ExceptHandler] = ()) -> Block:
+        """Return another block, of a `try` with some handlers."""
+        self._blocks += 1
+        return Block(self._blocks, frozenset().union(*(_exceptions(handler.type) for handler in handlers)))
+
+    # Statements.
+
+    def enter(
+        self, node: Function, owner: str, given: Mapping[str, Written], depth: int = 0, at: _At | None = None
+    ) -> None:
+        """Read a function, with what its parameters are given."""
+        known = tuple(sorted((name, origins_of(written)) for name, written in given.items()))
+        key = (node, at.call if at is not None else "", *known)
+        if key in self._entered or len(self._entered) > _MOST_FUNCTIONS:
+            return
+        self._entered.add(key)
+        self._note(node)
+        scope = Scope(self, owner, depth=depth)
+        scope.parameters = {**_defaults(node, Scope(self)), **given}
+        scope.assigned, scope.settled = _assigned(node), _settled(node)
+        scope.shared = frozenset(
+            name for part in ast.walk(node) if isinstance(part, ast.Global) for name in part.names
+        )
+        self.block(node.body, scope, replace(at or _At(), everything=False, whiles=0))
+
+    def _note(self, node: ast.AST) -> None:
+        if node not in self._noted:
+            self._noted.add(node)
+            self.facts.parts.append(node)
+
+    def block(self, statements: Sequence[ast.stmt], scope: Scope, at: _At) -> None:
+        """Read statements in order, up to one that ends the block."""
+        for statement in statements:
+            self._statement(statement, scope, at)
+            if _ends(statement):
+                return
+            if self._importing and isinstance(statement, ast.If) and any(map(_ends, statement.body)):
+                # What follows depends on it, unless it is known.
+                known = is_true(statement.test, self._known()) is not None
+                at = at if known else at.under((statement.test, scope), holds=False)
+
+    def _statement(self, node: ast.stmt, scope: Scope, at: _At) -> None:
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                self._import(node, scope, at)
+            case ast.ClassDef():
+                self._class(node, scope, at)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._function(node, scope, at)
+            case ast.If():
+                self._if(node, scope, at)
+            case ast.Raise():
+                self._refuse(node.exc, scope, at)
+            case ast.Assert():
+                self.facts.refusals.append(Refusal("AssertionError", (*at.conditions, (node.test, scope))))
+            case ast.Try():
+                self._try(node, scope, at)
+            case ast.While():
+                self._while(node, scope, at)
+            case ast.For() | ast.AsyncFor():
+                self._for(node, scope, at)
+            case ast.With() | ast.AsyncWith():
+                for item in node.items:
+                    self._expression(item.context_expr, scope, at)
+                    if item.optional_vars is not None:
+                        self._target(item.optional_vars, "bound by a with", scope)
+                self.block(node.body, scope, at)
+            case ast.Match():
+                self._match(node, scope, at)
+            case ast.Delete():
+                for target in node.targets:
+                    self._target(target, "deleted", scope)
+            case ast.Expr(value=ast.Constant()):
+                pass
+            case _:
+                self._simple(node, scope, at)
+
+    def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope, at: _At) -> None:
+        names = _imported_names(node, self._module, self._tree)
+        self.facts.imports.update(names)
+        self._step(names[0], "", node, at, is_module=True)
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                name = alias.asname or alias.name.partition(".")[0]
+                self._bind(scope.path(name), f"module {alias.name if alias.asname else name}")
+            return
+        # Where a name comes from within a package may change while it stays the same one.
+        package = "its own package" if node.level else (node.module or "").partition(".")[0]
+        for alias in node.names:
+            if alias.name == "*":
+                self._bind(_within(scope.owner, "*"), f"all names of {'.' * node.level}{node.module or ''}")
+            else:
+                self._step(f"{names[0]}.{alias.name}", "", node, at)
+                self._bind(scope.path(alias.asname or alias.name), f"{alias.name} from {package}")
+
+    def _class(self, node: ast.ClassDef, scope: Scope, at: _At) -> None:
+        path = scope.path(node.name)
+        kept = (decoration(decorator) for decorator in node.decorator_list)
+        changed = [text for text in kept if text.removeprefix("@").partition("(")[0] not in _KEEPS_A_CLASS]
+        self._bind(path, " ".join(["class", *changed]))
+        if at.everything or (self._importing and path is not None):
+            self.block(node.body, Scope(self, _within(scope.owner, node.name), depth=scope.depth), at)
+
+    def _function(self, node: Function, scope: Scope, at: _At) -> None:
+        self._bind(scope.path(node.name), node)
+        if self._importing:
+            if not scope.owner and scope.shared is None and node.decorator_list:
+                # What decorates a function may call it.
+                self.enter(node, "", {}, scope.depth + 1, at)
+            for expression in [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]:
+                self._expression(expression, scope, at)
+        elif at.everything or node.name in scope.assigned:
+            # What is defined inside a function counts if it is used there.
+            inner = replace(scope, parameters={**scope.parameters, **_defaults(node, scope)})
+            inner.assigned, inner.settled = {**scope.assigned, **_assigned(node)}, {}
+            inner.shared = frozenset()
+            self._note(node)
+            self.block(node.body, inner, replace(at, everything=False))
+
+    def _if(self, node: ast.If, scope: Scope, at: _At) -> None:
+        test = (node.test, scope)
+        holds = is_true(node.test, self._known())
+        if holds is None and _refuses(node.body):
+            # A condition under which the code only refuses to go on is no support for what it names.
+            for inner in node.body:
+                if isinstance(inner, ast.Raise):
+                    self._refuse(inner.exc, scope, at.under(test))
+        elif holds is not False:
+            self._expression(node.test, scope, at)
+            self.block(node.body, scope, at.under(test) if holds is None or not self._importing else at)
+        if holds is not True:
+            self.block(
+                node.orelse,
+                scope,
+                at.under(test, holds=False) if holds is None or not self._importing else at,
+            )
+
+    def _try(self, node: ast.Try, scope: Scope, at: _At) -> None:
+        inside = replace(at, blocks=(*at.blocks, self.new_block(node.handlers)))
+        self.block(node.body, scope, inside)
+        for handler in node.handlers:
+            if not _does_nothing(handler.body):
+                self.facts.catches |= _exceptions(handler.type)
+            if handler.name is not None:
+                self._bind(scope.path(handler.name), "bound by an except")
+            raised = ast.Name(f"{ast.unparse(handler.type) if handler.type is not None else 'an error'} is raised")
+            self.block(handler.body, scope, at.under((raised, scope)) if self._importing else at)
+        self.block(node.orelse, scope, inside)
+        self.block(node.finalbody, scope, at)
+
+    def _while(self, node: ast.While, scope: Scope, at: _At) -> None:
+        if is_true(node.test, self._known()) is not False:
+            self._expression(node.test, scope, replace(at, whiles=at.whiles + 1))
+            inside = at.under((node.test, scope)) if self._importing else at
+            self.block(node.body, scope, replace(inside, whiles=at.whiles + 1))
+        self.block(node.orelse, scope, at)
+
+    def _for(self, node: ast.For | ast.AsyncFor, scope: Scope, at: _At) -> None:
+        self._expression(node.iter, scope, at)
+        self._target(node.target, "bound by a for", scope)
+        items = self._items(node.iter, scope) if self._importing else None
+        if items is not None:
+            # Each turn is read by itself, as what it assigns depends on the element.
+            for item in items:
+                turn = replace(scope, assigned={**scope.assigned, **_bound_to(node.target, item)})
+                self.block(node.body, turn, at)
+        else:
+            if self._importing and _calls_one_of_its_items(node):
+                self.facts.unread.append(ast.unparse(node.iter))
+            filled = ast.Name(f"{ast.unparse(node.iter)} is not empty") if self._importing else None
+            self.block(node.body, scope, at if filled is None else at.under((filled, scope)))
+        self.block(node.orelse, scope, at)
+
+    def _match(self, node: ast.Match, scope: Scope, at: _At) -> None:
+        self._expression(node.subject, scope, at)
+        for case in node.cases:
+            for part in ast.walk(case.pattern):
+                name = getattr(part, "name", None) or getattr(part, "rest", None)
+                if isinstance(part, ast.MatchAs | ast.MatchStar | ast.MatchMapping) and name:
+                    self._bind(scope.path(name), "bound by a match")
+            self.block(case.body, scope, at)
+
+    def _simple(self, node: ast.stmt, scope: Scope, at: _At) -> None:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.AnnAssign | ast.AugAssign):
+            targets = [node.target]
+        for child in ast.iter_child_nodes(node):
+            # What an annotation says is no use of it.
+            if isinstance(child, ast.expr) and child not in targets and child is not getattr(node, "annotation", None):
+                self._expression(child, scope, at)
+        value = getattr(node, "value", None)
+        for target in targets:
+            for part in ast.walk(target):
+                if isinstance(part, ast.Name | ast.Attribute) and isinstance(part.ctx, ast.Load):
+                    self.facts.reads.add(part.id if isinstance(part, ast.Name) else part.attr)
+                elif isinstance(part, ast.Attribute | ast.Subscript) and isinstance(part.ctx, ast.Store):
+                    self._place_set(part, value, scope, at)
+            if value is not None:
+                self._target(target, value, scope)
+
+    def _place_set(self, target: ast.Attribute | ast.Subscript, value: ast.expr | None, scope: Scope, at: _At) -> None:
+        if isinstance(target, ast.Attribute):
+            self.facts.sets.add(self.dotted(target, scope))
+            if value is not None:
+                self._assigned_elsewhere(target.value, target.attr, value, scope, at)
+        elif isinstance(target.slice, ast.Constant):
+            if isinstance(target.slice.value, str) and value is not None:
+                self.facts.passed.setdefault(target.slice.value, []).append((value, scope))
+        else:
+            key = target.slice
+            made = scope.settled.get(key.id) if isinstance(key, ast.Name) else None
+            written = made.value if made is not None and made.lineno < target.lineno else key
+            self.facts.keys.setdefault(self.dotted(target.value, scope), []).append((written, scope))
+
+    def _refuse(self, raised: ast.expr | None, scope: Scope, at: _At) -> None:
+        function = raised.func if isinstance(raised, ast.Call) else raised
+        name = self.dotted(function, scope) if function is not None else ""
+        self.facts.refusals.append(Refusal(name, at.conditions))
+
+    # How names of the module are bound.
+
+    def _bind(self, path: str | None, how: str | Function | ast.expr, *, outside: bool = False) -> None:
+        if path is not None and self._importing:
+            self.facts.marks.append(Mark(path, how, outside))
+
+    def _target(self, target: ast.expr, how: str | ast.expr, scope: Scope) -> None:
+        match target:
+            case ast.Name(id=name):
+                self._bind(scope.path(name), how)
+            case ast.Starred(value=inner):
+                self._target(inner, how, scope)
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                for part in parts:
+                    self._target(part, how, scope)
+            case ast.Attribute(value=value, attr=name):
+                owner = self._place(value)
+                if owner is not None:
+                    self._bind(_within(owner, name), how, outside=True)
+            case ast.Subscript(value=value, slice=key):
+                if _is_this_module(target):
+                    self._bind("*", "another module in place of this one")
+                owner = self._namespace(value, scope)
+                if owner is not None:
+                    self._bind(_within(owner, _word(key)), how, outside=True)
+
+    def _binds_by_call(self, node: ast.Call, scope: Scope) -> None:
+        """Note names of the module that a call binds: `setattr`, `exec`, and what changes a namespace."""
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in ("setattr", "delattr", "__setattr__", "__delattr__") and len(node.args) >= 2:
+            owner = self._place(node.args[0])
+            if owner is not None:
+                self._bind(_within(owner, _word(node.args[1])), f"set from outside by {name}")
+        elif name in ("exec", "eval") and isinstance(node.func, ast.Name):
+            self._bind("*", f"whatever {name} does")
+        elif isinstance(node.func, ast.Attribute):
+            owner = self._namespace(node.func.value, scope)
+            if owner is not None and name not in ("get", "items", "keys", "values", "copy", "__getitem__"):
+                for word in _words_given(node):
+                    self._bind(_within(owner, word), f"changed from outside by {name}")
+
+    def _place(self, node: ast.expr, depth: int = 0) -> str | None:
+        """Return which class of this module an expression is, empty for the module itself; None if it is neither."""
+        if _is_this_module(node):
+            return ""
+        if depth > _DEPTH:
+            return None
+        path = None
+        if isinstance(node, ast.Name):
+            path = node.id
+            for other in self._nodes(node.id):
+                if isinstance(other, ast.Assign | ast.AnnAssign) and other.value is not None:
+                    return self._place(other.value, depth + 1)
+        elif isinstance(node, ast.Attribute):
+            owner = self._place(node.value, depth + 1)
+            path = None if owner is None else _within(owner, node.attr)
+        return path if path and any(isinstance(one, ast.ClassDef) for one in self._nodes(path)) else None
+
+    def _namespace(self, node: ast.expr, scope: Scope) -> str | None:
+        """Return the owner of the namespace that an expression is: `globals()`, `vars(Class)`, `Class.__dict__`."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id == "globals" or (node.func.id in ("vars", "locals") and not node.args):
+                inner = node.func.id != "globals" and (scope.owner or scope.shared is not None)
+                return None if inner else ""
+            if node.func.id == "vars" and len(node.args) == 1:
+                return self._place(node.args[0])
+        return self._place(node.value) if isinstance(node, ast.Attribute) and node.attr == "__dict__" else None
+
+    # What is assigned in other packages.
+
+    def _step(
+        self, place: str, value: str, node: ast.stmt | ast.expr, at: _At, *, is_module: bool = False
+    ) -> None:
+        if self._importing:
+            self.facts.steps.append(Step(place, value, is_module, at.call, node.lineno, at.texts(), at.blocks))
+
+    def _assigned_elsewhere(self, owner: ast.expr, name: str, value: ast.expr, scope: Scope, at: _At) -> None:
+        place, is_imported = self._named(owner, scope) if self._importing else ("", False)
+        if is_imported:
+            self._step(f"{place}.{name}", ast.unparse(value), value, at)
+
+    def _items(self, node: ast.expr, scope: Scope) -> list[ast.expr] | None:
+        """Return the elements of a table that is written out, those of a dictionary as pairs; None if it is not."""
+        view = ""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
+            node, view = node.func.value, node.func.attr
+        if isinstance(node, ast.Name):
+            local = scope.assigned.get(node.id) or [
+                one.value for one in self._nodes(node.id) if isinstance(one, ast.Assign | ast.AnnAssign) and one.value
+            ]
+            given = scope.parameters.get(node.id)
+            if not local and given is not None:
+                return self._items(given[0], given[1]) if isinstance(given[0], ast.expr) else None
+            if len(local) != 1 or not isinstance(local[0], ast.expr):
+                return None
+            node = local[0]
+        if isinstance(node, ast.List | ast.Tuple | ast.Set):
+            return list(node.elts)
+        if not isinstance(node, ast.Dict):
+            return None
+        pairs = [(key, value) for key, value in zip(node.keys, node.values, strict=True) if key is not None]
+        if view in ("values", "keys"):
+            return [value if view == "values" else key for key, value in pairs]
+        return [ast.Tuple([key, value], ast.Load()) for key, value in pairs]
+
+    # Expressions.
+
+    def _expression(self, node: ast.expr, scope: Scope, at: _At) -> None:
+        waiting: list[tuple[ast.AST, _At, bool]] = [(node, at, False)]
+        while waiting:
+            one, at, elsewhere = waiting.pop()
+            if isinstance(one, ast.Call) and is_log(one):
+                continue
+            if isinstance(one, ast.Lambda) and self._importing:
+                continue
+            if isinstance(one, ast.IfExp):
+                holds = is_true(one.test, self._known())
+                under = at.under((one.test, scope))
+                waiting += [(one.test, at, elsewhere)] if holds is None else []
+                waiting += [(one.body, under, elsewhere)] if holds is not False else []
+                waiting += [(one.orelse, under, elsewhere)] if holds is not True else []
+                continue
+            match one:
+                case ast.NamedExpr():
+                    self._target(one.target, "bound by :=", scope)
+                case ast.Call():
+                    elsewhere = self._call(one, scope, at, elsewhere) or elsewhere
+                case ast.Dict():
+                    for key, value in zip(one.keys, one.values, strict=True):
+                        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                            self.facts.passed.setdefault(key.value, []).append((value, scope))
+                case ast.Name(id=name, ctx=ast.Load()):
+                    self.facts.reads.add(name)
+                    self._follow_constant(name, scope)
+                case ast.Attribute(attr=name, ctx=ast.Load()):
+                    self.facts.reads.add(name)
+                case ast.Constant(value=str(text)):
+                    self.facts.reads.add(text)
+            waiting += [(child, at, elsewhere) for child in ast.iter_child_nodes(one)]
+
+    def _call(self, node: ast.Call, scope: Scope, at: _At, in_thread: bool) -> bool:
+        """Note a call; return whether what it is given is called in another thread."""
+        function = self.dotted(node.func, scope)
+        keywords = {one.arg: (one.value, scope) for one in node.keywords if one.arg is not None}
+        for name, written in keywords.items():
+            self.facts.passed.setdefault(name, []).append(written)
+        self.facts.calls.append(
+            Call(
+                function=function,
+                given=tuple((argument, scope) for argument in node.args),
+                keywords=keywords,
+                is_open=len(keywords) < len(node.keywords),
+                conditions=at.conditions,
+                in_thread=in_thread,
+                is_repeated=at.whiles > 0,
+                is_direct=not scope.depth,
+            )
+        )
+        last = function.rpartition(".")[2]
+        if last in ("import_module", "__import__") and node.args:
+            self.facts.imports |= set(self._texts(node.args[0], scope))
+        if last == "setattr" and len(node.args) == 3:
+            for name in self._texts(node.args[1], scope):
+                self._assigned_elsewhere(node.args[0], name, node.args[2], scope, at)
+        if self._importing:
+            self._binds_by_call(node, scope)
+        starts = last in _IN_A_THREAD
+        for handed in [*node.args, *(keyword.value for keyword in node.keywords)] if starts else ():
+            name = self.dotted(handed, scope) if isinstance(handed, ast.Name | ast.Attribute) else ""
+            if name:
+                call = Call(name, (), {}, True, at.conditions, True, at.whiles > 0, not scope.depth)
+                self.facts.calls.append(call)
+                self._follow(handed, None, scope, at)
+        self._follow(node.func, node, scope, at)
+        return starts
+
+    def _follow(self, function: ast.expr, call: ast.Call | None, scope: Scope, at: _At) -> None:
+        """Read a function of the same module or class; `beyond` that, also one of another module of the package."""
+        if scope.depth >= _DEPTH:
+            return
+        # Under which conditions it is called is told of what an import does alone.
+        at = at if self._importing else _At()
+        for node, owner in self._functions(function, scope):
+            given = {} if call is None else _given(node, call, bool(owner), scope)
+            self.enter(node, owner, given, scope.depth + 1, at)
+        name, is_imported = self._named(function, scope) if self._beyond else ("", False)
+        module, _, rest = name.rpartition(".")
+        if is_imported and call is not None and module.partition(".")[0] == self._module.partition(".")[0]:
+            for node in self._tree.nodes(Target(module, rest)) if self._tree.read(module) is not None else ():
+                if isinstance(node, Function):
+                    facts = Facts(steps=self.facts.steps)
+                    there = Reader(module, self._tree, facts, self._given, importing=True, beyond=True)
+                    there.enter(node, "", _given(node, call, False, scope), scope.depth + 1, at)
+
+    def _functions(self, function: ast.expr, scope: Scope) -> Iterator[tuple[Function, str]]:
+        if isinstance(function, ast.Name):
+            local = scope.assigned.get(function.id, ())
+            if self._importing and local:
+                named = (one for one in local if isinstance(one, ast.Name) and one.id != function.id)
+                yield from ((one, "") for one in local if isinstance(one, Function))
+                for one in named:
+                    yield from self._functions(one, scope)
+            elif function.id in self._bound and not local:
+                yield from ((node, "") for node in self._nodes(function.id) if isinstance(node, Function))
+        elif isinstance(function, ast.Attribute):
+            base = ast.unparse(function.value)
+            owner = scope.owner if base in ("self", "cls", "super()") else base
+            if owner.partition(".")[0] in self._bound:
+                yield from self._methods(owner, function.attr, 0, beyond=base == "super()")
+
+    def _methods(self, owner: str, name: str, depth: int, *, beyond: bool = False) -> Iterator[tuple[Function, str]]:
+        """The method of a class, or of the first of its bases in this module that has it."""
+        found = [] if beyond else [node for node in self._nodes(f"{owner}.{name}") if isinstance(node, Function)]
+        if found:
+            yield from ((node, owner) for node in found)
+            return
+        classes = [node for node in self._nodes(owner) if isinstance(node, ast.ClassDef)]
+        for base in (base for node in classes for base in node.bases if isinstance(base, ast.Name)):
+            if depth < _DEPTH and base.id != owner:
+                yield from self._methods(base.id, name, depth + 1)
+
+    def _nodes(self, path: str) -> list[ast.stmt]:
+        return self._tree.nodes(Target(self._module, path)) if path else []
+
+    # Where values come from.
+
+    def origins(self, node: ast.AST, scope: Scope, depth: int = 0) -> Origins:
+        """Return the constants and settings that an expression may be."""
+        if depth > 2 * _DEPTH:
+            return _UNKNOWN
+        also = partial(self.origins, scope=scope, depth=depth + 1)
+        match node:
+            case ast.Constant(value=value):
+                return frozenset({Value(value)})
+            case ast.Name(id=name):
+                return self._origins_of_name(name, scope, depth)
+            case ast.IfExp(body=one, orelse=other):
+                return also(one) | also(other)
+            case ast.BoolOp(values=values):
+                return frozenset().union(*map(also, values))
+            case ast.JoinedStr() | ast.BinOp():
+                return self._joined(node, scope, depth)
+            case ast.Subscript(slice=ast.Constant(value=key)):
+                return frozenset({Key(str(key))})
+            case ast.Attribute(attr=name):
+                return self._origins_of_attribute(node, scope, depth) or frozenset({Key(name)})
+            case ast.Call(func=function, args=arguments):
+                name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
+                arguments = arguments[1:] if name == "getattr" else arguments
+                if name in ("get", "pop", "getattr") and arguments:
+                    keys = (one.constant for one in also(arguments[0]) if isinstance(one, Value))
+                    others = [*arguments[1:], *(keyword.value for keyword in node.keywords)]
+                    return frozenset(Key(str(key)) for key in keys).union(*map(also, others))
+        return _UNKNOWN
+
+    def _origins_of_name(self, name: str, scope: Scope, depth: int) -> Origins:
+        values = [(value, scope) for value in scope.assigned.get(name, ())]
+        if name in scope.parameters:
+            values.append(scope.parameters[name])
+        if values:
+            return frozenset().union(*(s.reader.origins(value, s, depth + 1) for value, s in values)) or _UNKNOWN
+        found = self._constant(Target(self._module, name), depth) if name in self._bound else frozenset()
+        return found or _UNKNOWN
+
+    def _origins_of_attribute(self, node: ast.Attribute, scope: Scope, depth: int) -> Origins:
+        base = ast.unparse(node.value)
+        owner = scope.owner if base in ("self", "cls", "type(self)", "self.__class__") else base
+        if owner.partition(".")[0] not in self._bound:
+            return frozenset()
+        found = self._constant(Target(self._module, f"{owner}.{node.attr}"), depth)
+        if owner == scope.owner:
+            inner = Scope(self, owner)
+            return found.union(*(self.origins(one, inner, depth + 1) for one in self._kept(owner).get(node.attr, ())))
+        return found
+
+    def _kept(self, owner: str) -> dict[str, list[ast.expr]]:
+        """What the methods of a class assign to attributes of `self`."""
+        if owner in self._attributes:
+            return self._attributes[owner]
+        kept = self._attributes.setdefault(owner, {})
+        for node in (part for one in self._nodes(owner) for part in ast.walk(one) if isinstance(part, ast.Assign)):
+            for target in node.targets:
+                if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
+                    kept.setdefault(target.attr, []).append(node.value)
+        return kept
+
+    def _constant(self, target: Target, depth: int) -> Origins:
+        """What a name of a module, or of a class in it, is assigned; through imports of the same package."""
+        found: Origins = frozenset()
+        for one in self._tree.chain(target):
+            for node in self._tree.nodes(one):
+                if isinstance(node, ast.ImportFrom) and node.names[0].name != "*":
+                    # What is imported from another package is known by its name.
+                    source = self._tree.imported_module(one.module, node)
+                    outside = not self._tree.covers(source.partition(".")[0])
+                    found |= {Key(node.names[0].name)} if outside else frozenset()
+                value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+                if value is not None and depth <= _DEPTH:
+                    self._note(node)
+                    found |= self.origins(value, Scope(self, one.owner), depth + 1)
+        return found
+
+    def _follow_constant(self, name: str, scope: Scope) -> None:
+        known = name in scope.assigned or name in scope.parameters or name in self._followed
+        if not known and name in self._bound:
+            self._followed.add(name)
+            for node in self._nodes(name):
+                if isinstance(node, ast.Assign | ast.AnnAssign):
+                    self._note(node)
+
+    def _joined(self, node: ast.JoinedStr | ast.BinOp, scope: Scope, depth: int) -> Origins:
+        if isinstance(node, ast.BinOp):
+            parts: Sequence[ast.expr] = (node.left, node.right) if isinstance(node.op, ast.Add) else ()
+        else:
+            parts = [part.value if isinstance(part, ast.FormattedValue) else part for part in node.values]
+        texts = [self._texts(part, scope, depth + 1, only=True) for part in parts]
+        if texts and all(len(text) == 1 for text in texts):
+            return frozenset({Value("".join(text[0] for text in texts))})
+        return _UNKNOWN
+
+    def _texts(self, node: ast.expr, scope: Scope, depth: int = 0, *, only: bool = False) -> list[str]:
+        """Return the texts that an expression may be; with `only`, none if it may be anything else."""
+        found = self.origins(node, scope, depth)
+        texts = [one.constant for one in found if isinstance(one, Value) and isinstance(one.constant, str)]
+        return [] if only and len(texts) < len(found) else texts
+
+    def _known(self) -> Mapping[str, object]:
+        """The names of the module that are assigned a plain constant and nothing else, and those that are given."""
+        if self._constants is None:
+            assigned = [
+                (target.id, node.value.value)
+                for node in self._body
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+                for target in node.targets
+                if isinstance(target, ast.Name)
+            ]
+            self._constants = {name: value for name, value in assigned if len(self._nodes(name)) == 1}
+            self._constants |= dict.fromkeys(self._given, True)
+        return self._constants
+
+    # Names.
+
+    def dotted(self, node: ast.AST, scope: Scope) -> str:
+        """Return the full name of what an expression refers to, as far as the source tells."""
+        return self._named(node, scope)[0]
+
+    def _named(self, node: ast.AST, scope: Scope, depth: int = 0) -> tuple[str, bool]:
+        """Return a dotted name, and whether its first part is imported."""
+        if isinstance(node, ast.Name):
+            return self._name(node.id, scope, depth)
+        if isinstance(node, ast.Attribute):
+            name, is_imported = self._named(node.value, scope, depth)
+            return f"{name}.{node.attr}", is_imported
+        if not isinstance(node, ast.Call):
+            return "?", False
+        function = ast.unparse(node.func)
+        if function == "getattr" and node.args:
+            names = self._texts(node.args[1], scope)
+            name, is_imported = self._named(node.args[0], scope, depth)
+            return (f"{name}.{names[0]}", is_imported) if len(names) == 1 else ("?", False)
+        if function in ("partial", "functools.partial") and node.args:
+            return self._named(node.args[0], scope, depth)
+        if self._importing and function.endswith("import_module") and node.args:
+            names = self._texts(node.args[0], scope)
+            return (names[0], True) if len(names) == 1 else ("?", False)
+        return f"{self._named(node.func, scope, depth)[0]}()", False
+
+    def _name(self, name: str, scope: Scope, depth: int) -> tuple[str, bool]:
+        local = scope.assigned.get(name, ())
+        for value in local:
+            if isinstance(value, ast.Import | ast.ImportFrom):
+                return self._imported(value, name), True
+        if depth >= _DEPTH:
+            return name, False
+        if self._importing and not local and name in scope.parameters:
+            value, outer = scope.parameters[name]
+            return outer.reader._named(value, outer, depth + 1) if isinstance(value, ast.expr) else (name, False)
+        if len(local) == 1 and isinstance(local[0], ast.Name | ast.Attribute | ast.Call if self._importing else _NAMES):
+            return self._named(local[0], scope, depth + 1)
+        if not local and name not in scope.parameters and name in self._bound:
+            nodes = self._nodes(name)
+            for found in nodes:
+                if isinstance(found, ast.Import | ast.ImportFrom):
+                    return self._imported(found, name), True
+            if self._importing and len(nodes) == 1 and isinstance(nodes[0], ast.Assign):
+                return self._named(nodes[0].value, Scope(self), depth + 1)
+        return name, False
+
+    def _imported(self, node: ast.Import | ast.ImportFrom, name: str) -> str:
+        alias = next(alias for alias in node.names if (alias.asname or alias.name.partition(".")[0]) == name)
+        if isinstance(node, ast.Import):
+            return alias.name if alias.asname else name
+        return f"{self._tree.imported_module(self._module, node)}.{alias.name}"
+
+
+_NAMES = (ast.Name, ast.Attribute)
+_IN_A_THREAD = ("run_in_executor", "to_thread", "submit", "Thread", "start_new_thread", "run_coroutine_threadsafe")
+
+# Classes stay what they are under these: their methods are the same ones.
+_KEEPS_A_CLASS = frozenset({"deprecated", "dataclass", "final", "register", "total_ordering", "runtime_checkable"})
+
+
+def _within(owner: str, name: str) -> str:
+    return f"{owner}.{name}" if owner else name
+
+
+def _word(node: ast.expr) -> str:
+    # A name that is made meanwhile may be any.
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "*"
+
+
+def _words_given(node: ast.Call) -> list[str]:
+    """Return the names that a call such as `globals().update(f=…)` is about."""
+    words = [keyword.arg or "*" for keyword in node.keywords]
+    for argument in node.args[:1]:
+        keys = argument.keys if isinstance(argument, ast.Dict) else [argument]
+        words += ["*" if key is None else _word(key) for key in keys]
+    return words or ["*"]
+
+
+def _is_this_module(node: ast.expr) -> bool:
+    """Whether an expression is `sys.modules[__name__]`."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Name):
+        return False
+    table = node.value
+    name = table.attr if isinstance(table, ast.Attribute) else getattr(table, "id", "")
+    return name == "modules" and node.slice.id == "__name__"
+
+
+def _does_nothing(statements: Sequence[ast.stmt]) -> bool:
+    return all(
+        isinstance(node, ast.Pass | ast.Raise)
+        or (isinstance(node, ast.Expr) and (isinstance(node.value, ast.Constant) or is_log(node.value)))
+        or (isinstance(node, ast.Return) and (node.value is None or isinstance(node.value, ast.Constant)))
+        or (isinstance(node, ast.If) and is_true(node.test) is False and _does_nothing(node.orelse))
+        for node in statements
+    )
+
+
+def _refuses(statements: Sequence[ast.stmt]) -> bool:
+    return any(isinstance(node, ast.Raise) for node in statements) and _does_nothing(
+        [node for node in statements if not isinstance(node, ast.Assign | ast.AnnAssign)]
+    )
+
+
+def _ends(statement: ast.stmt) -> bool:
+    """Whether nothing after a statement of the same block is reached."""
+    if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
+        return True
+    if isinstance(statement, ast.If):
+        return bool(statement.orelse) and any(map(_ends, statement.body)) and any(map(_ends, statement.orelse))
+    return isinstance(statement, ast.With) and any(map(_ends, statement.body))
+
+
+def _live_imports(statements: Sequence[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
+    for node in statements:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        holds = is_true(node.test) if isinstance(node, ast.If | ast.While) else None
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            if (name == "body" and holds is False) or (name == "orelse" and holds is True):
+                continue
+            for part in getattr(node, name, ()):
+                yield from _live_imports(part.body if isinstance(part, ast.ExceptHandler | ast.match_case) else [part])
+        if _ends(node):
+            return
+
+
+def _imported_names(node: ast.Import | ast.ImportFrom, module: str, tree: SourceTree) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    base = tree.imported_module(module, node)
+    return [base, *(f"{base}.{alias.name}" for alias in node.names)]
+
+
+def _calls_one_of_its_items(loop: ast.For | ast.AsyncFor) -> bool:
+    names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    calls = (node.func for statement in loop.body for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return any(isinstance(function, ast.Name) and function.id in names for function in calls)
+
+
+def _bound_to(target: ast.expr, value: ast.expr) -> dict[str, list[ast.AST]]:
+    """Return what names a loop's target binds to one element."""
+    if isinstance(target, ast.Name):
+        return {target.id: [value]}
+    parts = target.elts if isinstance(target, ast.Tuple | ast.List) else []
+    values = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+    return {name: node for one, other in zip(parts, values, strict=False) for name, node in _bound_to(one, other).items()}
+
+
+def _given(node: Function, call: ast.Call, bound: bool, scope: Scope) -> dict[str, Written]:
+    """Return what a call gives to the parameters of a function."""
+    names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
+    static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list)
+    names = names[1:] if bound and not static else names
+    given: dict[str, Written] = dict(zip(names, ((argument, scope) for argument in call.args), strict=False))
+    return given | {keyword.arg: (keyword.value, scope) for keyword in call.keywords if keyword.arg}
+
+
+def _defaults(node: Function, scope: Scope) -> dict[str, Written]:
+    """Return the parameters of a function and their defaults: a statement, which is unknown, where there is none."""
+    arguments = node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    none: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+    pairs = [*zip(positional, [*none, *arguments.defaults], strict=True)]
+    pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    pairs += [(one, None) for one in (arguments.vararg, arguments.kwarg) if one is not None]
+    return {argument.arg: (default or ast.Pass(), scope) for argument, default in pairs}
+
+
+def _assigned(function: Function) -> dict[str, list[ast.AST]]:
+    """What the local names of a function are assigned; of functions inside it, those that are used."""
+    assigned: dict[str, list[ast.AST]] = {}
+    used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+
+    def unknown(target: ast.expr) -> None:
+        for part in ast.walk(target):
+            if isinstance(part, ast.Name):
+                assigned.setdefault(part.id, []).append(ast.Pass())
+
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.NamedExpr():
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    if isinstance(target, ast.Name) and node.value is not None:
+                        assigned.setdefault(target.id, []).append(node.value)
+                    elif isinstance(target, ast.Tuple | ast.List):
+                        unknown(target)
+            case ast.For() | ast.AsyncFor() | ast.comprehension():
+                unknown(node.target)
+            case ast.Import() | ast.ImportFrom():
+                for alias in node.names:
+                    assigned.setdefault(alias.asname or alias.name.partition(".")[0], []).append(node)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if node is not function and node.name in used:
+                assigned.setdefault(node.name, []).append(node)
+    return assigned
+
+
+def _settled(function: Function) -> dict[str, ast.Assign]:
+    """The names that a statement of a function's own block assigns last, and that statement."""
+    stored = [node for node in ast.walk(function) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)]
+    last = {name.id: name for name in sorted(stored, key=lambda name: name.lineno)}
+    plain = [node for node in function.body if isinstance(node, ast.Assign)]
+    return {
+        name.id: node
+        for node in plain
+        for name in node.targets
+        if isinstance(name, ast.Name) and last.get(name.id) is name
+    }
+
+
+def _exceptions(node: ast.expr | None) -> frozenset[str]:
+    if node is None:
+        return frozenset({"BaseException"})
+    parts = (part for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute))
+    return frozenset(part.id if isinstance(part, ast.Name) else part.attr for part in parts)
