@@ -129,6 +129,13 @@ def in_words(nodes: Iterable[ast.AST]) -> str:
     return _hash((token for node in nodes for token in _meant(node, None)), 16)
 
 
+def meaning_of(nodes: Sequence[ast.AST], function: Function | None) -> str:
+    """16 hexadecimal digits over what some statements of a function, or of a module, do; what is only words is left
+    out."""
+    own = {} if function is None else dict.fromkeys(_own_names(function), "")
+    return _hash(_meant(list(nodes), own), 8)
+
+
 def _meant(value: object, own: dict[str, str] | None) -> Iterator[str]:
     """Yield the tokens of what a part of a tree means; in a function, `own` are its variables, by order of use."""
     if isinstance(value, Function) and own is None:

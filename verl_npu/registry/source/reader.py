@@ -397,7 +397,7 @@ class Reader:
         self,
         module: str,
         tree: SourceTree,
-        facts: Facts,
+        facts: Facts | None = None,
         given: Collection[str] = (),
         *,
         importing: bool = False,
@@ -405,9 +405,9 @@ class Reader:
     ) -> None:
         """`given` are names that are true. When `importing`, a function counts only if the import calls it; `beyond`
         the module, functions of other modules of the same package count too."""
-        self.facts = facts
-        self._module = module
-        self._tree = tree
+        self.facts = Facts() if facts is None else facts
+        self.module = module
+        self.tree = tree
         self._given = given
         self._importing = importing
         self._beyond = beyond
@@ -439,13 +439,14 @@ class Reader:
             return
         self._entered.add(key)
         self._note(node)
-        scope = Scope(self, owner, depth=depth)
-        scope.parameters = {**_defaults(node, Scope(self)), **given}
-        scope.assigned, scope.settled = _assigned(node), _settled(node)
-        scope.shared = frozenset(
-            name for part in ast.walk(node) if isinstance(part, ast.Global) for name in part.names
-        )
+        scope = replace(self.scope_of(node, owner), depth=depth)
+        scope.parameters = {**scope.parameters, **given}
         self.block(node.body, scope, replace(at or _At(), everything=False, whiles=0))
+
+    def scope_of(self, node: Function, owner: str) -> Scope:
+        """Return the names that the code of a function sees."""
+        shared = (name for part in ast.walk(node) if isinstance(part, ast.Global) for name in part.names)
+        return Scope(self, owner, _defaults(node, Scope(self)), _assigned(node), _settled(node), frozenset(shared))
 
     def _note(self, node: ast.AST) -> None:
         if node not in self._noted:
@@ -456,9 +457,9 @@ class Reader:
         """Read statements in order, up to one that ends the block."""
         for statement in statements:
             self._statement(statement, scope, at)
-            if _ends(statement):
+            if ends_block(statement):
                 return
-            if self._importing and isinstance(statement, ast.If) and any(map(_ends, statement.body)):
+            if self._importing and isinstance(statement, ast.If) and any(map(ends_block, statement.body)):
                 # What follows depends on it, unless it is known.
                 known = is_true(statement.test, self._known()) is not None
                 at = at if known else at.under((statement.test, scope), holds=False)
@@ -500,7 +501,7 @@ class Reader:
                 self._simple(node, scope, at)
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope, at: _At) -> None:
-        names = _imported_names(node, self._module, self._tree)
+        names = _imported_names(node, self.module, self.tree)
         self.facts.imports.update(names)
         self._step(names[0], "", node, at, is_module=True)
         if isinstance(node, ast.Import):
@@ -828,11 +829,11 @@ class Reader:
             self.enter(node, owner, given, scope.depth + 1, at)
         name, is_imported = self._named(function, scope) if self._beyond else ("", False)
         module, _, rest = name.rpartition(".")
-        if is_imported and call is not None and module.partition(".")[0] == self._module.partition(".")[0]:
-            for node in self._tree.nodes(Target(module, rest)) if self._tree.read(module) is not None else ():
+        if is_imported and call is not None and module.partition(".")[0] == self.module.partition(".")[0]:
+            for node in self.tree.nodes(Target(module, rest)) if self.tree.read(module) is not None else ():
                 if isinstance(node, Function):
                     facts = Facts(steps=self.facts.steps)
-                    there = Reader(module, self._tree, facts, self._given, importing=True, beyond=True)
+                    there = Reader(module, self.tree, facts, self._given, importing=True, beyond=True)
                     there.enter(node, "", _given(node, call, False, scope), scope.depth + 1, at)
 
     def _functions(self, function: ast.expr, scope: Scope) -> Iterator[tuple[Function, str]]:
@@ -863,7 +864,7 @@ class Reader:
                 yield from self._methods(base.id, name, depth + 1)
 
     def _nodes(self, path: str) -> list[ast.stmt]:
-        return self._tree.nodes(Target(self._module, path)) if path else []
+        return self.tree.nodes(Target(self.module, path)) if path else []
 
     # Where values come from.
 
@@ -902,7 +903,7 @@ class Reader:
             values.append(scope.parameters[name])
         if values:
             return frozenset().union(*(s.reader.origins(value, s, depth + 1) for value, s in values)) or _UNKNOWN
-        found = self._constant(Target(self._module, name), depth) if name in self._bound else frozenset()
+        found = self._constant(Target(self.module, name), depth) if name in self._bound else frozenset()
         return found or _UNKNOWN
 
     def _origins_of_attribute(self, node: ast.Attribute, scope: Scope, depth: int) -> Origins:
@@ -910,7 +911,7 @@ class Reader:
         owner = scope.owner if base in ("self", "cls", "type(self)", "self.__class__") else base
         if owner.partition(".")[0] not in self._bound:
             return frozenset()
-        found = self._constant(Target(self._module, f"{owner}.{node.attr}"), depth)
+        found = self._constant(Target(self.module, f"{owner}.{node.attr}"), depth)
         if owner == scope.owner:
             inner = Scope(self, owner)
             return found.union(*(self.origins(one, inner, depth + 1) for one in self._kept(owner).get(node.attr, ())))
@@ -930,12 +931,12 @@ class Reader:
     def _constant(self, target: Target, depth: int) -> Origins:
         """What a name of a module, or of a class in it, is assigned; through imports of the same package."""
         found: Origins = frozenset()
-        for one in self._tree.chain(target):
-            for node in self._tree.nodes(one):
+        for one in self.tree.chain(target):
+            for node in self.tree.nodes(one):
                 if isinstance(node, ast.ImportFrom) and node.names[0].name != "*":
                     # What is imported from another package is known by its name.
-                    source = self._tree.imported_module(one.module, node)
-                    outside = not self._tree.covers(source.partition(".")[0])
+                    source = self.tree.imported_module(one.module, node)
+                    outside = not self.tree.covers(source.partition(".")[0])
                     found |= {Key(node.names[0].name)} if outside else frozenset()
                 value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
                 if value is not None and depth <= _DEPTH:
@@ -1033,7 +1034,7 @@ class Reader:
         alias = next(alias for alias in node.names if (alias.asname or alias.name.partition(".")[0]) == name)
         if isinstance(node, ast.Import):
             return alias.name if alias.asname else name
-        return f"{self._tree.imported_module(self._module, node)}.{alias.name}"
+        return f"{self.tree.imported_module(self.module, node)}.{alias.name}"
 
 
 _NAMES = (ast.Name, ast.Attribute)
@@ -1086,13 +1087,13 @@ def _refuses(statements: Sequence[ast.stmt]) -> bool:
     )
 
 
-def _ends(statement: ast.stmt) -> bool:
+def ends_block(statement: ast.stmt) -> bool:
     """Whether nothing after a statement of the same block is reached."""
     if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
         return True
     if isinstance(statement, ast.If):
-        return bool(statement.orelse) and any(map(_ends, statement.body)) and any(map(_ends, statement.orelse))
-    return isinstance(statement, ast.With) and any(map(_ends, statement.body))
+        return bool(statement.orelse) and any(map(ends_block, statement.body)) and any(map(ends_block, statement.orelse))
+    return isinstance(statement, ast.With) and any(map(ends_block, statement.body))
 
 
 def _live_imports(statements: Sequence[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
@@ -1105,7 +1106,7 @@ def _live_imports(statements: Sequence[ast.stmt]) -> Iterator[ast.Import | ast.I
                 continue
             for part in getattr(node, name, ()):
                 yield from _live_imports(part.body if isinstance(part, ast.ExceptHandler | ast.match_case) else [part])
-        if _ends(node):
+        if ends_block(node):
             return
 
 
