@@ -14,7 +14,7 @@ import pytest
 
 from verl_npu.maintain.locks import record_lock, write_lock
 from verl_npu.registry.apply.engine import Registry
-from verl_npu.registry.judge.verdict import Policy
+from verl_npu.registry.judge.policy import Policy
 from verl_npu.registry.patch import Feature, Upstream
 from verl_npu.registry.source.named import PatchModule
 from verl_npu.registry.source.tree import SourceTree

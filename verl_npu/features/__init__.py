@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from .. import environment
 from ..errors import SettingError
 from ..registry.apply.engine import Registry
-from ..registry.judge.verdict import Policy
+from ..registry.judge.policy import Policy
 from ..registry.patch import Feature
 from ..registry.source.folder import installed_folder
 from ..variable import Choice, Number, Variable

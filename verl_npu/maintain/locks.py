@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from ..registry.patch import Action, Patch, Upstream
 from ..registry.source.reader import read_body
 from ..registry.source.definition import NORMALISER
 from ..registry.source.probe import Probe
+from ..registry.source.sites import find_sites
 from ..registry.source.tree import SourceTree, Target, is_there, package_of, surroundings
 from ..registry.state import Standing
 
@@ -41,13 +42,17 @@ def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, p
     """Make the lock of `upstream` at `pin` from its source: for the patches whose target lies in it, and for the
     questions that any patch asks about it."""
     own = [patch for patch in patches if patch.target.package in upstream.packages]
-    atoms = {str(atom): atom for patch in patches for atom in patch.atoms()}
-    atoms = {text: atom for text, atom in atoms.items() if package_of(atom.subject) in upstream.packages}
+    atoms = {atom.id: atom for patch in patches for atom in patch.atoms()}
+    atoms = {id: atom for id, atom in atoms.items() if package_of(atom.subject) in upstream.packages}
     subjects = {str(patch.target) for patch in own} | {atom.subject for atom in atoms.values()}
     subjects |= {patch.target.module for patch in own if patch.action is Action.ADD}
     # What is read for the answers is what they depend on. What only may be used decides none.
     counted = tree.fresh()
     used = collaborators(patches, upstream.packages)
+    targets = sorted({patch.target for patch in own if patch.action is not Action.ADD and tree.nodes(patch.target)})
+    sites = {str(target): find_sites(target, upstream.packages, tree) for target in targets}
+    for module in (*_above(targets), *(site.partition(":")[0] for found in sites.values() for site in found)):
+        counted.read(module)
     lock = Lock(
         upstream=upstream.name,
         pin=pin,
@@ -55,13 +60,21 @@ def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, p
         targets={patch.target: _recorded(patch.target, counted) for patch in own},
         patches={patch.id: standing(patch, counted) for patch in own},
         files={},
-        answers={text: atom.holds(counted) for text, atom in atoms.items()},
+        answers={id: atom.holds(counted) for id, atom in atoms.items()},
         subjects={s: THERE if is_there(s, counted) else str(surroundings(s, counted)) for s in subjects},
         uses={use.text: recorded(use, counted if use.decides else tree) for use in used},
         forms={s: read_body(s, counted).form for s in sorted(subjects) if ":" in s and is_there(s, counted)},
+        sites=sites,
     )
     names = sorted(name for name in counted.files if package_of(name) in upstream.packages)
     return replace(lock, files={name: tree.digest(name) or "" for name in names})
+
+
+def _above(targets: Iterable[Target]) -> Iterator[str]:
+    """Yield the packages above some targets: what their `__init__` does may stand in a target's place."""
+    for target in targets:
+        parts = target.module.split(".")
+        yield from (".".join(parts[:length]) for length in range(1, len(parts)))
 
 
 def _recorded(target: Target, tree: SourceTree) -> Record:
@@ -85,6 +98,7 @@ def write_lock(lock: Lock, folder: Path) -> Path:
         "subjects": dict(sorted(lock.subjects.items())),
         "uses": dict(sorted(lock.uses.items())),
         "forms": dict(sorted(lock.forms.items())),
+        "sites": {target: dict(sorted(sites.items())) for target, sites in sorted(lock.sites.items()) if sites},
     }
     path.write_text(json.dumps(content, indent=2) + "\n")
     return path

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..registry.judge.diff import drift_diff
 from ..registry.judge.lock import Lock, Record
-from ..registry.judge.verdict import Answers, baselines, verify
+from ..registry.judge.verdict import judge
 from ..registry.patch import Action, Feature, Patch, Upstream
 from ..registry.source.tree import SourceTree
 from ..registry.state import State, Word
@@ -53,14 +53,18 @@ def survey(
     features: Iterable[Feature], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
 ) -> Iterator[Surveyed]:
     """Compare every patch whose target `tree` speaks of with the pin that the tree is nearest to, one by one."""
-    patches = [patch for feature in features for patch in feature]
-    _, known = baselines(patches, upstreams, tree, locks)
-    answers = Answers(tree, known)
-    for patch in (patch for patch in patches if tree.covers(patch.target.package)):
-        nearest = known[patch.target.package].nearest
-        pin = nearest.pin if nearest is not None else ""
+    features = list(features)
+    revisions, verdicts = judge(features, upstreams, tree, locks)
+    known = {
+        package: (revisions[upstream.name].nearest_pin, {lock.pin: lock for lock in locks[upstream.name]})
+        for upstream in upstreams
+        for package in upstream.packages
+    }
+    for patch in (patch for feature in features for patch in feature if tree.covers(patch.target.package)):
+        pin, pins = known[patch.target.package]
+        nearest = pins.get(pin)
         record = nearest.targets.get(patch.target, Record()) if nearest is not None else Record()
-        verdict = verify(patch, answers)
+        verdict = verdicts[patch.id]
         broken = Outcome.DRIFTED if tree.nodes(patch.target) else Outcome.GONE
         differs = patch.action is not Action.ADD and record != Record.of(patch.target, tree)
         yield Surveyed(

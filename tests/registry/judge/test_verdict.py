@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from verl_npu.maintain.locks import record_lock
-from verl_npu.registry.judge.verdict import Baseline, judge, look
+from verl_npu.registry.judge.absence import Baseline, look
+from verl_npu.registry.judge.verdict import judge
 from verl_npu.registry.patch import Feature, Upstream
 from verl_npu.registry.source.probe import Calls, Defines, Never, Not, Probe
 from verl_npu.registry.source.tree import SourceTree

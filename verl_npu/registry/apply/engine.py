@@ -16,7 +16,8 @@ from types import ModuleType
 from ...damage import is_passing
 from ...errors import ApplyError, DamagedError, VerlNpuError
 from ..judge.lock import Lock, Revision, read_locks
-from ..judge.verdict import Policy, Verdict, judge, settle
+from ..judge.policy import Policy, settle
+from ..judge.verdict import Verdict, judge
 from ..patch import Action, Feature, Patch, Upstream, refuse_conflicts
 from ..source.named import PatchModule
 from ..source.tree import SourceTree

@@ -8,7 +8,8 @@ from dataclasses import replace
 from types import ModuleType
 
 from ...errors import VerlNpuError
-from ..judge.verdict import WHOLE, Verdict
+from ..judge.policy import WHOLE
+from ..judge.verdict import Verdict
 from ..patch import Feature, Patch
 from ..state import LIVE, FeatureEntry, State, feature_state
 from .slots import Binding, Rollback, Slot

@@ -10,7 +10,8 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
 from ...errors import DriftError, SourceError
-from ..judge.verdict import Policy, Verdict, left_undone
+from ..judge.policy import Policy, left_undone
+from ..judge.verdict import Verdict
 from ..source.named import PatchModule
 from ..source.tree import SourceTree
 from ..state import NativeEntry, State

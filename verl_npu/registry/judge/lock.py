@@ -16,7 +16,7 @@ from ..source.probe import Atom
 from ..source.tree import SourceTree, Target, is_there
 from ..state import Standing, UpstreamEntry
 
-SCHEMA = 4
+SCHEMA = 5
 FILE_NAME = "lock.json"
 THERE = "there"
 """What a lock says of a subject that its pin has."""
@@ -80,13 +80,15 @@ class Lock:
     """SHA-256 of each module and file of the configuration on which any answer depends: a tree in which they are the
     same is that pin, and need not be parsed."""
     answers: Mapping[str, bool]
-    """What the source answers to each question that a patch asks about this upstream."""
+    """What the source answers to each question that a patch asks about this upstream, by the question's id."""
     subjects: Mapping[str, str]
     """Of each target, and of all else that is asked about: `there`, or what surrounds the place where it is not."""
     uses: Mapping[str, str]
     """What stands for each collaborator of a patch; empty if that is not what the patch uses."""
     forms: Mapping[str, str]
     """Of what is asked about and is there, a hash of it with all that it calls beside it."""
+    sites: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """From where each target is reached: the hash of each site, by its name. See `source.sites`."""
 
 
 def collaborators(patches: Iterable[Patch], packages: Collection[str]) -> list[Collaborator]:
@@ -126,6 +128,7 @@ def read_lock(path: Path) -> Lock:
             subjects=content["subjects"],
             uses=content["uses"],
             forms=content["forms"],
+            sites=content["sites"],
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LockError(
@@ -197,11 +200,11 @@ def identify(
         for target, record in sorted(nearest.targets.items())
         if target in observed and observed[target] != record
     ]
-    asked = {str(atom): atom for atom in atoms if tree.has_part(atom.subject, first)}
+    asked = {atom.id: atom for atom in atoms if tree.has_part(atom.subject, first)}
     # The answer to a question about something that is gone is no. That may well be what the pin answers, too.
     subjects = sorted({atom.subject for atom in asked.values()} - {*differs})
     differs += [s for s in subjects if is_there(s, tree) != (nearest.subjects.get(s) == THERE)]
-    differs += sorted(text for text, atom in asked.items() if nearest.answers.get(text) != atom.holds(tree))
+    differs += sorted(str(atom) for id, atom in asked.items() if nearest.answers.get(id) != atom.holds(tree))
     present = sorted((use for use in uses if use.decides and tree.has_part(use.text, first)), key=str)
     differs += [use.text for use in present if nearest.uses.get(use.text) != recorded(use, tree)]
     return Revision(nearest.pin, False, tuple(differs)), nearest

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING
 
 from .definition import Kind
@@ -52,9 +52,19 @@ class Atom(Probe):
         """What is asked about: a target, or a module."""
         return self.target
 
+    @property
+    def id(self) -> str:
+        """The key of the question in a lock: its kind and its values. How it is worded is free."""
+        values = [(f.name, getattr(self, f.name), f.default) for f in fields(self)]  # type: ignore[arg-type]
+        return " ".join([type(self).__name__, *(f"{name}={value}" for name, value, usual in values if value != usual)])
+
     @abstractmethod
     def holds(self, tree: SourceTree) -> bool:
         """Whether the source answers yes; no if the subject is not there."""
+
+    def unread(self, tree: SourceTree) -> str:
+        """Say why a no is no answer although the subject is there; empty if it is one."""
+        return ""
 
     def is_closed(self, tree: SourceTree) -> bool:
         """Whether a no is evidence by itself, since there is nothing else that could be meant."""
@@ -388,7 +398,6 @@ class Assigns(Atom):
         return any(step.value and step.place == self.place for step in read_patches(self.module, tree).steps)
 
     def unread(self, tree: SourceTree) -> str:
-        """Return what of the module's source could not be followed, so that a no is no answer; empty if all was."""
         from .reader import read_patches
 
         unread = read_patches(self.module, tree).unread

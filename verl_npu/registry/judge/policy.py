@@ -1,0 +1,102 @@
+"""What follows from the verdicts for a whole feature, by the switches that the user set."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...errors import DriftError, SettingError
+from ..patch import Feature
+from ..state import UPSTREAMS_OWN, State
+from .verdict import ONLY_WORDS, Verdict
+
+WHOLE = "a feature is applied whole or not at all"
+"""Why one patch decides about the others of its feature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The switches of a registry, as its user set them."""
+
+    prefix: str
+    """What the names of the environment variables begin with: `<prefix>_STRICT`, `_FORCE`, `_DISABLE`."""
+    command: str = ""
+    """The command that shows drift in detail, for the error that names it."""
+    strict: bool = False
+    """Drift and failure raise, in the import that meets them."""
+    force: frozenset[str] = frozenset()
+    """Features that are applied although they drifted; the summary is tainted."""
+    disable: frozenset[str] = frozenset()
+    """Features that are left out."""
+
+    def wrong(self, known: Iterable[str]) -> Iterator[SettingError]:
+        """Yield an error for each switch that names what is no feature. Such a name has no effect."""
+        names = sorted(known)
+        for switch, chosen in (("FORCE", self.force), ("DISABLE", self.disable)):
+            unknown = sorted(chosen - set(names))
+            if unknown:
+                near = difflib.get_close_matches(unknown[0], names, n=1)
+                yield SettingError(
+                    subject=f"{self.prefix}_{switch}={','.join(sorted(chosen))}",
+                    expected=f"names among {', '.join(names)}, separated by commas",
+                    found=f"{', '.join(unknown)}, which has no effect",
+                    fix=f"did you mean {near[0]}?" if near else "correct it or leave it out",
+                )
+
+
+def settle(
+    feature: Feature, verdicts: Mapping[str, Verdict], policy: Policy
+) -> tuple[dict[str, Verdict], DriftError | None]:
+    """The verdict on each patch of `feature` by its id, and what is wrong: the feature is refused for drift, or what
+    is left to upstream is not done by it."""
+    drifted = [patch for patch in feature if verdicts[patch.id].state is State.DRIFTED]
+    refused = bool(drifted) and feature.name not in policy.force
+
+    def settled(verdict: Verdict) -> Verdict:
+        if verdict.state in (*UPSTREAMS_OWN, State.ABSENT) or (refused and verdict.state is State.DRIFTED):
+            return verdict
+        if verdict.state is State.DRIFTED:
+            return Verdict(State.PENDING, f"by force: {verdict.reason}", forced=True)
+        if refused:
+            return Verdict(State.VERIFIED, f"not applied, since {drifted[0].id} drifted: {WHOLE}")
+        return Verdict(State.PENDING, verdict.reason)
+
+    if feature.name in policy.disable:
+        return {patch.id: Verdict(State.DISABLED, f"{policy.prefix}_DISABLE") for patch in feature}, None
+    statuses = {patch.id: settled(verdicts[patch.id]) for patch in feature}
+    if not refused:
+        return statuses, _ineffective(feature, statuses, policy)
+    first = verdicts[drifted[0].id]
+    fix = f"run `{policy.command} check --diff`, then install an upstream that is a pin or a newer {policy.command}"
+    if all(verdicts[patch.id].in_words for patch in drifted):
+        fix = f"{policy.prefix}_FORCE={feature.name} is safe here: {ONLY_WORDS} differ, and nothing else"
+    return statuses, DriftError(
+        subject=f"feature {feature.name} refused, {drifted[0].target} drifted",
+        expected=first.expected,
+        found=first.found,
+        fix=fix,
+        override=f"{policy.prefix}_FORCE={feature.name}",
+    )
+
+
+def _ineffective(feature: Feature, statuses: Mapping[str, Verdict], policy: Policy) -> DriftError | None:
+    lost = [patch for patch in feature if statuses[patch.id].state is State.INEFFECTIVE]
+    if not lost:
+        return None
+    first = statuses[lost[0].id]
+    return left_undone(
+        [f"feature {feature.name}, {patch.target}" for patch in lost], first.expected, first.found, policy
+    )
+
+
+def left_undone(targets: Sequence[str], expected: str, found: str, policy: Policy) -> DriftError:
+    """The error where patches of ours are left to upstream, and it does not patch their targets."""
+    more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
+    return DriftError(
+        subject=f"{targets[0]}{more}",
+        expected=expected,
+        found=found,
+        fix="install the version of the patched package that this upstream was written for",
+        override=f"{policy.prefix}_STRICT=0",
+    )
