@@ -42,7 +42,7 @@ def main() -> int:
     for name in names:
         pin = pin_at(name, sources.all_of("verl", name)[0], beside)
         for mutant in pin.losses():
-            outcome, wrong = pin.outcome(mutant)
+            outcome, wrong = pin.outcome(mutant, pin.judged(mutant))
             counts[name, mutant.kind, outcome] += 1
             silent += wrong
     print("\n".join(table(counts)))
