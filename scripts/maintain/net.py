@@ -302,14 +302,9 @@ def figures(asked: argparse.Namespace) -> int:
         counts: Counter[Said] = Counter()
         for name, group in read(asked.out / f"{section}.json").items():
             for key, (state, _) in group.items():
-                counts[key.partition(": ")[0] if ": " in key else name, state] += 1
+                counts[key.partition(": ")[0] if ": " in key else "all" if section == "history" else name, state] += 1
         states = sorted({state for _, state in counts})
-        if section == "history":
-            print(
-                f"\n{section}: ",
-                {state: sum(n for (_, each), n in counts.items() if each == state) for state in states},
-            )
-        elif counts:
+        if counts:
             print(f"\n| {section} | {' | '.join(states)} |\n|---{'|---' * len(states)}|")
             for row in dict.fromkeys(row for row, _ in counts):
                 print(f"| {row} | {' | '.join(str(counts[row, state]) for state in states)} |")
