@@ -193,10 +193,9 @@ def _ticking(what: str, every: Iterable[One]) -> Iterator[One]:
 def record(asked: argparse.Namespace) -> int:
     """Judge, write a file for each section as it ends, and compare with the hashes; status 1 if one differs."""
     asked.out.mkdir(parents=True, exist_ok=True)
-    hashes = json.loads(HASHES.read_text()) if HASHES.is_file() else {}
     status = 0
     for section in asked.only:
-        start, known = time.monotonic(), hashes.get(section, {})
+        start, known = time.monotonic(), hashes().get(section, {})
         groups = groups_of(section, asked, known)
         # Revisions that follow each other have most files in common: one process judges them all.
         size = -(-len(groups) // asked.jobs) if section == "history" else 1
@@ -209,15 +208,19 @@ def record(asked: argparse.Namespace) -> int:
         write(asked.out / f"{section}.json", found)
         made = hashed(found)
         differing = [group for group in made if made[group] != known.get(group)]
-        hashes[section] = {**known, **made} if asked.sample else made
-        status |= bool(differing)
+        status |= bool(differing) and not asked.commit
         print(f"{section}: {len(found)} in {time.monotonic() - start:.0f} s, {len(differing)} not as in {HASHES.name}")
         print("".join(f"  {group}\n" for group in differing[:10]), end="", flush=True)
-    if asked.commit:
-        HASHES.write_text(
-            json.dumps({section: hashes[section] for section in SECTIONS if section in hashes}, indent=1) + "\n"
-        )
-    return 0 if asked.commit else status
+        if asked.commit:
+            # Another section may have been written meanwhile.
+            every = hashes() | {section: {**known, **made} if asked.sample else made}
+            HASHES.write_text(json.dumps({name: every[name] for name in SECTIONS if name in every}, indent=1) + "\n")
+    return status
+
+
+def hashes() -> dict[str, dict[str, str]]:
+    """Return the committed hashes, by section and by pin or revision."""
+    return json.loads(HASHES.read_text()) if HASHES.is_file() else {}
 
 
 def groups_of(section: str, asked: argparse.Namespace, known: Mapping[str, str]) -> list[str]:
@@ -299,15 +302,19 @@ def compare(asked: argparse.Namespace) -> int:
 def figures(asked: argparse.Namespace) -> int:
     """Print a table for each section: how often each state was said, of what."""
     for section in SECTIONS:
+        found = read(asked.out / f"{section}.json")
         counts: Counter[Said] = Counter()
-        for name, group in read(asked.out / f"{section}.json").items():
+        for name, group in found.items():
             for key, (state, _) in group.items():
-                counts[key.partition(": ")[0] if ": " in key else "all" if section == "history" else name, state] += 1
-        states = sorted({state for _, state in counts})
-        if counts:
-            print(f"\n| {section} | {' | '.join(states)} |\n|---{'|---' * len(states)}|")
-            for row in dict.fromkeys(row for row, _ in counts):
-                print(f"| {row} | {' | '.join(str(counts[row, state]) for state in states)} |")
+                row = key.partition(": ")[0] if ": " in key else "all" if section == "history" else name
+                counts[row, state] += 1
+                if ": " in key:
+                    counts[row, name] += 1
+        columns = sorted({column for _, column in counts}, key=lambda column: (column not in found, column))
+        if found:
+            print(f"\n| {section} | {' | '.join(columns)} |\n|---{'|---' * len(columns)}|")
+        for row in dict.fromkeys(row for row, _ in counts):
+            print(f"| {row} | {' | '.join(str(counts[row, column]) for column in columns)} |")
     return 0
 
 

@@ -1,6 +1,7 @@
 """Whatever upstream does to what a patch is about, nothing false is said of it: mutants of every pin.
 
-`python -m tests.pins` counts them. Each day sees a fixed share of those of one pin, and each night all of every pin.
+`scripts/maintain/net.py` records and counts them. Each day sees a fixed share of those of one pin, and each night all
+of every pin.
 """
 
 from __future__ import annotations

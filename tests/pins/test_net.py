@@ -5,7 +5,6 @@ What moved, `net.py record` and `net.py compare` tell.
 
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
@@ -16,4 +15,4 @@ pytestmark = pytest.mark.upstream
 
 @pytest.mark.skipif("VERL_NPU_UPSTREAMS" not in os.environ, reason="VERL_NPU_UPSTREAMS names no checkouts of verl")
 def test_the_verdicts_at_the_pins_are_those_that_are_committed() -> None:
-    assert net.hashed({pin: net.at_pin(pin) for pin in net.PINS}) == json.loads(net.HASHES.read_text())["pins"]
+    assert net.hashed({pin: net.at_pin(pin) for pin in net.PINS}) == net.hashes()["pins"]
