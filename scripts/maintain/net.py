@@ -103,7 +103,7 @@ def of_live(name: str) -> Group:
             zipfile.ZipFile(tree).extractall(folder)
             tree = Path(folder)
         table = live.at(tree)
-    said: dict[str, Said] = {f"not imported: {target}": ("", why) for target, why in table.unknown.items()}
+    said: dict[str, Said] = {f"not imported: {target}": ("not asked", why) for target, why in table.unknown.items()}
     for one in table.said:
         reason = re.sub(r"0x[0-9a-f]+", "0x…", one.answer.replace(str(tree), "…"))
         key = f"{one.way.replace(':', ',')} ({one.make}): {one.target}"
