@@ -29,7 +29,8 @@ from verl_npu.registry.judge.verdict import judge
 from verl_npu.registry.source.tree import Memory, SourceTree
 
 VERL = UPSTREAMS[0]
-_ENDS = [pin.commit for pin in pins().values() if pin.commit]
+FIRST, *_, LAST = (pin.commit for pin in pins().values() if pin.commit)
+"""The main line that is judged."""
 
 
 class GitError(Exception):
@@ -203,8 +204,8 @@ def main() -> int:
     """Walk, and print what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repository", type=Path, required=True, help="a clone of verl, bare or not")
-    parser.add_argument("--first", default=_ENDS[0], help="the commit to begin with")
-    parser.add_argument("--last", default=_ENDS[-1], help="the commit to end with")
+    parser.add_argument("--first", default=FIRST, help="the commit to begin with")
+    parser.add_argument("--last", default=LAST, help="the commit to end with")
     parser.add_argument("--sample", type=int, default=100, help="how many of the other commits (default 100)")
     parser.add_argument("--transformers", default="4.57.6", help="the transformers beside it (default 4.57.6)")
     parser.add_argument("--json", type=Path, help="where to write the whole result")

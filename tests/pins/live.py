@@ -20,7 +20,6 @@ import os
 import sys
 import types
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,7 +39,7 @@ from verl_npu.registry.source.definition import Kind
 from verl_npu.registry.source.tree import SourceTree
 from verl_npu.registry.state import State
 
-__all__ = ["Said", "Table", "at", "fits", "lines"]
+__all__ = ["Said", "Table", "at", "fits"]
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -389,23 +388,6 @@ def at(tree: Path, *prefixes: str) -> Table:
         raise RuntimeError(done.stderr[-2000:])
     found = json.loads(done.stdout.splitlines()[-1])
     return Table(found["revision"], tuple(Said(**one) for one in found["said"]), found["not imported"])
-
-
-def lines(tables: Mapping[str, Table]) -> Iterator[str]:
-    """Yield a Markdown table of all pins, what is said otherwise than it should, and what could not be asked."""
-    makes = ("function", "imported", "addition", "value")
-    counts = Counter((s.way, s.make, s.answer == "accepted") for table in tables.values() for s in table.said)
-    yield f"| what is put over the target | {' | '.join(f'{make}: accepted, refused' for make in makes)} |"
-    yield "|---" * (len(makes) + 1) + "|"
-    for way in dict.fromkeys(way for way, _, _ in counts):
-        cells = [f"{counts[way, make, True]}, {counts[way, make, False]}" for make in makes]
-        yield f"| {way} | {' | '.join('-' if cell == '0, 0' else cell for cell in cells)} |"
-    yield ""
-    for pin, table in tables.items():
-        targets = {said.target for said in table.said}
-        yield f"{pin}: {len(table.said)} answers of {len(targets)} targets, {len(table.unknown)} not imported"
-        yield from (f"{pin}, {said.target}, {said.way}: {said.answer}" for said in table.said if not fits(said))
-        yield from (f"{pin}, {target} could not be imported: {reason}" for target, reason in table.unknown.items())
 
 
 if __name__ == "__main__":

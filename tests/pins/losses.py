@@ -58,7 +58,6 @@ class Pin:
         self.lock = lock
         self.upstream = Upstream(source)
         self._beside = beside
-        self._outcomes: dict[str, tuple[Outcome, list[str]]] = {}
 
     def judged(self, mutant: Mutant | None = None) -> Judged:
         revisions, verdicts = judge(FEATURES, UPSTREAMS, self.tree(mutant), LOCKS)
@@ -106,14 +105,9 @@ class Pin:
         """Judge one patch alone."""
         return judge([_alone(patch)], UPSTREAMS, self.tree(mutant), LOCKS)[1][patch.id]
 
-    def outcome(self, mutant: Mutant) -> tuple[Outcome, list[str]]:
-        """Return what came of a mutant, and each thing that does not follow; each is judged once."""
-        if str(mutant) not in self._outcomes:
-            self._outcomes[str(mutant)] = self._judge(mutant)
-        return self._outcomes[str(mutant)]
-
-    def _judge(self, mutant: Mutant) -> tuple[Outcome, list[str]]:
-        tree, after = self.tree(mutant), self.judged(mutant)
+    def outcome(self, mutant: Mutant, after: Judged) -> tuple[Outcome, list[str]]:
+        """Return what came of a mutant, of which `after` is said, and each thing that does not follow."""
+        tree = self.tree(mutant)
         gone = {subject for subject in self.subjects if not is_there(subject, tree)}
         wrong, concerned = [], []
         for patch in PATCHES:

@@ -1,6 +1,6 @@
 """Whatever is put over a live target, it is refused unless the target is called as before: at every pin.
 
-`python -m tests.pins --live` counts them.
+`scripts/maintain/net.py` records and counts them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Whatever upstream does to what a patch is about, nothing false is said of it: mutants of every pin.
 
-`python -m tests.pins` counts them. Each day sees a fixed share of those of one pin, and each night all of every pin.
+`scripts/maintain/net.py` records and counts them. Each day sees a fixed share of those of one pin, and each night all
+of every pin.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def test_what_is_gone_is_drift_or_there_is_evidence(name: str, share: int, pin: 
     assert len(every) >= 120
     mutants = shared(every, share)
     assert {mutant.kind for mutant in mutants} == set(LOSSES)
-    outcomes = [here.outcome(mutant) for mutant in mutants]
+    outcomes = [here.outcome(mutant, here.judged(mutant)) for mutant in mutants]
     assert [line for _, wrong in outcomes for line in wrong] == []
     # A judgement that finds evidence everywhere would be of no use.
     counts = Counter(outcome for outcome, _ in outcomes)

@@ -1,0 +1,350 @@
+"""The net under the registry: what is said of all that this project judges, as a record that can be compared.
+
+    VERL_NPU_UPSTREAMS=FOLDER python scripts/maintain/net.py record OUT [--only pins,edited,history,…]
+        [--repository CLONE] [--sample] [--line] [--jobs 2] [--commit]
+    python scripts/maintain/net.py compare BEFORE AFTER [--reasons] [--all]
+    python scripts/maintain/net.py figures OUT
+
+`record` writes OUT/<section>.json, and ends with status 1 if a state has not the hash in `tests/pins/net.json`; with
+`--commit` it writes the hashes. The history needs a clone of verl. `--sample` takes some revisions and one pin,
+`--line` each commit of the main line. `compare` lists what moved, with status 1 if anything did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import re
+import sys
+import tempfile
+import time
+import zipfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+# Neither the tests nor the scripts are a package that is installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.append(str(Path(__file__).resolve().parent))
+import history
+import sources
+
+from tests.pins import by_hand, live
+from tests.pins.losses import FEATURES, LOCKS, Pin, pin_at
+from tests.pins.mutants import Mutant, changes, harmless
+
+# All that is used of the registry.
+from verl_npu.features import UPSTREAMS
+from verl_npu.registry.judge.verdict import Verdict, judge
+from verl_npu.registry.source.tree import SourceTree
+
+HASHES = Path(__file__).resolve().parents[2] / "tests" / "pins" / "net.json"
+PINS = [lock.pin for lock in LOCKS["verl"]]
+VERL = UPSTREAMS[0].packages
+SAMPLE_PIN, SAMPLE_STEP = "v0.7.0", 20
+TRANSFORMERS_BESIDE, VERL_BESIDE = "4.57.6", "v0.9.1"
+NOT_HERE = ("as at the pin, or not asked", "")
+
+Said = tuple[str, str]
+"""A state, or what else came of it, and the reason."""
+Group = Mapping[str, Said]
+"""What was said at one pin or revision, by patch or by edit. What stands before a colon is counted together."""
+One = TypeVar("One")
+
+
+def at_pin(pin: str) -> Group:
+    """Judge verl at a pin."""
+    return _judged(_verl(pin).with_packages(_transformers()))
+
+
+def at_edited_pin(name: str) -> Group:
+    """Judge an upstream at a pin with a comment in each file: no lock answers for what is no pin's."""
+    upstream, _, pin = name.rpartition(" ")
+    packages = next(each.packages for each in UPSTREAMS if each.name == (upstream or "verl"))
+    source = sources.all_of(upstream or "verl", pin)[0]
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        wheel = stack.enter_context(zipfile.ZipFile(source)) if source.is_file() else None
+        for path in wheel.namelist() if wheel else (str(path.relative_to(source)) for path in source.rglob("*.*")):
+            if path.endswith((".py", ".yaml")) and {*Path(path).parts[:2]} & {*packages}:
+                copy = Path(folder, path)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes((wheel.read(path) if wheel else (source / path).read_bytes()) + b"\n# a line more\n")
+        tree = SourceTree.at(Path(folder), packages)
+        return _judged(_verl(VERL_BESIDE).with_packages(tree) if upstream else tree.with_packages(_transformers()))
+
+
+def at_revision(past: history.Past, revision: str) -> Group:
+    """Judge a commit of verl."""
+    return _judged(past.tree(revision).with_packages(_transformers()))
+
+
+def of_hand(name: str) -> Group:
+    """Judge the edits by hand of a pin: whether what each is about is as it should be, and what else moved."""
+    pin, said = _pin(name), {}
+    for edit in _ticking(f"hand, {name}", [edit for edit in by_hand.EDITS if edit.pin == name]):
+        mutant = edit.of(pin.upstream)
+        verdicts = pin.judged(mutant).verdicts
+        fits = all(verdicts[patch].state in edit.states for patch in edit.patches)
+        said |= _moved(pin, mutant, f"{edit.name}, {edit.path}", "fits" if fits else "does not fit", verdicts)
+    return said
+
+
+def of_live(name: str) -> Group:
+    """Ask a process of a pin what it says of what is put over each target."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = sources.all_of("verl", name)[0]
+        if tree.is_file():
+            zipfile.ZipFile(tree).extractall(folder)
+            tree = Path(folder)
+        table = live.at(tree)
+    said: dict[str, Said] = {f"not imported: {target}": ("not asked", why) for target, why in table.unknown.items()}
+    for one in table.said:
+        reason = re.sub(r"0x[0-9a-f]+", "0x…", one.answer.replace(str(tree), "…"))
+        key = f"{one.way.replace(':', ',')} ({one.make}): {one.target}"
+        said[key] = ("accepted" if reason == "accepted" else "refused", reason)
+    return said
+
+
+def of_mutants(name: str) -> Group:
+    """Judge the mutants of a pin: what came of each, and the patches of which another state is said than there."""
+    pin, said = _pin(name), {}
+    for mutant in _ticking(f"mutants, {name}", pin.losses()):
+        after = pin.judged(mutant)
+        outcome, wrong = pin.outcome(mutant, after)
+        said |= _moved(pin, mutant, mutant.subject, outcome.value, after.verdicts, "; ".join(wrong))
+    more = [*changes(pin.upstream, sorted(pin.verified)), *harmless(pin.upstream, pin.modules)]
+    for mutant in _ticking(f"more mutants, {name}", more):
+        said |= _moved(pin, mutant, mutant.subject, "judged", pin.judged(mutant).verdicts)
+    return said
+
+
+def of_edits(name: str) -> Group:
+    """Judge each edit by program of each target at a pin, for its own patch."""
+    pin = _pin(name)
+    return {
+        f"{effect.value}: {mutant.subject} {_digest(mutant)}, {patch.id}": _said(pin.verdict(patch, mutant))
+        for _, effect, patch, mutant in _ticking(f"edits, {name}", pin.of_edits())
+    }
+
+
+SECTIONS: Mapping[str, Callable[..., Group]] = {
+    "pins": at_pin,
+    "edited": at_edited_pin,
+    "history": at_revision,
+    "hand": of_hand,
+    "live": of_live,
+    "mutants": of_mutants,
+    "edits": of_edits,
+}
+
+
+def _judged(tree: SourceTree) -> Group:
+    return {id: _said(verdict) for id, verdict in judge(FEATURES, UPSTREAMS, tree, LOCKS)[1].items()}
+
+
+def _said(verdict: Verdict) -> Said:
+    return "drifted in words only" if verdict.in_words else verdict.state.value, verdict.reason
+
+
+def _moved(
+    pin: Pin, mutant: Mutant, name: str, outcome: str, verdicts: Mapping[str, Verdict], reason: str = ""
+) -> Iterator[tuple[str, Said]]:
+    kind, name = mutant.kind.value, f"{name} {_digest(mutant)}"
+    yield f"{kind}: {name}", (outcome, reason)
+    for id, verdict in verdicts.items():
+        if verdict.state is not pin.before.verdicts[id].state:
+            yield f"{kind}, patches that moved: {name}, {id}", _said(verdict)
+
+
+def _digest(mutant: Mutant) -> str:
+    """Return a hash of what was changed, so that only the same edits are compared."""
+    return hashlib.sha256(repr(sorted(mutant.files.items())).encode()).hexdigest()[:6]
+
+
+@cache
+def _transformers() -> SourceTree:
+    return SourceTree.at(sources.find("transformers", TRANSFORMERS_BESIDE), ("transformers",))
+
+
+def _verl(pin: str) -> SourceTree:
+    return SourceTree.at(sources.all_of("verl", pin)[0], VERL)
+
+
+def _pin(name: str) -> Pin:
+    return pin_at(name, sources.all_of("verl", name)[0], _transformers())
+
+
+def _ticking(what: str, every: Iterable[One]) -> Iterator[One]:
+    """Say every half a minute how far it is."""
+    told = time.monotonic()
+    for n, one in enumerate(every, 1):
+        yield one
+        if time.monotonic() - told > 30:
+            told = time.monotonic()
+            print(f"{what}: {n}", file=sys.stderr, flush=True)
+
+
+def record(asked: argparse.Namespace) -> int:
+    """Judge, write a file for each section as it ends, and compare with the hashes; status 1 if one differs."""
+    asked.out.mkdir(parents=True, exist_ok=True)
+    status = 0
+    for section in asked.only:
+        start, known = time.monotonic(), hashes().get(section, {})
+        groups = groups_of(section, asked, known)
+        # Revisions that follow each other have most files in common: one process judges them all.
+        size = -(-len(groups) // asked.jobs) if section == "history" else 1
+        found: dict[str, Group] = {}
+        with ProcessPoolExecutor(asked.jobs) as pool:
+            parts = [groups[at : at + size] for at in range(0, len(groups), size)]
+            for done in as_completed([pool.submit(_part, section, part, asked.repository) for part in parts]):
+                found |= done.result()
+        found = {group: found[group] for group in groups}
+        write(asked.out / f"{section}.json", found)
+        made = hashed(found)
+        differing = [group for group in made if made[group] != known.get(group)]
+        status |= bool(differing) and not asked.commit
+        print(f"{section}: {len(found)} in {time.monotonic() - start:.0f} s, {len(differing)} not as in {HASHES.name}")
+        print("".join(f"  {group}\n" for group in differing[:10]), end="", flush=True)
+        if asked.commit:
+            # Another section may have been written meanwhile.
+            every = hashes() | {section: {**known, **made} if asked.sample else made}
+            HASHES.write_text(json.dumps({name: every[name] for name in SECTIONS if name in every}, indent=1) + "\n")
+    return status
+
+
+def hashes() -> dict[str, dict[str, str]]:
+    """Return the committed hashes, by section and by pin or revision."""
+    return json.loads(HASHES.read_text()) if HASHES.is_file() else {}
+
+
+def groups_of(section: str, asked: argparse.Namespace, known: Mapping[str, str]) -> list[str]:
+    """Return the pins or revisions of a section; of the history, those that have a hash, or all if none has."""
+    if section == "edited":
+        return [f"{name} {lock.pin}".removeprefix("verl ") for name, locks in LOCKS.items() for lock in locks]
+    if section != "history":
+        return [SAMPLE_PIN] if asked.sample and section != "pins" else PINS
+    if asked.line or not known:
+        line = history.commits(asked.repository, history.FIRST, history.LAST)
+        return [history.FIRST[:10], *(commit.name[:10] for commit in line)]
+    changing = {new for old, new in pairwise(known) if known[old] != known[new]}
+    return [name for n, name in enumerate(known) if not asked.sample or n % SAMPLE_STEP == 0 or name in changing]
+
+
+def _part(section: str, groups: list[str], repository: Path | None) -> Mapping[str, Group]:
+    of = partial(at_revision, history.Past(repository)) if repository and section == "history" else SECTIONS[section]
+    return {group: of(group) for group in _ticking(f"{section} from {groups[0]}", groups)}
+
+
+def hashed(section: Mapping[str, Group]) -> dict[str, str]:
+    """Return the hash of the states of each group."""
+    states = {name: sorted((key, said[0]) for key, said in group.items()) for name, group in section.items()}
+    return {name: hashlib.sha256(repr(pairs).encode()).hexdigest()[:12] for name, pairs in states.items()}
+
+
+def write(path: Path, section: Mapping[str, Group]) -> None:
+    """Write a section, in which each thing that is said stands once."""
+    words: dict[Said, int] = {}
+    groups = {
+        name: {key: words.setdefault(said, len(words)) for key, said in group.items()}
+        for name, group in section.items()
+    }
+    path.write_text(json.dumps({"said": list(words), "groups": groups}, separators=(",", ":"), ensure_ascii=False))
+
+
+def read(path: Path) -> dict[str, Group]:
+    """Read what `write` wrote; nothing if there is no such file."""
+    found = json.loads(path.read_text()) if path.is_file() else {"said": [], "groups": {}}
+    words = [(state, reason) for state, reason in found["said"]]
+    return {name: {key: words[n] for key, n in group.items()} for name, group in found["groups"].items()}
+
+
+def compare(asked: argparse.Namespace) -> int:
+    """Print what moved, in the pins and revisions that both have; status 1 if anything did."""
+    status = 0
+    for section in SECTIONS:
+        old, new = (read(folder / f"{section}.json") for folder in (asked.before, asked.after))
+        both = [group for group in old if group in new]
+        moves: dict[Said, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        count = reworded = 0
+        for group in both:
+            for key in dict.fromkeys([*old[group], *new[group]]):
+                a, b = (each[group].get(key, NOT_HERE) for each in (old, new))
+                count += 1
+                reworded += a[0] == b[0] and a[1] != b[1]
+                if asked.reasons and a != b:
+                    moves[": ".join(a), ": ".join(b)][key].append(group)
+                elif a[0] != b[0]:
+                    moves[a[0], b[0]][key].append(group)
+        moved = sum(len(where) for keys in moves.values() for where in keys.values())
+        status |= bool(moved)
+        if both:
+            print(
+                f"{section}: {moved} of {count} moved ({moved / count:.2%}) in {len(both)} pins or revisions "
+                f"({len(old)} before, {len(new)} after); of {reworded} the reason alone is another one"
+            )
+        for (a, b), keys in sorted(moves.items(), key=lambda each: -sum(map(len, each[1].values()))):
+            print(f"  {a} -> {b}: {sum(map(len, keys.values()))}")
+            for n, (key, where) in enumerate(keys.items()):
+                if asked.all or n < 10:
+                    names = where if asked.all or len(where) < 6 else [*where[:3], "…", where[-1]]
+                    print(f"    {key}: {len(where)}, {' '.join(names)}")
+            if len(keys) > 10 and not asked.all:
+                print(f"    and {len(keys) - 10} more, which --all lists")
+    return status
+
+
+def figures(asked: argparse.Namespace) -> int:
+    """Print a table for each section: how often each state was said, of what."""
+    for section in SECTIONS:
+        found = read(asked.out / f"{section}.json")
+        counts: Counter[Said] = Counter()
+        for name, group in found.items():
+            for key, (state, _) in group.items():
+                row = key.partition(": ")[0] if ": " in key else "all" if section == "history" else name
+                counts[row, state] += 1
+                if ": " in key:
+                    counts[row, name] += 1
+        columns = sorted({column for _, column in counts}, key=lambda column: (column not in found, column))
+        if found:
+            print(f"\n| {section} | {' | '.join(columns)} |\n|---{'|---' * len(columns)}|")
+        for row in dict.fromkeys(row for row, _ in counts):
+            print(f"| {row} | {' | '.join(str(counts[row, column]) for column in columns)} |")
+    return 0
+
+
+def main() -> int:
+    """Do what was asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("record")
+    one.add_argument("out", type=Path)
+    one.add_argument("--only", type=lambda text: text.split(","), default=list(SECTIONS))
+    one.add_argument("--repository", type=Path)
+    one.add_argument("--jobs", type=int, default=2)
+    two = commands.add_parser("compare")
+    two.add_argument("before", type=Path)
+    two.add_argument("after", type=Path)
+    three = commands.add_parser("figures")
+    three.add_argument("out", type=Path)
+    for command, does, switches in (
+        (one, record, ("sample", "line", "commit")),
+        (two, compare, ("reasons", "all")),
+        (three, figures, ()),
+    ):
+        command.set_defaults(does=does)
+        for switch in switches:
+            command.add_argument(f"--{switch}", action="store_true")
+    asked = parser.parse_args()
+    if asked.does is record and ({*asked.only} - {*SECTIONS} or ("history" in asked.only and not asked.repository)):
+        parser.error(f"the sections are {', '.join(SECTIONS)}; history needs --repository")
+    return int(asked.does(asked))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
