@@ -24,6 +24,7 @@ from .lock import THERE, Lock, Record, Revision, collaborators, identify
 
 if TYPE_CHECKING:
     from ..source.used import Found
+    from .reach import Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +245,24 @@ class Evidence:
         return None if as_before or (use.optional and not found.what) else found
 
     @cached_property
+    def put_over(self) -> str:
+        """The package above the target whose `__init__` puts something in its place."""
+        from .reach import put_over
+
+        return "" if self.known.exact or self.adds else put_over(self.patch.target, self.tree)
+
+    @cached_property
+    def reach(self) -> Reach:
+        """What became of the sites from which the target is reached at the nearest pin."""
+        from .reach import reach
+
+        return reach(self.patch.target, self.known, self.tree)
+
+    def verified(self, reason: str) -> Verdict:
+        """The verdict on a patch that fits, with what is to be said of the sites that reach its target."""
+        return Verdict(State.VERIFIED, "; ".join([reason, *self.reach.remarks()]))
+
+    @cached_property
     def observed(self) -> Record:
         """The target as it stands here."""
         return Record.of(self.patch.target, self.tree)
@@ -362,6 +381,22 @@ def _uses_another(e: Evidence) -> Verdict | None:
     )
 
 
+def _overwritten(e: Evidence) -> Verdict | None:
+    """A package above the target puts something in its place."""
+    if not e.put_over:
+        return None
+    reason = f"bypassed: {e.put_over} assigns {e.patch.target}"
+    return Verdict(State.DRIFTED, reason, expected=f"{e.patch.target} as its module defines it", found=e.put_over)
+
+
+def _unreached(e: Evidence) -> Verdict | None:
+    """Nothing reaches the target any more."""
+    if e.reach.is_reached:
+        return None
+    sites = next(iter(e.reach.remarks()), f"nothing of {e.patch.target.package} reaches it")
+    return Verdict(State.DRIFTED, sites, expected=f"a call of {e.patch.target}, as at {e.reach.pin}", found="none")
+
+
 def _added(e: Evidence) -> Verdict | None:
     """The patch adds what upstream does not have."""
     return Verdict(State.VERIFIED, "not defined upstream") if e.adds else None
@@ -379,9 +414,9 @@ def _as_at_a_pin(e: Evidence) -> Verdict | None:
     """The target is bound and called as at a pin; for a replacement its source is the same, too."""
     for pin, record in e.alike.items():
         if not e.patch.action.relies_on_source:
-            return Verdict(State.VERIFIED, f"signature as at {pin}")
+            return e.verified(f"signature as at {pin}")
         if record.fingerprint == e.observed.fingerprint:
-            return Verdict(State.VERIFIED, f"fingerprint as at {pin}")
+            return e.verified(f"fingerprint as at {pin}")
     return None
 
 
@@ -426,6 +461,8 @@ TABLE: Sequence[Callable[[Evidence], Verdict | None]] = (
     _uses_another,
     _added,
     _as_at_the_pin,
+    _overwritten,
+    _unreached,
     _as_at_a_pin,
     _in_other_words,
     _another,
