@@ -19,11 +19,11 @@ print(json.dumps([sorted(ours), sum(len(open(file).readlines()) for file in file
 # For maintainers and commands; and what a job calls when it is that far, or never.
 NOT_WITH_VERL = (
     "verl_npu.maintain",
-    "verl_npu.registry.judge.diff",
-    "verl_npu.registry.source.body",
-    "verl_npu.registry.source.checkout",
+    "verl_npu.cli.diff",
+    "verl_npu.registry.source.reader",
+    "verl_npu.registry.source.sites",
     "verl_npu.registry.source.moved",
-    "verl_npu.registry.source.unmet",
+    "verl_npu.features.rollout.unmet",
     "verl_npu.features.engine_names",
     "verl_npu.features.rollout.rules",
     "verl_npu.features.weight_sync.engines",

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from verl_npu.features import load, load_installed
+from verl_npu.features.rollout.unmet import unmet_imports
 from verl_npu.pins import pins
 from verl_npu.registry.patch import Feature, Patch
 from verl_npu.registry.source.tree import SourceTree
-from verl_npu.registry.source.unmet import unmet_imports
 
 MEGATRON = ("megatron", "mindspeed")
 # Called by Megatron's workers alone; and a module that imports nothing of Megatron's, of which only they need that it

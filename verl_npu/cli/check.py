@@ -18,7 +18,6 @@ from ..features import PATCH_MODULES, UPSTREAMS, load, load_installed, policy, w
 from ..features.engine_names import NAMES, Lack, lacks
 from ..language import gettext as _
 from ..language import ngettext
-from ..registry.judge.diff import drift_diff
 from ..registry.judge.lock import Lock, Record, Revision
 from ..registry.judge.natives import Native, confirmed, judge_natives, patched_packages
 from ..registry.judge.verdict import Verdict, judge
@@ -26,6 +25,7 @@ from ..registry.patch import Feature, Patch, owners
 from ..registry.source.tree import SourceTree
 from ..registry.state import State, feature_state
 from . import terminal, upstreams
+from .diff import drift_diff
 from .options import example, json_option, source_option
 from .status import BAD, QUIET, colour
 

@@ -11,10 +11,10 @@ from .. import codes
 from ..errors import DeclarationError
 from ..features import UPSTREAMS, load
 from ..language import gettext as _
-from ..registry.judge.diff import patch_diff
 from ..registry.judge.lock import Lock
 from ..registry.patch import Action, Feature, Patch, owners
 from . import terminal, upstreams
+from .diff import patch_diff
 from .options import complete_name, example, source_option
 
 _LONGEST = 200

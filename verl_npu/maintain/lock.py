@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from ..cli import terminal
+from ..cli.diff import patch_diff
 from ..cli.options import complete_pin, example
 from ..features import UPSTREAMS, load, locks_folder
 from ..language import gettext as _
 from ..pins import pins
-from ..registry.judge.diff import patch_diff
 from ..registry.judge.lock import Lock
 from ..registry.patch import Action, Feature
 from ..registry.source.tree import SourceTree

@@ -10,9 +10,9 @@ from typing import Any
 
 from ..registry.judge.lock import FILE_NAME, SCHEMA, THERE, Lock, Record, collaborators, recorded
 from ..registry.patch import Action, Patch, Upstream
-from ..registry.source.reader import read_body
 from ..registry.source.definition import NORMALISER
 from ..registry.source.probe import Probe
+from ..registry.source.reader import read_body
 from ..registry.source.sites import find_sites
 from ..registry.source.tree import SourceTree, Target, is_there, package_of, surroundings
 from ..registry.state import Standing

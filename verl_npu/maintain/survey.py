@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..registry.judge.diff import drift_diff
+from ..cli.diff import drift_diff
 from ..registry.judge.lock import Lock, Record
 from ..registry.judge.verdict import judge
 from ..registry.patch import Action, Feature, Patch, Upstream

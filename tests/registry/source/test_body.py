@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from verl_npu.registry.source.reader import is_hollow, read_body
 from verl_npu.registry.source.named import Key
 from verl_npu.registry.source.probe import (
     Atom,
@@ -19,6 +18,7 @@ from verl_npu.registry.source.probe import (
     Sets,
     Takes,
 )
+from verl_npu.registry.source.reader import is_hollow, read_body
 from verl_npu.registry.source.tree import SourceTree
 
 SOURCE = '''

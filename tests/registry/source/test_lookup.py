@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from verl_npu.features.rollout.unmet import Decide, unmet_imports
 from verl_npu.registry.source.lookup import missing_module, resolve
 from verl_npu.registry.source.tree import SourceTree
-from verl_npu.registry.source.unmet import Decide, unmet_imports
 
 from ..conftest import Package
 

@@ -14,9 +14,9 @@ from ...findings import Finding
 from ...manifest import manifest
 from ...pins import Pin, pins
 from ...registry.source.tree import SourceTree, Target
-from ...registry.source.unmet import UnmetImport, unmet_imports
 from ..configuration import Section
 from .findings import refusal, remark
+from .unmet import UnmetImport, unmet_imports
 
 if TYPE_CHECKING:
     from packaging.version import Version

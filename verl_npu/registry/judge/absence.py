@@ -135,5 +135,3 @@ def _outside(subject: str, locks: Sequence[Lock], tree: SourceTree) -> Absence |
     if any(tree.read(f"{origin.module}.{origin.name}") is not None for origin in origins):
         return None  # a module, and not what is in one
     return Absence(subject, True, f"{subject} is imported here, from {origins[-1].module}, which cannot be read")
-
-

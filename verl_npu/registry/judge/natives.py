@@ -45,10 +45,7 @@ _ORDER = (State.CLAIMED, State.INEFFECTIVE, State.ABSENT)
 def patched_packages(modules: Iterable[PatchModule], tree: SourceTree) -> set[str]:
     """Return the top-level packages that upstream patches: those that `tree` has to speak of to look them up."""
     return {
-        step.place.partition(".")[0]
-        for module in modules
-        for step in read_patches(module, tree).steps
-        if step.value
+        step.place.partition(".")[0] for module in modules for step in read_patches(module, tree).steps if step.value
     }
 
 

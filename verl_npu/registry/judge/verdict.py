@@ -177,11 +177,7 @@ class Evidence:
     def is_absent(self) -> bool:
         """Whether the source shows that there is nothing to patch."""
         requires = self.patch.requires
-        return (
-            requires is not None
-            and requires.answer(self._shown) is False
-            and not self._is_gutted(Standing.ABSENT)
-        )
+        return requires is not None and requires.answer(self._shown) is False and not self._is_gutted(Standing.ABSENT)
 
     def _is_gutted(self, standing: Standing) -> bool:
         """Whether the target is there and does nothing, and does something at every pin of that standing."""

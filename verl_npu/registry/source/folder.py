@@ -1,7 +1,7 @@
-"""Where a package lies: plain folders, of which files are read within limits.
+"""Where a package lies: installed, in a checkout, or in a wheel. Its files are read within limits.
 
-The user names the source, so it may be anything: an installed package, a checkout, one that would fill the memory.
-Whatever is wrong with a file, the error is a SourceError.
+The user names the source, so it may be anything: a wheel that is cut short, damaged or encrypted, a file that would
+fill the memory. Whatever is wrong with it, the error is a SourceError.
 """
 
 from __future__ import annotations
@@ -9,18 +9,33 @@ from __future__ import annotations
 import importlib.util
 import os
 import stat
+import struct
+import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from ...errors import SourceError
 
 LARGEST_FILE = 1 << 20
 """Bytes of one source file: four times the largest one of any upstream. Parsing takes a thousand times its memory."""
 
+# zipfile raises any of these.
+_UNREADABLE = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    OverflowError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+)
+
 
 class Folder(Protocol):
-    """What a source tree needs of the place where a package is."""
+    """The place of a package, as a source tree needs it."""
 
     def read(self, *parts: str) -> bytes | None:
         """Return the content of a file below, or None if there is none. Raises SourceError for one it cannot read."""
@@ -41,14 +56,11 @@ class PlainFolder(Folder):
         path = self.path.joinpath(*parts)
         try:
             with open(path, "rb", opener=_open_at_once) as stream:
-                if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                    return None
-                content = stream.read(LARGEST_FILE + 1)
+                return _limited(stream, str(path)) if stat.S_ISREG(os.fstat(stream.fileno()).st_mode) else None
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except OSError as error:
-            raise unreadable(str(path), reason(error)) from error
-        return limited(content, str(path))
+            raise _unreadable(str(path), _reason(error)) from error
 
     def entries(self, *parts: str) -> Sequence[str] | None:
         path = self.path.joinpath(*parts)
@@ -58,7 +70,77 @@ class PlainFolder(Folder):
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise unreadable(str(path), reason(error)) from error
+            raise _unreadable(str(path), _reason(error)) from error
+
+
+class PackedFolder(Folder):
+    """A folder within a wheel."""
+
+    __slots__ = ("_name", "_wheel")
+
+    def __init__(self, wheel: zipfile.ZipFile, name: str) -> None:
+        self._wheel = wheel
+        self._name = name
+
+    def read(self, *parts: str) -> bytes | None:
+        name = "/".join((self._name, *parts))
+        where = f"{self._wheel.filename}: {name}"
+        try:
+            entry = self._wheel.getinfo(name)
+            # Python bounds the memory of these two alone; a wheel is made with no other.
+            if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise ValueError(f"compression method {entry.compress_type}, which wheels do not use")
+            with self._wheel.open(entry) as stream:
+                return _limited(stream, where)
+        except KeyError:
+            return None
+        except _UNREADABLE as error:
+            raise _unreadable(where, _reason(error)) from error
+
+    def entries(self, *parts: str) -> Sequence[str] | None:
+        prefix = "/".join((self._name, *parts)) + "/"
+        below = [name.removeprefix(prefix) for name in self._wheel.namelist() if name.startswith(prefix)]
+        # A wheel lists files only: a folder shows in the names of what is below it.
+        names = {f"{name.partition('/')[0]}/" if "/" in name else name for name in below if name}
+        return sorted(names) if below else None
+
+
+def _limited(stream: IO[bytes], where: str) -> bytes:
+    content = stream.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise _unreadable(where, f"more than {LARGEST_FILE >> 20} MiB")
+    return content
+
+
+def folders_at(path: Path, packages: Sequence[str]) -> dict[str, Folder]:
+    """Return the folders of those packages that a checkout or a wheel holds. Raises SourceError if it holds none."""
+    try:
+        found = _folders(path, packages)
+        there = "none of these folders in it" if path.is_dir() or _is_wheel(path) else _NO_WHEEL
+        there = there if path.exists() else "no such file or folder"
+    except _UNREADABLE as error:
+        raise _no_source(path, packages, _reason(error)) from error
+    if not found:
+        raise _no_source(path, packages, there)
+    return found
+
+
+_NO_WHEEL = "a file that is not a complete wheel"
+
+
+def _is_wheel(path: Path) -> bool:
+    # A device is asked nothing: it may have no end.
+    return path.is_file() and zipfile.is_zipfile(path)
+
+
+def _folders(path: Path, packages: Sequence[str]) -> dict[str, Folder]:
+    if _is_wheel(path):
+        wheel = zipfile.ZipFile(path)
+        tops = {name.partition("/")[0] for name in wheel.namelist() if "/" in name}
+        return {package: PackedFolder(wheel, package) for package in packages if package in tops}
+    # A checkout may keep its packages under src/, as transformers does.
+    base = path / "src" if any((path / "src" / package).is_dir() for package in packages) else path
+    return {package: PlainFolder(base / package) for package in packages if (base / package).is_dir()}
 
 
 class Portions(Folder):
@@ -112,23 +194,26 @@ def paths_of(folder: Folder | None) -> Sequence[Path]:
     return (folder.path,) if isinstance(folder, PlainFolder) else ()
 
 
-def limited(content: bytes, where: str) -> bytes:
-    if len(content) > LARGEST_FILE:
-        raise unreadable(where, f"more than {LARGEST_FILE >> 20} MiB")
-    return content
+def _no_source(path: Path, packages: Sequence[str], found: str) -> SourceError:
+    return SourceError(
+        subject=str(path),
+        expected=f"a source tree or a wheel that holds {' or '.join(f'{p}/' for p in packages)}",
+        found=found,
+        fix=f"give the folder that contains {packages[0]}/, or a wheel of it",
+    )
 
 
-def reason(error: Exception) -> str:
-    return (isinstance(error, OSError) and error.strerror) or str(error) or "a file that ends too early"
-
-
-def unreadable(where: str, found: str) -> SourceError:
+def _unreadable(where: str, found: str) -> SourceError:
     return SourceError(
         subject=where,
         expected="source that can be read, of an ordinary size",
         found=found,
         fix="give a checkout or a wheel as it was published, and check its permissions",
     )
+
+
+def _reason(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error) or "a file that ends too early"
 
 
 def _open_at_once(path: str, flags: int) -> int:

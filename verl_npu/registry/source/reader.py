@@ -224,7 +224,7 @@ def _read_import(module: PatchModule, tree: SourceTree, *, beyond: bool) -> Fact
 
 
 def ends_of(target: Target, tree: SourceTree) -> tuple[str, ...]:
-    """Return what a name is bound to when its module has been imported, one way after the other. Raises SourceError."""
+    """Return what a name is bound to after the import of its module, one way after the other. Raises SourceError."""
     key = ("ends", tree.read(target.module), target.qualname)
     try:
         return tree.memory.recall(key, lambda: read_import(target.module, tree).ends(target.qualname))
@@ -381,7 +381,11 @@ class _At:
 
     def texts(self) -> tuple[str, ...]:
         """The conditions as the source has them."""
-        return tuple(dict.fromkeys(_denied(test[0]) if test in self.denied else ast.unparse(test[0]) for test in self.conditions))
+        return tuple(
+            dict.fromkeys(
+                _denied(test[0]) if test in self.denied else ast.unparse(test[0]) for test in self.conditions
+            )
+        )
 
 
 def _denied(test: ast.AST) -> str:
@@ -712,9 +716,7 @@ class Reader:
 
     # What is assigned in other packages.
 
-    def _step(
-        self, place: str, value: str, node: ast.stmt | ast.expr, at: _At, *, is_module: bool = False
-    ) -> None:
+    def _step(self, place: str, value: str, node: ast.stmt | ast.expr, at: _At, *, is_module: bool = False) -> None:
         if self._importing:
             self.facts.steps.append(Step(place, value, is_module, at.call, node.lineno, at.texts(), at.blocks))
 
@@ -727,7 +729,8 @@ class Reader:
         """Return the elements of a table that is written out, those of a dictionary as pairs; None if it is not."""
         view = ""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
-            node, view = node.func.value, node.func.attr
+            view = node.func.attr
+            node = node.func.value
         if isinstance(node, ast.Name):
             local = scope.assigned.get(node.id) or [
                 one.value for one in self._nodes(node.id) if isinstance(one, ast.Assign | ast.AnnAssign) and one.value
@@ -830,11 +833,11 @@ class Reader:
         name, is_imported = self._named(function, scope) if self._beyond else ("", False)
         module, _, rest = name.rpartition(".")
         if is_imported and call is not None and module.partition(".")[0] == self.module.partition(".")[0]:
-            for node in self.tree.nodes(Target(module, rest)) if self.tree.read(module) is not None else ():
-                if isinstance(node, Function):
+            for one in self.tree.nodes(Target(module, rest)) if self.tree.read(module) is not None else ():
+                if isinstance(one, Function):
                     facts = Facts(steps=self.facts.steps)
                     there = Reader(module, self.tree, facts, self._given, importing=True, beyond=True)
-                    there.enter(node, "", _given(node, call, False, scope), scope.depth + 1, at)
+                    there.enter(one, "", _given(one, call, False, scope), scope.depth + 1, at)
 
     def _functions(self, function: ast.expr, scope: Scope) -> Iterator[tuple[Function, str]]:
         if isinstance(function, ast.Name):
@@ -1019,7 +1022,9 @@ class Reader:
         if self._importing and not local and name in scope.parameters:
             value, outer = scope.parameters[name]
             return outer.reader._named(value, outer, depth + 1) if isinstance(value, ast.expr) else (name, False)
-        if len(local) == 1 and isinstance(local[0], ast.Name | ast.Attribute | ast.Call if self._importing else _NAMES):
+        if len(local) == 1 and isinstance(
+            local[0], ast.Name | ast.Attribute | ast.Call if self._importing else _NAMES
+        ):
             return self._named(local[0], scope, depth + 1)
         if not local and name not in scope.parameters and name in self._bound:
             nodes = self._nodes(name)
@@ -1092,7 +1097,9 @@ def ends_block(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
         return True
     if isinstance(statement, ast.If):
-        return bool(statement.orelse) and any(map(ends_block, statement.body)) and any(map(ends_block, statement.orelse))
+        return (
+            bool(statement.orelse) and any(map(ends_block, statement.body)) and any(map(ends_block, statement.orelse))
+        )
     return isinstance(statement, ast.With) and any(map(ends_block, statement.body))
 
 
@@ -1129,7 +1136,9 @@ def _bound_to(target: ast.expr, value: ast.expr) -> dict[str, list[ast.AST]]:
         return {target.id: [value]}
     parts = target.elts if isinstance(target, ast.Tuple | ast.List) else []
     values = value.elts if isinstance(value, ast.Tuple | ast.List) else []
-    return {name: node for one, other in zip(parts, values, strict=False) for name, node in _bound_to(one, other).items()}
+    return {
+        name: node for one, other in zip(parts, values, strict=False) for name, node in _bound_to(one, other).items()
+    }
 
 
 def _given(node: Function, call: ast.Call, bound: bool, scope: Scope) -> dict[str, Written]:

@@ -170,9 +170,10 @@ def _mark(node: ast.AST, use: _Use) -> str:
 
 def _stored(node: ast.stmt) -> list[str]:
     """Return what a statement assigns."""
-    targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [getattr(node, "target", None)]
-    parts = [part for target in targets if target is not None for part in _elements(target)]
-    return [ast.unparse(part) for part in parts]
+    targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else []
+    if isinstance(node, ast.AnnAssign | ast.AugAssign | ast.For | ast.AsyncFor):
+        targets = [node.target]
+    return [ast.unparse(part) for target in targets for part in _elements(target)]
 
 
 def _elements(target: ast.expr) -> Sequence[ast.expr]:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from ...errors import DeclarationError, SourceError
 from .definition import Definition, bindings, bound_names, constants_of, define, in_words, used_names
-from .folder import Folder, installed_folder, paths_of
+from .folder import Folder, folders_at, installed_folder, paths_of
 
 _SYNTAX = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<qualname>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
 
@@ -113,9 +113,6 @@ class SourceTree:
     @classmethod
     def at(cls, path: Path, packages: Sequence[str]) -> SourceTree:
         """The packages in a checkout or a wheel at `path`. Raises SourceError if it holds none of them."""
-        # Imported here: no job reads a wheel.
-        from .checkout import folders_at
-
         folders = folders_at(path, packages)
         return cls({package: folders.get(package) for package in packages})
 

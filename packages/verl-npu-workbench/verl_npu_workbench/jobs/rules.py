@@ -35,6 +35,7 @@ from verl_npu.features.megatron.request import requests
 from verl_npu.features.megatron.rules import problems
 from verl_npu.features.micro_batches.packing import pack
 from verl_npu.features.rollout import rules as rollout
+from verl_npu.features.rollout.unmet import unmet_imports
 from verl_npu.features.weight_sync.engines.sglang import refuse_proof
 from verl_npu.features.weight_sync.settings import Check
 from verl_npu.findings import Finding, Rule, Severity, Stage, error, find, refusals, warning
@@ -42,7 +43,6 @@ from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 from verl_npu.pins import pins
 from verl_npu.registry.source.tree import SourceTree, Target
-from verl_npu.registry.source.unmet import unmet_imports
 
 from ..doctor.site import Site
 from ..doctor.variables import unreadable_devices, wrong_variables

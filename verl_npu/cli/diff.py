@@ -6,10 +6,10 @@ import difflib
 import inspect
 import textwrap
 
-from ..patch import Action, Patch
-from ..source.definition import outline
-from ..source.tree import SourceTree, Target
-from .lock import Record
+from ..registry.judge.lock import Record
+from ..registry.patch import Action, Patch
+from ..registry.source.definition import outline
+from ..registry.source.tree import SourceTree, Target
 
 _EFFECT = {
     Action.WRAP: "called instead of the target, which it gets as its first argument",

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from .lookup import missing_module, resolve
-from .tree import SourceTree
+from ...registry.source.lookup import missing_module, resolve
+from ...registry.source.tree import SourceTree
 
 Decide = Callable[[ast.expr], bool | None]
 """Whether a condition holds; None if the source alone cannot tell."""
