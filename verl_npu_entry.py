@@ -1,5 +1,7 @@
-"""What the entry points of verl-npu load: it imports the rest under protection, so that no damage to the files of the
-rest ends `import torch`, which loads this in every process. It stands alone, and is short, for that reason.
+"""What the entry points of verl-npu name, a function for each, so that a process can say which one activated it.
+
+The rest is imported under protection, so that no damage to its files ends `import torch`, which calls this in every
+process. This module stands alone, and is short, for that reason.
 """
 
 from __future__ import annotations
@@ -7,76 +9,60 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["activate", "autoload", "damage", "is_insisted_on", "say"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+entering = ""
+"""Which entry point is being called: the package activates itself when it is imported, and asks for it."""
 
 
-def damage(error: BaseException) -> str:
-    """Say in one line which file could not be loaded, and what to do."""
-    name = error.name if isinstance(error, ImportError) else None
-    where = given = getattr(error, "filename", None) or name
-    trace = error.__traceback__
-    while trace is not None and not given:
-        frame, trace = trace.tb_frame, trace.tb_next
-        file = frame.f_code.co_filename
-        if not file.startswith("<"):
-            where = file
-        elif isinstance(frame.f_locals.get("path"), str):
-            # Python's own import system, at a file that it cannot read.
-            where = frame.f_locals["path"]
-    if isinstance(error, SyntaxError) and not error.filename:
-        where = f"what {where} imports"
-    short = isinstance(error, (MemoryError, RecursionError))
-    fix = "start the program again" if short else "if that file is missing or damaged, install verl-npu again"
-    return f"{where or 'verl_npu'} cannot be loaded: {type(error).__name__}: {' '.join(str(error).split())}; {fix}"
+def torch_backends() -> None:
+    """The entry point of `torch.backends`: called at the end of `import torch`, it never raises."""
+    _enter("the entry point torch.backends")
 
 
-def is_insisted_on() -> bool:
-    """Whether the user wants no unpatched verl: VERL_NPU is on, or VERL_NPU_STRICT is set."""
-    switch, strict = (os.environ.get(name, "").strip().lower() for name in ("VERL_NPU", "VERL_NPU_STRICT"))
-    return switch == "on" or (switch != "off" and strict not in ("", "0"))
+def vllm_general_plugins() -> None:
+    """The entry point of `vllm.general_plugins`."""
+    _enter("the entry point vllm.general_plugins")
 
 
-def say(line: str) -> None:
-    """Write one line to stderr."""
+def __getattr__(name: str) -> Callable[[], None]:
+    # verl loads its plugins and calls none: the look-up is all that is seen of it.
+    if name != "verl_plugins":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _enter("the entry point verl.plugins")
+    return lambda: None
+
+
+def _enter(origin: str) -> None:
+    global entering
+    entering = origin
     try:
-        if sys.stderr is not None:
-            sys.stderr.write(f"verl-npu: {line}\n")
-            sys.stderr.flush()
-    except (OSError, ValueError):
-        # A closed pipe or a full disk: there is nobody to tell.
-        return
-
-
-class _Refusal:
-    """Has each import of verl raise an error, where it must not be imported unpatched."""
-
-    def __init__(self, line: str) -> None:
-        self.line = line
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "verl":
-            raise ImportError(f"verl-npu: {self.line}", name=name)
+        from verl_npu.activation import activate
+    except Exception as error:
+        # An error of these says what somebody has to fix elsewhere.
+        if type(error).__module__ == "verl_npu.errors":
+            raise
+        _give_up(error)
+    else:
+        activate(origin)
+    finally:
+        entering = ""
 
 
 def _give_up(error: Exception) -> None:
-    if os.environ.get("VERL_NPU", "").strip().lower() == "off":
+    # The package imports this module of its own first of all.
+    leave_verl = getattr(sys.modules.get("verl_npu.damage"), "leave_verl", None)
+    if leave_verl is not None:
+        leave_verl(error)
         return
-    line = damage(error)
-    if is_insisted_on():
-        sys.meta_path.insert(0, _Refusal(line))
-    what = "the import of verl is refused" if is_insisted_on() else "verl-npu stays off"
-    say(f"{line}; {what} in this process")
-
-
-def _off() -> None:
-    """Called in the place of what could not be imported."""
-
-
-try:
-    from verl_npu.activation import activate, autoload
-except Exception as error:
-    # An error of these says what somebody has to mend elsewhere.
-    if type(error).__module__ == "verl_npu.errors":
-        raise
-    _give_up(error)
-    activate = autoload = _off
+    switch, strict = (os.environ.get(name, "").strip().lower() for name in ("VERL_NPU", "VERL_NPU_STRICT"))
+    if switch == "off":
+        return
+    if switch == "on" or strict not in ("", "0"):
+        # The import of verl fails.
+        sys.modules["verl"] = None  # type: ignore[assignment]
+    if sys.stderr is not None:
+        line = f"verl_npu cannot be loaded: {type(error).__name__}: {error}; install verl-npu again"
+        sys.stderr.write(f"verl-npu: {line}; it stays off in this process\n")

@@ -60,7 +60,7 @@ def test_a_wrong_switch_is_one_line_and_leaves_it_off(ascend) -> None:
     assert "on, off or auto" in line
 
 
-@pytest.mark.parametrize("first", ["import verl_npu", "import verl_npu_entry"])
+@pytest.mark.parametrize("first", ["import verl_npu", "import verl_npu_entry; verl_npu_entry.torch_backends()"])
 def test_under_strict_a_wrong_switch_is_an_error_of_each_import_of_verl(ascend, first: str) -> None:
     program = (
         f"{first}\nfor _ in range(2):\n    try: import verl\n    except Exception as e: print(type(e).__name__, e)"
@@ -114,49 +114,57 @@ def test_upstreams_own_line_in_its_init_works_while_verl_is_half_initialised(asc
     assert set(result.status["features"]) == FEATURES
 
 
-def test_a_process_says_where_it_was_activated_from(ascend, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(f"\nimport verl_npu\n{SHOW}\n")
-    result = ascend.run(f"exec(compile(open({str(program)!r}).read(), {str(program)!r}, 'exec'))")
-    assert result.status["origin"] == f"an import in {program}:2"
-
-
 def test_an_entry_point_is_named_where_its_module_lies_apart_from_the_package(ascend) -> None:
     source = Path(__file__).resolve().parents[1] / "verl_npu_entry.py"
     (ascend.site / source.name).write_text(source.read_text())
-    load = (
-        f"import sys; sys.path.insert(0, {str(ascend.site)!r}); from importlib.metadata import EntryPoint as E; "
-        "E('a', 'verl_npu_entry:activate', 'a.group').load()"
-    )
+    load = f"import sys; sys.path.insert(0, {str(ascend.site)!r}); {entered('vllm_general_plugins')}()"
     result = ascend.run(f"{load}; import verl_npu_entry, verl_npu; print(verl_npu_entry.__file__); {SHOW}")
     assert result.out.splitlines()[0] == str(ascend.site / source.name)
-    assert result.status["origin"] == "the entry point a.group"
+    assert result.status["origin"] == "the entry point vllm.general_plugins"
+
+
+def entered(function: str) -> str:
+    """A program that loads what an entry point of ours names."""
+    return f"from importlib.metadata import EntryPoint as E; E('a', 'verl_npu_entry:{function}', 'b').load()"
 
 
 @pytest.mark.parametrize(
     ("program", "origin"),
     [
-        (f"import verl_npu; {SHOW}", "an import in the program after python -c"),
-        (f"import verl; {SHOW}", "the hook line in SITE/verl/__init__.py:1"),
-        (
-            f"from importlib.metadata import EntryPoint as E; E('a', 'verl_npu', 'a.group').load(); {SHOW}",
-            "the entry point a.group",
-        ),
-        (
-            "from importlib.metadata import EntryPoint as E; "
-            f"E('a', 'verl_npu_entry:activate', 'a.group').load(); import verl_npu; {SHOW}",
-            "the entry point a.group",
-        ),
-        (
-            "from importlib.metadata import EntryPoint as E; "
-            f"E('a', 'verl_npu', 'virtual_ascend.extensions').load(); {SHOW}",
-            "the start-up of virtual NPUs",
-        ),
+        ("import verl_npu", "import verl_npu"),
+        ("import verl", "import verl_npu"),
+        (f"{entered('torch_backends')}()", "the entry point torch.backends"),
+        (f"{entered('vllm_general_plugins')}()", "the entry point vllm.general_plugins"),
+        # Upstream calls nothing that it loads.
+        (entered("verl_plugins"), "the entry point verl.plugins"),
+        (f"{entered('torch_backends')}(); import verl; {entered('verl_plugins')}", "the entry point torch.backends"),
+        (f"{entered('torch_backends')}", "import verl_npu"),
     ],
 )
-def test_an_origin_is_said_in_words(ascend, program: str, origin: str) -> None:
+def test_whatever_comes_first_is_the_origin(ascend, program: str, origin: str) -> None:
     ascend.package("verl", "import verl_npu")
-    assert ascend.run(program).status["origin"] == origin.replace("SITE", str(ascend.site))
+    status = ascend.run(f"{program}; {SHOW}").status
+    assert (status["active"], status["origin"]) == (True, origin)
+
+
+def test_torch_npu_that_comes_back_in_the_middle_of_the_beginning_does_not_begin(ascend) -> None:
+    ascend.package(
+        "torch_npu",
+        "import sys, verl_npu_entry; verl_npu_entry.torch_backends(); print('verl_npu.session' in sys.modules)",
+    )
+    result = ascend.run(f"import verl_npu, verl; {SHOW}")
+    assert result.out.splitlines()[0] == "False", result.err
+    assert set(result.status["features"]) == FEATURES
+
+
+def test_taken_back_nothing_of_ours_is_asked_by_an_import(ascend) -> None:
+    program = "import sys; before = list(sys.meta_path); import verl_npu, verl; verl_npu.deactivate()"
+    assert ascend.run(f"{program}; print(sys.meta_path == before)").out.splitlines()[-1] == "True"
+
+
+def test_activated_again_after_it_was_taken_back_a_process_has_another_origin(ascend) -> None:
+    program = f"{entered('torch_backends')}(); import verl_npu; verl_npu.deactivate(); verl_npu.activate(); {SHOW}"
+    assert ascend.run(program).status["origin"] == "import verl_npu"
 
 
 def test_the_driver_prints_one_line_and_writes_a_manifest_where_one_is_asked_for(ascend, tmp_path: Path) -> None:
@@ -312,10 +320,7 @@ def test_beside_the_earlier_plugin_of_the_same_name_it_is_an_error(ascend) -> No
 
 
 def test_by_the_entry_point_of_torch_the_import_of_verl_says_so(ascend) -> None:
-    load = (
-        "from importlib.metadata import EntryPoint as E; E('a', 'verl_npu', 'torch.backends').load(); print('alive')"
-    )
-    result = ascend.run(f"{EARLIER} {load}; import verl")
+    result = ascend.run(f"{EARLIER} {entered('torch_backends')}(); print('alive'); import verl")
     assert result.out.startswith("alive\n")
     assert "EarlierPluginError" in result.err.splitlines()[-1]
 

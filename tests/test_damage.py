@@ -14,7 +14,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 # As torch loads an entry point, and then verl is imported.
 PROGRAM = """
 import verl_npu_entry
-verl_npu_entry.autoload()
+verl_npu_entry.torch_backends()
 print("torch lives", flush=True)
 import verl
 """
@@ -55,6 +55,19 @@ def test_who_insists_gets_no_unpatched_verl(copy: Path, file: str) -> None:
     done = run(copy, VERL_NPU="on")
     assert (done.returncode, done.stdout) == (1, "torch lives\n")
     assert done.stderr.splitlines()[-1].startswith("ImportError: verl-npu: ")
+
+
+@pytest.mark.parametrize("file", ["__init__.py", "damage.py"])
+def test_damage_to_what_tells_of_damage_is_one_line_too(copy: Path, file: str) -> None:
+    (copy / "verl_npu" / file).write_text("no Python at all")
+    done = run(copy)
+    assert (done.returncode, done.stdout) == (0, "torch lives\n"), done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("verl-npu: verl_npu cannot be loaded: SyntaxError: invalid syntax")
+    assert run(copy, VERL_NPU="off").stderr == ""
+    done = run(copy, VERL_NPU_STRICT="1")
+    assert (done.returncode, done.stdout) == (1, "torch lives\n")
+    assert "import of verl halted" in done.stderr
 
 
 def test_where_it_is_switched_off_nothing_is_said(copy: Path) -> None:

@@ -60,7 +60,7 @@ BEHIND_THE_VERDICTS = """
 def test_what_passes_is_no_damage_to_our_files(ascend: Interpreter, before: str, after: str) -> None:
     program = f"""
 import textwrap, verl_npu_entry
-verl_npu_entry.activate()
+verl_npu_entry.torch_backends()
 exec(textwrap.dedent({before!r}))
 try:
     import verl

@@ -1,8 +1,11 @@
 """Unmodified upstream verl on Huawei Ascend NPUs. Importing this package activates it."""
 
-from .activation import activate, autoload, deactivate, status  # noqa: F401  # the last tells that the file is whole
+import sys
+
+from . import damage  # noqa: F401  # the first: it says what is wrong with the others
+from .activation import PLAIN, activate, deactivate, status
 from .version import __version__
 
 __all__ = ["__version__", "activate", "deactivate", "status"]
 
-activate()
+activate(getattr(sys.modules.get("verl_npu_entry"), "entering", "") or PLAIN)

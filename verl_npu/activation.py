@@ -12,117 +12,64 @@ from __future__ import annotations
 import os
 import sys
 
-from . import environment, reporting
-from .damage import is_damage, is_passing
+from . import damage, environment, reporting
 from .version import __version__
 
 # typing alone would double what this module costs.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType, ModuleType
+    from types import ModuleType
 
     from .manifest import Activity
+    from .registry.apply.lifecycle import Lifecycle, Mutex
+    from .registry.state import RegistryActivity
     from .session import Session
 
-__all__ = ["activate", "autoload", "deactivate", "status"]
+__all__ = ["PLAIN", "activate", "deactivate", "status"]
 
+PLAIN = "import verl_npu"
+"""The origin of an activation that no entry point began: the hook line, an external module, or a program's import."""
+_TORCH = "the entry point torch.backends"
 _TRIGGER = "verl"
 # The module of an earlier plugin of the same name that applies its patches. It can be in one process with this package
 # only if files of both lie in one folder.
 _EARLIER = f"{__package__}.plugin"
 
-# What the user knows the ways in as, by the function of others that calls one.
-_TORCH = "the entry point torch.backends"
-_ORIGINS = {
-    "_import_device_backends": _TORCH,
-    "load_general_plugins": "the entry point vllm.general_plugins",
-    "load_plugins_by_group": "the entry point vllm.general_plugins",
-    "import_external_libs": "VERL_USE_EXTERNAL_MODULES",
-}
-_VIRTUAL = "virtual_ascend.extensions"
-_ENTRY = "verl_npu_entry"
-# By the name that Python gives to what is no file.
-_PROGRAMS = {
-    "<string>": "an import in the program after python -c",
-    "<stdin>": "an import in the program that Python reads from its input",
-}
-
-_active = False
 _origin = ""
 # By one name: the first of two threads that come at once makes it.
-_sessions: dict[str, Session] = {}
-
-
-def activate() -> None:
-    """Patch verl in this process when it is imported, if there is Ascend software. Repeating it does nothing.
-
-    Called by the end of `import torch` it never raises: what is wrong, the import of verl raises.
-    """
-    origin = _caller(sys._getframe(1))
-    try:
-        _activate(origin)
-    except Exception as error:
-        # Without its hook the import of verl could not raise it.
-        if origin != _TORCH or not _active:
-            raise
-        _raise_from_trigger(error)
-
-
-def _activate(origin: str) -> None:
-    global _active, _origin
-    if not _active and not _wanted_or_strict():
-        return
-    from .registry.apply import hooks
-
-    if not _active:
-        hooks.add_hook(_EARLIER, _refuse_earlier_plugin, before=True)
-        hooks.add_hook(_TRIGGER, _begin, before=True)
-        _origin = origin
-        _active = True
-    if _EARLIER in sys.modules:
-        _refuse_earlier_plugin(sys.modules[_EARLIER])
-    # It has not begun where it came after verl, nor where it was interrupted. The import of torch_npu, with which it
-    # begins, may come back here.
-    if _TRIGGER in sys.modules and not _begun() and not hooks.is_running(_begin.__code__):
-        _begin(sys.modules[_TRIGGER])
+_lifecycles: dict[str, Lifecycle] = {}
+_owed: list[tuple[Exception, ModuleType]] = []
 
 
 def deactivate() -> None:
     """Take back every patch in this process. Repeating it does nothing."""
-    global _active
-    if _active:
+    for lifecycle in _lifecycles.values():
         from .registry.apply import hooks
 
-        hooks.remove_hook(_TRIGGER, _begin)
         hooks.remove_hook(_EARLIER, _refuse_earlier_plugin)
-    for session in _sessions.values():
-        session.end()
-    _active = False
+        hooks.remove_hook(_TRIGGER, _raise_owed)
+        lifecycle.deactivate()
 
 
 def status() -> Activity:
     """What verl-npu does in this process."""
-    for session in _sessions.values():
-        return {**session.activity(), "active": _active}
     from . import process
 
+    activity: RegistryActivity = {"upstreams": {}, "features": {}, "natives": {}, "tainted": [], "seconds": 0.0}
+    for lifecycle in _lifecycles.values():
+        activity = activity if lifecycle.work is None else lifecycle.work.activity()
     return {
         "version": __version__,
-        "active": _active,
+        "active": _is_active(),
         "origin": _origin,
-        "simulated": bool(_simulated()),
+        "simulated": bool(process.simulated()),
         "role": process.role(),
-        "upstreams": {},
-        "features": {},
-        "natives": {},
-        "tainted": [],
-        "seconds": 0.0,
+        **activity,
     }
 
 
-def _simulated() -> str:
-    # The virtual Ascend marks its torch_npu; a real one has no such attribute.
-    return str(getattr(sys.modules.get("torch_npu"), "__simulated__", ""))
+def _is_active() -> bool:
+    return any(lifecycle.active for lifecycle in _lifecycles.values())
 
 
 def _wanted_or_strict() -> bool:
@@ -144,10 +91,6 @@ def _strict() -> bool:
         return environment.STRICT.read()
     except SettingError:
         return True
-
-
-def _begun() -> bool:
-    return any(session.begun for session in _sessions.values())
 
 
 def _wanted() -> bool:
@@ -194,53 +137,32 @@ def _raise_from_trigger(error: Exception) -> None:
     from .registry.apply import hooks
 
     verl = sys.modules.get(_TRIGGER)
-    if getattr(getattr(verl, "__spec__", None), "_initializing", False):
-
-        def refuse(module: ModuleType) -> None:
-            hooks.remove_hook(_TRIGGER, refuse)
-            if module is verl:
-                raise error
-
-        hooks.add_hook(_TRIGGER, refuse)
+    if verl is not None and getattr(verl.__spec__, "_initializing", False):
+        _owed[:] = [(error, verl)]
+        hooks.add_hook(_TRIGGER, _raise_owed)
     elif verl is not None:
         reporting.warn(f"{error}; verl is imported already, so this could not be raised by its import")
 
 
-def _begin(module: ModuleType) -> None:
-    try:
-        _begin_session()
-    except Exception as error:
-        if not is_damage(error):
-            raise
-        _give_up(error)
+def _raise_owed(module: ModuleType) -> None:
+    from .registry.apply import hooks
+
+    hooks.remove_hook(_TRIGGER, _raise_owed)
+    for error, verl in _owed:
+        if module is verl:
+            raise error
 
 
-def _give_up(error: Exception) -> None:
-    import verl_npu_entry
-
-    line = str(error) if type(error).__name__ == "DamagedError" else verl_npu_entry.damage(error)
-    refusal = ImportError(f"verl-npu: {line}", name=_TRIGGER)
-    if verl_npu_entry.is_insisted_on():
-        raise refusal from error
-    try:
-        deactivate()
-    except Exception:
-        # What was done cannot be taken back, for the same damage: verl must not be imported half patched.
-        raise refusal from error
-    # Not through `reporting`, which may be what is damaged.
-    verl_npu_entry.say(f"{line}; verl-npu stays off in this process")
-
-
-def _begin_session() -> None:
+def _make(mutex: Mutex) -> Session | None:
+    """Make what patches verl; None, and nothing more is done, where there turns out to be no Ascend software."""
     if _EARLIER in sys.modules:
         _refuse_earlier_plugin(sys.modules[_EARLIER])
     if not _torch_npu_works():
         deactivate()
-        return
+        return None
     from .session import Session
 
-    session = _sessions.get(_TRIGGER) or _sessions.setdefault(_TRIGGER, Session(_origin, _simulated))
-    session.begin()
+    return Session(mutex, status)
 
 
 def _torch_npu_works() -> bool:
@@ -255,32 +177,51 @@ def _torch_npu_works() -> bool:
         software.import_torch_npu()
     except AscendSoftwareError as error:
         # Who insists on NPUs does not want a job that runs on the CPU.
-        if forced or environment.STRICT.read() or is_passing(error):
+        if forced or environment.STRICT.read() or damage.is_passing(error):
             raise
         reporting.warn(f"{error}; verl-npu stays off in this process")
         return False
     return True
 
 
-def _caller(frame: FrameType | None) -> str:
-    here = os.path.join(os.path.dirname(__file__), "")
-    while frame is not None:
-        name, code = frame.f_globals.get("__name__", ""), frame.f_code
-        if code.co_name in _ORIGINS:
-            return _ORIGINS[code.co_name]
-        imports = name.startswith("importlib")
-        group = getattr(frame.f_locals.get("self"), "group", "") if imports and code.co_name == "load" else ""
-        if group:
-            return "the start-up of virtual NPUs" if group == _VIRTUAL else f"the entry point {group}"
-        # The entry points' own module lies beside the package, or elsewhere where that is installed from a checkout.
-        if not imports and name != _ENTRY and not code.co_filename.startswith((here, "<frozen")):
-            what = "the hook line" if name == _TRIGGER else "an import"
-            return _PROGRAMS.get(code.co_filename, f"{what} in {code.co_filename}:{frame.f_lineno}")
-        frame = frame.f_back
-    return "unknown"
+def _give_up(error: Exception) -> None:
+    """Leave verl alone, whole, if an error shows that files of ours are damaged; raise any other."""
+    if not damage.is_damage(error):
+        raise error
+    line = damage.described(error)
+    refusal = ImportError(f"verl-npu: {line}", name=_TRIGGER)
+    if damage.is_insisted_on():
+        raise refusal from error
+    try:
+        deactivate()
+    except Exception:
+        # What was done cannot be taken back, for the same damage: verl must not be imported half patched.
+        raise refusal from error
+    damage.say(f"{line}; verl-npu stays off in this process")
 
 
 # The last: whoever can import it knows that the file is whole.
-def autoload() -> None:
-    """The entry point of `torch.backends`: called at the end of `import torch`, it never raises."""
-    activate()
+def activate(origin: str = PLAIN) -> None:
+    """Patch verl in this process when it is imported, if there is Ascend software. Repeating it does nothing.
+
+    Called by the end of `import torch` it never raises: what is wrong, the import of verl raises.
+    """
+    global _origin
+    if not _is_active():
+        if not _wanted_or_strict():
+            return
+        _origin = origin
+    from .registry.apply import hooks
+    from .registry.apply.lifecycle import Lifecycle
+
+    lifecycle = _lifecycles.get(_TRIGGER) or _lifecycles.setdefault(_TRIGGER, Lifecycle(_TRIGGER, _make, _give_up))
+    try:
+        hooks.add_hook(_EARLIER, _refuse_earlier_plugin, before=True)
+        lifecycle.activate()
+        if _EARLIER in sys.modules:
+            _refuse_earlier_plugin(sys.modules[_EARLIER])
+    except Exception as error:
+        # Without its hook the import of verl could not raise it.
+        if origin != _TORCH or not _is_active():
+            raise
+        _raise_from_trigger(error)

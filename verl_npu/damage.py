@@ -1,14 +1,16 @@
 """What an error shows of our own files: that one is missing or damaged, or nothing, because it passes.
 
-It is loaded with the first module of ours: when no file can be opened it is too late to load it.
+And what the user is told of it. It is the first module of ours that is loaded, and imports none: when another one
+cannot be loaded it has to be there.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import sys
 
-__all__ = ["is_damage", "is_passing"]
+__all__ = ["described", "is_damage", "is_insisted_on", "is_passing", "leave_verl", "say"]
 
 _OF_A_DISK = (errno.EIO, errno.ESTALE)
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, *_OF_A_DISK)
@@ -49,3 +51,67 @@ def is_damage(error: Exception) -> bool:
     if importing or isinstance(error, (ImportError, NameError, AttributeError, SyntaxError)):
         places.append(innermost)
     return any(place.startswith(here) for place in places)
+
+
+# What the user is told.
+
+
+def leave_verl(error: Exception) -> None:
+    """Say that a file of ours cannot be loaded, and leave verl as it is, or refuse its import to who insists on us."""
+    if os.environ.get("VERL_NPU", "").strip().lower() == "off":
+        return
+    line = described(error)
+    if is_insisted_on():
+        sys.meta_path.insert(0, _Refusal(line))
+    what = "the import of verl is refused" if is_insisted_on() else "verl-npu stays off"
+    say(f"{line}; {what} in this process")
+
+
+def described(error: BaseException) -> str:
+    """Say in one line which file could not be loaded, and what to do."""
+    if type(error).__name__ == "DamagedError":
+        return str(error)
+    name = error.name if isinstance(error, ImportError) else None
+    where = given = getattr(error, "filename", None) or name
+    trace = error.__traceback__
+    while trace is not None and not given:
+        frame, trace = trace.tb_frame, trace.tb_next
+        file = frame.f_code.co_filename
+        if not file.startswith("<"):
+            where = file
+        elif isinstance(frame.f_locals.get("path"), str):
+            # Python's own import system, at a file that it cannot read.
+            where = frame.f_locals["path"]
+    if isinstance(error, SyntaxError) and not error.filename:
+        where = f"what {where} imports"
+    short = isinstance(error, (MemoryError, RecursionError))
+    fix = "start the program again" if short else "if that file is missing or damaged, install verl-npu again"
+    return f"{where or 'verl_npu'} cannot be loaded: {type(error).__name__}: {' '.join(str(error).split())}; {fix}"
+
+
+def is_insisted_on() -> bool:
+    """Whether the user wants no unpatched verl: VERL_NPU is on, or VERL_NPU_STRICT is set."""
+    switch, strict = (os.environ.get(name, "").strip().lower() for name in ("VERL_NPU", "VERL_NPU_STRICT"))
+    return switch == "on" or (switch != "off" and strict not in ("", "0"))
+
+
+def say(line: str) -> None:
+    """Write one line to stderr, past `reporting`, which may be what is damaged."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.write(f"verl-npu: {line}\n")
+            sys.stderr.flush()
+    except (OSError, ValueError):
+        # A closed pipe or a full disk: there is nobody to tell.
+        return
+
+
+class _Refusal:
+    """Has each import of verl raise an error, where it must not be imported unpatched."""
+
+    def __init__(self, line: str) -> None:
+        self.line = line
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "verl":
+            raise ImportError(f"verl-npu: {self.line}", name=name)

@@ -41,27 +41,31 @@ def _rebuild(
 # The registry.
 
 
-class DeclarationError(VerlNpuError):
+class RegistryError(VerlNpuError):
+    """The root of what the registry raises: a feature is refused, or nothing is patched."""
+
+
+class DeclarationError(RegistryError):
     """A patch, a feature or a target is declared wrongly."""
 
 
-class ConflictError(VerlNpuError):
+class ConflictError(RegistryError):
     """Two patches change the same target."""
 
 
-class DriftError(VerlNpuError):
+class DriftError(RegistryError):
     """An upstream is not what a patch was written for."""
 
 
-class ApplyError(VerlNpuError):
+class ApplyError(RegistryError):
     """A verified patch could not be applied to the live object."""
 
 
-class DamagedError(VerlNpuError):
+class DamagedError(RegistryError):
     """Patches that the locks list are not declared: files of the package are missing or cut short."""
 
 
-class LockError(VerlNpuError):
+class LockError(RegistryError):
     """A lock file cannot be read, or is of another version."""
 
 
@@ -69,7 +73,7 @@ class CommandError(VerlNpuError):
     """A command cannot be loaded, or the distribution that has it is not installed."""
 
 
-class SourceError(VerlNpuError):
+class SourceError(RegistryError):
     """A source tree, a wheel, a module or a manifest cannot be read."""
 
 
@@ -84,7 +88,7 @@ class HangError(VerlNpuError):
     """The job that is to be looked at cannot be told, or its hosts cannot be reached."""
 
 
-class SettingError(VerlNpuError):
+class SettingError(RegistryError):
     """An environment variable has a value that is not understood."""
 
 

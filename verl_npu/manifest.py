@@ -28,7 +28,7 @@ class Activity(RegistryActivity):
     version: str
     active: bool
     origin: str
-    """What activated it: an entry point, an environment variable, or the line of a file."""
+    """What activated it: an entry point, or an import of the package."""
     simulated: bool
     """Whether its NPUs are virtual ones."""
     role: str

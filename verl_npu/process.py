@@ -22,6 +22,12 @@ def is_ray_worker() -> bool:
     return sys.argv[:1] != [] and os.path.basename(sys.argv[0]) == "default_worker.py"
 
 
+def simulated() -> str:
+    """Say what of this process is simulated, if anything."""
+    # The virtual Ascend marks its torch_npu; a real one has no such attribute.
+    return str(getattr(sys.modules.get("torch_npu"), "__simulated__", ""))
+
+
 def role() -> str:
     """Return `driver`, or the class of the Ray actor that this process is.
 

@@ -12,58 +12,50 @@ from .features.fleet import fleet, install_hook, remove_hook
 from .features.fleet.manifests import publish
 from .features.micro_batches import micro_batches, warn_if_none
 from .manifest import Activity
-from .registry.apply.engine import Registry
-from .registry.state import LIVE
+from .registry.apply.lifecycle import Mutex
+from .registry.state import LIVE, RegistryActivity
 from .version import __version__
 
 
 class Session:
-    """The registry of this process and what is known of how it came about."""
+    """What a lifecycle begins and ends in this process: the registry, and what others are told of it."""
 
-    def __init__(self, origin: str, simulated: Callable[[], str]) -> None:
-        """`origin` says what activated verl-npu; `simulated` what of this process is, if anything."""
-        self._origin = origin
-        self._simulated = simulated
-        self._registry = make_registry(reporting.warn, self._changed)
-        self.begun = False
-        """Whether `begin` has come to its end."""
+    def __init__(self, mutex: Mutex, status: Callable[[], Activity]) -> None:
+        """`status` says what is done in this process, this session's `activity` included."""
+        self._registry = make_registry(mutex, reporting.warn, self._changed)
+        manifest.activity_from(status)
 
     def begin(self) -> None:
-        """Verify the features and apply them as their modules are imported.
+        """Judge the features and apply them as their modules are imported.
 
         Repeating it does nothing, or begins again what was interrupted.
         """
-        manifest.activity_from(self.activity)
-        if not process.is_ray_worker():
-            atexit.unregister(self._write)
-            atexit.register(self._write)
-        self._registry.activate()
-        if not process.is_ray_worker():
-            states = self._registry.states()
-            if states.get(fleet.name) in LIVE:
-                install_hook()
-            self._summarise()
-            warn_if_none(states.get(micro_batches.name))
-        self.begun = True
+        if process.is_ray_worker():
+            self._registry.begin()
+            return
+        atexit.unregister(self._write)
+        atexit.register(self._write)
+        self._registry.begin()
+        states = self._registry.states()
+        if states.get(fleet.name) in LIVE:
+            install_hook()
+        self._summarise()
+        warn_if_none(states.get(micro_batches.name))
 
     def end(self) -> None:
         """Take back every patch. Repeating it does nothing."""
-        self.begun = False
         remove_hook()
-        self._registry.deactivate()
+        self._registry.end()
 
-    def activity(self) -> Activity:
-        """Return what verl-npu did in this process."""
-        return {
-            "version": __version__,
-            "active": self._registry.active,
-            "origin": self._origin,
-            "simulated": bool(self._simulated()),
-            "role": process.role(),
-            **self._registry.activity(),
-        }
+    def abandon(self) -> None:
+        """Note that another thread was in the middle of patching when this process was forked."""
+        self._registry.abandon()
 
-    def _changed(self, registry: Registry) -> None:
+    def activity(self) -> RegistryActivity:
+        """Return what became of the features."""
+        return self._registry.activity()
+
+    def _changed(self) -> None:
         self._write()
         publish()
 
@@ -83,6 +75,6 @@ class Session:
         known = {name: revision for name, revision in registry.revisions.items() if revision.nearest_pin}
         upstreams = ", ".join(f"{name} {revision}" for name, revision in known.items())
         features = ", ".join(f"{name} {state}" for name, state in registry.states().items()) or "no features"
-        mark = f"SIMULATED: {simulated}; " if (simulated := self._simulated()) else ""
+        mark = f"SIMULATED: {simulated}; " if (simulated := process.simulated()) else ""
         taint = f"; TAINTED: {', '.join(registry.tainted)} applied by force" if registry.tainted else ""
         reporting.report(f"{__version__}: {mark}{upstreams}; {features}{taint}")

@@ -14,6 +14,7 @@ import pytest
 
 from verl_npu.maintain.locks import record_lock, write_lock
 from verl_npu.registry.apply.engine import Registry
+from verl_npu.registry.apply.lifecycle import Lifecycle
 from verl_npu.registry.judge.policy import Policy
 from verl_npu.registry.patch import Feature, Upstream
 from verl_npu.registry.source.named import PatchModule
@@ -53,6 +54,19 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package
         del sys.modules[name]
 
 
+class Started(Registry):
+    """A registry, and the lifecycle that begins and ends it."""
+
+    def __init__(self, **parts: object) -> None:
+        self.lifecycle = Lifecycle("up", lambda mutex: self)
+        self.activate, self.deactivate = self.lifecycle.activate, self.lifecycle.deactivate
+        super().__init__(mutex=self.lifecycle.mutex, **parts)  # type: ignore[arg-type]
+
+    @property
+    def active(self) -> bool:
+        return self.lifecycle.active
+
+
 @dataclass
 class Plugin:
     """What a registry is made of; `start` writes the locks from the package as it is now, and activates."""
@@ -61,7 +75,7 @@ class Plugin:
     locks: Path
     features: list[Feature] = field(default_factory=list)
     reported: list[str] = field(default_factory=list)
-    registries: list[Registry] = field(default_factory=list)
+    registries: list[Started] = field(default_factory=list)
     patch_modules: list[PatchModule] = field(default_factory=list)
     """The modules of the package that patch by themselves."""
 
@@ -75,24 +89,23 @@ class Plugin:
         patches = [patch for feature in self.features for patch in feature]
         write_lock(record_lock(upstream, pin, pin, self.package.tree(), patches), self.locks)
 
-    def start(self, *, lock: bool = True, **policy: object) -> Registry:
+    def start(self, *, lock: bool = True, **policy: object) -> Started:
         if lock:
             self.lock()
-        registry = Registry(
-            trigger="up",
+        registry = Started(
             upstreams=(Upstream("up", ("up",)),),
             features=lambda: self.features,
             locks=self.locks,
             policy=Policy("PLUGIN", **policy),  # type: ignore[arg-type]
             warn=self.reported.append,
-            changed=lambda _: None,
+            changed=lambda: None,
             patch_modules=self.patch_modules,
         )
         self.registries.append(registry)
         registry.activate()
         return registry
 
-    def start_on(self, module: str, source: str, **policy: object) -> Registry:
+    def start_on(self, module: str, source: str, **policy: object) -> Started:
         """Lock the package as it is, give a module another source, start, and import `up`."""
         self.lock()
         self.package.write(module, source)

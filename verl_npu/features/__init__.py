@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from .. import environment
 from ..errors import SettingError
 from ..registry.apply.engine import Registry
+from ..registry.apply.lifecycle import Mutex
 from ..registry.judge.policy import Policy
 from ..registry.patch import Feature
 from ..registry.source.folder import installed_folder
@@ -87,8 +88,8 @@ def wrong_settings(environ: Mapping[str, str] | None = None) -> Iterator[tuple[V
         yield environment.VARIABLES[unknown.subject.partition("=")[0]], unknown
 
 
-def make_registry(warn: Callable[[str], None], changed: Callable[[Registry], None]) -> Registry:
-    """The registry of verl-npu in this process, not active yet. Raises SettingError for a switch that is wrong."""
+def make_registry(mutex: Mutex, warn: Callable[[str], None], changed: Callable[[], None]) -> Registry:
+    """The registry of verl-npu in this process, not begun yet. Raises SettingError for a switch that is wrong."""
     try:
         strict = environment.STRICT.read()
     except SettingError:
@@ -97,7 +98,7 @@ def make_registry(warn: Callable[[str], None], changed: Callable[[Registry], Non
             warn(str(wrong))
         raise
     return Registry(
-        trigger="verl",
+        mutex=mutex,
         upstreams=UPSTREAMS,
         features=load_installed,
         locks=locks_folder(),

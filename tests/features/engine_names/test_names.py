@@ -20,6 +20,7 @@ PROJECT = recording.PROJECT
 VIRTUAL = PROJECT / "packages" / "virtual-ascend"
 ROOTS = {
     "verl_npu": PROJECT,
+    "verl_npu_entry": PROJECT,
     "verl_npu_workbench": PROJECT / "packages" / "verl-npu-workbench",
     "virtual_ascend": VIRTUAL,
 }

@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import pytest
 
-from verl_npu.registry.apply.engine import Mutex, Prepared, Registry
+from verl_npu.registry.apply.engine import Registry
+from verl_npu.registry.apply.lifecycle import Mutex
+from verl_npu.registry.apply.slots import Binding, Slot
 from verl_npu.registry.source.probe import Never
 
 TARGETS = ("up.ops:one", "up.ops:two", "up.ops:three")
@@ -42,14 +44,14 @@ def ops(package, plugin, why):
 def writing(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set when the first of the three has been written; the others follow slowly."""
     started = threading.Event()
-    real = Prepared.write
+    real = Binding.write
 
-    def write(prepared: Prepared, binding: object) -> None:
-        real(prepared, binding)  # type: ignore[arg-type]
+    def write(binding: Binding, slots: Iterable[Slot]) -> None:
+        real(binding, slots)
         started.set()
-        time.sleep(0.1)
+        time.sleep(0.05)
 
-    monkeypatch.setattr(Prepared, "write", write)
+    monkeypatch.setattr(Binding, "write", write)
     return started
 
 

@@ -25,6 +25,21 @@ if TYPE_CHECKING:
     Hook = Callable[[ModuleType], None]
 
 
+class Inside(threading.local):
+    """What the calling thread is in the middle of, by name, for a function that may come back to itself.
+
+    Each is a lock, which `with` gives back whatever interrupts it. A mark that is set and taken off again would stay
+    if an interruption came in between.
+    """
+
+    def __init__(self) -> None:
+        self._locks: dict[str, threading.Lock] = {}
+
+    def __getitem__(self, name: str) -> threading.Lock:
+        return self._locks.setdefault(name, threading.Lock())
+
+
+_asking = Inside()
 _before: dict[str, list[Hook]] = {}
 _after: dict[str, list[Hook]] = {}
 _lock = threading.RLock()
@@ -64,19 +79,6 @@ def remove_hook(name: str, hook: Hook) -> None:
             sys.meta_path.remove(_finder)
 
 
-def is_running(code: CodeType, **arguments: object) -> bool:
-    """Whether a caller of the function that asks runs `code`, with these values of its variables.
-
-    A mark that is set and taken off again would stay if an interruption came in between.
-    """
-    frame = sys._getframe(1).f_back
-    while frame is not None:
-        if frame.f_code is code and arguments.items() <= frame.f_locals.items():
-            return True
-        frame = frame.f_back
-    return False
-
-
 def _put_finder_first() -> None:
     # A finder that was put before ours (typeguard's) would find a hooked module, and ours would not be asked.
     if _finder in sys.meta_path:
@@ -101,11 +103,13 @@ class _Finder:
         if fullname not in _after and fullname not in _before:
             return None
         # Another finder of this kind (wrapt, ddtrace) may ask all finders in turn, and so come back to us.
-        if is_running(_Finder.find_spec.__code__, fullname=fullname):
+        asking = _asking[fullname]
+        if asking.locked():
             return None
-        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
-        specs = (finder.find_spec(fullname, path, target) for finder in others)
-        spec = next((spec for spec in specs if spec is not None), None)
+        with asking:
+            others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+            specs = (finder.find_spec(fullname, path, target) for finder in others)
+            spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _surrounded(spec.loader)
         return spec

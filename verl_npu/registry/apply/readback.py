@@ -72,14 +72,20 @@ class Readback:
         self._natives.clear()
         self._told.clear()
 
-    def verdict(self, place: str) -> Verdict | None:
-        """Say what became of what upstream assigns to `place`, a full dotted name; None if it is not reached yet."""
-        native = self._reached().get(place)
-        return None if native is None else self._observed(native)
+    def settled(self, verdict: Verdict) -> Verdict:
+        """Say what became of a patch that is left to what upstream assigns; any other verdict stays."""
+        if verdict.state is not State.CLAIMED:
+            return verdict
+        reached = self._reached()
+        found = [self._observed(reached[place]) for place in verdict.claims if place in reached]
+        other = next((own for own in found if own.state is not State.SEEN), None)
+        if other is not None:
+            return replace(verdict, state=other.state, reason=other.reason)
+        return replace(verdict, state=State.SEEN) if found and len(found) == len(verdict.claims) else verdict
 
     def entries(self) -> dict[str, NativeEntry]:
         """What became of each assignment that was reached, by its target, as plain data."""
-        ours = self._ledger.targets_in_force()
+        ours = {str(patch.target) for patch in self._ledger.live()}
         entries: dict[str, NativeEntry] = {}
         for native in self._reached().values():
             # Of what a patch of ours lies over, upstream's does not matter any more.

@@ -179,11 +179,16 @@ class Binding:
             self.writes.append(Write(slot, slot.read(), self.after))
             slot.write(self.after)
 
-    def take_over(self, slots: Iterable[Slot]) -> None:
-        """Write to `slots`, which hold what an earlier binding put there: to put them back, `before` goes there."""
-        for slot in slots:
+    def replace_earlier(self) -> None:
+        """Point the copies that the earlier binding rebound at the new object; put back, they become `before`."""
+        if self.earlier is None:
+            return
+        for slot in [w.slot for w in self.earlier.writes if w.in_force() and w.slot != self.earlier.slot]:
             self.writes.append(Write(slot, self.before, self.after))
             slot.write(self.after)
+        if self.earlier.slot == self.slot:
+            # The module was executed again in its old namespace: what the outdated binding had replaced is gone.
+            self.earlier = self.earlier.earlier
 
     def restore(self) -> Rollback:
         """Put everything back, each slot by itself. It can be repeated: what failed is kept and tried again."""
@@ -226,20 +231,28 @@ def all_modules() -> Iterator[ModuleType]:
     return (module for module in tuple(sys.modules.values()) if issubclass(type(module), ModuleType))
 
 
-def modules_since(module: ModuleType) -> Iterator[ModuleType]:
-    """The modules that can hold copies from a module that has just been executed.
+def holders(modules: Mapping[str, ModuleType], executed: Mapping[str, ModuleType]) -> list[ModuleType]:
+    """The modules that may hold copies of what is about to be replaced in `modules`; of those, some have just been
+    executed.
 
-    These are the module itself, those imported while it was executed, and those still being executed, which imported
-    it. A scan of all modules would cost milliseconds for each patched module.
+    Copies from a module that is still being imported can be in the module itself, in those imported while it was
+    executed, and in those still being executed, which imported it. A scan of all modules would cost milliseconds for
+    each patched module.
     """
-    found = {id(other): other for other in _being_executed()}
+    fresh = list(executed.values())
+    if len(executed) != len(modules) or not all(getattr(m.__spec__, "_initializing", False) for m in fresh):
+        return list(all_modules())
+    found = {id(other): other for module in fresh for other in (*_being_executed(), *_imported_since(module))}
+    return list(found.values())
+
+
+def _imported_since(module: ModuleType) -> Iterator[ModuleType]:
     # The newest modules are the last ones of sys.modules.
     for other in reversed(tuple(sys.modules.values())):
         if issubclass(type(other), ModuleType):
-            found[id(other)] = other
+            yield other
         if other is module:
             break
-    return iter(found.values())
 
 
 def _being_executed() -> Iterator[ModuleType]:

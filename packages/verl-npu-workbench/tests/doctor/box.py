@@ -15,7 +15,7 @@ from verl_npu_workbench.pins import PINS
 
 __all__ = ["RIGHT", "Box", "Right"]
 
-ENTRY_POINTS = "[torch.backends]\nverl_npu = verl_npu.activation:autoload\n"
+ENTRY_POINTS = "[torch.backends]\nverl_npu = verl_npu_entry:torch_backends\n"
 
 
 @dataclass(frozen=True)
