@@ -1,4 +1,4 @@
-"""What we change upstream, one folder a feature."""
+"""What we change upstream, one folder a feature; and what other distributions add (`contributions`)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from .. import environment
 from ..errors import SettingError
 from ..registry.apply.engine import Registry
 from ..registry.judge.verdict import Policy
-from ..registry.patch import Feature
+from ..registry.patch import Bundle, Feature
 from ..registry.source.folder import installed_folder
 from ..variable import Choice, Number, Variable
+from . import contributions
+from .contributions import Contribution
 from .upstreams import PATCH_MODULES, UPSTREAMS, locks_folder
+
+_PACKAGE = __name__.partition(".")[0]
 
 __all__ = [
     "PATCH_MODULES",
     "UPSTREAMS",
+    "Contribution",
+    "bundles",
     "load",
     "load_installed",
     "locks_folder",
@@ -26,13 +32,35 @@ __all__ = [
 
 
 def load() -> Sequence[Feature]:
-    """All features, with all of their patches. Imports none of the upstreams."""
-    return [feature.with_parts() for feature in _features()]
+    """All features of verl-npu, with all of their patches. Imports none of the upstreams."""
+    return _own(_always).features
 
 
 def load_installed() -> Sequence[Feature]:
-    """All features, without the patches of packages that are not installed here."""
-    return [feature.with_parts(lambda package: installed_folder(package) is not None) for feature in _features()]
+    """All features of verl-npu, without the patches of packages that are not installed here."""
+    return _own(_is_installed).features
+
+
+def bundles(*, installed: bool = False) -> Sequence[Bundle]:
+    """The features of verl-npu and then those that other distributions bring, with all patches or those of packages
+    that are `installed` here. Raises nothing for what is wrong with what others bring: it is in their bundles."""
+    is_there = _is_installed if installed else _always
+    own = _own(is_there)
+    return [own, *contributions.brought(own, is_there)]
+
+
+def _always(package: str) -> bool:
+    return True
+
+
+def _is_installed(package: str) -> bool:
+    return installed_folder(package) is not None
+
+
+def _own(is_there: Callable[[str], bool]) -> Bundle:
+    features = [feature.with_parts(is_there) for feature in _features()]
+    errors = [error for feature in features for error in contributions.strangers(feature, f"{_PACKAGE}.")]
+    return Bundle(features, UPSTREAMS, locks_folder(), errors=errors)
 
 
 def _features() -> Sequence[Feature]:
@@ -83,8 +111,18 @@ def wrong_settings(environ: Mapping[str, str] | None = None) -> Iterator[tuple[V
             variable.read(environ)
         except SettingError as error:
             yield variable, error
-    for unknown in policy(environ).wrong(feature.name for feature in _features()):
+    for unknown in policy(environ).wrong(_names()):
         yield environment.VARIABLES[unknown.subject.partition("=")[0]], unknown
+
+
+def _names() -> list[str]:
+    return [feature.name for bundle in bundles() for feature in bundle.features]
+
+
+def _of_this_process() -> Sequence[Bundle]:
+    found = bundles(installed=True)
+    contributions.end()
+    return found
 
 
 def make_registry(warn: Callable[[str], None], changed: Callable[[Registry], None]) -> Registry:
@@ -93,14 +131,12 @@ def make_registry(warn: Callable[[str], None], changed: Callable[[Registry], Non
         strict = environment.STRICT.read()
     except SettingError:
         # Nobody is to mend one variable, start the job again, and meet the next.
-        for wrong in policy().wrong(feature.name for feature in _features()):
+        for wrong in policy().wrong(_names()):
             warn(str(wrong))
         raise
     return Registry(
         trigger="verl",
-        upstreams=UPSTREAMS,
-        features=load_installed,
-        locks=locks_folder(),
+        bundles=_of_this_process,
         policy=policy(strict=strict),
         warn=warn,
         changed=changed,

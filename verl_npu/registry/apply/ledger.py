@@ -51,6 +51,7 @@ class Ledger:
         status = self.status()
         return {
             feature.name: {
+                "owner": feature.owner,
                 "state": str(feature_state(status[patch.id].state for patch in feature)),
                 "patches": {
                     patch.id: {
