@@ -27,7 +27,8 @@ def none_installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Feature]:
 def test_what_is_left_out_is_named_right(monkeypatch: pytest.MonkeyPatch) -> None:
     here = none_installed(monkeypatch)
     left = {
-        feature.name: {patch.id for patch in feature} - {patch.id for patch in here[feature.name]} for feature in load()
+        feature.name: {patch.id for patch in feature} - {patch.id for patch in here[feature.name]}
+        for feature in load()
     }
     assert left == {name: feature.left_out for name, feature in here.items()}
     assert {name for name, ids in left.items() if ids} == {"weight_sync", "megatron"}
