@@ -87,7 +87,8 @@ def test_nothing_is_wrong_with_our_own() -> None:
         "a target of ours": (
             contribution(feature(target=TAKEN)),
             "patch theirs.patch of them: expected one patch for each target, found "
-            f"device.detect_npu_by_installed_software of verl-npu, which patches {TAKEN} too; the feature theirs of them is left out",
+            f"device.detect_npu_by_installed_software of verl-npu, which patches {TAKEN} too; the feature "
+            "theirs of them is left out",
         ),
         "a name of ours": (
             contribution(feature("device")),

@@ -209,8 +209,8 @@ def _print(result: _Result, verbose: bool) -> None:
     if result.strange:
         terminal.paragraph(
             _(
-                "{files} is not as verl-npu brought it, and its next installation puts that back: a patch of your own "
-                "belongs into a distribution of your own, as docs/writing-a-patch.md says"
+                "changed in the installed verl-npu, and lost when it is installed again: {files}; a patch of your own "
+                "belongs in a distribution of your own (docs/writing-a-patch.md)"
             ).format(files=_(", ").join(result.strange)),
             label=_("note: "),
             indent="  ",

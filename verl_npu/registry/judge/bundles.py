@@ -78,7 +78,7 @@ def missing_patches(bundle: Bundle, locks: Mapping[str, Sequence[Lock]]) -> Dama
         subject=bundle.owner or "this installation",
         expected="every patch that its locks list",
         found=f"no {'; '.join(', '.join(ids[:_SHOWN]) + more[name] for name, ids in by_feature.items())}",
-        fix="files of it are missing or cut short: install it again; a patch of your own belongs with its lock into a "
+        fix="files of it are missing or cut short: install it again; a patch of your own belongs, with its lock, in a "
         "distribution of your own",
     )
 
