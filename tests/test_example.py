@@ -52,9 +52,13 @@ class Environment:
 
     def features(self, *words: str) -> dict[str, dict]:
         """What `check` says of the features that others bring."""
+        return {feature["name"]: feature for feature in self.content(*words)["features"] if feature["owner"]}
+
+    def content(self, *words: str) -> dict:
+        """What `check` says."""
         done = self.run("-m", "verl_npu", "check", "--json", *words)
         assert done.returncode in (0, 1), done.stderr
-        return {feature["name"]: feature for feature in json.loads(done.stdout)["features"] if feature["owner"]}
+        return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +118,8 @@ def test_an_edit_of_the_target_drifts_it_alone(environment: Environment, tmp_pat
     text = target.read_text()
     target.write_text(text.replace("max_retries: int = 3) -> None", "retries: int = 3) -> None"))
     assert target.read_text() != text
-    done = environment.run("-m", "verl_npu", "check", "--json", "--source", str(tmp_path))
-    states = {feature["name"]: feature["state"] for feature in json.loads(done.stdout)["features"]}
+    states = {each["name"]: each["state"] for each in environment.content("--source", str(tmp_path))["features"]}
     assert [name for name, state in states.items() if state == "drifted"] == ["example_memory"]
-    assert done.returncode == 1
 
 
 def test_a_lock_goes_into_its_own_folder_and_over_no_other(environment: Environment, tmp_path: Path) -> None:
@@ -135,6 +137,46 @@ def test_a_lock_goes_into_its_own_folder_and_over_no_other(environment: Environm
     assert (own / "v0.6.1" / "lock.json").read_bytes() == before
     assert environment.run(*words, "v0.6.1", "--replace", "--output", str(tmp_path)).returncode == 0
     assert (tmp_path / "verl" / "v0.6.1" / "lock.json").read_bytes() != b""
+
+
+WRITTEN = """
+from verl_npu.registry import Never
+from . import device
+
+TARGET = "verl.utils.memory_utils:optimize_memory_for_inference"
+
+@device.wrap(TARGET, why="w", how="h", link="none", retired_by=Never("a test"))
+def leave_it(original): ...
+"""
+
+
+def test_what_is_written_into_verl_npu_is_said_to_be_lost_and_what_is_brought_to_it_is_not(
+    environment: Environment, wheel: Path
+) -> None:
+    environment.pip("install", "--no-deps", str(wheel))
+    package = environment.site / "verl_npu"
+    (package / "features" / "device" / "memory.py").write_text(WRITTEN)
+    with (package / "features" / "device" / "__init__.py").open("a") as stream:
+        stream.write("from . import memory\n")
+    source = str(installed_folder("verl").path.parent)
+    done = environment.run("-m", "verl_npu.maintain", "lock", "--pin", "v0.6.1", "--replace", "--source", source)
+    assert done.returncode == 0, done.stderr
+    written = environment.content()
+    assert {"features/device/memory.py", "features/device/__init__.py", "patches/verl/v0.6.1/lock.json"} == {
+        str(Path(file).relative_to(package)) for file in written["strange_files"]
+    }
+    text = " ".join(environment.run("-m", "verl_npu", "check").stdout.split())
+    assert "changed in the installed verl-npu, and lost when it is installed again: " in text
+    assert "belongs in a distribution of your own (docs/writing-a-patch.md)" in text
+
+    environment.pip("install", "--no-deps", "--force-reinstall", str(wheel))
+    assert environment.content()["strange_files"] == []
+    assert {name: each["state"] for name, each in environment.features().items()} == {
+        "example_memory": "verified",
+        "example_address": "verified",
+    }
+    environment.pip("uninstall", "-y", "verl-npu")
+    shutil.rmtree(package, ignore_errors=True)
 
 
 # The last: it removes what the others look at.
