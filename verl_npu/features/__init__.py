@@ -1,4 +1,7 @@
-"""What we change upstream, one folder a feature; and what other distributions add (`contributions`)."""
+"""What we change upstream, one folder a feature.
+
+`contributions` adds what other distributions bring.
+"""
 
 from __future__ import annotations
 
