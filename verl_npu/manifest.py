@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import cast, get_args, get_origin, get_type_hints
@@ -16,7 +16,7 @@ from . import process
 from .errors import SourceError
 from .registry.state import RegistryActivity
 
-SCHEMA = 3
+SCHEMA = 4
 
 _LARGEST = 2 << 20
 """Bytes of a manifest: ten times what one with every patch has."""
@@ -66,6 +66,13 @@ def manifest() -> Manifest:
         "pid": identity.pid,
         "token": identity.token,
     }
+
+
+def titled(feature: str, manifests: Sequence[Manifest]) -> str:
+    """Return the name of a feature, with the distribution that brings it where that is not verl-npu."""
+    entries = (manifest["features"][feature] for manifest in manifests if feature in manifest["features"])
+    owner = next(filter(None, (entry["owner"] for entry in entries)), "")
+    return f"{feature} of {owner}" if owner else feature
 
 
 def write_manifest(folder: Path, content: Manifest) -> Path:

@@ -56,8 +56,8 @@ def main() -> int:
             print(f"relock.py: left as it is: {error}", file=sys.stderr)
             left += 1
             continue
-        arguments = ["--upstream", lock.upstream, "--pin", lock.pin, "--revision", lock.revision]
-        maintain(["lock", *arguments, "--source", str(source), "--output", str(folder)], standalone_mode=False)
+        arguments = ["--upstream", lock.upstream, "--pin", lock.pin, "--revision", lock.revision, "--replace"]
+        maintain(["lock", *arguments, "--source", str(source)], standalone_mode=False)
     return 1 if left else 0
 
 

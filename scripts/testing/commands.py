@@ -91,7 +91,7 @@ def manifest(pid: int, role: str, state: str = "applied", **changes: object) -> 
         "origin": "the entry point torch.backends",
         "simulated": True,
         "upstreams": {"verl": {"nearest_pin": "v0.6.1", "exact": True, "differs": []}},
-        "features": {"device": {"state": state, "patches": {"device.set_npu_in_run_ppo_config": patch}}},
+        "features": {"device": {"owner": "", "state": state, "patches": {"device.set_npu_in_run_ppo_config": patch}}},
         "natives": {},
         "tainted": [],
         "seconds": 0.05,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from testing.commands import manifest
 
-from verl_npu.manifest import write_manifest
+from verl_npu.manifest import SCHEMA, write_manifest
 
 from .conftest import Run
 
@@ -148,14 +148,14 @@ def test_a_source_that_may_not_be_read_is_one_line(run: Run, tmp_path: Path, mon
 
 
 def odd(without: str = "", **changes: object) -> str:
-    content = {"schema": 3, **manifest(9, "WorkerDict", **changes)}
+    content = {"schema": SCHEMA, **manifest(9, "WorkerDict", **changes)}
     return json.dumps({key: value for key, value in content.items() if key != without})
 
 
 MANIFESTS = {
     **{f"without {key}": odd(without=key) for key in manifest(9, "WorkerDict")},
     "a feature without patches": json.dumps(
-        {"schema": 3, **manifest(9, "x", features={"device": {"state": "applied"}})}
+        {"schema": SCHEMA, **manifest(9, "x", features={"device": {"state": "applied"}})}
     ),
     "a feature that is a word": odd(features={"device": "applied"}),
     "an upstream without a pin": odd(upstreams={"verl": {"exact": True}}),
@@ -212,7 +212,7 @@ def evil_in_every_field() -> dict[str, object]:
     return {
         **manifest(1, EVIL, host="h", token="t", version=EVIL, origin=EVIL, tainted=[EVIL]),
         "upstreams": {EVIL: {"nearest_pin": EVIL, "exact": False, "differs": [EVIL]}},
-        "features": {EVIL: {"state": EVIL, "patches": {EVIL: patch}}},
+        "features": {EVIL: {"owner": "", "state": EVIL, "patches": {EVIL: patch}}},
     }
 
 

@@ -24,11 +24,14 @@ def none_installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Feature]:
     return {feature.name: feature for feature in load_installed()}
 
 
-def test_what_is_left_out_is_counted_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_out_is_named_right(monkeypatch: pytest.MonkeyPatch) -> None:
     here = none_installed(monkeypatch)
-    left = {feature.name: len(feature) - len(here[feature.name]) for feature in load()}
+    left = {
+        feature.name: {patch.id for patch in feature} - {patch.id for patch in here[feature.name]}
+        for feature in load()
+    }
     assert left == {name: feature.left_out for name, feature in here.items()}
-    assert {name for name, count in left.items() if count} == {"weight_sync", "megatron"}
+    assert {name for name, ids in left.items() if ids} == {"weight_sync", "megatron"}
 
 
 def left_out(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Patch]:

@@ -16,7 +16,7 @@ from verl_npu.maintain.locks import record_lock, write_lock
 from verl_npu.registry.apply.engine import Registry
 from verl_npu.registry.apply.lifecycle import Lifecycle
 from verl_npu.registry.judge.policy import Policy
-from verl_npu.registry.patch import Feature, Upstream
+from verl_npu.registry.patch import Bundle, Feature, Upstream
 from verl_npu.registry.source.named import PatchModule
 from verl_npu.registry.source.tree import SourceTree
 
@@ -89,13 +89,14 @@ class Plugin:
         patches = [patch for feature in self.features for patch in feature]
         write_lock(record_lock(upstream, pin, pin, self.package.tree(), patches), self.locks)
 
+    def bundles(self) -> list[Bundle]:
+        return [Bundle(self.features, (Upstream("up", ("up",)),), self.locks)]
+
     def start(self, *, lock: bool = True, **policy: object) -> Started:
         if lock:
             self.lock()
         registry = Started(
-            upstreams=(Upstream("up", ("up",)),),
-            features=lambda: self.features,
-            locks=self.locks,
+            bundles=self.bundles,
             policy=Policy("PLUGIN", **policy),  # type: ignore[arg-type]
             warn=self.reported.append,
             changed=lambda: None,

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
 import click
 
 from .. import environment
 from ..ascend import software
-from ..errors import AscendSoftwareError, SettingError
-from ..features import PATCH_MODULES, UPSTREAMS, load, load_installed, policy, wrong_settings
+from ..errors import AscendSoftwareError, SettingError, VerlNpuError
+from ..features import PATCH_MODULES, UPSTREAMS, bundles, policy, wrong_settings
 from ..features.engine_names import NAMES, Lack, lacks
 from ..language import gettext as _
 from ..language import ngettext
-from ..registry.judge.lock import Lock, Record, Revision
+from ..registry.judge.bundles import Judged, judge_bundles
+from ..registry.judge.lock import Record, Revision
 from ..registry.judge.natives import Native, confirmed, judge_natives, patched_packages
-from ..registry.judge.verdict import Verdict, judge
-from ..registry.patch import Feature, Patch, owners
+from ..registry.judge.verdict import Verdict
+from ..registry.patch import Bundle, Feature, Patch, owners
 from ..registry.source.tree import SourceTree
 from ..registry.state import State, feature_state
 from . import terminal, upstreams
@@ -36,6 +40,7 @@ _MEANING = {
     State.INEFFECTIVE: _("upstream means to patch it by itself, and uses a name that is not there"),
     State.ABSENT: _("this upstream has nothing to patch, or the package that the feature is for is not installed"),
     State.DRIFTED: _("upstream changed what is patched, so the feature is left out"),
+    State.FAILED: _("left out, because it cannot be judged"),
     State.DISABLED: _("left out, because you asked for that"),
 }
 
@@ -57,6 +62,10 @@ class _Result:
     """The packages that a job in this environment would miss; none if the verl is another one."""
     wrong: Sequence[SettingError]
     """The variables of verl-npu that are set wrongly here."""
+    undeclared: Sequence[VerlNpuError]
+    """What is wrong with declarations and locks, so that it is left out."""
+    strange: Sequence[str]
+    """The files of patches and locks in the installed verl-npu that did not come with it."""
 
     def state(self, feature: Feature) -> State:
         return feature_state(self.verdicts[patch.id].state for patch in feature)
@@ -73,23 +82,25 @@ def check(source: str, verbose: bool, as_json: bool, diff: bool) -> None:
     Nothing of verl is imported, so this is safe to run anywhere. A torch_npu that is installed here is imported in a
     process of its own, to see whether it can be.
 
-    Exit status: 0 all features fit, 1 one drifted or is left to a patch of upstream's that is ineffective, a variable
-    of verl-npu is set wrongly, or, with VERL_NPU_STRICT=1, torch_npu cannot be imported, 2 there is no verl or its
-    source cannot be read.
+    Features that other packages bring are among them.
+
+    Exit status: 0 all features fit, 1 one drifted, failed or is left to a patch of upstream's that is ineffective, a
+    declaration or a variable of verl-npu is wrong, or, with VERL_NPU_STRICT=1, torch_npu cannot be imported, 2 there
+    is no verl or its source cannot be read.
     """
-    features, tree, locks = load(), upstreams.judged_tree(source), upstreams.locks()
+    tree = upstreams.judged_tree(source)
     lacking = upstreams.lacking() if source == upstreams.INSTALLED else []
-    result = _judged(features, tree, locks, lacking, here=source == upstreams.INSTALLED)
+    judged, result = _judged(tree, lacking, here=source == upstreams.INSTALLED)
     if as_json:
         click.echo(json.dumps(_content(result), indent=2))
     else:
         _print(result, verbose)
     if diff:
-        for text in _diffs(result, tree, locks):
+        for text in _diffs(judged, result):
             terminal.block(text)
     unusable = result.problem is not None and _is_strict()
     bad = any(verdict.state in BAD for verdict in result.verdicts.values())
-    sys.exit(int(unusable or bad or bool(result.wrong)))
+    sys.exit(int(unusable or bad or bool(result.wrong or result.undeclared)))
 
 
 def _is_strict() -> bool:
@@ -99,32 +110,34 @@ def _is_strict() -> bool:
         return False
 
 
-def _judged(
-    features: Sequence[Feature],
-    tree: SourceTree,
-    locks: Mapping[str, Sequence[Lock]],
-    lacking: Sequence[str],
-    here: bool,
-) -> _Result:
-    revisions, verdicts, natives = judged_patches(features, tree, locks)
+def _judged(tree: SourceTree, lacking: Sequence[str], here: bool) -> tuple[Sequence[Judged], _Result]:
+    judged, revisions, verdicts, natives = judged_patches(bundles(), tree)
+    features = [feature for one in judged for feature in one.bundle.features]
     verdicts = {**verdicts, **_unreached(verdicts)} if here else verdicts
     wrong = [error for _unused, error in wrong_settings()]
+    undeclared = [error for one in judged for error in (*one.bundle.errors, one.error) if error is not None]
     lacks = _rollout_lacks()
-    return _Result(features, revisions, verdicts, natives, software.problem(), lacks, lacking, wrong)
+    strange = strange_files(judged[0].bundle)
+    problem = software.problem()
+    return judged, _Result(features, revisions, verdicts, natives, problem, lacks, lacking, wrong, undeclared, strange)
 
 
 def _unreached(verdicts: Mapping[str, Verdict]) -> Mapping[str, Verdict]:
     """Return the verdicts on the patches that a job in this environment does not load."""
-    reached = {patch.id for feature in load_installed() for patch in feature}
+    reached = {patch.id for bundle in bundles(installed=True) for feature in bundle.features for patch in feature}
     absent = Verdict(State.ABSENT, "the package that it is for is not installed here")
     return {id: absent for id, one in verdicts.items() if id not in reached and one.state is not State.ABSENT}
 
 
 def judged_patches(
-    features: Sequence[Feature], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
-) -> tuple[Mapping[str, Revision], Mapping[str, Verdict], Sequence[Native]]:
-    """Return the revision of each upstream, the verdict on each patch, and what upstream means to patch by itself."""
-    revisions, verdicts = judge(features, UPSTREAMS, tree, locks)
+    brought: Sequence[Bundle], tree: SourceTree
+) -> tuple[Sequence[Judged], Mapping[str, Revision], Mapping[str, Verdict], Sequence[Native]]:
+    """Return what was found of each owner's features, of all of them the revision of each upstream and the verdict on
+    each patch, and what upstream means to patch by itself."""
+    judged = list(judge_bundles(brought, tree))
+    features = [feature for one in judged for feature in one.bundle.features]
+    revisions = {name: revision for one in reversed(judged) for name, revision in one.revisions.items()}
+    verdicts = {id: verdict for one in judged for id, verdict in one.verdicts.items()}
     ours = {str(patch.target) for feature in features for patch in feature if verdicts[patch.id].state in _OURS}
     whole = upstreams.with_installed(tree, [module.name.partition(".")[0] for module in PATCH_MODULES])
     whole = upstreams.with_installed(whole, patched_packages(PATCH_MODULES, whole))
@@ -136,7 +149,27 @@ def judged_patches(
         if feature.name in left_out
         for patch in feature
     }
-    return revisions, {**confirmed(verdicts, natives), **switched_off}, natives
+    return judged, revisions, {**confirmed(verdicts, natives), **switched_off}, natives
+
+
+def strange_files(own: Bundle) -> list[str]:
+    """Return the files of our patches and locks that are not as verl-npu's wheel brought them; none in a checkout."""
+    try:
+        brought = metadata.distribution("verl-npu")
+    except metadata.PackageNotFoundError:
+        return []
+    known = {str(brought.locate_file(file)): file.hash for file in brought.files or ()}
+    if str(Path(__file__)) not in known:
+        return []
+    modules = {patch.implementation.__module__ for feature in own.features for patch in feature}
+    files = {str(sys.modules[name].__file__) for name in modules}
+    files |= {str(path) for path in own.locks.glob("*/*/lock.json")}
+    return sorted(file for file in files if _record_hash(Path(file)) != getattr(known.get(file), "value", ""))
+
+
+def _record_hash(file: Path) -> str:
+    """Return a file's SHA-256 as pip records it."""
+    return base64.urlsafe_b64encode(hashlib.sha256(file.read_bytes()).digest()).decode().rstrip("=")
 
 
 def _content(result: _Result) -> dict[str, object]:
@@ -146,6 +179,7 @@ def _content(result: _Result) -> dict[str, object]:
         "features": [
             {
                 "name": feature.name,
+                "owner": feature.owner,
                 "state": str(result.state(feature)),
                 "patches": [
                     {
@@ -162,22 +196,33 @@ def _content(result: _Result) -> dict[str, object]:
         "natives": [native.as_json() for native in result.natives],
         "lacking": list(result.lacking),
         "wrong_variables": [str(error) for error in result.wrong],
+        "wrong_declarations": [str(error) for error in result.undeclared],
+        "strange_files": list(result.strange),
         "torch_npu": None if result.problem is None else str(result.problem),
         "engine_names": [lack.as_json() for lack in result.lacks],
     }
 
 
 def _print(result: _Result, verbose: bool) -> None:
-    for error in result.wrong:
+    for error in (*result.wrong, *result.undeclared):
         terminal.paragraph(str(error), label=terminal.styled("error  ", "red"), indent="  ")
-    if result.wrong:
+    if result.strange:
+        terminal.paragraph(
+            _(
+                "changed in the installed verl-npu, and lost when it is installed again: {files}; a patch of your own "
+                "belongs in a distribution of your own (docs/writing-a-patch.md)"
+            ).format(files=_(", ").join(result.strange)),
+            label=_("note: "),
+            indent="  ",
+        )
+    if result.wrong or result.undeclared or result.strange:
         terminal.echo()
     terminal.trouble(result.problem)
     _print_revisions(result.revisions, verbose)
     upstreams.say_lacking(result.lacking)
     terminal.echo()
     states = [result.state(feature) for feature in result.features]
-    rows = [(f.name, str(s), _clause(f, result)) for f, s in zip(result.features, states, strict=True)]
+    rows = [(str(f), str(s), _clause(f, result)) for f, s in zip(result.features, states, strict=True)]
     terminal.table(rows, [colour(state) for state in states])
     if not verbose and any(state not in (*QUIET, State.DISABLED) for state in states):
         terminal.echo()
@@ -186,7 +231,7 @@ def _print(result: _Result, verbose: bool) -> None:
         shown = [p for p in feature if verbose or not (off or result.verdicts[p.id].state in QUIET)]
         if verbose:
             terminal.echo()
-            terminal.paragraph(_("{feature}: {summary}").format(feature=feature.name, summary=feature.summary))
+            terminal.paragraph(_("{feature}: {summary}").format(feature=feature, summary=feature.summary))
         for patch in shown:
             _print_patch(patch, result.verdicts[patch.id])
     _print_natives(result.natives, verbose)
@@ -234,6 +279,8 @@ def _clause(feature: Feature, result: _Result) -> str:
     total = len(feature)
     if counts[State.DISABLED]:
         return _("switched off by {disable}").format(disable=environment.DISABLE.name)
+    if counts[State.FAILED]:
+        return _("not applied")
     if counts[State.DRIFTED]:
         return _("not applied, because {counts} of its {total} patches drifted").format(
             counts=counts[State.DRIFTED], total=total
@@ -290,15 +337,16 @@ def _print_advice(result: _Result, verbose: bool) -> None:
         terminal.echo(_("`verl-npu check -v` shows every patch."))
 
 
-def _diffs(result: _Result, tree: SourceTree, locks: Mapping[str, Sequence[Lock]]) -> list[str]:
-    owner = owners(UPSTREAMS)
+def _diffs(judged: Sequence[Judged], result: _Result) -> list[str]:
     texts = []
-    for patch in (patch for feature in result.features for patch in feature):
-        name = owner[patch.target.package]
-        pin = result.revisions[name].nearest_pin
-        lock = next((lock for lock in locks[name] if lock.pin == pin), None)
-        if result.verdicts[patch.id].state is State.DRIFTED and lock is not None:
-            texts.append(drift_diff(patch.target, pin, lock.targets.get(patch.target, Record()), tree))
+    for one in judged:
+        owner = owners(one.bundle.upstreams)
+        for patch in (patch for feature in one.bundle.features for patch in feature):
+            name = owner[patch.target.package]
+            pin = one.revisions[name].nearest_pin if name in one.revisions else ""
+            lock = next((lock for lock in one.locks.get(name, ()) if lock.pin == pin), None)
+            if result.verdicts[patch.id].state is State.DRIFTED and lock is not None:
+                texts.append(drift_diff(patch.target, pin, lock.targets.get(patch.target, Record()), one.tree))
     return texts
 
 

@@ -9,10 +9,10 @@ import click
 
 from .. import codes
 from ..errors import DeclarationError
-from ..features import UPSTREAMS, load
+from ..features import bundles
 from ..language import gettext as _
-from ..registry.judge.lock import Lock
-from ..registry.patch import Action, Feature, Patch, owners
+from ..registry.judge.lock import Lock, read_locks
+from ..registry.patch import Action, Bundle, Feature, Patch, owners
 from . import terminal, upstreams
 from .diff import patch_diff
 from .options import complete_name, example, source_option
@@ -40,15 +40,16 @@ def explain(name: str, source: str) -> None:
 
     Exit status: 0 explained, 2 there is no such name or the source cannot be read.
     """
-    features = load()
+    brought = bundles()
+    features = [feature for bundle in brought for feature in bundle.features]
     feature = next((feature for feature in features if feature.name == name), None)
     if feature is not None:
         _explain_feature(feature)
         return
-    patches = [patch for feature in features for patch in feature]
-    patch = next((patch for patch in patches if name in (patch.id, str(patch.target))), None)
+    found = ((p, bundle) for bundle in brought for feature in bundle.features for p in feature)
+    patch, bundle = next(((p, b) for p, b in found if name in (p.id, str(p.target))), (None, brought[0]))
     if patch is not None:
-        _explain_patch(patch, source)
+        _explain_patch(patch, bundle, source)
         return
     known = codes.meanings()
     if name not in known:
@@ -65,7 +66,7 @@ def _explain_code(code: str, meanings: Sequence[codes.Meaning]) -> None:
 
 
 def _explain_feature(feature: Feature) -> None:
-    terminal.paragraph(_("{feature}: {summary}").format(feature=feature.name, summary=feature.summary))
+    terminal.paragraph(_("{feature}: {summary}").format(feature=feature, summary=feature.summary))
     for patch in feature:
         terminal.echo()
         terminal.line("  ", terminal.styled(patch.id, "bold"))
@@ -75,10 +76,11 @@ def _explain_feature(feature: Feature) -> None:
     terminal.paragraph(_("`verl-npu explain PATCH` explains one of these."))
 
 
-def _explain_patch(patch: Patch, source: str) -> None:
-    tree = upstreams.tree(source)
-    standings = [f"{lock.pin} {lock.patches[patch.id]}" for lock in _locks(patch) if patch.id in lock.patches]
+def _explain_patch(patch: Patch, bundle: Bundle, source: str) -> None:
+    tree = upstreams.with_installed(upstreams.tree(source), [patch.target.package])
+    standings = [f"{lock.pin} {lock.patches[patch.id]}" for lock in _locks(patch, bundle) if patch.id in lock.patches]
     rows = {
+        **({_("brought by"): bundle.owner} if bundle.owner else {}),
         "target": str(patch.target),
         "action": str(patch.action),
         "why": patch.why,
@@ -99,8 +101,8 @@ def _explain_patch(patch: Patch, source: str) -> None:
     terminal.block(patch_diff(patch, tree))
 
 
-def _locks(patch: Patch) -> Sequence[Lock]:
-    return upstreams.locks()[owners(UPSTREAMS)[patch.target.package]]
+def _locks(patch: Patch, bundle: Bundle) -> Sequence[Lock]:
+    return read_locks(bundle.locks, owners(bundle.upstreams)[patch.target.package])
 
 
 def _unknown(name: str, features: Sequence[Feature], known: Collection[str]) -> DeclarationError:

@@ -18,7 +18,7 @@ from ..ascend import software
 from ..errors import AscendSoftwareError, SourceError
 from ..features.fleet.comparison import differences
 from ..language import gettext as _
-from ..manifest import Manifest, read_manifests
+from ..manifest import Manifest, read_manifests, titled
 from ..registry.state import State
 from . import terminal
 from .options import example, json_option
@@ -223,7 +223,7 @@ def shares(manifests: Sequence[Manifest]) -> list[Share]:
             entry = manifest["features"].get(name)
             by_state.setdefault(entry["state"] if entry else "unknown", []).append(manifest)
         states = {state: _together(members, manifests) for state, members in by_state.items()}
-        found += [Share(name, state, processes) for state, processes in states.items()]
+        found += [Share(titled(name, manifests), state, processes) for state, processes in states.items()]
     return found
 
 

@@ -1,4 +1,7 @@
-"""What we change upstream, one folder a feature."""
+"""What we change upstream, one folder a feature.
+
+`contributions` adds what other distributions bring.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,20 @@ from ..errors import SettingError
 from ..registry.apply.engine import Registry
 from ..registry.apply.lifecycle import Mutex
 from ..registry.judge.policy import Policy
-from ..registry.patch import Feature
+from ..registry.patch import Bundle, Feature
 from ..registry.source.folder import installed_folder
 from ..variable import Choice, Number, Variable
+from . import contributions
+from .contributions import Contribution
 from .upstreams import PATCH_MODULES, UPSTREAMS, locks_folder
+
+_PACKAGE = __name__.partition(".")[0]
 
 __all__ = [
     "PATCH_MODULES",
     "UPSTREAMS",
+    "Contribution",
+    "bundles",
     "load",
     "load_installed",
     "locks_folder",
@@ -27,13 +36,35 @@ __all__ = [
 
 
 def load() -> Sequence[Feature]:
-    """All features, with all of their patches. Imports none of the upstreams."""
-    return [feature.with_parts() for feature in _features()]
+    """All features of verl-npu, with all of their patches. Imports none of the upstreams."""
+    return _own(_always).features
 
 
 def load_installed() -> Sequence[Feature]:
-    """All features, without the patches of packages that are not installed here."""
-    return [feature.with_parts(lambda package: installed_folder(package) is not None) for feature in _features()]
+    """All features of verl-npu, without the patches of packages that are not installed here."""
+    return _own(_is_installed).features
+
+
+def bundles(*, installed: bool = False) -> Sequence[Bundle]:
+    """The features of verl-npu and then those that other distributions bring, with all patches or those of packages
+    that are `installed` here. Raises nothing for what is wrong with what others bring: it is in their bundles."""
+    is_there = _is_installed if installed else _always
+    own = _own(is_there)
+    return [own, *contributions.brought(own, is_there)]
+
+
+def _always(package: str) -> bool:
+    return True
+
+
+def _is_installed(package: str) -> bool:
+    return installed_folder(package) is not None
+
+
+def _own(is_there: Callable[[str], bool]) -> Bundle:
+    features = [feature.with_parts(is_there) for feature in _features()]
+    errors = [error for feature in features for error in contributions.strangers(feature, f"{_PACKAGE}.")]
+    return Bundle(features, UPSTREAMS, locks_folder(), errors=errors)
 
 
 def _features() -> Sequence[Feature]:
@@ -84,8 +115,18 @@ def wrong_settings(environ: Mapping[str, str] | None = None) -> Iterator[tuple[V
             variable.read(environ)
         except SettingError as error:
             yield variable, error
-    for unknown in policy(environ).wrong(feature.name for feature in _features()):
+    for unknown in policy(environ).wrong(_names()):
         yield environment.VARIABLES[unknown.subject.partition("=")[0]], unknown
+
+
+def _names() -> list[str]:
+    return [feature.name for bundle in bundles() for feature in bundle.features]
+
+
+def _of_this_process() -> Sequence[Bundle]:
+    found = bundles(installed=True)
+    contributions.end()
+    return found
 
 
 def make_registry(mutex: Mutex, warn: Callable[[str], None], changed: Callable[[], None]) -> Registry:
@@ -94,14 +135,12 @@ def make_registry(mutex: Mutex, warn: Callable[[str], None], changed: Callable[[
         strict = environment.STRICT.read()
     except SettingError:
         # Nobody is to mend one variable, start the job again, and meet the next.
-        for wrong in policy().wrong(feature.name for feature in _features()):
+        for wrong in policy().wrong(_names()):
             warn(str(wrong))
         raise
     return Registry(
         mutex=mutex,
-        upstreams=UPSTREAMS,
-        features=load_installed,
-        locks=locks_folder(),
+        bundles=_of_this_process,
         policy=policy(strict=strict),
         warn=warn,
         changed=changed,

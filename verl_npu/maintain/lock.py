@@ -5,22 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from packaging.utils import canonicalize_name
 
 from ..cli import terminal
 from ..cli.diff import patch_diff
 from ..cli.options import complete_pin, example
-from ..features import UPSTREAMS, load, locks_folder
+from ..errors import DeclarationError, LockError
+from ..features import bundles
+from ..features.contributions import OURS
 from ..language import gettext as _
 from ..pins import pins
 from ..registry.judge.lock import Lock
-from ..registry.patch import Action, Feature
+from ..registry.patch import Action, Bundle, Feature, Upstream
 from ..registry.source.tree import SourceTree
 from ..registry.state import Standing
-from .locks import record_lock, write_lock
+from .locks import lock_path, record_lock, write_lock
 
 
 @click.command(epilog=example("python -m verl_npu.maintain lock --pin v0.6.1 --source verl-0.6.1-py3-none-any.whl"))
-@click.option("--upstream", type=click.Choice([u.name for u in UPSTREAMS]), default="verl", show_default=True)
+@click.option(
+    "--features", "owner", default=OURS, show_default=True, help="The distribution whose features are locked."
+)
+@click.option("--upstream", default="verl", show_default=True, help="One of the upstreams of these features.")
 @click.option(
     "--source", type=click.Path(path_type=Path), required=True, help="A checkout or a wheel of the upstream."
 )
@@ -29,23 +35,33 @@ from .locks import record_lock, write_lock
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The folder of the locks; the one of this installation by default.",
+    help="The folder of the locks; the one of the features by default.",
 )
-def lock(upstream: str, source: Path, pin: str, revision: str, output: Path | None) -> None:
+@click.option("--replace", is_flag=True, help="Write over a lock that is there.")
+def lock(owner: str, upstream: str, source: Path, pin: str, revision: str, output: Path | None, replace: bool) -> None:
     """Write the lock of a pin from its source.
 
     Nothing of the upstream is imported. Beside the lock goes a diff for each feature whose code stands in place of
     upstream's there; `verl-npu explain` shows every other change.
 
-    Exit status: 0 written, 2 the source cannot be read.
+    Exit status: 0 written, 2 the source cannot be read, or a lock of the pin is there.
     """
-    chosen = next(u for u in UPSTREAMS if u.name == upstream)
+    bundle, chosen = _chosen(owner, upstream)
+    folder = output or bundle.locks
+    path = lock_path(folder, upstream, pin)
+    if path.exists() and not replace:
+        raise LockError(
+            subject=str(path),
+            expected="no lock of this pin yet",
+            found="one",
+            fix="add --replace to write over it, or name another folder with --output",
+        )
     tree = SourceTree.at(source, chosen.packages)
-    features = load()
+    features = bundle.features
     known = pins().get(pin) if upstream == "verl" else None
     revision = revision or (known.commit or known.version if known is not None else pin)
     made = record_lock(chosen, pin, revision, tree, [patch for feature in features for patch in feature])
-    path = write_lock(made, output or locks_folder())
+    write_lock(made, folder)
     for stale in path.parent.glob("*.diff"):
         stale.unlink()
     for feature in features:
@@ -57,6 +73,30 @@ def lock(upstream: str, source: Path, pin: str, revision: str, output: Path | No
             path=path, count=len(made.targets), made_patches=len(made.patches)
         )
     )
+
+
+def _chosen(owner: str, upstream: str) -> tuple[Bundle, Upstream]:
+    """Return the features of a distribution and one of their upstreams. Raises DeclarationError if there are none."""
+    found = {canonicalize_name(bundle.owner or OURS): bundle for bundle in bundles()}
+    bundle = found.get(canonicalize_name(owner))
+    if bundle is None:
+        raise DeclarationError(
+            subject=f"--features {owner}",
+            expected=f"a distribution with features: {', '.join(found)}",
+            found="none of these",
+            fix="install it in this environment, with its entry point",
+        )
+    for error in bundle.errors:
+        raise error
+    chosen = next((one for one in bundle.upstreams if one.name == upstream), None)
+    if chosen is None:
+        raise DeclarationError(
+            subject=f"--upstream {upstream}",
+            expected=f"an upstream of {owner}: {', '.join(one.name for one in bundle.upstreams)}",
+            found="none of these",
+            fix="correct it, or name it among the contribution's upstreams",
+        )
+    return bundle, chosen
 
 
 def _replacements(feature: Feature, made: Lock, tree: SourceTree) -> str:

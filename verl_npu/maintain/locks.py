@@ -81,9 +81,14 @@ def _recorded(target: Target, tree: SourceTree) -> Record:
     return replace(Record.of(target, tree), words=tree.words(target))
 
 
+def lock_path(folder: Path, upstream: str, pin: str) -> Path:
+    """Return where the lock of a pin is below a folder of locks."""
+    return folder / upstream / pin / FILE_NAME
+
+
 def write_lock(lock: Lock, folder: Path) -> Path:
-    """Write `lock` below `folder` as `<upstream>/<pin>/lock.json` and return that path."""
-    path = folder / lock.upstream / lock.pin / FILE_NAME
+    """Write `lock` below `folder` and return its path."""
+    path = lock_path(folder, lock.upstream, lock.pin)
     path.parent.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {
         "schema": SCHEMA,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import ConflictError, DeclarationError
+from ..errors import ConflictError, DeclarationError, RegistryError
 from .source.named import Collaborator
 from .source.probe import Atom, Defines, Probe
 from .source.tree import Target
@@ -144,8 +145,8 @@ class Part:
     """Patches of a feature that nothing reaches where none of some packages is installed: there they stay unloaded."""
 
     packages: tuple[str, ...]
-    count: int
-    """How many they are: that so many of those in a lock are not declared is no damage then."""
+    patches: frozenset[str]
+    """Their ids: that these are in a lock and not declared is no damage then."""
     load: Callable[[], Feature]
     """Imports the modules that declare them, and returns what they were declared for."""
 
@@ -161,7 +162,21 @@ class Feature:
         def resolve_device(original, config): ...
     """
 
-    __slots__ = ("_parts", "_patches", "after", "guard", "left_out", "name", "replace", "set", "summary", "wrap")
+    __slots__ = (
+        "_late",
+        "_made_of",
+        "_parts",
+        "_patches",
+        "after",
+        "guard",
+        "left_out",
+        "name",
+        "owner",
+        "replace",
+        "set",
+        "summary",
+        "wrap",
+    )
 
     def __init__(self, name: str, summary: str, *, after: str = "") -> None:
         """`after` is a module of upstream that overwrites the same targets: what it put there we overwrite in turn."""
@@ -172,16 +187,23 @@ class Feature:
         self.wrap = _Declare(self, Action.WRAP)
         self.set = _Declare(self, Action.SET)
         self.guard = _Declare(self, Action.GUARD)
-        self.left_out = 0
-        """How many patches are in parts that were not loaded."""
+        self.owner = ""
+        """The distribution that brings it, where that is not the one of the registry."""
+        self.left_out: frozenset[str] = frozenset()
+        """The ids of the patches in parts that were not loaded."""
         self._patches: dict[str, Patch] = {}
         self._parts: list[Part] = []
+        self._made_of: Sequence[Feature] = ()
+        self._late: Callable[[Patch], None] | None = None
 
     def __iter__(self) -> Iterator[Patch]:
         return iter(self._patches.values())
 
     def __len__(self) -> int:
         return len(self._patches)
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.owner}" if self.owner else self.name
 
     def add(
         self,
@@ -214,11 +236,12 @@ class Feature:
         """Return what the patches of a part are declared for."""
         return Feature(self.name, self.summary, after=self.after)
 
-    def part(self, *packages: str, count: int) -> Callable[[Callable[[], Feature]], Callable[[], Feature]]:
-        """Return the decorator of the function that loads a part of `count` patches; see `Part`."""
+    def part(self, *packages: str, patches: str) -> Callable[[Callable[[], Feature]], Callable[[], Feature]]:
+        """Return the decorator of the function that loads a part, of which `patches` are the names; see `Part`."""
 
         def declare(load: Callable[[], Feature]) -> Callable[[], Feature]:
-            self._parts.append(Part(packages, count, load))
+            ids = frozenset(f"{self.name}.{name}" for name in patches.split())
+            self._parts.append(Part(packages, ids, load))
             return load
 
         return declare
@@ -227,10 +250,16 @@ class Feature:
         """Return the feature with all of its parts, or with those of which a package `is_there`."""
         made = self.more()
         parts = [part for part in self._parts if any(map(is_there, part.packages))]
-        made.left_out = sum(part.count for part in self._parts if part not in parts)
-        for patch in (patch for patches in (self, *(part.load() for part in parts)) for patch in patches):
+        made.left_out = frozenset(id for part in self._parts if part not in parts for id in part.patches)
+        made._made_of = (self, *(part.load() for part in parts))
+        for patch in (patch for patches in made._made_of for patch in patches):
             made.include(patch)
         return made
+
+    def close(self, late: Callable[[Patch], None]) -> None:
+        """Take no more patches, in what the feature was made of either: give each one that comes to `late`."""
+        for feature in (self, *self._made_of):
+            feature._late = late
 
     def include(self, patch: Patch) -> None:
         """Take a patch into the feature. Raises ConflictError for a second one of the same id or target.
@@ -245,7 +274,28 @@ class Feature:
                 found=f"{other.id} of {other.target}",
                 fix="merge the two, or rename one",
             )
+        if self._late is not None and other is None:
+            self._late(patch)
+            return
         self._patches[patch.id] = patch
+
+    def exclude(self, patch: Patch) -> None:
+        """Take a patch out of the feature."""
+        del self._patches[patch.id]
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The features of one owner: what is judged by the owner's own locks, and apart from what others bring."""
+
+    features: Sequence[Feature]
+    upstreams: Sequence[Upstream]
+    """Those that the features patch or ask about."""
+    locks: Path
+    owner: str = ""
+    """The distribution that brings them; empty for that of the registry."""
+    errors: Sequence[RegistryError] = ()
+    """Why other features of this owner are left out."""
 
 
 def _declaration(patch: Patch) -> tuple[object, ...]:

@@ -112,6 +112,8 @@ class PatchEntry(TypedDict):
 class FeatureEntry(TypedDict):
     """One feature in one process."""
 
+    owner: str
+    """The distribution that brings it, where that is not the one of the registry."""
     state: str
     patches: dict[str, PatchEntry]
 

@@ -22,7 +22,7 @@ MANIFEST = {
     "version": "1",
     "simulated": True,
     "upstreams": {"verl": {"nearest_pin": "v0.6.1", "exact": True, "differs": []}},
-    "features": {"device": {"state": "applied"}, "attention": {"state": "pending"}},
+    "features": {"device": {"owner": "", "state": "applied"}, "attention": {"owner": "", "state": "pending"}},
 }
 
 
@@ -60,7 +60,7 @@ def test_what_upstream_has_patched_and_what_it_is_still_to_patch_agree() -> None
         ({"features__device__state": "drifted"}, "feature device"),
         ({"features__device__state": "disabled"}, "feature device"),
         ({"features__device__state": "shadowed"}, "feature device"),
-        ({"features": {"device": {"state": "applied"}}}, "feature attention"),
+        ({"features": {"device": {"owner": "", "state": "applied"}}}, "feature attention"),
         ({"version": "2"}, "version"),
         ({"simulated": False}, "virtual or real"),
         ({"upstreams__verl__nearest_pin": "v0.7.1"}, "revision of verl"),

@@ -41,7 +41,7 @@ def test_workers_get_of_the_drivers_manifest_what_processes_are_compared_by(monk
     entry = {"target": "verl.x:y", "state": "applied", "reason": "as at pin v0.6.1"}
     names = ("device", "host_copies", "attention", "fused_ops", "rollout", "weight_sync", "megatron", "fleet")
     patches = {f"fleet.patch_{number}": entry for number in range(20)}
-    whole = {name: {"state": "applied", "patches": patches} for name in names}
+    whole = {name: {"owner": "", "state": "applied", "patches": patches} for name in names}
     native = {"by": "verl.z", "state": "native", "reason": "assigned"}
     activity = {**status(), "features": whole, "natives": {"transformers.x.y": native}}
     monkeypatch.setattr(manifest, "_activities", [lambda: activity])
@@ -49,7 +49,7 @@ def test_workers_get_of_the_drivers_manifest_what_processes_are_compared_by(monk
     assert len(text) < 500, "Ray and verl print it in one line"
     told = manifest.decoded(manifest.unpacked(text), "the driver")
     assert differences([manifest.manifest(), told]) == []
-    activity["features"] = {"fleet": {"state": "drifted", "patches": {}}}
+    activity["features"] = {"fleet": {"owner": "", "state": "drifted", "patches": {}}}
     assert "feature fleet" in differences([manifest.manifest(), told])[0]
 
 

@@ -21,7 +21,7 @@ OWN: Manifest = {
     "simulated": True,
     "role": "driver",
     "upstreams": {"verl": {"nearest_pin": "v0.6.1", "exact": True, "differs": []}},
-    "features": {"device": {"state": "applied", "patches": {}}},
+    "features": {"device": {"owner": "", "state": "applied", "patches": {}}},
     "natives": {},
     "tainted": [],
     "seconds": 0.1,
@@ -76,7 +76,7 @@ HOSTILE = {
     "another schema": json.dumps({**OWN, "schema": 1}).encode(),
     "no features": json.dumps({"schema": SCHEMA, **{k: v for k, v in OWN.items() if k != "features"}}).encode(),
     "a number for a state": json.dumps(
-        {"schema": SCHEMA, **OWN, "features": {"device": {"state": 3, "patches": {}}}}
+        {"schema": SCHEMA, **OWN, "features": {"device": {"owner": "", "state": 3, "patches": {}}}}
     ).encode(),
     "a list for a host": json.dumps({"schema": SCHEMA, **OWN, "host": ["h"]}).encode(),
     "too deep": b"[" * 100_000,
@@ -111,7 +111,7 @@ def test_what_a_stranger_writes_to_the_store_is_one_line(
 
 def test_what_a_stranger_writes_commands_no_terminal(stranger: Any, capsys: pytest.CaptureFixture[str]) -> None:
     said = "\x1b]0;owned\x07\u202e\n[red]verl-npu: all is well"
-    features = {f"f{number}{said}": {"state": said, "patches": {}} for number in range(500)}
+    features = {f"f{number}{said}": {"owner": "", "state": said, "patches": {}} for number in range(500)}
     stranger.set("verl_npu/manifest/1", encoded({**OWN, "host": said, "version": said * 1000, "features": features}))
     comparison.compare()
     said = capsys.readouterr().err

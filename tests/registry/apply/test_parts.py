@@ -29,7 +29,7 @@ def math(plugin, package, why, loaded) -> Feature:
     def double(original, x):
         return ("ours", original(x))
 
-    @feature.part("algebra", "calculus", count=1)
+    @feature.part("algebra", "calculus", patches="triple")
     def load() -> Feature:
         loaded.append("calculus")
 
@@ -72,7 +72,7 @@ def test_a_part_without_any_of_its_packages_is_not_loaded_and_the_others_are_app
 
 def test_a_feature_that_is_left_out_whole_is_absent(plugin, package, math) -> None:
     whole = Feature("math", "numbers")
-    whole.part("calculus", count=2)(lambda: math)
+    whole.part("calculus", patches="double triple")(lambda: math)
     plugin.features = [whole.with_parts(without)]
     registry = plugin.start(lock=False, strict=True)
     package.load("up")
@@ -81,10 +81,10 @@ def test_a_feature_that_is_left_out_whole_is_absent(plugin, package, math) -> No
 
 def test_a_patch_that_is_missing_beside_a_part_that_is_left_out_is_damage(plugin, package, math) -> None:
     shorter = Feature("math", "numbers")
-    shorter.part("calculus", count=1)(lambda: math)
+    shorter.part("calculus", patches="triple")(lambda: math)
     plugin.features = [shorter.with_parts(without)]
     plugin.start(lock=False)
-    with pytest.raises(DamagedError, match=r"found no math\.double, math\.triple"):
+    with pytest.raises(DamagedError, match=r"found no math\.double;"):
         package.load("up")
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from ... import environment, reporting
 from ...errors import FleetError
-from ...manifest import Manifest
+from ...manifest import Manifest, titled
 from ...registry.state import State
 from .manifests import Reading, published
 
@@ -64,7 +64,7 @@ def differences(manifests: Sequence[Manifest]) -> list[str]:
     for upstream in _names(manifest["upstreams"] for manifest in verified):
         lines += _difference(f"revision of {upstream}", verified, partial(_revision, upstream))
     for feature in _names(manifest["features"] for manifest in verified):
-        lines += _difference(f"feature {feature}", verified, partial(_state, feature))
+        lines += _difference(f"feature {titled(feature, verified)}", verified, partial(_state, feature))
     return lines
 
 

@@ -87,7 +87,10 @@ def _compared(whole: Manifest) -> Manifest:
 
     Ray and upstream print the variables of a job in one line, in which all patches would be 35,000 characters.
     """
-    features = {name: FeatureEntry(state=entry["state"], patches={}) for name, entry in whole["features"].items()}
+    features = {
+        name: FeatureEntry(owner=entry["owner"], state=entry["state"], patches={})
+        for name, entry in whole["features"].items()
+    }
     return {**whole, "features": features, "natives": {}, "origin": ""}
 
 

@@ -19,7 +19,27 @@ over_megatron = megatron.more()
 
 
 # Whatever they patch imports Megatron or MindSpeed itself, or is called by what does.
-@megatron.part("megatron", "mindspeed", count=33)
+@megatron.part(
+    "megatron",
+    "mindspeed",
+    patches="""
+    accept_a_device_in_get_device_capability ask_megatron_only_for_the_offset_that_it_knows
+    broadcast_through_the_npu check_overrides_given_to_mindspeed check_the_language_model_engines_overrides
+    check_the_value_model_engines_overrides collect_a_modules_own_state_only
+    configure_each_engine_with_its_own_overrides configure_each_worker_with_its_own_overrides
+    drop_save_options_unknown_to_mbridge fall_back_to_mindspeeds_arguments
+    give_mindspeed_the_actors_or_refs_overrides give_mindspeed_the_critics_overrides
+    give_mindspeed_the_engines_overrides give_mindspeed_the_reward_models_overrides
+    give_verl_the_original_torch_compile hold_the_batch_of_compute_log_prob
+    hold_the_batch_of_compute_ref_log_prob hold_the_batch_of_update_actor
+    keep_mindspeeds_patches_through_repatch keep_mini_batches_on_the_host leave_aliases_asleep_while_patching
+    leave_aliases_asleep_while_unpatching let_the_converter_write_in_torchs_format
+    load_the_value_head_without_flash_attn load_triton_kernels_on_first_use move_micro_batches
+    pack_latent_attention_through_mbridge_too pass_torch_the_checkpoint_format
+    refuse_mindspeed_without_its_dependencies remove_mindspeeds_empty_flash_attn
+    set_the_experimental_flag_of_an_older_megatron take_the_held_batch
+    """,
+)
 def _over_megatron() -> Feature:
     from . import batches, mindspeed, upstream, workers  # noqa: F401  # they declare them
 

@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 
 from ...damage import is_passing
-from ...errors import DamagedError, RegistryError
-from ..judge.lock import Lock, Revision, read_locks
+from ...errors import DamagedError, DeclarationError, RegistryError
+from ..judge.bundles import judge_bundles
+from ..judge.lock import Revision
 from ..judge.policy import Policy, settle
-from ..judge.verdict import Verdict, judge
-from ..patch import Action, Feature, Upstream, refuse_conflicts
+from ..judge.verdict import Verdict
+from ..patch import Action, Bundle, Feature, Patch
 from ..source.named import PatchModule
 from ..source.tree import SourceTree
 from ..state import RegistryActivity, State, feature_state
@@ -36,36 +36,18 @@ class Verification:
     """The first thing that is wrong: under strict each import of the trigger raises it."""
 
 
-def _refuse_missing_patches(features: Sequence[Feature], locks: Mapping[str, Sequence[Lock]]) -> None:
-    """Raise DamagedError if a patch of the locks is not declared: its feature would be applied without it."""
-    missing = {id for known in locks.values() for lock in known for id in lock.patches}
-    missing -= {patch.id for feature in features for patch in feature}
-    for feature in features:
-        own = {id for id in missing if id.partition(".")[0] == feature.name}
-        missing -= own if len(own) <= feature.left_out else set()
-    if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise DamagedError(
-            subject="this installation",
-            expected="every patch that its locks list",
-            found=f"no {', '.join(sorted(missing)[:3])}{more}",
-            fix="files of it are missing or cut short: install it again",
-        )
-
-
 class Registry:
-    """The features of one plugin in one process. A `Lifecycle` begins and ends it, under its mutex.
+    """The features of one plugin, and those that others bring to it, in one process. A `Lifecycle` begins and ends it,
+    under its mutex.
 
-    `features` is called, and sources are read, when it begins and not before.
+    `bundles` is called, and sources are read, when it begins and not before.
     """
 
     def __init__(
         self,
         *,
         mutex: Mutex,
-        upstreams: Sequence[Upstream],
-        features: Callable[[], Sequence[Feature]],
-        locks: Path,
+        bundles: Callable[[], Sequence[Bundle]],
         policy: Policy,
         warn: Callable[[str], None],
         changed: Callable[[], None],
@@ -75,9 +57,7 @@ class Registry:
         self.policy = policy
         self.seconds = 0.0
         self._mutex = mutex
-        self._upstreams = upstreams
-        self._load_features = features
-        self._locks_folder = locks
+        self._load_bundles = bundles
         self._warn = warn
         self._changed = changed
         self._known: Verification | None = None
@@ -154,6 +134,7 @@ class Registry:
             "upstreams": {name: revision.as_json() for name, revision in self.revisions.items()},
             "features": {
                 feature.name: {
+                    "owner": feature.owner,
                     "state": str(states[feature.name]),
                     "patches": {
                         patch.id: {
@@ -189,33 +170,55 @@ class Registry:
         return known
 
     def _verified(self) -> Verification:
-        features: Sequence[Feature] = ()
+        bundles: Sequence[Bundle] = ()
         try:
-            features = self._load_features()
-            return self._judged(features)
+            bundles = self._load_bundles()
+            return self._judged(bundles)
         except RegistryError as error:
             if is_passing(error) or isinstance(error, DamagedError):
                 raise
             self._warn(f"{error}; nothing is patched in this process")
+            features = [feature for bundle in bundles for feature in bundle.features]
             failed = {patch.id: Verdict(State.FAILED, str(error)) for feature in features for patch in feature}
             return Verification(features, verdicts=failed, error=error)
 
-    def _judged(self, features: Sequence[Feature]) -> Verification:
-        refuse_conflicts(list(features))
-        packages = [package for upstream in self._upstreams for package in upstream.packages]
-        tree = SourceTree.installed(packages)
-        locks = {upstream.name: read_locks(self._locks_folder, upstream.name) for upstream in self._upstreams}
-        _refuse_missing_patches(features, locks)
-        revisions, judged = judge(features, self._upstreams, tree, locks)
-        verdicts: dict[str, Verdict] = {}
-        errors: list[RegistryError] = list(self.policy.wrong(feature.name for feature in features))
+    def _judged(self, bundles: Sequence[Bundle]) -> Verification:
+        features = [feature for bundle in bundles for feature in bundle.features]
         for feature in features:
-            settled, drift = settle(feature, judged, self.policy)
-            verdicts |= settled
-            errors += [drift] if drift is not None else []
+            feature.close(self._late)
+        tree = SourceTree({})
+        revisions: dict[str, Revision] = {}
+        verdicts: dict[str, Verdict] = {}
+        errors: list[RegistryError] = [*self.policy.wrong(feature.name for feature in features)]
+        for judged in judge_bundles(bundles, tree):
+            if judged.error is not None and not judged.bundle.owner:
+                raise judged.error
+            tree = tree.with_packages(judged.tree) if tree.packages else judged.tree
+            revisions = {**judged.revisions, **revisions}
+            errors += judged.bundle.errors
+            if judged.error is not None:
+                verdicts |= judged.verdicts
+                errors.append(judged.error)
+                continue
+            for feature in judged.bundle.features:
+                settled, drift = settle(feature, judged.verdicts, self.policy)
+                verdicts |= settled
+                errors += [drift] if drift is not None else []
         for error in errors:
             self._warn(str(error))
         return Verification(features, tree, revisions, verdicts, next(iter(errors), None))
+
+    def _late(self, patch: Patch) -> None:
+        """Say that a patch was declared when all had been judged. Raises DeclarationError under strict."""
+        error = DeclarationError(
+            subject=f"patch {patch.id}, declared in {getattr(patch.implementation, '__module__', 'no module')}",
+            expected="a declaration in the module that an entry point names, before anything is patched",
+            found="one that came later",
+            fix="it is left out; declare it in a feature and a distribution of its own",
+        )
+        if self.policy.strict:
+            raise error
+        self._warn(str(error))
 
     def _place_hooks(self) -> None:
         for patch in self._ledger.live():

@@ -147,7 +147,7 @@ def read_locks(folder: Path, upstream: str) -> tuple[Lock, ...]:
             subject=str(folder),
             expected="the folder of locks that comes with the package",
             found="no such folder",
-            fix="install the package with pip; it cannot be run from inside a zip file",
+            fix="write a lock into it, or install the package with pip; it cannot be run from inside a zip file",
         )
     return tuple(read_lock(path) for path in sorted((folder / upstream).glob(f"*/{FILE_NAME}")))
 

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.nightly("docs/writing-a-patch.md", "verl_npu/registry",
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "writing-a-patch.md"
 
 
-def blocks() -> list[str]:
-    """The Python of the page, in order: the patch, the line of the `__init__`, the program, the test."""
-    return [fence.text for fence in fences(PAGE.read_text()) if fence.language == "python"]
+def blocks(language: str = "python") -> list[str]:
+    """The Python of the page, in order: the patch, what its code uses, the program, the test."""
+    return [fence.text for fence in fences(PAGE.read_text()) if fence.language == language]
 
 
 def commands() -> list[str]:
@@ -27,34 +27,34 @@ def commands() -> list[str]:
 
 
 class Installed:
-    """The wheel, unpacked: what pip would install, as far as the page goes."""
+    """The wheel of verl-npu, and the distribution of the page beside it: what pip would install, as far as it goes."""
 
     def __init__(self, wheel: Path, folder: Path) -> None:
         zipfile.ZipFile(wheel).extractall(folder / "site")
         self.folder = folder
-        self.package = folder / "site" / "verl_npu"
+        package = folder / "source" / "my_patches"
+        package.mkdir(parents=True)
+        (folder / "source" / "pyproject.toml").write_text(blocks("toml")[0])
+        (package / "__init__.py").write_text(blocks()[0])
+        options = ("--quiet", "--no-build-isolation", "--no-deps", "--no-index", "--target", str(folder / "site"))
+        made = self.run(["-m", "pip", "install", *options, str(folder / "source")])
+        assert made.returncode == 0, made.stderr
 
     def run(self, arguments: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
         site = str(self.folder / "site")
         return python(*arguments, cwd=self.folder, clean="VERL_", **{"PYTHONPATH": site, **environment})
 
     def state(self, source: Path) -> str:
-        """What `check` says of the patch of the page."""
+        """What `check` says of the feature of the page."""
         answer = self.run(["-m", "verl_npu", "check", "--json", "--source", str(source)])
-        patches = [patch for feature in json.loads(answer.stdout)["features"] for patch in feature["patches"]]
-        (state,) = [patch["state"] for patch in patches if patch["id"] == "device.one_attempt"]
-        return state
+        (feature,) = [each for each in json.loads(answer.stdout)["features"] if each["owner"] == "my-patches"]
+        assert feature["name"] == "my_memory"
+        return feature["state"]
 
 
 @pytest.fixture
 def installed(wheel: Path, tmp_path: Path) -> Installed:
-    """An installed verl-npu with the patch of the page in it, imported as the page says."""
-    made = Installed(wheel, tmp_path)
-    patch, line, *_ = blocks()
-    (made.package / "features" / "device" / "memory.py").write_text(patch)
-    with (made.package / "features" / "device" / "__init__.py").open("a") as stream:
-        stream.write(line)
-    return made
+    return Installed(wheel, tmp_path)
 
 
 def lock(installed: Installed, source: Path) -> None:
@@ -66,10 +66,10 @@ def lock(installed: Installed, source: Path) -> None:
     assert answer.returncode == 0, answer.stderr
 
 
-def test_a_patch_is_drifted_until_it_is_locked_and_verified_then(
+def test_a_patch_is_not_applied_until_it_is_locked_and_verified_then(
     installed: Installed, source: Callable[[str, str], Path]
 ) -> None:
-    assert installed.state(source("verl", "v0.7.1")) == "drifted"
+    assert installed.state(source("verl", "v0.7.1")) == "failed"
     lock(installed, source("verl", "v0.7.1"))
     assert installed.state(source("verl", "v0.7.1")) == "verified"
 
@@ -80,13 +80,13 @@ def test_the_program_of_the_page_prints_that_it_is_applied(
 ) -> None:
     pytest.importorskip("verl")
     lock(installed, source("verl", "v0.7.1"))
-    (installed.folder / "show.py").write_text(blocks()[3])
+    (installed.folder / "show.py").write_text(blocks()[2])
     path = os.pathsep.join([str(installed.folder / "site"), str(importable("v0.7.1"))])
     answer = installed.run(["show.py"], VERL_NPU="on", PYTHONPATH=path)
     assert "'state': 'applied'" in answer.stdout, answer.stderr
 
 
 def test_the_test_of_the_page_passes(installed: Installed) -> None:
-    (installed.folder / "test_one_attempt.py").write_text(blocks()[4])
+    (installed.folder / "test_one_attempt.py").write_text(blocks()[3])
     answer = installed.run(["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_one_attempt.py"])
     assert answer.returncode == 0, answer.stdout

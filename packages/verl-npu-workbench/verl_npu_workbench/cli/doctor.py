@@ -15,7 +15,7 @@ from verl_npu.cli import terminal, upstreams
 from verl_npu.cli.check import judged_patches
 from verl_npu.cli.options import example, json_option
 from verl_npu.cli.status import BAD
-from verl_npu.features import UPSTREAMS, load, policy
+from verl_npu.features import UPSTREAMS, bundles, policy
 from verl_npu.findings import Finding, Severity, exit_status
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
@@ -159,8 +159,8 @@ def _judged() -> Judged | None:
     tree, first = upstreams.tree(upstreams.INSTALLED), UPSTREAMS[0].name
     if first not in tree:
         return None
-    features = load()
-    revisions, verdicts, _natives = judged_patches(features, tree, upstreams.locks())
+    judged, revisions, verdicts, _natives = judged_patches(bundles(), tree)
+    features = [feature for one in judged for feature in one.bundle.features]
     states = _states(features, verdicts)
     revision = revisions[first]
     refused = tuple(
@@ -173,8 +173,8 @@ def _judged() -> Judged | None:
 
 def judged_states() -> dict[str, str]:
     """Return what `check` says of each feature with the installed upstreams."""
-    features = load()
-    _, verdicts, _ = judged_patches(features, upstreams.tree(upstreams.INSTALLED), upstreams.locks())
+    judged, _, verdicts, _ = judged_patches(bundles(), upstreams.tree(upstreams.INSTALLED))
+    features = [feature for one in judged for feature in one.bundle.features]
     return {name: str(state) for name, state in _states(features, verdicts).items()}
 
 

@@ -53,7 +53,11 @@ def write_states(folder: Path, role: str, pid: int, **states: str) -> None:
         "simulated": True,
         "upstreams": {"verl": {"nearest_pin": "v0.6.1", "exact": True, "differs": []}},
         "features": {
-            name: {"state": state, "patches": {f"{name}.one": {"target": "verl:x", "state": state, "reason": "so"}}}
+            name: {
+                "owner": "",
+                "state": state,
+                "patches": {f"{name}.one": {"target": "verl:x", "state": state, "reason": "so"}},
+            }
             for name, state in states.items()
         },
         "natives": {},

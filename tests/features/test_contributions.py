@@ -1,0 +1,177 @@
+"""What other distributions bring by entry points: taken, or left out with one sentence that names its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from testing.interpreter import python
+
+from verl_npu import features
+from verl_npu.features import Contribution, contributions
+from verl_npu.registry import Bundle, Feature, Never, Upstream
+
+NEVER = Never("a test")
+TEXTS = {"why": "a reason", "how": "a way", "link": "none: a test", "retired_by": NEVER}
+# Of verl, and one that verl-npu patches.
+FREE, TAKEN = "verl.utils.memory_utils:aggressive_empty_cache", "verl.utils.device:is_npu_available"
+
+
+def patch(original):
+    return original()
+
+
+def feature(name: str = "theirs", target: str = FREE) -> Feature:
+    made = Feature(name, "a feature of somebody else")
+    made.wrap(target, **TEXTS)(patch)
+    return made
+
+
+def contribution(*made: object, **more: object) -> Contribution:
+    return Contribution(features=made, locks=Path("locks"), **more)  # type: ignore[arg-type]
+
+
+class Point:
+    """An entry point that is not read from a file."""
+
+    def __init__(self, owner: str, found: object) -> None:
+        self.name, self.value, self.dist, self.found = "x", f"{owner}:x", type("Owner", (), {"name": owner}), found
+
+    def load(self) -> object:
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+@pytest.fixture
+def brought(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Bundle]]:
+    """Give what is taken of the objects that some owners' entry points name."""
+
+    def call(**found: object) -> list[Bundle]:
+        points = [Point(owner, one) for owner, one in found.items()]
+        monkeypatch.setattr(metadata, "entry_points", lambda group: points if group == "verl_npu.features" else [])
+        return list(features.bundles())[1:]
+
+    return call
+
+
+def test_a_feature_has_its_owner_and_our_upstreams(brought) -> None:
+    (bundle,) = brought(them=contribution(feature()))
+    assert [(each.name, each.owner, len(each)) for each in bundle.features] == [("theirs", "them", 1)]
+    assert bundle.errors == []
+    assert [upstream.name for upstream in bundle.upstreams] == [upstream.name for upstream in features.UPSTREAMS]
+
+
+def test_nothing_is_wrong_with_our_own() -> None:
+    assert list(features.bundles()[0].errors) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    {
+        "an import error": (ImportError("no torch_of_theirs"), "found ImportError: no torch_of_theirs"),
+        "any error": (ZeroDivisionError("1/0"), "found ZeroDivisionError: 1/0"),
+        "no contribution": (feature(), "x of them: expected a Contribution"),
+        "no feature": (contribution("theirs"), "x of them: expected a Contribution"),
+        "no path": (Contribution((feature(),), "locks"), "x of them: expected a Contribution"),  # type: ignore[arg-type]
+        "an upstream of ours": (
+            contribution(feature(), upstreams=(Upstream("mine", ("verl",)),)),
+            "upstream verl of them: expected upstreams that verl-npu does not have, found verl",
+        ),
+        "a package that is no upstream": (
+            contribution(feature(target="vllm.utils:get_ip")),
+            "patch theirs.patch of them: expected something in verl, recipe",
+        ),
+        "a target of ours": (
+            contribution(feature(target=TAKEN)),
+            "patch theirs.patch of them: expected one patch for each target, found "
+            f"device.detect_npu_by_installed_software of verl-npu, which patches {TAKEN} too; the feature "
+            "theirs of them is left out",
+        ),
+        "a name of ours": (
+            contribution(feature("device")),
+            "feature device of them: expected one feature of each name, found a feature device of verl-npu",
+        ),
+    }.values(),
+    ids=lambda value: None if isinstance(value, str) else type(value).__name__,
+)
+def test_what_is_wrong_is_one_sentence_and_costs_its_owner_alone(brought, found: object, said: str) -> None:
+    first, second = brought(them=found, us=contribution(feature("fine")))
+    assert (list(first.features), [each.name for each in second.features]) == ([], ["fine"])
+    (error,) = first.errors
+    assert said in str(error)
+    assert len(str(error).splitlines()) == 1
+    assert list(second.errors) == []
+
+
+def test_a_feature_that_is_wrong_costs_no_other_of_its_owner(brought) -> None:
+    (bundle,) = brought(them=contribution(feature("device"), feature("fine")))
+    assert [each.name for each in bundle.features] == ["fine"]
+    assert len(bundle.errors) == 1
+
+
+def test_of_two_owners_the_later_yields_and_both_are_named(brought) -> None:
+    b, a = contribution(feature("late")), contribution(feature("early"))
+    first, second = brought(b=b, a=a)
+    assert [each.name for each in first.features] == ["early"]
+    assert list(second.features) == []
+    assert "patch late.patch of b" in str(second.errors[0])
+    assert "early.patch of a" in str(second.errors[0])
+
+
+def test_a_contribution_that_comes_late_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(contributions, "_ended", True)
+    contribution(feature())
+    assert capsys.readouterr().err.startswith("verl-npu: the contribution of theirs: expected one that an entry point")
+    monkeypatch.setenv("VERL_NPU_STRICT", "1")
+    with pytest.raises(features.contributions.DeclarationError, match="found one that came later"):
+        contribution(feature())
+
+
+# In a job, with the installed verl.
+
+STRANGER = f"""
+from verl_npu.features.device import device
+from verl_npu.registry import Never
+@device.wrap({FREE!r}, why="w", how="h", link="none", retired_by=Never("a test"))
+def one_attempt(original, force_sync=True, max_retries=1): ...
+"""
+SHOW = "import verl, verl_npu; print(verl_npu.status()['features']['device']['state'])"
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize(
+    ("program", "variables", "said"),
+    [
+        (f"import stranger; {SHOW}", {}, "expected a feature of its own, in an entry point of the group"),
+        (SHOW, {"VERL_USE_EXTERNAL_MODULES": "stranger"}, "expected a declaration before verl is imported"),
+    ],
+    ids=["before verl", "by verl itself"],
+)
+def test_a_patch_that_a_stranger_puts_into_our_feature_is_one_sentence(
+    tmp_path: Path, program: str, variables: dict[str, str], said: str
+) -> None:
+    pytest.importorskip("verl")
+    (tmp_path / "stranger.py").write_text(STRANGER)
+    done = python("-c", program, paths=[tmp_path], clean="VERL_", VERL_NPU="on", **variables)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "applied"), done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "one_attempt" in line]
+    assert line.startswith("verl-npu: patch device.one_attempt, declared in stranger: ")
+    assert said in line
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize("late", [True, False])
+def test_under_strict_it_is_an_error(tmp_path: Path, late: bool) -> None:
+    pytest.importorskip("verl")
+    (tmp_path / "stranger.py").write_text(STRANGER)
+    program, variables = (
+        ("import verl", {"VERL_USE_EXTERNAL_MODULES": "stranger"}) if late else ("import stranger, verl", {})
+    )
+    done = python("-c", program, paths=[tmp_path], clean="VERL_", VERL_NPU="on", VERL_NPU_STRICT="1", **variables)
+    assert done.returncode == 1
+    assert "DeclarationError: patch device.one_attempt, declared in stranger" in done.stderr.splitlines()[-1]

@@ -1,0 +1,92 @@
+"""The verdicts on the features of several owners, each judged by its own locks: a wrong lock costs its owner alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...damage import is_passing
+from ...errors import DamagedError, DeclarationError, RegistryError
+from ..patch import Bundle, refuse_conflicts
+from ..source.tree import SourceTree
+from ..state import State
+from .lock import Lock, Revision, read_locks
+from .verdict import Verdict, judge
+
+_SHOWN = 3
+"""Patches that are named of each feature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What was found of one bundle."""
+
+    bundle: Bundle
+    tree: SourceTree
+    locks: Mapping[str, Sequence[Lock]] = field(default_factory=dict)
+    """By upstream."""
+    revisions: Mapping[str, Revision] = field(default_factory=dict)
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    error: RegistryError | None = None
+    """Why none of its features may be applied."""
+
+
+def judge_bundles(bundles: Sequence[Bundle], tree: SourceTree) -> Iterator[Judged]:
+    """Judge the features of each owner. Packages of which `tree` does not speak are looked up where we run.
+
+    Whatever is wrong with a bundle that has an owner is told in the result, and all of its patches have failed. What
+    the registry's own bundle raises is raised, but for patches that its locks list and that are not declared.
+    """
+    for bundle in bundles:
+        packages = [package for upstream in bundle.upstreams for package in upstream.packages]
+        missing = [package for package in packages if not tree.covers(package)]
+        own = tree.with_packages(SourceTree.installed(missing)) if missing else tree
+        # What others bring is judged against the same upstreams, and what one of them adds concerns no other.
+        tree = tree if bundle.owner else own
+        try:
+            found = _judged(bundle, own)
+        except Exception as error:
+            if not bundle.owner or is_passing(error):
+                raise
+            found = Judged(bundle, own, error=error if isinstance(error, RegistryError) else _unjudged(bundle, error))
+        if found.error is not None and bundle.owner:
+            failed = Verdict(State.FAILED, str(found.error))
+            verdicts = {patch.id: failed for feature in bundle.features for patch in feature}
+            found = Judged(bundle, own, found.locks, found.revisions, verdicts, found.error)
+        yield found
+
+
+def _judged(bundle: Bundle, tree: SourceTree) -> Judged:
+    refuse_conflicts(list(bundle.features))
+    locks = {upstream.name: read_locks(bundle.locks, upstream.name) for upstream in bundle.upstreams}
+    revisions, verdicts = judge(bundle.features, bundle.upstreams, tree, locks)
+    return Judged(bundle, tree, locks, revisions, verdicts, missing_patches(bundle, locks))
+
+
+def missing_patches(bundle: Bundle, locks: Mapping[str, Sequence[Lock]]) -> DamagedError | None:
+    """Return what is wrong if a patch of an owner's locks is not declared: its feature would be applied without it."""
+    missing = {id for known in locks.values() for lock in known for id in lock.patches}
+    missing -= {patch.id for feature in bundle.features for patch in feature}
+    missing -= {id for feature in bundle.features for id in feature.left_out}
+    if not missing:
+        return None
+    by_feature: dict[str, list[str]] = {}
+    for id in sorted(missing):
+        by_feature.setdefault(id.partition(".")[0], []).append(id)
+    more = {name: f" and {len(ids) - _SHOWN} more of {name}" * (len(ids) > _SHOWN) for name, ids in by_feature.items()}
+    return DamagedError(
+        subject=bundle.owner or "this installation",
+        expected="every patch that its locks list",
+        found=f"no {'; '.join(', '.join(ids[:_SHOWN]) + more[name] for name, ids in by_feature.items())}",
+        fix="files of it are missing or cut short: install it again; a patch of your own belongs, with its lock, in a "
+        "distribution of your own",
+    )
+
+
+def _unjudged(bundle: Bundle, error: Exception) -> DeclarationError:
+    return DeclarationError(
+        subject=f"the features of {bundle.owner}",
+        expected="declarations and locks by which they can be judged",
+        found=f"{type(error).__name__}: {error}",
+        fix=f"ask those who maintain {bundle.owner}, or uninstall it",
+    )
