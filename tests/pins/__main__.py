@@ -1,7 +1,8 @@
 """What the judgement makes of mutants, counted: `VERL_NPU_UPSTREAMS=FOLDER python -m tests.pins [PIN ...]`.
 
-With `--edits`, what it makes of the edits of each target, which are some thousands for each pin. With `--live`, what a
-process of each pin says of what was put over a target there.
+With `--edits`, what it makes of the edits of each target, which are some thousands for each pin. With `--callers`,
+what it makes of the edits of who calls a target. With `--live`, what a process of each pin says of what was put over a
+target there.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from pathlib import Path
 
 from verl_npu.registry.source.tree import SourceTree
 
+# What the tests share there is no package that is installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
 from . import live
+from .callers import BYPASSING, HARMLESS, CallerEdit, outcome
+from .callers import Outcome as Said
 from .edits import Effect
 from .losses import LOCKS, Outcome, Pin, pin_at, refused
 from .mutants import Kind
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 Counts = Mapping[tuple[str, Kind, Outcome], int]
 
@@ -39,6 +43,8 @@ def main() -> int:
         return _live({name: sources.all_of("verl", name)[0] for name in names})
     if "--edits" in sys.argv:
         return _edits(pin_at(name, sources.all_of("verl", name)[0], beside) for name in names)
+    if "--callers" in sys.argv:
+        return _callers(pin_at(name, sources.all_of("verl", name)[0], beside) for name in names)
     for name in names:
         pin = pin_at(name, sources.all_of("verl", name)[0], beside)
         for mutant in pin.losses():
@@ -72,6 +78,33 @@ def _edits(pins: Iterable[Pin]) -> int:
         print(f"| all | {' | '.join(map(str, sums))} |")
     print(f"\n{counts.total()} edits", *passed, sep="\n")
     return int(len(passed) * 100 > counts.total())
+
+
+def _callers(pins: Iterable[Pin]) -> int:
+    """Print what is said of the edits of callers; status 1 if a harmless one is said to lead past a patch."""
+    counts: Counter[tuple[str, Said]] = Counter()
+    wrong: dict[Said, list[CallerEdit]] = {Said.SILENT: [], Said.FALSE: []}
+    names = []
+    for pin in pins:
+        names.append(pin.lock.pin)
+        for edit in (*BYPASSING, *HARMLESS):
+            if edit.pin != pin.lock.pin:
+                continue
+            found = outcome(edit, pin.judged(edit.of(pin.upstream)).verdicts)
+            counts[pin.lock.pin, found] += 1
+            if found in wrong:
+                wrong[found].append(edit)
+    past, harmless = (Said.DRIFTED, Said.SAID, Said.SILENT), (Said.FITS, Said.FALSE)
+    print(f"| pin | past a patch | {' | '.join(past)} | harmless | {' | '.join(harmless)} |\n{'|---' * 8}|")
+    for title, group in [*((name, [name]) for name in names), ("all", names)]:
+        cells: list[object] = []
+        for kinds in (past, harmless):
+            numbers = [sum(counts[name, kind] for name in group) for kind in kinds]
+            cells += [sum(numbers), *numbers]
+        print(f"| {title} | {' | '.join(map(str, cells))} |")
+    for kind, edits in wrong.items():
+        print(f"\n{kind.value}:", *(f"{edit} ({', '.join(edit.patches)})" for edit in edits), sep="\n")
+    return int(bool(wrong[Said.FALSE]))
 
 
 def _live(sources: Mapping[str, Path]) -> int:
