@@ -1,0 +1,1759 @@
+"""Edits of who calls a target, by a person: past our patch, or with no effect on it.
+
+A target that is patched stays as it is, word by word. Edits of `BYPASSING` lead past the patch: what is called is
+something else, its result is overwritten, or one patch of several that need each other is left alone. Edits of
+`HARMLESS` change callers as every release does, and the patch is in force as before.
+
+What another name of a target holds decides between the two. A name in a module is rebound when its target is patched;
+what a container, a partial, a default or a class body of the target's own module holds stays upstream's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from verl_npu.registry.judge.verdict import Verdict
+from verl_npu.registry.state import State
+
+from .by_hand import Edit
+from .mutants import Kind, Mutant, Upstream
+
+__all__ = ["BYPASSING", "HARMLESS", "CallerEdit", "Outcome", "outcome"]
+
+Change = tuple[str, str, str]
+"""A file, a text in it, and what takes its place, in which `{}` stands for it."""
+
+BYPASSED = (State.DRIFTED,)
+"""One of the patches is drifted, or its reason says that it is bypassed."""
+FITS = (State.VERIFIED, State.PENDING)
+"""Each of the patches is, and no reason speaks of a bypass."""
+WORD = "bypassed"
+
+
+class Outcome(str, Enum):
+    """What is said of the patches of an edit."""
+
+    DRIFTED = "drifted"
+    SAID = "said"
+    SILENT = "silent"
+    FITS = "fits"
+    FALSE = "false"
+
+
+@dataclass(frozen=True)
+class CallerEdit(Edit):
+    """An edit of one file or several; of the first of its patches the target is as before.
+
+    Each text to be replaced is there once. A file of `files` whose text to be replaced is empty is a new one.
+    """
+
+    files: tuple[Change, ...] = ()
+    """What else is changed, in the same file or in others."""
+
+    def of(self, upstream: Upstream) -> Mutant:
+        """The tree with the edit. Raises ValueError if the source has not what is to be replaced, or has it twice."""
+        changed: dict[str, str] = {}
+        for path, old, new in ((self.path, self.old, self.new), *self.files):
+            if not old:
+                if path in upstream.files:
+                    raise ValueError(f"{path} is at {self.pin} already")
+                changed[path] = new
+                continue
+            text = changed.get(path) or upstream.text(path)
+            if text.count(old) != 1:
+                raise ValueError(f"{path} at {self.pin} has {old!r} {text.count(old)} times")
+            changed[path] = text.replace(old, new.replace("{}", old))
+        return Mutant(Kind.BY_HAND, str(self), {path: text.encode() for path, text in changed.items()})
+
+
+def outcome(edit: CallerEdit, verdicts: Mapping[str, Verdict]) -> Outcome:
+    """Return what is said of the patches of an edit, by the verdicts on its tree."""
+    concerned = [verdicts[patch] for patch in edit.patches]
+    said = any(WORD in verdict.reason for verdict in concerned)
+    if edit.states is FITS:
+        return Outcome.FALSE if said or any(verdict.state not in FITS for verdict in concerned) else Outcome.FITS
+    if any(verdict.state in BYPASSED for verdict in concerned):
+        return Outcome.DRIFTED
+    return Outcome.SAID if said else Outcome.SILENT
+
+
+def _edit(name: str, patches: str | Sequence[str], states: Sequence[State], changes: Sequence[Change]) -> CallerEdit:
+    (path, old, new), *others = changes
+    pin, _, what = name.partition(": ")
+    concerned = (patches,) if isinstance(patches, str) else patches
+    return CallerEdit(what, pin, path, old, new, concerned, states, files=tuple(others))
+
+
+def _past(name: str, patches: str | Sequence[str], *changes: Change) -> CallerEdit:
+    return _edit(name, patches, BYPASSED, changes)
+
+
+def _fine(name: str, patches: str | Sequence[str], *changes: Change) -> CallerEdit:
+    return _edit(name, patches, FITS, changes)
+
+
+# Files.
+_RAY = "verl/single_controller/ray/base.py"
+_RAY_INIT = "verl/single_controller/ray/__init__.py"
+_WORKER = "verl/single_controller/base/worker.py"
+_WORKER_INIT = "verl/single_controller/base/__init__.py"
+_DEVICE = "verl/utils/device.py"
+_PPO = "verl/trainer/main_ppo.py"
+_TRAINER = "verl/trainer/ppo/ray_trainer.py"
+_V1 = "verl/trainer/ppo/v1/trainer_base.py"
+_SFT = "verl/trainer/sft_trainer.py"
+_FSDP_SFT = "verl/trainer/fsdp_sft_trainer.py"
+_BALANCE = "verl/utils/seqlen_balancing.py"
+_ENGINE = "verl/workers/engine/utils.py"
+_FSDP = "verl/workers/fsdp_workers.py"
+_FSDP_ENGINE = "verl/workers/engine/fsdp/transformer_impl.py"
+_FSDP_UTILS = "verl/workers/engine/fsdp/utils.py"
+_MEGATRON = "verl/workers/megatron_workers.py"
+_MEGATRON_ENGINE = "verl/workers/engine/megatron/transformer_impl.py"
+_MINDSPEED = "verl/workers/engine/mindspeed/transformer_impl.py"
+_MERGER = "verl/model_merger/megatron_model_merger.py"
+_SAVE = "verl/utils/checkpoint/megatron_checkpoint_manager.py"
+_REGISTRY = "verl/models/mcore/registry.py"
+_CONVERTER = "verl/models/mcore/config_converter.py"
+_REPLAY = "verl/utils/megatron/router_replay_utils.py"
+_MONKEY = "verl/models/transformers/monkey_patch.py"
+_DENSE = "verl/models/transformers/dense_common.py"
+_OFFLOAD = "verl/utils/activation_offload.py"
+_LOSS = "verl/utils/kernel/linear_cross_entropy.py"
+_KERNELS = "verl/utils/kernel/kernels.py"
+_FUSED = "verl/models/mcore/model_forward_fused.py"
+_HCCL = "verl/checkpoint_engine/hccl_checkpoint_engine.py"
+_CHECKPOINT_INIT = "verl/checkpoint_engine/__init__.py"
+_CHECKPOINT = "verl/checkpoint_engine/base.py"
+_WORKERS = "verl/workers/engine_workers.py"
+_SERVER = "verl/workers/rollout/vllm_rollout/vllm_async_server.py"
+_ADAPTER = "verl/workers/rollout/vllm_rollout/vllm_rollout.py"
+_EXTENSION = "verl/workers/rollout/vllm_rollout/utils.py"
+_BUCKETS = "verl/workers/rollout/vllm_rollout/bucketed_weight_transfer.py"
+_LOOP = "verl/experimental/agent_loop/agent_loop.py"
+_ASYNC = "verl/experimental/fully_async_policy/fully_async_trainer.py"
+_SYNCHRONIZER = "recipe/fully_async_policy/param_sync.py"
+_ASYNC_WORKERS = "recipe/fully_async_policy/fsdp_workers.py"
+_SPIN = "recipe/spin/fsdp_workers.py"
+
+# Patches.
+_GROUP = "device.refuse_job_that_cannot_be_placed"
+_NPUS = "device.request_npus_not_gpus"
+_SELECT = "device.select_npu_assigned_by_ray"
+_IS_NPU = "device.detect_npu_by_installed_software"
+_IS_CUDA = "device.deny_cuda_beside_torch_npu"
+_RUN_PPO = "device.set_npu_in_run_ppo_config"
+_CPU = "device.keep_cpu_in_auto_set_device"
+_VALIDATE = "rollout.check_and_complete_engine_settings"
+_ENDPOINTS = "rollout.keep_development_endpoints_closed"
+_LENGTH = "rollout.end_answers_at_response_length"
+_STAYS = "rollout.keep_weights_that_are_not_offloaded"
+_AGREE = "micro_batches.agree_on_a_number"
+_SPLIT = "micro_batches.split_within_budget"
+_BUDGET = "micro_batches.keep_token_budget"
+_FORWARD = "fleet.forward_variables_to_workers"
+_TRACKING = "fleet.compare_processes_before_training"
+_FULLY = "fleet.compare_processes_before_fully_async_training"
+_PUBLISH = "fleet.publish_manifest_to_other_ranks"
+_HEAD = "attention.use_configured_attention_for_value_head"
+_EXPERTS = "fused_ops.keep_transformers_expert_blocks"
+_EXPERT = "fused_ops.keep_transformers_expert_block_in_qwen3_vl_moe"
+_OUTPUT = "fused_ops.gather_the_output_layer_of_dense_common"
+_ENTROPY = "fused_kernels.mend_the_fused_loss"
+_GRADIENT = "fused_kernels.fit_blocks_of_the_fused_loss_gradient"
+_RANGES = "fused_kernels.leave_out_missing_ranges"
+_FLAG = "megatron.set_the_experimental_flag_of_an_older_megatron"
+_ENGINES = "megatron.configure_each_engine_with_its_own_overrides"
+_WORKERS_OWN = "megatron.configure_each_worker_with_its_own_overrides"
+_FORMAT = "megatron.pass_torch_the_checkpoint_format"
+_MODEL = "megatron.let_the_converter_write_in_torchs_format"
+_PACK = "megatron.pack_latent_attention_through_mbridge_too"
+_POLL = "weight_sync.limit_wait_for_bucket"
+_CONTIGUOUS = "weight_sync.make_sent_weights_contiguous"
+_DROP = "weight_sync.drop_communicator_without_destroy"
+_SOCKET = "weight_sync.limit_wait_for_engine_worker"
+_TIMEOUT = "weight_sync.explain_engine_worker_timeout"
+_NOTE = "weight_sync.note_given_weights_for_proof"
+_ONCE = "weight_sync.process_weights_once_and_prove_them"
+_LOADER = "weight_sync.prepare_vllm_model_for_new_weights"
+_COLLECTIVE = "weight_sync.make_fully_async_group_over_hccl"
+_SYNC = "weight_sync.sync_fully_async_fsdp_weights_over_hccl"
+
+# What stands in the source in several edits.
+_MAKES = "            placement_group(bundles=bundles,"
+_LIFETIME = '        lifetime = "detached" if self.detached else None\n'
+_POOL = "class RayResourcePool(ResourcePool):"
+_PLACEMENT = "from ray.util.placement_group import PlacementGroup, placement_group\n"
+_SETS_UP = "        self._setup_env_cuda_visible_devices()\n"
+_SET_UP = "    def _setup_env_cuda_visible_devices(self):\n"
+_OTHER_SET_UP = "        get_torch_device().set_device(int(os.environ['RANK']) % get_torch_device().device_count())\n"
+_CHECKS = "        validate_config(\n            config=config,\n"
+_MAIN_CHECKS = "    validate_config(\n        config=config,\n"
+_IMPORTS_CHECK = "from verl.utils.config import validate_config\n"
+_ENV = "        default_runtime_env = get_ppo_ray_runtime_env()\n"
+_CONFIG_ENV = "        default_runtime_env = get_ppo_ray_runtime_env(config)\n"
+_MERGED = "        runtime_env = OmegaConf.merge(default_runtime_env, runtime_env_kwargs)\n"
+_LOGGER = "        logger = Tracking(\n"
+_SELF_LOGGER = "        self.logger = Tracking(\n"
+_ROUNDS = "        num_micro_batches = roundup_divisible(num_micro_batches, num_batches_divided_by)\n"
+_ARRANGES = "        micro_batches, batch_idx_list = rearrange_micro_batches(\n"
+_PREPARES = "    batch, batch_idx_list = rearrange_micro_batches(\n"
+_IMPORTS_ARRANGE = "from verl.utils.seqlen_balancing import rearrange_micro_batches, restore_dynamic_batch\n"
+_VALUE = "                from verl.utils.model import load_valuehead_model\n"
+_BACKENDS = "forward_with_torch_backend, forward_with_triton_backend"
+_TORCH_FORWARD = f"        from verl.models.transformers.dense_common import {_BACKENDS}\n"
+_TRL = "    if is_trl_available():\n"
+_BUILDS = "        self._build_tf_config()\n"
+_SENDER = "        sender = BucketedWeightSender(\n"
+_ADAPTER_CLASS = "class ServerAdapter(BaseRollout):\n"
+_CONVERTS = "    SupportedModel.DEEPSEEK_V3: hf_to_mcore_config_dpskv3,\n"
+_RUN_ENDS = "        self.topic = topic\n\n        self._run()\n"
+
+BYPASSING = [
+    # Where a job is placed.
+    _past(
+        "v0.6.1: the group is made by ray.util's own name",
+        _GROUP,
+        (_RAY, _MAKES, "            ray.util.placement_group(bundles=bundles,"),
+    ),
+    _past(
+        "1dda039b: the group is imported in the function",
+        _GROUP,
+        (_RAY, _LIFETIME, "        from ray.util.placement_group import placement_group\n\n{}"),
+    ),
+    _past(
+        "v0.6.1: the group is imported in the function",
+        _GROUP,
+        (_RAY, _LIFETIME, "        from ray.util.placement_group import placement_group\n\n{}"),
+    ),
+    _past(
+        "v0.8.0: the group is made by a function of another module",
+        _GROUP,
+        (_RAY, _MAKES, "            make_group(bundles=bundles,"),
+        (_RAY, _PLACEMENT, "{}from verl.single_controller.ray.placement import make_group\n"),
+        (
+            "verl/single_controller/ray/placement.py",
+            "",
+            "from ray.util.placement_group import placement_group\n\n\ndef make_group(**kwargs):\n"
+            "    return placement_group(**kwargs)\n",
+        ),
+    ),
+    _past(
+        "v0.9.1: the group is made by a partial of the module",
+        _GROUP,
+        (_RAY, _MAKES, "            _MAKE_GROUP(bundles=bundles,"),
+        (_RAY, _POOL, "_MAKE_GROUP = functools.partial(placement_group)\n\n\n{}"),
+        (_RAY, "import os\n", "import functools\n{}"),
+    ),
+    _past(
+        "v0.7.1: the group is made by an attribute of the class",
+        _GROUP,
+        (_RAY, _MAKES, "            self._make(bundles=bundles,"),
+        (_RAY, _POOL + "\n", "{}    _make = staticmethod(placement_group)\n\n"),
+    ),
+    _past(
+        "v0.6.1: the trainer makes a pool that overrides the groups",
+        (_NPUS, _GROUP),
+        (_TRAINER, "            resource_pool = RayResourcePool(\n", "            resource_pool = _RackPool(\n"),
+        (
+            _TRAINER,
+            "@dataclass\nclass ResourcePoolManager:\n",
+            "class _RackPool(RayResourcePool):\n"
+            '    def get_placement_groups(self, strategy="PACK", name=None, device_name="cuda"):\n'
+            "        if self.pgs is None:\n"
+            '            self.pgs = [ray.util.placement_group([{"GPU": 1}] * n) for n in self._store]\n'
+            "        return self.pgs\n\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.6.1: the package exports a pool of the same name that overrides the groups",
+        (_NPUS, _GROUP),
+        (_RAY_INIT, "    RayResourcePool,\n", "    RayResourcePool as _RayResourcePool,\n"),
+        (
+            _RAY_INIT,
+            "__all__ = [\n",
+            "\nclass RayResourcePool(_RayResourcePool):\n"
+            '    def get_placement_groups(self, strategy="PACK", name=None, device_name="cuda"):\n'
+            "        return self.pgs or self.make_groups(strategy)\n\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.6.1: the package assigns the method of the pool",
+        _NPUS,
+        (
+            _RAY_INIT,
+            "__all__ = [\n",
+            'def _groups(self, strategy="PACK", name=None, device_name="cuda"):\n    return self.pgs\n\n\n'
+            "RayResourcePool.get_placement_groups = _groups\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.7.1: the split takes the groups of a new function",
+        _NPUS,
+        (
+            _RAY,
+            "    placement_groups = resource_pool.get_placement_groups()\n",
+            "    placement_groups = _groups_of(resource_pool)\n",
+        ),
+        (
+            _RAY,
+            "# split a RayResourcePool or SubRayResourcePool into multiple SubRayResourcePool\n",
+            "def _groups_of(pool):\n"
+            '    return [placement_group([{"GPU": 1} for _ in range(n)]) for n in pool.store]\n\n\n{}',
+        ),
+    ),
+    # Which device a worker takes.
+    _past(
+        "v0.7.1: the worker calls a new method",
+        _SELECT,
+        (_WORKER, _SETS_UP, "        self._setup_device()\n"),
+        (_WORKER, _SET_UP, f"    def _setup_device(self):\n{_OTHER_SET_UP}\n{{}}"),
+    ),
+    _past("v0.6.1: the device is set again afterwards", _SELECT, (_WORKER, _SETS_UP, f"{{}}{_OTHER_SET_UP}")),
+    _past(
+        "v0.9.1: the device is set again by a method afterwards",
+        _SELECT,
+        (_WORKER, _SETS_UP, "{}        self._bind_device()\n"),
+        (_WORKER, _SET_UP, f"    def _bind_device(self):\n{_OTHER_SET_UP}\n{{}}"),
+    ),
+    _past(
+        "1dda039b: the worker calls a function of a new module",
+        _SELECT,
+        (_WORKER, _SETS_UP, "        setup_devices(self)\n"),
+        (_WORKER, "from .decorator import", "from .devices import setup_devices\n{}"),
+        (
+            "verl/single_controller/base/devices.py",
+            "",
+            "import os\n\nfrom verl.utils.device import get_torch_device\n\n\ndef setup_devices(worker):\n"
+            '    get_torch_device().set_device(int(os.environ["LOCAL_RANK"]))\n',
+        ),
+    ),
+    _past("v0.8.0: the set up is switched off", _SELECT, (_WORKER, _SETS_UP, "        if False:\n    {}")),
+    _past(
+        "v0.9.1: the package exports a worker of the same name that overrides the set up",
+        _SELECT,
+        (_WORKER_INIT, "from .worker import Worker\n", "from .worker import Worker as _Worker\n"),
+        (
+            _WORKER_INIT,
+            "__all__ = ",
+            "\nclass Worker(_Worker):\n    def _setup_env_cuda_visible_devices(self):\n        pass\n\n\n{}",
+        ),
+    ),
+    _past(
+        "1dda039b: the package assigns the set up",
+        _SELECT,
+        (_WORKER_INIT, "__all__ = ", "Worker._setup_env_cuda_visible_devices = lambda self: None\n\n{}"),
+    ),
+    _past(
+        "v0.6.1: the actor's worker overrides the set up",
+        _SELECT,
+        (
+            _FSDP,
+            "class ActorRolloutRefWorker(Worker, DistProfilerExtension):\n",
+            "{}    def _setup_env_cuda_visible_devices(self):\n"
+            '        get_torch_device().set_device(int(os.environ["RANK"]))\n\n',
+        ),
+    ),
+    # What a process knows of its device.
+    _past(
+        "v0.6.1: the device's name asks torch and not the constant",
+        _IS_NPU,
+        (
+            _DEVICE,
+            '    elif is_npu_available:\n        device = "npu"\n',
+            '    elif is_torch_npu_available():\n        device = "npu"\n',
+        ),
+    ),
+    _past(
+        "v0.7.1: the backend asks torch and not the constant",
+        _IS_NPU,
+        (
+            _DEVICE,
+            '    if is_npu_available:\n        return "hccl"\n',
+            '    if is_torch_npu_available():\n        return "hccl"\n',
+        ),
+    ),
+    _past(
+        "v0.7.1: the device's name asks torch for CUDA and not the constant",
+        _IS_CUDA,
+        (
+            _DEVICE,
+            '    if is_cuda_available:\n        device = "cuda"\n',
+            '    if torch.cuda.is_available():\n        device = "cuda"\n',
+        ),
+    ),
+    _past(
+        "v0.7.0: the device's name is decided on import",
+        (_IS_NPU, _IS_CUDA),
+        (
+            _DEVICE,
+            "is_npu_available = is_torch_npu_available()\n",
+            '{}_DEVICE_NAME = "cuda" if is_cuda_available else "npu" if is_npu_available else "cpu"\n',
+        ),
+        (
+            _DEVICE,
+            '    if is_cuda_available:\n        device = "cuda"\n    elif is_npu_available:\n'
+            '        device = "npu"\n    else:\n        device = "cpu"\n    return device\n',
+            "    return _DEVICE_NAME\n",
+        ),
+    ),
+    _past(
+        "v0.6.1: upstream's own patches ask torch and not the constant",
+        _IS_NPU,
+        ("verl/__init__.py", "\nif is_npu_available:\n", "\nif is_torch_npu_available():\n"),
+        (
+            "verl/__init__.py",
+            "from .utils.device import is_npu_available\n",
+            "from .utils.device import is_torch_npu_available\n",
+        ),
+    ),
+    # Where the device is set in a configuration.
+    _past(
+        "v0.6.1: main calls a new function",
+        _RUN_PPO,
+        (_PPO, "    run_ppo(config)\n", "    _launch(config)\n"),
+        (
+            _PPO,
+            "# Define a function to run the PPO-like training process\n",
+            "def _launch(config):\n    ray.init()\n"
+            "    ray.get(ray.remote(num_cpus=1)(TaskRunner).remote().run.remote(config))\n\n\n{}",
+        ),
+    ),
+    _past(
+        "1dda039b: main calls from a table of the module",
+        _RUN_PPO,
+        (
+            _PPO,
+            "        run_ppo(config, task_runner_class=TaskRunnerV1)\n",
+            '        _RUN["ppo"](config, task_runner_class=TaskRunnerV1)\n',
+        ),
+        (_PPO, "@ray.remote\nclass TaskRunnerV1:", '_RUN = {"ppo": run_ppo}\n\n\n{}'),
+    ),
+    _past(
+        "1dda039b: main sets the device by a function of another module",
+        _CPU,
+        (_PPO, "    auto_set_device(config)\n", "    choose_device(config)\n"),
+        (
+            _PPO,
+            "from verl.utils.device import auto_set_device, is_cuda_available\n",
+            "from verl.utils.device import is_cuda_available\nfrom verl.utils.device_choice import choose_device\n",
+        ),
+        (
+            "verl/utils/device_choice.py",
+            "",
+            "from verl.plugin.platform import get_platform\n\n\ndef choose_device(config):\n"
+            "    config.trainer.device = get_platform().device_name\n",
+        ),
+    ),
+    _past(
+        "v0.7.1: a decorator of the caller leaves the call out",
+        _CPU,
+        (_PPO, "    auto_set_device(config)\n", "    _set_device(config)\n"),
+        (
+            _PPO,
+            '@hydra.main(config_path="config"',
+            "def _unless_set(function):\n    return lambda config: None\n\n\n@_unless_set\n"
+            "def _set_device(config):\n    auto_set_device(config)\n\n\n{}",
+        ),
+    ),
+    # Where settings are checked and completed.
+    _past(
+        "v0.6.1: a deep copy is checked",
+        _VALIDATE,
+        (_PPO, _CHECKS, "        validate_config(\n            config=deepcopy(config),\n"),
+        (_PPO, "import socket\n", "{}from copy import deepcopy\n"),
+    ),
+    _past(
+        "1dda039b: a container of the settings is checked",
+        _VALIDATE,
+        (
+            _PPO,
+            _MAIN_CHECKS,
+            "    validate_config(\n        config=OmegaConf.create(OmegaConf.to_container(config)),\n",
+        ),
+    ),
+    _past(
+        "v0.7.1: a copy by another name is checked",
+        _VALIDATE,
+        (
+            _PPO,
+            _CHECKS,
+            "        checked = OmegaConf.create(OmegaConf.to_container(config, resolve=True))\n"
+            "        validate_config(\n            config=checked,\n",
+        ),
+    ),
+    _past(
+        "v0.7.1: a local function takes the place of the import",
+        _VALIDATE,
+        (_PPO, _IMPORTS_CHECK, "from verl.utils.config import validate_config as _validate_config\n"),
+        (
+            _PPO,
+            "# Define a function to run the PPO-like training process\n",
+            "def validate_config(config, use_reference_policy, use_critic):\n"
+            "    assert config.trainer.n_gpus_per_node > 0\n\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.9.1: main returns before the check",
+        _VALIDATE,
+        (
+            _PPO,
+            "    # validate config\n",
+            "    if config.trainer.use_v1:\n        return run_ppo(config, task_runner_class=TaskRunnerV1)\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.8.0: the settings are loaded again after the check",
+        _VALIDATE,
+        (
+            _PPO,
+            "        resource_pool_manager = self.init_resource_pool_mgr(config)\n",
+            "        config = OmegaConf.load(config.trainer.resolved_config)\n{}",
+        ),
+    ),
+    _past(
+        "v0.9.0: the check runs in a process of its own",
+        _VALIDATE,
+        (_PPO, _MAIN_CHECKS, "    ray.remote(validate_config).remote(\n        config=config,\n"),
+    ),
+    # The engine's server and worker.
+    _past(
+        "v0.7.1: the server is run by a new method",
+        _ENDPOINTS,
+        (_SERVER, "            await self.run_server(server_args)\n", "            await self._serve(server_args)\n"),
+        (
+            _SERVER,
+            "    async def run_server(self,",
+            "    async def _serve(self, args):\n"
+            "        self.engine = AsyncLLM.from_engine_args(AsyncEngineArgs.from_cli_args(args))\n\n{}",
+        ),
+    ),
+    _past(
+        "1dda039b: the replica makes a server that overrides the run",
+        _ENDPOINTS,
+        (
+            _SERVER,
+            "        self.server_class = ray.remote(vLLMHttpServer)\n",
+            "        self.server_class = ray.remote(_Server)\n",
+        ),
+        (
+            _SERVER,
+            "class vLLMReplica(RolloutReplica):\n",
+            "class _Server(vLLMHttpServer):\n    async def run_server(self, args):\n"
+            "        self.engine = AsyncLLM.from_engine_args(AsyncEngineArgs.from_cli_args(args))\n\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.6.1: the agent loop calls another method of the server",
+        _LENGTH,
+        (
+            _LOOP,
+            "        output = await server.generate.remote(\n",
+            "        output = await server.generate_tokens.remote(\n",
+        ),
+        (
+            _SERVER,
+            "    async def wake_up(self):\n",
+            "    async def generate_tokens(self, prompt_ids, sampling_params, request_id, image_data=None):\n"
+            "        params = SamplingParams(**sampling_params)\n"
+            "        return await self.engine.generate(prompt_ids, params, request_id)\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.7.1: the runner's worker overrides the update",
+        _STAYS,
+        (
+            _PPO,
+            "            actor_rollout_cls = ActorRolloutRefWorker\n",
+            "            actor_rollout_cls = _worker_of(ActorRolloutRefWorker)\n",
+        ),
+        (
+            _PPO,
+            "class TaskRunner:\n",
+            "def _worker_of(base):\n    class Actor(base):\n"
+            "        async def update_weights(self, global_steps=None):\n"
+            "            await self.rollout.update_weights(self.actor.engine.get_per_tensor_param()[0])\n\n"
+            "    return Actor\n\n\n{}",
+        ),
+    ),
+    # How a batch is split.
+    _past(
+        "v0.6.1: the number is rounded in place",
+        (_AGREE, _SPLIT, _BUDGET),
+        (
+            _BALANCE,
+            _ROUNDS,
+            "        num_micro_batches = ceildiv(num_micro_batches, num_batches_divided_by) * "
+            "num_batches_divided_by\n",
+        ),
+    ),
+    _past(
+        "v0.8.0: the number is rounded by a local function",
+        (_AGREE, _SPLIT, _BUDGET),
+        (_BALANCE, _ROUNDS, "        num_micro_batches = _up_to(num_micro_batches, num_batches_divided_by)\n"),
+        (_BALANCE, "def rearrange_micro_batches(\n", "def _up_to(a, b):\n    return -(-a // b) * b\n\n\n{}"),
+    ),
+    _past(
+        "v0.6.1: the batch is partitioned by the algorithm beneath",
+        (_SPLIT, _AGREE, _BUDGET),
+        (
+            _BALANCE,
+            "    micro_bsz_idx = get_seqlen_balanced_partitions(workloads, num_micro_batches, equal_size=False)\n",
+            "    micro_bsz_idx = karmarkar_karp(workloads.tolist(), num_micro_batches, False)\n",
+        ),
+    ),
+    _past(
+        "v0.7.1: the batch is partitioned greedily",
+        (_SPLIT, _AGREE, _BUDGET),
+        (
+            _BALANCE,
+            "        micro_bsz_idx = get_seqlen_balanced_partitions(workloads, num_micro_batches, equal_size=False)\n",
+            "        micro_bsz_idx = greedy_partition(workloads, num_micro_batches, equal_size=False)\n",
+        ),
+    ),
+    _past(
+        "1dda039b: the batch is partitioned by a partial of the module",
+        (_SPLIT, _AGREE, _BUDGET),
+        (
+            _BALANCE,
+            "get_seqlen_balanced_partitions(workloads, num_micro_batches, equal_size=False)\n",
+            "_unequal(workloads, num_micro_batches)\n",
+        ),
+        (
+            _BALANCE,
+            "def rearrange_micro_batches(\n",
+            "_unequal = functools.partial(get_seqlen_balanced_partitions, equal_size=False)\n\n\n{}",
+        ),
+        (_BALANCE, "import copy\n", "{}import functools\n"),
+    ),
+    _past(
+        "v0.7.1: the engine splits by a function of its own",
+        (_BUDGET, _AGREE, _SPLIT),
+        (_ENGINE, _ARRANGES, "        micro_batches, batch_idx_list = _split(\n"),
+        (
+            _ENGINE,
+            "def prepare_micro_batches(\n",
+            "def _split(data, max_token_len, **kwargs):\n    return data.split(max_token_len), None\n\n\n{}",
+        ),
+    ),
+    _past(
+        "1dda039b: the engine splits by a table of the other module",
+        (_BUDGET, _AGREE, _SPLIT),
+        (_ENGINE, _ARRANGES, '        micro_batches, batch_idx_list = SPLITTERS["tokens"](\n'),
+        (_ENGINE, _IMPORTS_ARRANGE, "from verl.utils.seqlen_balancing import SPLITTERS, restore_dynamic_batch\n"),
+        (_BALANCE, "def get_reverse_idx(idx_map):\n", 'SPLITTERS = {"tokens": rearrange_micro_batches}\n\n\n{}'),
+    ),
+    _past(
+        "v0.8.0: the engine imports the splitting from a new module",
+        _BUDGET,
+        (
+            _ENGINE,
+            _IMPORTS_ARRANGE,
+            "from verl.utils.micro_batches import rearrange_micro_batches\n"
+            "from verl.utils.seqlen_balancing import restore_dynamic_batch\n",
+        ),
+        (
+            "verl/utils/micro_batches.py",
+            "",
+            "def rearrange_micro_batches(batch, max_token_len, **kwargs):\n"
+            "    return batch.split(max_token_len), None\n",
+        ),
+    ),
+    _past(
+        "v0.6.1: the actor's batch is split without the function",
+        _BUDGET,
+        (_BALANCE, _PREPARES, "    batch, batch_idx_list = _by_tokens(\n"),
+        (
+            _BALANCE,
+            "def prepare_dynamic_batch(\n",
+            "def _by_tokens(batch, max_token_len, **kwargs):\n    return batch.split(max_token_len), None\n\n\n{}",
+        ),
+    ),
+    # The user's variables and the comparison of processes.
+    _past(
+        "v0.6.1: the merged environment is overwritten",
+        _FORWARD,
+        (_PPO, _MERGED, '{}        runtime_env["env_vars"] = {"TOKENIZERS_PARALLELISM": "true"}\n'),
+    ),
+    _past(
+        "1dda039b: the variables are overwritten as they are returned",
+        _FORWARD,
+        (
+            _PPO,
+            _CONFIG_ENV,
+            '        default_runtime_env = {**get_ppo_ray_runtime_env(config), "env_vars": {"NCCL_DEBUG": "WARN"}}\n',
+        ),
+    ),
+    _past(
+        "v0.9.1: the environment is replaced in the next line",
+        _FORWARD,
+        (_PPO, _CONFIG_ENV, '{}        default_runtime_env = dict(env_vars={"NCCL_DEBUG": "WARN"})\n'),
+    ),
+    _past(
+        "v0.7.1: the constant is taken in place of the function",
+        _FORWARD,
+        (_PPO, _ENV, "        default_runtime_env = OmegaConf.create(PPO_RAY_RUNTIME_ENV)\n"),
+        (
+            _PPO,
+            "from verl.trainer.constants_ppo import get_ppo_ray_runtime_env\n",
+            "from verl.trainer.constants_ppo import PPO_RAY_RUNTIME_ENV\n",
+        ),
+    ),
+    _past(
+        "v0.6.1: the logger is made without its constructor",
+        _TRACKING,
+        (_TRAINER, _LOGGER, "        logger = Tracking.__new__(Tracking)\n        logger.logger = dict(\n"),
+    ),
+    _past(
+        "1dda039b: the logger is of a subclass with a constructor of its own",
+        _TRACKING,
+        (_V1, _SELF_LOGGER, "        self.logger = _Logger(\n"),
+        (
+            _V1,
+            "class PPOTrainer(",
+            "class _Logger(Tracking):\n    def __init__(self, **kwargs):\n        self.logger = dict(kwargs)\n\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.7.1: the package of the logger assigns its constructor",
+        _TRACKING,
+        (
+            "verl/utils/__init__.py",
+            "__all__ = (\n",
+            "from . import tracking\n\n\ndef _start(self, *args, **kwargs):\n    self.logger = dict(kwargs)\n\n\n"
+            "tracking.Tracking.__init__ = _start\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.9.1: the logger is another class",
+        _TRACKING,
+        (_V1, _SELF_LOGGER, "        self.logger = MetricsWriter(\n"),
+        (
+            _V1,
+            "class PPOTrainer(",
+            "class MetricsWriter:\n    def __init__(self, **kwargs):\n        self.logger = dict(kwargs)\n\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.7.1: another function under the name of the import",
+        _PUBLISH,
+        (
+            _SFT,
+            "    from verl.utils.distributed import initialize_global_process_group\n",
+            "    from verl.utils.distributed import initialize_global_process_group_ray as "
+            "initialize_global_process_group\n",
+        ),
+    ),
+    _past(
+        "v0.6.1: the group is joined in place",
+        _PUBLISH,
+        (
+            _FSDP_SFT,
+            "    local_rank, rank, world_size = initialize_global_process_group()\n",
+            "    torch.distributed.init_process_group()\n    world_size = torch.distributed.get_world_size()\n",
+        ),
+    ),
+    _past(
+        "v0.8.0: the trainer overrides the start of a step",
+        _FULLY,
+        (
+            _ASYNC,
+            "    async def fit_step(self, batch_dict: dict = None):\n",
+            "    def _fit_start_profile(self, should_profiler=None):\n        self._start_profiling(False)\n\n{}",
+        ),
+    ),
+    _past(
+        "1dda039b: the step starts its profile in place",
+        _FULLY,
+        (
+            _ASYNC,
+            "        self._fit_start_profile(should_profiler=should_profile)\n",
+            "        self._start_profiling(should_profile)\n",
+        ),
+    ),
+    _past(
+        "v0.6.1: the recipe runs a trainer that overrides the loop",
+        "fleet.compare_processes_before_spin_training",
+        (
+            "recipe/spin/main_spin.py",
+            "        trainer = RaySPINTrainer(\n",
+            "        trainer = _trainer_of(RaySPINTrainer)(\n",
+        ),
+        (
+            "recipe/spin/main_spin.py",
+            "def run_ppo(config)",
+            "def _trainer_of(base):\n    class Trainer(base):\n        def fit_dpo(self):\n"
+            "            self._load_checkpoint()\n\n    return Trainer\n\n\n{}",
+        ),
+    ),
+    # Attention.
+    _past(
+        "v0.6.1: the value head is loaded in place",
+        _HEAD,
+        (
+            _FSDP,
+            "            critic_module = load_valuehead_model(\n                local_path,\n"
+            "                torch_dtype,\n                critic_model_config,\n"
+            '                config.model.get("trust_remote_code", False),\n',
+            "            from transformers import AutoModelForTokenClassification\n\n"
+            "            critic_module = AutoModelForTokenClassification.from_pretrained(\n"
+            "                local_path,\n                config=critic_model_config,\n"
+            '                attn_implementation="flash_attention_2",\n',
+        ),
+    ),
+    _past(
+        "1dda039b: the value head is loaded by a function of a new module",
+        _HEAD,
+        (_FSDP_ENGINE, _VALUE, "                from verl.utils.value_model import load_valuehead_model\n"),
+        (
+            "verl/utils/value_model.py",
+            "",
+            "def load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code):\n"
+            "    from transformers import AutoModelForTokenClassification\n\n"
+            "    return AutoModelForTokenClassification.from_pretrained(\n"
+            '        local_path, config=model_config, attn_implementation="flash_attention_2"\n    )\n',
+        ),
+    ),
+    _past(
+        "v0.6.1: the trainer builds the model by a new method",
+        "attention.use_configured_attention_for_sft",
+        (
+            _FSDP_SFT,
+            "        # build model\n        self._build_model_optimizer()\n",
+            "        # build model\n        self._build_model()\n",
+        ),
+        (
+            _FSDP_SFT,
+            "    def _normalize_config_bsz(self):\n",
+            "    def _build_model(self):\n        self.model = AutoModelForCausalLM.from_pretrained(\n"
+            '            self.config.model.partial_pretrain, attn_implementation="flash_attention_2"\n        )\n\n'
+            "{}",
+        ),
+    ),
+    _past(
+        "v0.6.1: the reward model's scores come from a new method",
+        "attention.avoid_flash_attn_in_spin_reward_model",
+        (
+            _SPIN,
+            "                rm_score = self._forward_micro_batch(micro_batch)\n",
+            "                rm_score = self._score(micro_batch)\n",
+        ),
+        (
+            _SPIN,
+            "    def _expand_to_token_level(self,",
+            "    def _score(self, micro_batch):\n        from flash_attn.bert_padding import unpad_input\n\n"
+            '        return self.reward_module(unpad_input(micro_batch["input_ids"])).logits\n\n{}',
+        ),
+    ),
+    _past(
+        "v0.6.1: the recipe's worker overrides what makes its model",
+        "attention.avoid_flash_attn_in_prime_reward_model",
+        (
+            "recipe/prime/main_prime.py",
+            "        role_worker_mapping[Role.RewardModel] = ray.remote(PRIMERewardModelWorker)\n",
+            "        class Worker(PRIMERewardModelWorker):\n            def init_model(self):\n"
+            "                from .prime_dp_rm import DataParallelPRIMERewardModel\n\n"
+            "                self.rm = DataParallelPRIMERewardModel(self.config)\n\n"
+            "        role_worker_mapping[Role.RewardModel] = ray.remote(Worker)\n",
+        ),
+    ),
+    _past(
+        "v0.7.1: Ulysses calls the kernel beneath",
+        "attention.compute_packing_once_and_check_settings",
+        (
+            _MONKEY,
+            "    attn_output = _flash_attention_forward(\n"
+            "        query_states, key_states, value_states, attention_mask, query_length, *args, "
+            "position_ids=position_ids, **kwargs\n    )\n",
+            "    from flash_attn import flash_attn_func\n\n"
+            "    attn_output = flash_attn_func(query_states, key_states, value_states, causal=True)\n",
+        ),
+    ),
+    # Fused operations.
+    _past(
+        "v0.8.0: the engine imports upstream's patches in place",
+        _EXPERTS,
+        (
+            _FSDP_ENGINE,
+            "        from .utils import apply_npu_fsdp_patches\n\n        apply_npu_fsdp_patches(self.model_config)\n",
+            "        import verl.models.transformers.npu_patch  # noqa: F401\n",
+        ),
+    ),
+    _past(
+        "v0.9.1: upstream's patches are applied one by one",
+        _EXPERT,
+        (
+            _FSDP_UTILS,
+            "        from verl.models.transformers.npu_patch import apply_npu_patches\n\n"
+            "        apply_npu_patches()\n",
+            "        from verl.models.transformers.npu_patch import NPU_PATCHES\n\n"
+            "        for patch in NPU_PATCHES.values():\n            patch()\n",
+        ),
+    ),
+    _past(
+        "1dda039b: upstream's patches are applied as their module is imported",
+        _EXPERT,
+        (_FSDP_UTILS, "        apply_npu_patches()\n", "        NPU_PATCHER.apply()\n"),
+        (_FSDP_UTILS, "import apply_npu_patches\n", "import NPU_PATCHER\n"),
+        (
+            "verl/models/transformers/npu_patch.py",
+            "def apply_npu_patches():",
+            "class _Patcher:\n    def apply(self):\n        for patch in NPU_PATCHES.values():\n"
+            "            patch()\n\n\nNPU_PATCHER = _Patcher()\n\n\n{}",
+        ),
+    ),
+    _past(
+        "1dda039b: the backend is a local function",
+        _OUTPUT,
+        (
+            _MONKEY,
+            _TORCH_FORWARD,
+            "        from verl.models.transformers.dense_common import forward_with_triton_backend\n\n"
+            "        forward_with_torch_backend = _torch_forward\n",
+        ),
+        (
+            _MONKEY,
+            "def patch_forward_with_backends(\n",
+            "def _torch_forward(self, input_ids=None, **kwargs):\n"
+            "    return self.lm_head(self.model(input_ids=input_ids, **kwargs)[0])\n\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.7.1: the backend is taken from a table of its module",
+        _OUTPUT,
+        (
+            _MONKEY,
+            _TORCH_FORWARD,
+            "        from verl.models.transformers.dense_common import FORWARDS, forward_with_triton_backend\n\n"
+            '        forward_with_torch_backend = FORWARDS["torch"]\n',
+        ),
+        (_DENSE, "def forward_with_triton_backend(\n", 'FORWARDS = {"torch": forward_with_torch_backend}\n\n\n{}'),
+    ),
+    _past(
+        "v0.7.1: the layers are wrapped by a new method",
+        "fused_ops.let_logits_be_scaled_in_place",
+        (_OFFLOAD, "        handler.wrap_module_forward_method(module)\n", "        handler.wrap(module)\n"),
+        (
+            _OFFLOAD,
+            "    def wrap_module_forward_method(self, module):\n",
+            "    def wrap(self, module):\n        inner = module.forward\n"
+            "        module.forward = lambda *args, **kwargs: self.forward(module, inner, *args, **kwargs)\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.7.1: upstream assigns the rotary embedding in another module",
+        "fused_ops.fuse_rotary_in_qwen3",
+        (
+            _MONKEY,
+            _TRL,
+            '    if model.config.model_type == "qwen3":\n'
+            "        from transformers.models.qwen3 import modeling_qwen3\n\n"
+            "        modeling_qwen3.apply_rotary_pos_emb = _rotary\n\n{}",
+        ),
+        (
+            _MONKEY,
+            "def apply_monkey_patch(\n",
+            "def _rotary(q, k, cos, sin, position_ids=None, unsqueeze_dim=1):\n"
+            "    return q * cos + q.flip(-1) * sin, k * cos + k.flip(-1) * sin\n\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.6.1: upstream assigns the norm in another module",
+        "fused_ops.fuse_norm_in_qwen2_Qwen2RMSNorm",
+        (
+            _MONKEY,
+            _TRL,
+            '    if model.config.model_type == "qwen2":\n'
+            "        from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm\n\n"
+            "        Qwen2RMSNorm.forward = lambda self, x: torch.rms_norm(x, x.shape[-1:], self.weight)\n\n{}",
+        ),
+    ),
+    # The fused loss.
+    _past(
+        "v0.6.1: the loss calls a new module's kernels",
+        _ENTROPY,
+        (
+            _LOSS,
+            "            logprobs, entropy, _maximum, _accumulate, _entropy_b = kernels.efficient_entropy_forward(\n",
+            "            from . import kernels_v2\n\n"
+            "            logprobs, entropy, _maximum, _accumulate, _entropy_b = kernels_v2.entropy_forward(\n",
+        ),
+        ("verl/utils/kernel/kernels_v2.py", "", "def entropy_forward(*args):\n    return args\n"),
+    ),
+    _past(
+        "v0.9.1: the gradient is called by a partial of the kernels",
+        _GRADIENT,
+        (
+            _LOSS,
+            "            d_hidden, d_weight = kernels.efficient_entropy_backward(\n",
+            "            d_hidden, d_weight = kernels.BACKWARD(\n",
+        ),
+        (
+            _KERNELS,
+            "    return d_hidden, d_weight\n",
+            "{}\n\nBACKWARD = functools.partial(efficient_entropy_backward)\n",
+        ),
+        (_KERNELS, "import typing\n", "import functools\n{}"),
+    ),
+    _past(
+        "v0.7.1: the loss is a subclass of the function",
+        _RANGES,
+        (
+            _LOSS,
+            "linear_cross_entropy = LinearCrossEntropy.apply\n",
+            "class _Loss(LinearCrossEntropy):\n    @staticmethod\n"
+            '    def forward(ctx, hidden, weight, labels, *args):\n        with torch.cuda.nvtx.range("loss"):\n'
+            "            return torch.nn.functional.linear(hidden, weight), None\n\n\n"
+            "linear_cross_entropy = _Loss.apply\n",
+        ),
+    ),
+    _past(
+        "1dda039b: the caller computes the loss by a function of its own",
+        _RANGES,
+        (_FUSED, "from verl.utils.kernel.linear_cross_entropy import linear_cross_entropy\n", ""),
+        (
+            _FUSED,
+            "from .util import postprocess_packed_seqs_for_dict_output, postprocess_thd_engine\n",
+            "{}\n\ndef linear_cross_entropy(hidden, weight, labels, temperature, reduction, group):\n"
+            "    logits = torch.nn.functional.linear(hidden, weight) / temperature\n"
+            "    return logits.log_softmax(-1), None\n",
+        ),
+    ),
+    # Megatron.
+    _past(
+        "v0.7.1: the registry has another converter",
+        _FLAG,
+        (_REGISTRY, _CONVERTS, "    SupportedModel.DEEPSEEK_V3: _deepseek,\n"),
+        (
+            _REGISTRY,
+            "# Registry for model configuration converters\n",
+            "def _deepseek(hf_config, dtype, **kwargs):\n"
+            "    return hf_to_mcore_config_dense(hf_config, dtype, **kwargs)\n\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.9.1: the registry takes the converter from a table of its module",
+        _FLAG,
+        (_REGISTRY, _CONVERTS, '    SupportedModel.DEEPSEEK_V3: CONVERTERS["deepseek_v3"],\n'),
+        (_REGISTRY, "from .config_converter import (\n", "{}    CONVERTERS,\n"),
+        (
+            _CONVERTER,
+            "def hf_to_mcore_config_qwen2_5_vl(\n",
+            'CONVERTERS = {"deepseek_v3": hf_to_mcore_config_dpskv3}\n\n\n{}',
+        ),
+    ),
+    _past(
+        "1dda039b: the engine builds its configuration by a new method",
+        _ENGINES,
+        (_MEGATRON_ENGINE, _BUILDS, "        self._make_tf_config()\n"),
+        (
+            _MEGATRON_ENGINE,
+            "    def _build_tf_config(self):\n",
+            "    def _make_tf_config(self):\n        self.tf_config = self.bridge.config\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.7.1: MindSpeed's engine overrides what builds its configuration",
+        _ENGINES,
+        (
+            _MINDSPEED,
+            "class MindspeedEngineWithLMHead(MegatronEngineWithLMHead):\n",
+            "{}    def _build_tf_config(self):\n        self.tf_config = self.bridge.config\n\n",
+        ),
+    ),
+    _past(
+        "1dda039b: the engine makes its mesh by a new method",
+        ("megatron.check_the_language_model_engines_overrides", "megatron.check_the_value_model_engines_overrides"),
+        (_MEGATRON_ENGINE, "        self._init_device_mesh()\n", "        self._init_mesh()\n"),
+        (
+            _MEGATRON_ENGINE,
+            "    def _init_device_mesh(self):\n",
+            "    def _init_mesh(self):\n        mpu.initialize_model_parallel()\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.6.1: the actor's worker configures itself by a new method",
+        _WORKERS_OWN,
+        (
+            _MEGATRON,
+            "        self._init_hf_config_and_tf_config(\n            model_path,\n            model_path,\n"
+            "            self.dtype,\n            override_model_config,\n            override_transformer_config,\n"
+            '            self.config.model.get("trust_remote_code", False),\n'
+            "            self.config.actor.megatron.use_mbridge,\n",
+            "        self._init_configs(\n            model_path,\n            override_transformer_config,\n",
+        ),
+        (
+            _MEGATRON,
+            "class MegatronWorker(Worker):\n",
+            "{}    def _init_configs(self, model_path, overrides):\n        self.tf_config = dict(overrides)\n\n",
+        ),
+    ),
+    _past(
+        "1dda039b: the manager saves by Megatron's own function",
+        _FORMAT,
+        (
+            _SAVE,
+            "        async_save_request = save_dist_checkpointing(\n            sharded_state_dict=state_dict,\n"
+            "            ckpt_path=dist_checkpoint_path,\n"
+            "            async_save=self.checkpoint_config.async_save,\n"
+            "            content_metadata=sharded_sd_metadata,\n        )\n",
+            "        from megatron.core import dist_checkpointing\n\n"
+            "        async_save_request = dist_checkpointing.save(state_dict, dist_checkpoint_path)\n",
+        ),
+    ),
+    _past(
+        "v0.9.1: the converter makes its model by Megatron's own function",
+        _MODEL,
+        (_MERGER, "from verl.utils.megatron_utils import get_model\n", "from megatron.training import get_model\n"),
+    ),
+    _past(
+        "v0.6.1: the engine makes its module in place",
+        _PACK,
+        (
+            _MEGATRON_ENGINE,
+            "        module = make_megatron_module(\n            wrap_config=wrap_config,\n"
+            "            tf_config=self.tf_config,\n            hf_config=self.model_config.hf_config,\n"
+            "            bridge=self.bridge,\n"
+            "            override_model_config=self.engine_config.override_mcore_model_config,\n"
+            "            override_ddp_config=self.engine_config.override_ddp_config,\n        )\n",
+            "        module = self.bridge.get_model(wrap_with_ddp=wrap_config.wrap_with_ddp)\n",
+        ),
+    ),
+    _past(
+        "v0.7.1: the layers are counted by a function of Megatron's",
+        "megatron.ask_megatron_only_for_the_offset_that_it_knows",
+        (
+            _REPLAY,
+            "        num_layers_to_build = get_moe_num_layers_to_build(tf_config, vp_rank)\n"
+            "        router_instances_list =",
+            "        num_layers_to_build = get_num_layers_to_build(tf_config, vp_stage=vp_rank)\n"
+            "        router_instances_list =",
+        ),
+    ),
+    _past(
+        "v0.7.1: the rollout is built in another context",
+        "megatron.give_verl_the_original_torch_compile",
+        (_MEGATRON, "            with use_original_torch_compile():\n", "            with _torchs_compile():\n"),
+        (
+            _MEGATRON,
+            "class MegatronWorker(Worker):\n",
+            "@contextlib.contextmanager\ndef _torchs_compile():\n"
+            "    from mindspeed.patch_utils import MindSpeedPatchesManager\n\n"
+            "    MindSpeedPatchesManager.remove_patches()\n    yield\n\n\n{}",
+        ),
+        (_MEGATRON, "import datetime\n", "import contextlib\n{}"),
+    ),
+    _past(
+        "v0.6.1: the critic's worker has a constructor of its own",
+        "megatron.give_mindspeed_the_critics_overrides",
+        (
+            _PPO,
+            "            from verl.workers.megatron_workers import CriticWorker\n",
+            "            from verl.workers.megatron_workers import CriticWorker as _CriticWorker\n"
+            "            from verl.workers.megatron_workers import MegatronWorker\n\n"
+            "            class CriticWorker(_CriticWorker):\n                def __init__(self, config):\n"
+            "                    MegatronWorker.__init__(self)\n                    self.config = config\n",
+        ),
+    ),
+    # New weights.
+    _past(
+        "1dda039b: the operation runs another method",
+        _POLL,
+        (
+            _HCCL,
+            _RUN_ENDS,
+            "        self.topic = topic\n\n        self._broadcast()\n\n    def _broadcast(self):\n"
+            "        self.metadata = self.metadata or self.socket.recv_pyobj()\n"
+            "        self.pyhccl.broadcast(self.bucket, src=0)\n",
+        ),
+    ),
+    _past(
+        "v0.9.1: the receiver waits for an operation of a subclass",
+        _POLL,
+        (
+            _HCCL,
+            "        # receive first bucket\n        start_time = time.time()\n"
+            "        broadcast_op = BroadcastOperation(\n",
+            "        # receive first bucket\n        start_time = time.time()\n        broadcast_op = _Operation(\n",
+        ),
+        (
+            _HCCL,
+            '@CheckpointEngineRegistry.register("nccl")\n',
+            "class _Operation(BroadcastOperation):\n    def _run(self):\n"
+            "        self.metadata = self.socket.recv_pyobj()\n\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.9.1: the package exports an engine of the same name that sends by itself",
+        _CONTIGUOUS,
+        (
+            _CHECKPOINT_INIT,
+            "    from .hccl_checkpoint_engine import HCCLCheckpointEngine\n",
+            "    from .hccl_by_name import HCCLCheckpointEngine\n",
+        ),
+        (
+            "verl/checkpoint_engine/hccl_by_name.py",
+            "",
+            "from . import hccl_checkpoint_engine\nfrom .base import CheckpointEngineRegistry\n\n\n"
+            '@CheckpointEngineRegistry.register("nccl")\n'
+            "class HCCLCheckpointEngine(hccl_checkpoint_engine.HCCLCheckpointEngine):\n"
+            "    async def send_weights(self, weights, global_steps=None):\n        for _, weight in weights:\n"
+            "            self.pyhccl.broadcast(weight, src=0)\n",
+        ),
+    ),
+    _past(
+        "v0.7.1: the worker sends by another method",
+        _CONTIGUOUS,
+        (
+            _WORKERS,
+            "            await self.checkpoint_engine.send_weights(per_tensor_param)\n",
+            "            await self.checkpoint_engine.stream(per_tensor_param)\n",
+        ),
+        (
+            _HCCL,
+            "    def finalize(self):\n",
+            "    async def stream(self, weights):\n        for _, weight in weights:\n"
+            "            self.pyhccl.broadcast(weight, src=0)\n\n{}",
+        ),
+    ),
+    _past(
+        "1dda039b: the manager ends workers by another method",
+        _DROP,
+        (
+            _CHECKPOINT,
+            '            actor_wg.execute_checkpoint_engine(["finalize"] * actor_wg.world_size)\n'
+            '            + rollout.execute_checkpoint_engine(["finalize"] * rollout.world_size)\n',
+            '            actor_wg.execute_checkpoint_engine(["close"] * actor_wg.world_size)\n'
+            '            + rollout.execute_checkpoint_engine(["close"] * rollout.world_size)\n',
+        ),
+        (
+            _HCCL,
+            "    def finalize(self):\n",
+            "    def close(self):\n        self.pyhccl.destroyComm(self.pyhccl.comm)\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.7.1: the adapter makes a sender that overrides its socket",
+        (_SOCKET, _TIMEOUT),
+        (_ADAPTER, _SENDER, "        sender = _Sender(\n"),
+        (
+            _ADAPTER,
+            _ADAPTER_CLASS,
+            "class _Sender(BucketedWeightSender):\n    def _init_socket(self):\n"
+            "        self.socket = self.zmq_context.socket(3)\n        self.socket.bind(self.zmq_handle)\n\n\n{}",
+        ),
+    ),
+    _past(
+        "1dda039b: the adapter sends by a new method",
+        (_TIMEOUT, _SOCKET),
+        (_ADAPTER, "        await sender.async_send_weights(weights)\n", "        await sender.stream(weights)\n"),
+        (
+            _BUCKETS,
+            "    async def async_send_weights(self, weights):\n",
+            "    async def stream(self, weights):\n        self.socket = self.zmq_context.socket(zmq.REQ)\n"
+            "        self.socket.bind(self.zmq_handle)\n        self.socket.send_pyobj(dict(weights))\n"
+            "        self.socket.recv()\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.7.1: the engine's extension is a subclass that loads by itself",
+        _NOTE,
+        (
+            _SERVER,
+            '            "worker_extension_cls": '
+            '"verl.workers.rollout.vllm_rollout.utils.vLLMColocateWorkerExtension",\n',
+            '            "worker_extension_cls": "verl.workers.rollout.vllm_rollout.utils.WorkerExtension",\n',
+        ),
+        (
+            _EXTENSION,
+            "class SuppressSignalInThread:\n",
+            "class WorkerExtension(vLLMColocateWorkerExtension):\n"
+            "    def _update_weights(self, weights, peft_config, base_sync_done):\n"
+            "        self.model_runner.model.load_weights(weights)\n\n\n{}",
+        ),
+    ),
+    _past(
+        "1dda039b: the adapter names another method of the extension",
+        _ONCE,
+        (_ADAPTER, '            "update_weights_from_ipc",\n', '            "load_weights_from_ipc",\n'),
+        (
+            _EXTENSION,
+            "    def update_weights_from_ipc(self,",
+            "    def load_weights_from_ipc(self, use_shm=False, **kwargs):\n"
+            "        for model in self._iter_all_models():\n            model.load_weights(kwargs.items())\n\n{}",
+        ),
+    ),
+    _past(
+        "1dda039b: the extension prepares the model by a local function",
+        _LOADER,
+        (_EXTENSION, "from verl.utils.vllm.patch import patch_vllm_moe_model_weight_loader\n", ""),
+        (
+            _EXTENSION,
+            "class vLLMColocateWorkerExtension:\n",
+            "def patch_vllm_moe_model_weight_loader(model):\n    for _, parameter in model.named_parameters():\n"
+            '        parameter.weight_loader = getattr(parameter, "weight_loader", None)\n\n\n{}',
+        ),
+    ),
+    _past(
+        "v0.6.1: the synchronizer imports the group's function in place",
+        _COLLECTIVE,
+        (
+            _SYNCHRONIZER,
+            "        collective.create_collective_group(\n",
+            "        from ray.util.collective.collective import create_collective_group\n\n"
+            "        create_collective_group(\n",
+        ),
+    ),
+    _past(
+        "v0.7.0: the synchronizer imports the library in place",
+        _COLLECTIVE,
+        (
+            _SYNCHRONIZER,
+            "        collective.create_collective_group(\n",
+            "        from ray.util.collective import collective\n\n{}",
+        ),
+    ),
+    _past(
+        "v0.6.1: the actor's worker overrides the transfer",
+        _SYNC,
+        (
+            _ASYNC_WORKERS,
+            "class DetachActorWorker(DetachNcclSync):\n",
+            "{}    @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)\n"
+            "    def sync_rollout_weights(self):\n        for tensor in self._get_actor_params().values():\n"
+            "            torch.distributed.broadcast(tensor, 0)\n\n",
+        ),
+    ),
+    _past(
+        "ccd7d934: the trainer makes the group by a new method",
+        "weight_sync.make_one_step_off_group_over_hccl",
+        (
+            "recipe/one_step_off_policy/ray_trainer.py",
+            "        self._create_weight_sync_group()\n",
+            "        self._connect()\n",
+        ),
+        (
+            "recipe/one_step_off_policy/ray_trainer.py",
+            "    def _create_weight_sync_group(self):\n",
+            "    def _connect(self):\n        workers = self.actor_wg.workers + self.rollout_wg.workers\n"
+            '        collective.create_collective_group(workers, len(workers), list(range(len(workers))), "nccl")\n'
+            "\n{}",
+        ),
+    ),
+    _past(
+        "v0.7.0: the recipe runs a trainer that overrides the workers' start",
+        "weight_sync.make_gkd_group_over_hccl",
+        (
+            "recipe/gkd/main_gkd.py",
+            "        trainer = OnPolicyDistillTrainer(\n",
+            "        class Trainer(OnPolicyDistillTrainer):\n            def init_workers(self):\n"
+            "                self.resource_pool_manager.create_resource_pool()\n\n        trainer = Trainer(\n",
+        ),
+    ),
+    _past(
+        "796871d7: the sharding manager loads by a new method",
+        "weight_sync.prove_engine_beside_fsdp",
+        (
+            "verl/workers/sharding_manager/fsdp_vllm.py",
+            "            self.update_params(params, peft_config=peft_config)\n",
+            "            self.load_params(params)\n",
+        ),
+        (
+            "verl/workers/sharding_manager/fsdp_vllm.py",
+            "    def update_params(self,",
+            "    def load_params(self, params):\n        self.model_runner.model.load_weights(params.items())\n\n{}",
+        ),
+    ),
+]
+
+HARMLESS = [
+    # Other words of a caller.
+    _fine(
+        "v0.6.1: a local variable of the groups has another name",
+        (_GROUP, _NPUS),
+        (_RAY, "        pg_scheme = [[", "        schemes = [["),
+        (_RAY, "enumerate(pg_scheme)", "enumerate(schemes)"),
+    ),
+    _fine(
+        "1dda039b: a log line before the groups",
+        _GROUP,
+        (_RAY, _LIFETIME, '{}        logger.info("asking for %d groups", len(pg_scheme))\n'),
+    ),
+    _fine(
+        "v0.7.1: a comment before the groups",
+        (_GROUP, _NPUS),
+        (_RAY, _LIFETIME, "        # A group for each node.\n{}"),
+    ),
+    _fine(
+        "v0.6.1: a keyword of another call beside the groups",
+        (_GROUP, _NPUS),
+        (
+            _RAY,
+            "        ray.get([pg.ready() for pg in pgs])\n",
+            "        ray.get([pg.ready() for pg in pgs], timeout=None)\n",
+        ),
+    ),
+    _fine(
+        "v0.6.1: a statement after the set up",
+        _SELECT,
+        (_WORKER, _SETS_UP, '{}        os.environ.setdefault("VERL_WORKER", "1")\n'),
+    ),
+    _fine(
+        "1dda039b: a comment and a line before the set up",
+        _SELECT,
+        (_WORKER, _SETS_UP, "        # Devices come first.\n        self._started = False\n{}"),
+    ),
+    _fine(
+        "v0.9.1: a warning in the constructor",
+        _SELECT,
+        (
+            _WORKER,
+            "        self.fused_worker_dict = {}\n",
+            '        warnings.warn("the worker is ready", stacklevel=2)\n        self.fused_worker_dict = dict()\n',
+        ),
+    ),
+    _fine(
+        "v0.6.1: the need of a critic is asked before the check",
+        _VALIDATE,
+        (_PPO, _CHECKS, "        critic = need_critic(config)\n{}"),
+        (
+            _PPO,
+            "            use_reference_policy=need_reference_policy(self.role_worker_mapping),\n"
+            "            use_critic=need_critic(config),\n",
+            "            use_reference_policy=need_reference_policy(self.role_worker_mapping),\n"
+            "            use_critic=critic,\n",
+        ),
+    ),
+    _fine(
+        "v0.7.1: a log line before the check",
+        (_VALIDATE, _FORWARD, _RUN_PPO),
+        (_PPO, _CHECKS, '        print("checking the settings")\n{}'),
+    ),
+    _fine(
+        "1dda039b: the settings are checked by position",
+        _VALIDATE,
+        (_PPO, _MAIN_CHECKS, "    validate_config(\n        config,\n"),
+    ),
+    _fine(
+        "v0.7.1: the variable of the environment has another name",
+        _FORWARD,
+        (_PPO, _ENV, "        defaults = get_ppo_ray_runtime_env()\n"),
+        (_PPO, _MERGED, "        runtime_env = OmegaConf.merge(defaults, runtime_env_kwargs)\n"),
+    ),
+    _fine(
+        "1dda039b: one more variable in the environment",
+        _FORWARD,
+        (_PPO, _CONFIG_ENV, '{}        default_runtime_env["env_vars"]["VERL_RUN"] = "1"\n'),
+    ),
+    _fine(
+        "v0.6.1: one more variable in the merged environment",
+        _FORWARD,
+        (_PPO, _MERGED, '{}        runtime_env["env_vars"]["VERL_RUN"] = "1"\n'),
+    ),
+    _fine(
+        "1dda039b: a keyword of another call beside the logger",
+        _TRACKING,
+        (
+            _V1,
+            "        SkipManager.init(self.config)\n\n        self.logger",
+            "        SkipManager.init(config=self.config)\n\n        self.logger",
+        ),
+    ),
+    _fine(
+        "v0.9.1: the logger's variable has another name",
+        _TRACKING,
+        (_TRAINER, _LOGGER, "        logger = tracker = Tracking(\n"),
+    ),
+    _fine(
+        "v0.6.1: a local variable of the splitting has another name",
+        (_AGREE, _SPLIT, _BUDGET),
+        (
+            _BALANCE,
+            "    total_seqlen = seq_len_effective.sum().item()\n",
+            "    tokens = seq_len_effective.sum().item()\n",
+        ),
+        (_BALANCE, "ceildiv(total_seqlen, max_token_len)", "ceildiv(tokens, max_token_len)"),
+    ),
+    _fine(
+        "v0.7.1: a local variable of the engine's splitting has another name",
+        (_BUDGET, _AGREE, _SPLIT),
+        (
+            _ENGINE,
+            "        max_token_len = max_token_len_per_gpu * sp_size\n",
+            "        budget = max_token_len_per_gpu * sp_size\n",
+        ),
+        (_ENGINE, "            max_token_len=max_token_len,\n", "            max_token_len=budget,\n"),
+    ),
+    _fine(
+        "1dda039b: a constant beside the splitting",
+        (_BUDGET, _AGREE, _SPLIT),
+        (_BALANCE, "def prepare_dynamic_batch(\n", '_SPLITTING = "by tokens"\n\n\n{}'),
+    ),
+    _fine(
+        "1dda039b: a comment before the value head",
+        _HEAD,
+        (_FSDP_ENGINE, _VALUE, "                # A value head takes the place of the output layer.\n{}"),
+    ),
+    _fine(
+        "v0.6.1: a statement before the value head",
+        _HEAD,
+        (
+            _FSDP,
+            "            critic_module = load_valuehead_model(\n",
+            "            critic_model_config.use_cache = False\n{}",
+        ),
+    ),
+    _fine(
+        "v0.6.1: a local variable of the scores has another name",
+        "attention.avoid_flash_attn_in_spin_reward_model",
+        (
+            _SPIN,
+            "                rm_score = self._forward_micro_batch(micro_batch)\n"
+            "                output.append(rm_score)\n",
+            "                score = self._forward_micro_batch(micro_batch)\n                output.append(score)\n",
+        ),
+    ),
+    _fine(
+        "v0.9.1: a log line of upstream's patches",
+        _EXPERT,
+        (_FSDP_UTILS, "        apply_npu_patches()\n", '        logger.info("patching for NPUs")\n{}'),
+    ),
+    _fine(
+        "v0.7.1: another line is printed about the backend",
+        _OUTPUT,
+        (
+            _MONKEY,
+            '        print(f"Using Torch backend for fused kernels in {model.__class__.__name__}")\n',
+            '        print("The backend for fused kernels is torch")\n',
+        ),
+    ),
+    _fine(
+        "v0.6.1: a statement of the fused loss",
+        (_ENTROPY, _RANGES),
+        (
+            _LOSS,
+            "            original_hidden_shape = hidden.shape\n",
+            "{}            ctx.set_materialize_grads(True)\n",
+        ),
+    ),
+    _fine(
+        "1dda039b: the request of a save has another name",
+        _FORMAT,
+        (
+            _SAVE,
+            "        async_save_request = save_dist_checkpointing(\n",
+            "        request = async_save_request = save_dist_checkpointing(\n",
+        ),
+        (
+            _SAVE,
+            "        return async_save_request\n\n    def _schedule",
+            "        return request\n\n    def _schedule",
+        ),
+    ),
+    _fine(
+        "v0.7.1: another entry of the registry",
+        _FLAG,
+        (_REGISTRY, _CONVERTS, '{}    "DeepseekV2ForCausalLM": hf_to_mcore_config_dense,\n'),
+    ),
+    _fine(
+        "v0.9.1: another entry of the registry for the same converter",
+        _FLAG,
+        (_REGISTRY, _CONVERTS, '{}    "DeepseekV31ForCausalLM": hf_to_mcore_config_dpskv3,\n'),
+    ),
+    _fine(
+        "1dda039b: the adapter's sender has another name",
+        (_SOCKET, _TIMEOUT),
+        (_ADAPTER, _SENDER, "        transfer = BucketedWeightSender(\n"),
+        (
+            _ADAPTER,
+            "        await sender.async_send_weights(weights)\n",
+            "        await transfer.async_send_weights(weights)\n",
+        ),
+    ),
+    _fine(
+        "1dda039b: a log line before the operation",
+        (_POLL, _CONTIGUOUS),
+        (
+            _HCCL,
+            "        # broadcast last bucket\n",
+            '        logger.debug("%d tensors are left", len(bucket_meta))\n{}',
+        ),
+    ),
+    _fine(
+        "v0.6.1: the synchronizer prints other words",
+        _COLLECTIVE,
+        (
+            _SYNCHRONIZER,
+            '        print("[ParameterSynchronizer] Initializing parameter synchronization group...")\n',
+            '        print("[ParameterSynchronizer] making the group")\n',
+        ),
+    ),
+    _fine(
+        "v0.7.1: the worker's log before it sends",
+        (_CONTIGUOUS, _STAYS),
+        (
+            _WORKERS,
+            "            await self.checkpoint_engine.send_weights(per_tensor_param)\n",
+            '            log_gpu_memory_usage("Before the weights are sent", logger=logger)\n{}',
+        ),
+    ),
+    # A call that moves, and reaches the target as before.
+    _fine(
+        "v0.7.1: the set up is called in a method of the worker",
+        _SELECT,
+        (_WORKER, _SETS_UP, "        self._prepare()\n"),
+        (_WORKER, _SET_UP, f"    def _prepare(self):\n{_SETS_UP}\n{{}}"),
+    ),
+    _fine(
+        "1dda039b: the check is called in a function of the module",
+        _VALIDATE,
+        (_PPO, _MAIN_CHECKS, "    _check(\n        config=config,\n"),
+        (
+            _PPO,
+            '@hydra.main(config_path="config"',
+            "def _check(config, use_reference_policy, use_critic):\n"
+            "    validate_config(config, use_reference_policy, use_critic)\n\n\n{}",
+        ),
+    ),
+    _fine(
+        "v0.7.1: the logger is made in a method of the trainer",
+        _TRACKING,
+        (_SFT, "            tracking = Tracking(\n", "            tracking = self._make_tracking(\n"),
+        (
+            _SFT,
+            "    def fit(self):\n",
+            "    def _make_tracking(self, **kwargs):\n        return Tracking(**kwargs)\n\n{}",
+        ),
+    ),
+    _fine(
+        "1dda039b: the configuration is built in a method of the engine",
+        _ENGINES,
+        (_MEGATRON_ENGINE, _BUILDS, "        self._prepare_config()\n"),
+        (_MEGATRON_ENGINE, "    def _build_tf_config(self):\n", f"    def _prepare_config(self):\n{_BUILDS}\n{{}}"),
+    ),
+    _fine(
+        "v0.7.1: the server is run in a method of the server",
+        _ENDPOINTS,
+        (_SERVER, "            await self.run_server(server_args)\n", "            await self._serve(server_args)\n"),
+        (
+            _SERVER,
+            "    async def run_server(self,",
+            "    async def _serve(self, args):\n        await self.run_server(args)\n\n{}",
+        ),
+    ),
+    _fine(
+        "v0.6.1: the check is imported in the method",
+        _VALIDATE,
+        (_PPO, _CHECKS, "        from verl.utils.config import validate_config\n\n{}"),
+        (
+            _PPO,
+            f"{_IMPORTS_CHECK}from verl.utils.device import is_cuda_available\n",
+            "from verl.utils.device import is_cuda_available\n",
+        ),
+    ),
+    _fine(
+        "v0.9.1: the check is called by its module's name",
+        _VALIDATE,
+        (_PPO, _MAIN_CHECKS, "    config_utils.validate_config(\n        config=config,\n"),
+        (_PPO, _IMPORTS_CHECK, "import verl.utils.config as config_utils\n"),
+    ),
+    _fine(
+        "v0.8.0: the check has another name here",
+        _VALIDATE,
+        (_PPO, _CHECKS, "        check(\n            config=config,\n"),
+        (_PPO, _IMPORTS_CHECK, "from verl.utils.config import validate_config as check\n"),
+    ),
+    _fine(
+        "v0.6.1: the logger is imported at the head of the module",
+        _TRACKING,
+        (_TRAINER, "        from verl.utils.tracking import Tracking\n", ""),
+        (_TRAINER, "from verl.utils.seqlen_balancing import", "from verl.utils.tracking import Tracking\n{}"),
+    ),
+    _fine(
+        "v0.6.1: another name of the module for the splitting is called, which is rebound",
+        (_BUDGET, _AGREE, _SPLIT),
+        (_BALANCE, _PREPARES, "    batch, batch_idx_list = _rearrange(\n"),
+        (_BALANCE, "def prepare_dynamic_batch(\n", "_rearrange = rearrange_micro_batches\n\n\n{}"),
+    ),
+    _fine(
+        "1dda039b: the engine splits by a table of its own, which is made of what is patched",
+        (_BUDGET, _AGREE, _SPLIT),
+        (_ENGINE, _ARRANGES, '        micro_batches, batch_idx_list = _SPLITTERS["tokens"](\n'),
+        (_ENGINE, "def prepare_micro_batches(\n", '_SPLITTERS = {"tokens": rearrange_micro_batches}\n\n\n{}'),
+    ),
+    # One more of a kind.
+    _fine(
+        "1dda039b: one more function asks for the environment",
+        _FORWARD,
+        (
+            _PPO,
+            "@ray.remote\nclass TaskRunnerV1:",
+            "def start(config):\n    ray.init(runtime_env=get_ppo_ray_runtime_env(config))\n\n\n{}",
+        ),
+    ),
+    _fine(
+        "v0.7.1: one more function reads the constants",
+        (_IS_NPU, _IS_CUDA),
+        (
+            _DEVICE,
+            "def get_visible_devices_keyword() -> str:\n",
+            "def has_accelerator() -> bool:\n    return is_cuda_available or is_npu_available\n\n\n{}",
+        ),
+    ),
+    _fine(
+        "v0.6.1: a pool adds to the groups of the pool beneath",
+        (_NPUS, _GROUP),
+        (_TRAINER, "            resource_pool = RayResourcePool(\n", "            resource_pool = _LoggedPool(\n"),
+        (
+            _TRAINER,
+            "@dataclass\nclass ResourcePoolManager:\n",
+            "class _LoggedPool(RayResourcePool):\n"
+            '    def get_placement_groups(self, strategy="STRICT_PACK", name=None, device_name="cuda"):\n'
+            "        groups = super().get_placement_groups(strategy, name, device_name)\n"
+            "        print(len(groups))\n        return groups\n\n\n{}",
+        ),
+    ),
+    _fine(
+        "1dda039b: a logger adds to the constructor beneath",
+        _TRACKING,
+        (_V1, _SELF_LOGGER, "        self.logger = _Logger(\n"),
+        (
+            _V1,
+            "class PPOTrainer(",
+            "class _Logger(Tracking):\n    def __init__(self, **kwargs):\n        super().__init__(**kwargs)\n"
+            "        self.rows = []\n\n\n{}",
+        ),
+    ),
+    _fine(
+        "v0.6.1: a worker overrides another method",
+        _SELECT,
+        (
+            _FSDP,
+            "class ActorRolloutRefWorker(Worker, DistProfilerExtension):\n",
+            "{}    def get_fused_worker_by_name(self, worker_name):\n        return None\n\n",
+        ),
+    ),
+    _fine(
+        "1dda039b: a method of the server is added",
+        _ENDPOINTS,
+        (_SERVER, "    async def run_server(self,", "    async def ping(self):\n        return True\n\n{}"),
+    ),
+    _fine(
+        "v0.9.1: a new module imports targets and calls them",
+        (_VALIDATE, _GROUP),
+        (
+            "verl/trainer/preview.py",
+            "",
+            "from verl.single_controller.ray.base import RayResourcePool\n"
+            "from verl.utils.config import validate_config\n\n\ndef preview(config):\n"
+            "    validate_config(config, False, False)\n    return RayResourcePool([1]).get_placement_groups()\n",
+        ),
+    ),
+    _fine(
+        "v0.7.1: the package exports one more name",
+        (_NPUS, _GROUP),
+        (_RAY_INIT, "    RayResourcePool,\n", "{}    extract_pg_from_exist,\n"),
+    ),
+]

@@ -1,0 +1,110 @@
+"""Whoever calls a target otherwise, past our patch, is noticed; and what only changes a caller is no alarm.
+
+`python -m tests.pins --callers` prints what is said of each edit.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from verl_npu.registry.source.tree import SourceTree
+
+from .callers import BYPASSING, HARMLESS, CallerEdit, Outcome, outcome
+from .losses import PATCHES, Pin, pin_at
+
+_UNREAD = "no lock records who calls a target, and nothing reads it"
+_DAILY = (
+    "v0.6.1: the group is made by ray.util's own name",
+    "v0.8.0: the group is made by a function of another module",
+    "v0.7.1: the device's name asks torch for CUDA and not the constant",
+    "v0.9.1: main returns before the check",
+    "v0.7.1: a log line before the check",
+    "v0.7.1: the set up is called in a method of the worker",
+    "v0.9.1: a new module imports targets and calls them",
+)
+_TOLD = (
+    "v0.8.0: the group is made by a function of another module",
+    "v0.9.1: the group is made by a partial of the module",
+    "v0.7.1: the group is made by an attribute of the class",
+)
+"""Nothing there has the name any more that the patch's own question looks for."""
+SILENT = {str(edit): _UNREAD for edit in BYPASSING if str(edit) not in _TOLD}
+"""The edits that lead past a patch without a word, and why."""
+FALSE: dict[str, str] = {}
+"""The edits that lead past no patch and are said to, and why."""
+
+NIGHTLY = pytest.mark.nightly("patches", "verl_npu/registry", "verl_npu/features")
+every_edit = pytest.mark.parametrize(
+    "edit",
+    [
+        pytest.param(edit, id=str(edit), marks=() if str(edit) in _DAILY else NIGHTLY)
+        for edit in (*BYPASSING, *HARMLESS)
+    ],
+)
+
+
+@pytest.fixture(scope="module")
+def pin(sources: Callable[[str, str], list[Path]]) -> Callable[[CallerEdit], Pin]:
+    beside = SourceTree.at(sources("transformers", "4.57.6")[0], ("transformers",))
+
+    @cache
+    def find(name: str) -> Pin:
+        return pin_at(name, sources("verl", name)[0], beside)
+
+    def of(edit: CallerEdit) -> Pin:
+        here = find(edit.pin)
+        if edit.path.startswith("recipe/") and edit.path not in here.upstream.files:
+            pytest.skip(f"the wheel of {edit.pin} has no recipes")
+        return here
+
+    return of
+
+
+@every_edit
+def test_an_edit_leaves_the_target_as_it_is(edit: CallerEdit, pin: Callable[[CallerEdit], Pin]) -> None:
+    here = pin(edit)
+    mutant = edit.of(here.upstream)
+    for path, data in mutant.files.items():
+        assert data is not None
+        ast.parse(data, path)
+        assert path not in here.upstream.files or data != here.upstream.files[path]
+    # What the patch was needed for is there: else nothing could lead past it.
+    assert [here.before.verdicts[patch].state.value for patch in edit.patches] == ["verified"] * len(edit.patches)
+    target = next(patch.target for patch in PATCHES if patch.id == edit.patches[0])
+    before, after = (list(map(ast.dump, tree.nodes(target))) for tree in (here.tree(), here.tree(mutant)))
+    assert before == after
+    assert before
+
+
+@every_edit
+def test_what_leads_past_a_patch_is_told_and_nothing_else_is(
+    edit: CallerEdit, pin: Callable[[CallerEdit], Pin]
+) -> None:
+    here = pin(edit)
+    verdicts = here.judged(edit.of(here.upstream)).verdicts
+    said = {patch: (verdicts[patch].state.value, verdicts[patch].reason) for patch in edit.patches}
+    found = outcome(edit, verdicts)
+    assert (found is Outcome.SILENT) is (str(edit) in SILENT), said
+    assert (found is Outcome.FALSE) is (str(edit) in FALSE), said
+
+
+def test_the_edits_are_of_many_patches() -> None:
+    names = list(map(str, (*BYPASSING, *HARMLESS)))
+    assert len(names) == len(set(names))
+    assert len(BYPASSING) >= 52
+    assert len(HARMLESS) >= 25
+    concerned = set(_patches(BYPASSING))
+    assert len(concerned) >= 25
+    assert len({patch.partition(".")[0] for patch in concerned}) >= 7
+    assert concerned | set(_patches(HARMLESS)) <= {patch.id for patch in PATCHES}
+    assert {*SILENT, *_TOLD} <= set(map(str, BYPASSING))
+    assert {*FALSE} <= set(map(str, HARMLESS))
+
+
+def _patches(edits: list[CallerEdit]) -> Iterator[str]:
+    return (patch for edit in edits for patch in edit.patches)
