@@ -50,7 +50,10 @@ def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, p
     counted = tree.fresh()
     used = collaborators(patches, upstream.packages)
     targets = sorted({patch.target for patch in own if patch.action is not Action.ADD and tree.nodes(patch.target)})
-    sites = {str(target): find_sites(target, upstream.packages, tree) for target in targets}
+    sites = {
+        str(target): {site: str(how) for site, how in find_sites(target, upstream.packages, tree).items()}
+        for target in targets
+    }
     for module in (*_above(targets), *(site.partition(":")[0] for found in sites.values() for site in found)):
         counted.read(module)
     lock = Lock(

@@ -88,7 +88,7 @@ class Lock:
     forms: Mapping[str, str]
     """Of what is asked about and is there, a hash of it with all that it calls beside it."""
     sites: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """From where each target is reached: the hash of each site, by its name. See `source.sites`."""
+    """From where each target is reached: the how each site uses it, by its name. See `source.sites`."""
 
 
 def collaborators(patches: Iterable[Patch], packages: Collection[str]) -> list[Collaborator]:

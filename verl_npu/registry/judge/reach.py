@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from ..source.reader import read_import
-from ..source.sites import find_sites, sites_in
+from ..source.reader import read_body, read_import
+from ..source.sites import OVERRIDES, Site, find_sites, overrides, sites_in
 from ..source.tree import SourceTree, Target, is_there
 from .absence import Baseline
 
@@ -20,6 +20,8 @@ class Reach:
     """Sites that are there and do not reach it any more."""
     changed: tuple[str, ...] = ()
     """Sites that reach it and use it otherwise than at any pin."""
+    overriding: tuple[str, ...] = ()
+    """Methods that stand in its place in derived classes, and at no pin."""
     is_reached: bool = True
     """Whether anything reaches it."""
 
@@ -27,6 +29,8 @@ class Reach:
         """Say which sites may run without the patch."""
         if self.lost:
             yield f"bypassed: {_shown(self.lost)}, which reach it at {self.pin}, do not reach it here"
+        if self.overriding:
+            yield f"bypassed: {_shown(self.overriding)} stand in its place in derived classes"
         if self.changed:
             yield f"may be bypassed: {_shown(self.changed)} use it otherwise than at {self.pin}"
 
@@ -37,28 +41,36 @@ def _shown(sites: tuple[str, ...]) -> str:
 
 
 def reach(target: Target, known: Baseline, tree: SourceTree) -> Reach:
-    """Compare the sites of `target` with those at the nearest pin, and a changed one with those at all pins."""
+    """Compare the sites of `target` with those at the nearest pin, and one that differs with those at all pins."""
     nearest = known.nearest
     recorded = nearest.sites.get(str(target), {}) if nearest is not None and not known.exact else {}
-    recorded = {site: mark for site, mark in recorded.items() if tree.has_part(site, known.packages[0])}
+    recorded = {site: text for site, text in recorded.items() if tree.has_part(site, known.packages[0])}
     if nearest is None or not recorded:
         return Reach("")
-    lost, changed = [], []
-    here: dict[str, str] = {}
+    here: dict[str, Site] = {}
     for site in recorded:
-        module = site.partition(":")[0]
-        here |= sites_in(module, target, tree)
-    new = {mark for site, mark in here.items() if site not in recorded}
-    for site, mark in recorded.items():
+        here |= sites_in(site.partition(":")[0], target, tree)
+    pins = [lock.sites.get(str(target), {}) for lock in known.locks]
+    known_before = {site for sites in pins for site in sites}
+    lost, changed = [], []
+    for site in (site for site, text in recorded.items() if text != OVERRIDES):
         found = here.get(site)
         if found is None:
-            # Code that moved into a function of its own is reached all the same.
-            if is_there(site, tree) and mark not in new:
+            if is_there(site, tree) and not _reaches(site, set(here) - known_before, tree):
                 lost.append(site)
-        elif found not in {lock.sites.get(str(target), {}).get(site) for lock in known.locks}:
+        elif not any(site in sites and found.reaches_as(Site.parse(sites[site])) for sites in pins):
             changed.append(site)
-    is_reached = bool(here) or bool(find_sites(target, known.packages, tree))
-    return Reach(nearest.pin, tuple(lost), tuple(changed), is_reached)
+    overriding = tuple(site for site in overrides(target, known.packages, tree) if site not in known_before)
+    is_reached = bool(here) or not lost or bool(find_sites(target, known.packages, tree))
+    return Reach(nearest.pin, tuple(lost), tuple(changed), overriding, is_reached)
+
+
+def _reaches(site: str, new: Collection[str], tree: SourceTree) -> bool:
+    """Whether a site uses code of its own module that reaches the target instead of it."""
+    module = site.partition(":")[0]
+    names = {other.rpartition(":")[2].rpartition(".")[2] for other in new if other.startswith(f"{module}:")}
+    names |= {other.rpartition(":")[2].partition(".")[0] for other in new if other.startswith(f"{module}:")}
+    return bool(names) and not names.isdisjoint(read_body(site, tree).reads)
 
 
 def put_over(target: Target, tree: SourceTree) -> str:

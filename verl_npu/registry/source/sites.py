@@ -1,72 +1,161 @@
 """From where a target is reached: the code of its upstream that names it, by that very binding.
 
-A site is a function, a class or a module whose own statements use the target. It is known by a hash of these
-statements, of the conditions around them, and of the later ones that assign anew what they assign or are given; names
-of local variables do not count. A target stays word for word what it was while a site stops using it, or overwrites
-what it returns: a patch of the target then does nothing there.
+A site is a function, a class or a module whose own statements use the target, or a class that puts a method of its own
+in the target's place. A target stays word for word what it was while a site stops using it, or uses it otherwise: a
+patch of the target then does nothing there.
 """
 
 from __future__ import annotations
 
 import ast
-import copy
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from .definition import Function, meaning_of
+from .definition import Function, in_words
 from .reader import Reader, Scope, ends_block, is_true
 from .tree import SourceTree, Target
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+_DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+OVERRIDES = "overrides"
 _MOST = 40
 """Sites that a lock keeps of one target, those nearest to it first."""
+_RARE = 12
+"""Modules that have an attribute of some name, if it is known to be the target's by its name alone."""
 
 
-def find_sites(target: Target, packages: Sequence[str], tree: SourceTree) -> dict[str, str]:
-    """Return the hash of each site in some packages, by `module:qualname` or, of a module's own code, `module`."""
+@dataclass(frozen=True, slots=True)
+class Site:
+    """How some code uses a target. Names of local variables do not count."""
+
+    uses: int = 0
+    bare: int = 0
+    """Arguments that are passed on as they are, and not what is made of them."""
+    again: int = 0
+    """Later statements that assign anew what the target returned, or was given."""
+    conditions: tuple[str, ...] = ()
+    """Hashes of the conditions under which it is used."""
+    overrides: bool = False
+    """Whether it is a method that stands in the target's place, in a class derived from the target's."""
+
+    def reaches_as(self, known: Site) -> bool:
+        """Whether whatever the target does at a `known` site, it does here."""
+        more = Counter(self.conditions) - Counter(known.conditions)
+        return self.uses >= known.uses and self.bare >= known.bare and self.again <= known.again and not more
+
+    def __str__(self) -> str:
+        if self.overrides:
+            return OVERRIDES
+        return " ".join([f"{self.uses} {self.bare} {self.again}", *self.conditions])
+
+    @classmethod
+    def parse(cls, text: str) -> Site:
+        """Read the form that a lock has. Raises ValueError."""
+        if text == OVERRIDES:
+            return cls(overrides=True)
+        uses, bare, again, *conditions = text.split()
+        return cls(int(uses), int(bare), int(again), tuple(conditions))
+
+
+def find_sites(target: Target, packages: Sequence[str], tree: SourceTree) -> dict[str, Site]:
+    """Return each site in some packages, by `module:qualname` or, of a module's own code, `module`."""
     words = [part for part in target.qualname.split(".") if not part.startswith("__")]
-    modules = sorted({*tree.modules_with(packages, words), target.module}, key=lambda name: _distance(name, target))
-    found: dict[str, str] = {}
-    for module in modules:
+    modules = {*tree.modules_with(packages, words), target.module}
+    if target.owner and words[-1] == target.name:
+        by_name = list(tree.modules_with(packages, [f".{target.name}"]))
+        modules |= set(by_name) if len(by_name) <= _RARE else set()
+    found: dict[str, Site] = {}
+    for module in sorted(modules, key=lambda name: _distance(name, target)):
         found |= sites_in(module, target, tree)
         if len(found) >= _MOST:
             break
-    return dict(list(found.items())[:_MOST])
+    return {**dict(list(found.items())[:_MOST]), **overrides(target, packages, tree)}
 
 
-def sites_in(module: str, target: Target, tree: SourceTree) -> Mapping[str, str]:
-    """Return the hash of each site in one module."""
+def sites_in(module: str, target: Target, tree: SourceTree) -> Mapping[str, Site]:
+    """Return each site in one module."""
     return tree.recall(("sites", module, target), lambda: dict(_sites_in(module, target, tree)))
 
 
+def overrides(target: Target, packages: Sequence[str], tree: SourceTree) -> dict[str, Site]:
+    """Return the methods that stand in the place of a target in derived classes, and do not call it."""
+    found: dict[str, Site] = {}
+    waiting = [Target(target.module, target.owner)] if target.owner else []
+    derived = tree.recall(("derived", tuple(packages)), lambda: _derived(packages, tree)) if waiting else {}
+    while waiting:
+        base = waiting.pop()
+        for module, name in derived.get(base.name, ()):
+            child = Target(module, name)
+            if child == base or not _derives(child, base, tree):
+                continue
+            own = [n for n in tree.nodes(Target(module, f"{name}.{target.name}")) if isinstance(n, Function)]
+            calls = (part for node in own for part in ast.walk(node) if isinstance(part, ast.Attribute))
+            if own and not any(part.attr == target.name for part in calls):
+                found[f"{module}:{name}.{target.name}"] = Site(overrides=True)
+            elif not own:
+                waiting.append(child)
+    return found
+
+
+_CLASS = re.compile(rb"^class (\w+)\(([^)]*)\)", re.M)
+
+
+def _derived(packages: Sequence[str], tree: SourceTree) -> dict[str, list[tuple[str, str]]]:
+    """Return the classes at the top of all modules, by the last name of each base, as their text has it."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for module in tree.modules_with(packages, ["class "]):
+        for match in _CLASS.finditer(tree.read(module) or b""):
+            for base in match[2].decode("utf-8", "replace").split(","):
+                last = base.strip().partition("[")[0].rpartition(".")[2]
+                found.setdefault(last, []).append((module, match[1].decode()))
+    return found
+
+
+def _derives(child: Target, base: Target, tree: SourceTree) -> bool:
+    reader = Reader(child.module, tree)
+    use = _Use(base, reader)
+    nodes = (node for node in tree.nodes(child) if isinstance(node, ast.ClassDef))
+    return any(use.holds(part, Scope(reader)) for node in nodes for one in node.bases for part in ast.walk(one))
+
+
 def _distance(module: str, target: Target) -> tuple[int, str]:
-    shared = 0
-    for one, other in zip(module.split("."), target.module.split("."), strict=False):
-        if one != other:
-            break
-        shared += 1
-    return (-shared if module != target.module else -1000), module
+    pairs = zip(module.split("."), target.module.split("."), strict=False)
+    shared = next((n for n, (one, other) in enumerate(pairs) if one != other), 99)
+    return (-shared if module != target.module else -100), module
 
 
-def _sites_in(module: str, target: Target, tree: SourceTree) -> Iterator[tuple[str, str]]:
+def _sites_in(module: str, target: Target, tree: SourceTree) -> Iterator[tuple[str, Site]]:
     parsed = tree.parse(module)
-    words = [word for word in {target.name, target.qualname.partition(".")[0]} if not word.startswith("__")]
+    if parsed is None:
+        return
+    words = {word for word in (target.name, target.qualname.partition(".")[0]) if not word.startswith("__")}
+    imported = (alias for node in ast.walk(parsed) if isinstance(node, ast.ImportFrom) for alias in node.names)
+    words |= {alias.asname for alias in imported if alias.asname and alias.name in words}
+    aliases = (node for node in parsed.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name))
+    words |= {_last(one) for node in aliases if _last(node.value) in words for one in node.targets}
     lines = tree.lines(module)
     reader = Reader(module, tree)
-    for qualname, node in _definitions(parsed.body if parsed is not None else [], ""):
+    for qualname, node in _definitions(parsed.body, ""):
+        # The target itself may call itself, and what is inside it is its own.
         if Target(module, qualname) == target:
             continue
-        text = "\n".join(lines[node.lineno - 1 : node.end_lineno]) if isinstance(node, ast.stmt) else "\n".join(lines)
+        text = "\n".join(lines[node.lineno - 1 : node.end_lineno] if isinstance(node, ast.stmt) else lines)
         if any(word in text for word in words):
-            mark = _mark(node, _Use(target, reader))
-            if mark:
-                yield f"{module}:{qualname}" if qualname else module, mark
+            site = _site(node, _Use(target, reader))
+            if site.uses:
+                yield f"{module}:{qualname}" if qualname else module, site
+
+
+def _last(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _definitions(statements: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.AST]]:
     """Yield the functions and classes of a module, each with its full name, and the module's own statements."""
     if not prefix:
-        yield "", ast.Module([node for node in statements if not isinstance(node, _DEFINITION)], [])
+        yield "", ast.Module(list(statements), [])
     for node in _flat(statements):
         if isinstance(node, _DEFINITION):
             yield f"{prefix}{node.name}", node
@@ -74,118 +163,134 @@ def _definitions(statements: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[
                 yield from _definitions(node.body, f"{prefix}{node.name}.")
 
 
-_DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-
-
 def _flat(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     for node in statements:
         yield node
         if not isinstance(node, _DEFINITION):
-            for name in _BLOCKS:
-                for part in getattr(node, name, ()):
-                    yield from _flat(part.body if isinstance(part, ast.ExceptHandler | ast.match_case) else [part])
+            for part in _inside(node):
+                yield from _flat([part])
+
+
+def _inside(node: ast.stmt, names: Sequence[str] = _BLOCKS) -> Iterator[ast.stmt]:
+    for name in names:
+        for part in getattr(node, name, ()):
+            yield from part.body if isinstance(part, ast.ExceptHandler | ast.match_case) else [part]
 
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """A statement without those inside it, and the conditions around it."""
+    """A statement, and the conditions under which it is reached."""
 
-    head: ast.stmt
+    node: ast.stmt
     conditions: tuple[ast.expr, ...]
 
+    def expressions(self) -> Iterator[ast.AST]:
+        """Yield what is in the statement, but not what is in statements inside it."""
+        waiting: list[ast.AST] = [self.node]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            inside = (part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr | ast.keyword))
+            waiting += inside
+            waiting += getattr(node, "generators", ())
+            waiting += getattr(node, "items", ()) if isinstance(node, ast.With | ast.AsyncWith) else ()
 
-def _statements(body: Sequence[ast.stmt], conditions: tuple[ast.expr, ...] = ()) -> Iterator[_Statement]:
-    """Yield the statements of a body that can be executed."""
+
+def _statements(
+    body: Sequence[ast.stmt], conditions: tuple[ast.expr, ...] = (), *, inner: bool = True
+) -> Iterator[_Statement]:
+    """Yield the statements of a body that can be executed; with `inner`, also those of functions in it."""
     for node in body:
-        inside = {name: getattr(node, name) for name in _BLOCKS if getattr(node, name, None)}
-        head = copy.copy(node)
-        for name in inside:
-            setattr(head, name, [])
-        yield _Statement(head, conditions)
-        holds = is_true(node.test) if isinstance(node, ast.If | ast.While) else None
-        under = (*conditions, node.test) if isinstance(node, ast.If | ast.While) and holds is None else conditions
-        for name, parts in inside.items():
-            if isinstance(node, ast.ClassDef) or (holds is False and name == "body"):
-                continue
-            if holds is True and name == "orelse":
-                continue
-            for part in parts:
-                inner = part.body if isinstance(part, ast.ExceptHandler | ast.match_case) else [part]
-                yield from _statements(inner, under)
+        yield _Statement(node, conditions)
+        test = node.test if isinstance(node, ast.If | ast.While) else None
+        holds = is_true(test) if test is not None else None
+        under = (*conditions, test) if test is not None and holds is None else conditions
+        if inner or not isinstance(node, _DEFINITION):
+            first = ("body",) if holds is not False else ()
+            rest = ("orelse", "finalbody", "handlers", "cases") if holds is not True else ()
+            for names in (first, rest):
+                yield from _statements(list(_inside(node, names)), under, inner=inner)
         if ends_block(node):
             return
+        if isinstance(node, ast.If) and test is not None and any(map(ends_block, node.body)):
+            # What follows depends on it.
+            conditions = (*conditions, test)
 
 
+@dataclass(slots=True)
 class _Use:
-    """Whether an expression is a target, in one definition."""
+    """Whether an expression is a target, in one module."""
 
-    def __init__(self, target: Target, reader: Reader) -> None:
-        self._target = target
-        self._class = Target(target.module, target.owner) if target.owner else None
-        self.reader = reader
+    target: Target
+    reader: Reader
+    owner: Target | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.owner = Target(self.target.module, self.target.owner) if self.target.owner else None
 
     def holds(self, node: ast.AST, scope: Scope) -> bool:
         """Whether `node` is the target, or the class that has it."""
-        if self._class is None:
-            return self._names(node, self._target, scope)
+        if self.owner is None:
+            return self._names(node, self.target, scope)
         # Of what type an object is no source tells: an attribute of that name counts where its class is known.
-        attribute = isinstance(node, ast.Attribute) and node.attr == self._target.name
-        return attribute or self._names(node, self._class, scope)
+        attribute = isinstance(node, ast.Attribute) and node.attr == self.target.name
+        return attribute or self._names(node, self.owner, scope)
 
     def _names(self, node: ast.AST, target: Target, scope: Scope) -> bool:
-        last = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-        if not last or not isinstance(getattr(node, "ctx", None), ast.Load):
+        if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
             return False
-        if isinstance(node, ast.Name):
-            local = last in scope.assigned or last in scope.parameters
-            if scope.reader.module == target.module and not local:
-                return last == target.name
+        if isinstance(node, ast.Name) and node.id not in scope.assigned and node.id not in scope.parameters:
+            if self.reader.module == target.module and node.id == target.name:
+                return True
+            bound = self.reader.tree.nodes(Target(self.reader.module, node.id))
+            if len(bound) == 1 and isinstance(bound[0], ast.Assign) and bound[0].value is not node:
+                # Another name of the module for it is put right with it.
+                return isinstance(bound[0].value, ast.Name | ast.Attribute) and self._names(
+                    bound[0].value, target, Scope(self.reader)
+                )
         module, _, name = self.reader.dotted(node, scope).rpartition(".")
         place = Target(module, name) if module else None
-        if place is None or not scope.reader.tree.covers(place.package):
+        if place is None or not self.reader.tree.covers(place.package):
             return False
-        return place == target or (name == last and target in scope.reader.tree.chain(place))
+        return place == target or target in self.reader.tree.chain(place)
 
 
-def _mark(node: ast.AST, use: _Use) -> str:
-    """Return the hash of what a definition does with the target; empty if it does not use it."""
-    body: Sequence[ast.stmt] = getattr(node, "body", ())
-    function = node if isinstance(node, Function) else None
-    scope = Scope(use.reader) if function is None else use.reader.scope_of(function, "")
-    statements = list(_statements([node] if isinstance(node, ast.ClassDef) else body))
-    if isinstance(node, ast.ClassDef):
-        inner = [part for part in node.body if not isinstance(part, _DEFINITION)]
-        statements += _statements(inner)
-    places: list[str] = []
-    kept: list[ast.AST] = []
+def _site(node: ast.AST, use: _Use) -> Site:
+    """Return how a definition, or the statements of a module or class by themselves, use the target."""
+    if isinstance(node, Function):
+        scope, statements = use.reader.scope_of(node, ""), list(_statements(node.body))
+        statements += [_Statement(ast.Expr(part), ()) for part in node.decorator_list]
+    else:
+        scope = Scope(use.reader)
+        body: list[ast.stmt] = getattr(node, "body", [])
+        statements = [one for one in _statements(body, inner=False) if not isinstance(one.node, _DEFINITION)]
+        bases = [*node.bases, *node.decorator_list] if isinstance(node, ast.ClassDef) else []
+        statements += [_Statement(ast.Expr(part), ()) for part in bases]
+    uses, bare, again = 0, 0, 0
+    conditions: list[str] = []
+    places: set[str] = set()
     for statement in statements:
-        uses = [part for part in ast.walk(statement.head) if use.holds(part, scope)]
-        if uses:
-            kept += [*statement.conditions, statement.head]
-            places += [*_stored(statement.head), *_passed(statement.head, uses)]
-        elif any(_is_of(place, places) for place in _stored(statement.head)):
-            kept.append(statement.head)
-    return meaning_of(kept, function) if places or kept else ""
+        parts = list(statement.expressions())
+        here = [part for part in parts if use.holds(part, scope)]
+        if here:
+            calls = [part for part in parts if isinstance(part, ast.Call) and part.func in here]
+            given = [one for call in calls for one in (*call.args, *(word.value for word in call.keywords))]
+            passed = [ast.unparse(one) for one in given if isinstance(one, ast.Name | ast.Attribute)]
+            uses += len(here)
+            bare += len(passed)
+            conditions += [in_words([test])[:8] for test in statement.conditions]
+            places |= {*_stored(statement.node), *passed}
+        else:
+            # What is made of the old value is no other one.
+            read = {ast.unparse(part) for part in parts if isinstance(part, ast.Name | ast.Attribute)}
+            again += sum(place in places and place not in read for place in _stored(statement.node))
+    return Site(uses, bare, again, tuple(sorted(set(conditions))))
 
 
 def _stored(node: ast.stmt) -> list[str]:
-    """Return what a statement assigns."""
+    """Return the names and attributes that a statement assigns."""
     targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else []
-    if isinstance(node, ast.AnnAssign | ast.AugAssign | ast.For | ast.AsyncFor):
+    if isinstance(node, ast.AnnAssign | ast.AugAssign):
         targets = [node.target]
-    return [ast.unparse(part) for target in targets for part in _elements(target)]
-
-
-def _elements(target: ast.expr) -> Sequence[ast.expr]:
-    return target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-
-
-def _passed(node: ast.stmt, uses: Sequence[ast.AST]) -> list[str]:
-    """Return the names that are passed to the target."""
-    calls = [call for call in ast.walk(node) if isinstance(call, ast.Call) and call.func in uses]
-    given = [argument for call in calls for argument in (*call.args, *(word.value for word in call.keywords))]
-    return [ast.unparse(argument) for argument in given if isinstance(argument, ast.Name | ast.Attribute)]
-
-
-def _is_of(place: str, places: Sequence[str]) -> bool:
-    return any(place == other or place.startswith((f"{other}.", f"{other}[")) for other in places)
+    parts = (part for one in targets for part in (one.elts if isinstance(one, ast.Tuple | ast.List) else [one]))
+    return [ast.unparse(part) for part in parts if isinstance(part, ast.Name | ast.Attribute)]
