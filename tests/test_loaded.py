@@ -47,7 +47,7 @@ def loaded(*names: str) -> tuple[list[str], int]:
 def test_what_import_torch_loads_is_next_to_nothing() -> None:
     modules, lines = loaded("torch")
     assert len(modules) <= 13
-    assert lines <= 1_450
+    assert lines <= 1_460
 
 
 @pytest.mark.virtual
@@ -56,5 +56,5 @@ def test_what_import_verl_loads_without_megatron_is_what_the_job_needs() -> None
     modules, lines = loaded("torch", "verl")
     assert "verl_npu.features.attention.flash" in modules
     assert [name for name in modules if name.startswith(NOT_WITH_VERL)] == []
-    assert len(modules) <= 60
+    assert len(modules) <= 62
     assert lines <= 12_000
