@@ -34,13 +34,13 @@ IN_AN_ENUM = """
 """
 # When the verdicts are known, and nothing has been made of them.
 BEHIND_THE_VERDICTS = """
-    from verl_npu.registry.apply import engine
-    judge = engine.judge
+    from verl_npu.registry.judge import bundles
+    judge = bundles.judge
     def interrupted(*words):
-        engine.judge = judge
+        bundles.judge = judge
         judge(*words)
         raise KeyboardInterrupt
-    engine.judge = interrupted
+    bundles.judge = interrupted
 """
 
 

@@ -28,7 +28,7 @@ def test_the_example_prints_what_it_says_where_no_verl_is_imported(tmp_path: Pat
 
 
 def test_every_name_of_the_facade_can_be_imported() -> None:
-    assert [name for name in registry.__all__ if getattr(registry, name, None) is not getattr(facade, name)] == []
+    assert [name for name in facade.__all__ if getattr(registry, name, None) is not getattr(facade, name)] == []
     assert not hasattr(registry, "NoSuchName")
 
 

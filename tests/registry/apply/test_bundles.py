@@ -9,7 +9,7 @@ import pytest
 
 from verl_npu.errors import DamagedError, DeclarationError, LockError
 from verl_npu.maintain.locks import record_lock, write_lock
-from verl_npu.registry import Bundle, Feature, Never, Registry, State, Upstream
+from verl_npu.registry import Bundle, Feature, Never, Registry, SourceTree, State, Upstream
 from verl_npu.registry.judge.bundles import judge_bundles
 
 NEVER = Never("a test")
@@ -65,6 +65,11 @@ def test_each_owner_is_judged_by_its_own_locks(plugin, package, theirs: Bundle) 
     }
 
 
+def test_what_is_read_for_one_owner_is_not_read_again_for_another(plugin, theirs: Bundle) -> None:
+    first, second = judge_bundles([replace(theirs, owner=""), theirs], SourceTree({}))
+    assert first.tree.memory is second.tree.memory
+
+
 @pytest.mark.parametrize("damage", ["no lock", "no folder"])
 def test_a_wrong_lock_costs_its_owner_alone(plugin, package, theirs: Bundle, damage: str) -> None:
     if damage == "no folder":
@@ -117,7 +122,7 @@ def test_what_an_owner_patches_further_is_looked_up_where_we_run(plugin, package
     side = Upstream("side", ("side",))
     feature = Feature("sideways", "another package")
     feature.wrap("side:double", retired_by=NEVER, **why)(triple)
-    locked = record_lock(side, "v1", "v1", type(package.tree()).at(package.root, ("side",)), [*feature])
+    locked = record_lock(side, "v1", "v1", SourceTree.at(package.root, ("side",)), [*feature])
     write_lock(locked, theirs.locks)
     start(plugin, replace(theirs, features=[*theirs.features, feature], upstreams=(*theirs.upstreams, side)))
     assert run(package) == (("ours", 2), ("theirs", 3))

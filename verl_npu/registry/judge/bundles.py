@@ -41,8 +41,6 @@ def judge_bundles(bundles: Sequence[Bundle], tree: SourceTree) -> Iterator[Judge
         packages = [package for upstream in bundle.upstreams for package in upstream.packages]
         missing = [package for package in packages if not tree.covers(package)]
         own = tree.with_packages(SourceTree.installed(missing)) if missing else tree
-        # What others bring is judged against the same upstreams, and what one of them adds concerns no other.
-        tree = tree if bundle.owner else own
         try:
             found = _judged(bundle, own)
         except Exception as error:
