@@ -991,6 +991,13 @@ class Reader:
         """Return the full name of what an expression refers to, as far as the source tells."""
         return self._named(node, scope)[0]
 
+    def dotted_ways(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[str]:
+        """Yield the full names of what a name is, if a function imports it in several ways."""
+        for one in scope.assigned.get(node.id, ()) if isinstance(node, ast.Name) else ():
+            if isinstance(one, ast.Import | ast.ImportFrom) and isinstance(node, ast.Name):
+                yield self._imported(one, node.id)
+        yield self.dotted(node, scope)
+
     def _named(self, node: ast.AST, scope: Scope, depth: int = 0) -> tuple[str, bool]:
         """Return a dotted name, and whether its first part is imported."""
         if isinstance(node, ast.Name):

@@ -64,8 +64,9 @@ def find_sites(target: Target, packages: Sequence[str], tree: SourceTree) -> dic
     words = [part for part in target.qualname.split(".") if not part.startswith("__")]
     modules = {*tree.modules_with(packages, words), target.module}
     if target.owner and words[-1] == target.name:
-        by_name = list(tree.modules_with(packages, [f".{target.name}"]))
-        modules |= set(by_name) if len(by_name) <= _RARE else set()
+        for mark in (f".{target.name}", f'"{target.name}"'):
+            by_name = list(tree.modules_with(packages, [mark]))
+            modules |= set(by_name) if len(by_name) <= _RARE else set()
     found: dict[str, Site] = {}
     for module in sorted(modules, key=lambda name: _distance(name, target)):
         found |= sites_in(module, target, tree)
@@ -86,38 +87,54 @@ def overrides(target: Target, packages: Sequence[str], tree: SourceTree) -> dict
     derived = tree.recall(("derived", tuple(packages)), lambda: _derived(packages, tree)) if waiting else {}
     while waiting:
         base = waiting.pop()
-        for module, name in derived.get(base.name, ()):
-            child = Target(module, name)
-            if child == base or not _derives(child, base, tree):
+        children = derived.get(base.name, ())
+        # A class from which half a library derives is overridden somewhere at every revision.
+        for module, name in children if len(children) <= _MOST else ():
+            if Target(module, name) == base:
                 continue
-            own = [n for n in tree.nodes(Target(module, f"{name}.{target.name}")) if isinstance(n, Function)]
-            calls = (part for node in own for part in ast.walk(node) if isinstance(part, ast.Attribute))
-            if own and not any(part.attr == target.name for part in calls):
-                found[f"{module}:{name}.{target.name}"] = Site(overrides=True)
-            elif not own:
-                waiting.append(child)
+            for node in _classes(module, name, base, tree):
+                own = [one for one in node.body if isinstance(one, Function) and one.name == target.name]
+                if own and not any(_calls_base(part, base) for one in own for part in ast.walk(one)):
+                    found[f"{module}:{name}.{target.name}"] = Site(overrides=True)
+                elif not own:
+                    waiting.append(Target(module, name))
     return found
 
 
-_CLASS = re.compile(rb"^class (\w+)\(([^)]*)\)", re.M)
+_CLASS = re.compile(rb"^[ \t]*class (\w+)\(([^)]*)\)", re.M)
+_ALIAS = re.compile(rb"\b(\w+) as (\w+)")
 
 
 def _derived(packages: Sequence[str], tree: SourceTree) -> dict[str, list[tuple[str, str]]]:
-    """Return the classes at the top of all modules, by the last name of each base, as their text has it."""
+    """Return the classes of all modules, by the last name of each base, as their text has it."""
     found: dict[str, list[tuple[str, str]]] = {}
     for module in tree.modules_with(packages, ["class "]):
-        for match in _CLASS.finditer(tree.read(module) or b""):
-            for base in match[2].decode("utf-8", "replace").split(","):
+        data = tree.read(module) or b""
+        classes = [(match[1].decode(), match[2].decode("utf-8", "replace")) for match in _CLASS.finditer(data)]
+        names = {match[2].decode(): match[1].decode() for match in _ALIAS.finditer(data)} if classes else {}
+        for name, bases in classes:
+            for base in bases.split(","):
                 last = base.strip().partition("[")[0].rpartition(".")[2]
-                found.setdefault(last, []).append((module, match[1].decode()))
+                found.setdefault(names.get(last, last), []).append((module, name))
     return found
 
 
-def _derives(child: Target, base: Target, tree: SourceTree) -> bool:
-    reader = Reader(child.module, tree)
+def _classes(module: str, name: str, base: Target, tree: SourceTree) -> Iterator[ast.ClassDef]:
+    """Yield the classes of that name in a module that are derived from `base`."""
+    parsed = tree.parse(module)
+    reader = Reader(module, tree)
     use = _Use(base, reader)
-    nodes = (node for node in tree.nodes(child) if isinstance(node, ast.ClassDef))
-    return any(use.holds(part, Scope(reader)) for node in nodes for one in node.bases for part in ast.walk(one))
+    for node in ast.walk(parsed) if parsed is not None else ():
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            parts = (part for one in node.bases for part in ast.walk(one))
+            if any(use.holds(part, Scope(reader)) or _last(part) == base.name for part in parts):
+                yield node
+
+
+def _calls_base(node: ast.AST, base: Target) -> bool:
+    """Whether an expression is an attribute of `super()`, or of the base by its name."""
+    owner = node.value if isinstance(node, ast.Attribute) else None
+    return owner is not None and (ast.unparse(owner).startswith("super(") or _last(owner) == base.name)
 
 
 def _distance(module: str, target: Target) -> tuple[int, str]:
@@ -131,10 +148,8 @@ def _sites_in(module: str, target: Target, tree: SourceTree) -> Iterator[tuple[s
     if parsed is None:
         return
     words = {word for word in (target.name, target.qualname.partition(".")[0]) if not word.startswith("__")}
-    imported = (alias for node in ast.walk(parsed) if isinstance(node, ast.ImportFrom) for alias in node.names)
-    words |= {alias.asname for alias in imported if alias.asname and alias.name in words}
-    aliases = (node for node in parsed.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name))
-    words |= {_last(one) for node in aliases if _last(node.value) in words for one in node.targets}
+    names = tree.memory.recall(("aliases", tree.read(module)), lambda: tuple(_aliases(parsed)))
+    words |= {other for name, other in names if name in words}
     lines = tree.lines(module)
     reader = Reader(module, tree)
     for qualname, node in _definitions(parsed.body, ""):
@@ -148,7 +163,17 @@ def _sites_in(module: str, target: Target, tree: SourceTree) -> Iterator[tuple[s
                 yield f"{module}:{qualname}" if qualname else module, site
 
 
-def _last(node: ast.expr) -> str:
+def _aliases(parsed: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the last part of each name that a module gives another name, and that name."""
+    for node in ast.walk(parsed):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((alias.name, alias.asname) for alias in node.names if alias.asname)
+    for node in parsed.body:
+        if isinstance(node, ast.Assign):
+            yield from ((_last(node.value), _last(target)) for target in node.targets)
+
+
+def _last(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
@@ -234,6 +259,8 @@ class _Use:
             return self._names(node, self.target, scope)
         # Of what type an object is no source tells: an attribute of that name counts where its class is known.
         attribute = isinstance(node, ast.Attribute) and node.attr == self.target.name
+        # What is called in another process is named by a text.
+        attribute = attribute or (isinstance(node, ast.Constant) and node.value == self.target.name)
         return attribute or self._names(node, self.owner, scope)
 
     def _names(self, node: ast.AST, target: Target, scope: Scope) -> bool:
@@ -248,7 +275,10 @@ class _Use:
                 return isinstance(bound[0].value, ast.Name | ast.Attribute) and self._names(
                     bound[0].value, target, Scope(self.reader)
                 )
-        module, _, name = self.reader.dotted(node, scope).rpartition(".")
+        return any(self._is(name, target) for name in self.reader.dotted_ways(node, scope))
+
+    def _is(self, dotted: str, target: Target) -> bool:
+        module, _, name = dotted.rpartition(".")
         place = Target(module, name) if module else None
         if place is None or not self.reader.tree.covers(place.package):
             return False
