@@ -293,10 +293,8 @@ def compare(asked: argparse.Namespace) -> int:
         moved = sum(len(where) for patches in moves.values() for where in patches.values())
         status |= bool(moved)
         if both:
-            print(
-                f"{section}: {moved} of {count} entries moved ({moved / count:.2%}), and {reworded} only in the reason;"
-            )
-            print(f"  {len(both)} pins or revisions compared, of {len(old)} before and {len(new)} after")
+            print(f"{section}: {moved} of {count} entries moved ({moved / count:.2%}), {reworded} only in the reason")
+            print(f"  in {len(both)} pins or revisions, of {len(old)} before and {len(new)} after")
         for (a, b), patches in sorted(moves.items(), key=lambda each: -sum(map(len, each[1].values()))):
             print(f"  {a} -> {b}: {sum(map(len, patches.values()))}")
             for patch, where in sorted(patches.items()):
