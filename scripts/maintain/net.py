@@ -216,7 +216,9 @@ def record(asked: argparse.Namespace) -> int:
         if asked.commit:
             # Another section may have been written meanwhile.
             every = hashes() | {section: {**known, **made} if asked.sample else made}
-            HASHES.write_text(json.dumps({name: every[name] for name in SECTIONS if name in every}, indent=1) + "\n")
+            every = {name: every[name] for name in SECTIONS if name in every}
+            every["all"] = {"all": hashlib.sha256(json.dumps(every).encode()).hexdigest()}
+            HASHES.write_text(json.dumps(every, indent=1) + "\n")
     return status
 
 
@@ -347,7 +349,11 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.does is record and ({*asked.only} - {*SECTIONS} or ("history" in asked.only and not asked.repository)):
         parser.error(f"the sections are {', '.join(SECTIONS)}; history needs --repository")
-    return int(asked.does(asked))
+    try:
+        return int(asked.does(asked))
+    except (history.GitError, sources.NotHere, sources.DownloadFailed) as error:
+        print(f"net.py: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":
