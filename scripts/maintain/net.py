@@ -49,7 +49,9 @@ PINS = [lock.pin for lock in LOCKS["verl"]]
 VERL = UPSTREAMS[0].packages
 SAMPLE_PIN, SAMPLE_STEP = "v0.7.0", 20
 TRANSFORMERS_BESIDE, VERL_BESIDE = "4.57.6", "v0.9.1"
-NOT_HERE = ("as at the pin, or not asked", "")
+_OF_PATCH = re.compile(r"(?:(?P<what>.*), )?(?P<patch>[a-z_]+\.\w+)")
+NOT_HERE = ("not asked", "")
+_MOVED = ", patches that moved: "
 
 Said = tuple[str, str]
 """A state, or what else came of it, and the reason."""
@@ -159,7 +161,7 @@ def _moved(
     yield f"{kind}: {name}", (outcome, reason)
     for id, verdict in verdicts.items():
         if verdict.state is not pin.before.verdicts[id].state:
-            yield f"{kind}, patches that moved: {name}, {id}", _said(verdict)
+            yield f"{kind}{_MOVED}{name}, {id}", _said(verdict)
 
 
 def _digest(mutant: Mutant) -> str:
@@ -204,8 +206,8 @@ def record(asked: argparse.Namespace) -> int:
             parts = [groups[at : at + size] for at in range(0, len(groups), size)]
             for done in as_completed([pool.submit(_part, section, part, asked.repository) for part in parts]):
                 found |= done.result()
-        found = {group: found[group] for group in groups}
-        write(asked.out / f"{section}.json", found)
+                # What was judged is not lost if this is interrupted.
+                write(asked.out / f"{section}.json", {group: found[group] for group in groups if group in found})
         made = hashed(found)
         differing = [group for group in made if made[group] != known.get(group)]
         status |= bool(differing) and not asked.commit
@@ -214,7 +216,9 @@ def record(asked: argparse.Namespace) -> int:
         if asked.commit:
             # Another section may have been written meanwhile.
             every = hashes() | {section: {**known, **made} if asked.sample else made}
-            HASHES.write_text(json.dumps({name: every[name] for name in SECTIONS if name in every}, indent=1) + "\n")
+            every = {name: every[name] for name in SECTIONS if name in every}
+            every["all"] = {"all": hashlib.sha256(json.dumps(every).encode()).hexdigest()}
+            HASHES.write_text(json.dumps(every, indent=1) + "\n")
     return status
 
 
@@ -267,6 +271,7 @@ def read(path: Path) -> dict[str, Group]:
 def compare(asked: argparse.Namespace) -> int:
     """Print what moved, in the pins and revisions that both have; status 1 if anything did."""
     status = 0
+    at_pins = [read(folder / "pins.json") for folder in (asked.before, asked.after)]
     for section in SECTIONS:
         old, new = (read(folder / f"{section}.json") for folder in (asked.before, asked.after))
         both = [group for group in old if group in new]
@@ -274,28 +279,29 @@ def compare(asked: argparse.Namespace) -> int:
         count = reworded = 0
         for group in both:
             for key in dict.fromkeys([*old[group], *new[group]]):
-                a, b = (each[group].get(key, NOT_HERE) for each in (old, new))
+                one = _OF_PATCH.fullmatch(key)
+                patch, what = (one["patch"], one["what"]) if one else key.split(": ", 1)
+                # A patch of which the same is said as at the pin is not written down with each mutant.
+                as_there = (pins.get(group, {}) if _MOVED in key else {} for pins in at_pins)
+                a, b = (
+                    said[group].get(key) or there.get(patch, NOT_HERE)
+                    for said, there in zip((old, new), as_there, strict=True)
+                )
                 count += 1
                 reworded += a[0] == b[0] and a[1] != b[1]
-                if asked.reasons and a != b:
-                    moves[": ".join(a), ": ".join(b)][key].append(group)
-                elif a[0] != b[0]:
-                    moves[a[0], b[0]][key].append(group)
-        moved = sum(len(where) for keys in moves.values() for where in keys.values())
+                if a[0] != b[0] or (asked.reasons and a[1] != b[1]):
+                    ends = (": ".join(a), ": ".join(b)) if asked.reasons else (a[0], b[0])
+                    moves[ends][patch].append(f"{what}, at {group}" if what else group)
+        moved = sum(len(where) for patches in moves.values() for where in patches.values())
         status |= bool(moved)
         if both:
-            print(
-                f"{section}: {moved} of {count} moved ({moved / count:.2%}) in {len(both)} pins or revisions "
-                f"({len(old)} before, {len(new)} after); of {reworded} the reason alone is another one"
-            )
-        for (a, b), keys in sorted(moves.items(), key=lambda each: -sum(map(len, each[1].values()))):
-            print(f"  {a} -> {b}: {sum(map(len, keys.values()))}")
-            for n, (key, where) in enumerate(keys.items()):
-                if asked.all or n < 10:
-                    names = where if asked.all or len(where) < 6 else [*where[:3], "…", where[-1]]
-                    print(f"    {key}: {len(where)}, {' '.join(names)}")
-            if len(keys) > 10 and not asked.all:
-                print(f"    and {len(keys) - 10} more, which --all lists")
+            print(f"{section}: {moved} of {count} entries moved ({moved / count:.2%}), {reworded} only in the reason")
+            print(f"  in {len(both)} pins or revisions, of {len(old)} before and {len(new)} after")
+        for (a, b), patches in sorted(moves.items(), key=lambda each: -sum(map(len, each[1].values()))):
+            print(f"  {a} -> {b}: {sum(map(len, patches.values()))}")
+            for patch, where in sorted(patches.items()):
+                shown = where if asked.all or len(where) < 5 else [*where[:3], "… --all lists them …", where[-1]]
+                print(f"    {patch}: {len(where)}", *shown, sep=" | ")
     return status
 
 
@@ -343,7 +349,11 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.does is record and ({*asked.only} - {*SECTIONS} or ("history" in asked.only and not asked.repository)):
         parser.error(f"the sections are {', '.join(SECTIONS)}; history needs --repository")
-    return int(asked.does(asked))
+    try:
+        return int(asked.does(asked))
+    except (history.GitError, sources.NotHere, sources.DownloadFailed) as error:
+        print(f"net.py: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":
