@@ -28,12 +28,12 @@ def own() -> str:
 
 def test_the_head_is_planned(run: Run, own: str) -> None:
     status, said = run(
-        "launch", "--dry-run", "--nodes=4", f"--head={own}", "--ray=--temp-dir='/my tmp'", "--", "run.sh", columns=250
+        "launch", "--dry-run", "--nodes=4", f"--head={own}", "--ray=--temp-dir=/my tmp", "--ray=--num-cpus=64", "--", "run.sh", columns=250
     )
     assert status == 0
     assert f"{socket.gethostname()}: the head; 4 nodes" in said
     assert f"start --head --port=6766 --node-ip-address={own} '--resources={{\"NPU\": 2}}'" in said
-    assert "'--temp-dir=/my tmp'" in said
+    assert "'--temp-dir=/my tmp' --num-cpus=64" in said
     assert f"HCCL_IF_IP={own}" in said
 
 

@@ -92,7 +92,7 @@ class Meeting:
             try:
                 if (known or len(self.members) < self._nodes) and (message := connection.hear()):
                     member = replace(known, **message) if known else self._judged(Member(**message))
-            except (OSError, TypeError, ValueError) as error:
+            except (OSError, TypeError, ValueError, RecursionError) as error:
                 member, ended = known and replace(known, trouble=str(error)), True
             self._connections[connection] = member
             if member and member.trouble:
