@@ -30,6 +30,8 @@ ENVIRON = {
     "PYTHONPATH": os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH")))),
     "VIRTUAL_ASCEND": "2",
 }
+BOUND = ("setpriv", "--pdeathsig=KILL")
+"""A test that is killed takes its hosts with it."""
 # The first process reaps orphans, as that of a real host does.
 FIRST = "import signal, time; signal.signal(signal.SIGCHLD, signal.SIG_IGN); time.sleep(100000)"
 BOOT = (
@@ -94,7 +96,7 @@ def network(count: int, folder: Path) -> Iterator[list[Host]]:
             ip(f"-n {tag}{name} addr add {address}/24 dev net0")
             ip(f"-n {tag}{name} link set net0 up")
             ip(f"-n {tag}{name} link set lo up")
-            boot = ["ip", "netns", "exec", f"{tag}{name}", *unshare, str(folder / "hosts"), name, FIRST]
+            boot = [*BOUND, "ip", "netns", "exec", f"{tag}{name}", *unshare, str(folder / "hosts"), name, FIRST]
             host = Host(name, f"{tag}{name}", address, subprocess.Popen(boot, stdin=subprocess.DEVNULL))
             stack.callback(host.die)
             while not host.first:
@@ -157,7 +159,7 @@ Start = Callable[..., Launch]
 def start(request: pytest.FixtureRequest, heeds_ctrl_c: None) -> Iterator[Start]:
     """Start a launch with the same words on the first `on` of new hosts; the fixture's parameter is their number."""
     pytest.importorskip("ray")
-    lacking = [name for name in ("ip", "unshare", "nsenter", "mount") if shutil.which(name) is None]
+    lacking = [name for name in ("ip", "unshare", "nsenter", "mount", "setpriv") if shutil.which(name) is None]
     tried = ["unshare", "--mount", "--pid", "--net", "--fork", "mount", "-t", "proc", "proc", "/proc"]
     if lacking or os.geteuid() != 0 or subprocess.run(tried, capture_output=True, check=False).returncode != 0:
         pytest.skip("hosts in namespaces need Linux, root, and iproute2 and util-linux from Debian")
