@@ -1,0 +1,59 @@
+"""How a job ends that the head runs, with programs in place of Ray."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from verl_npu_workbench.launch import launching
+from verl_npu_workbench.launch.meeting import Member
+from verl_npu_workbench.processes import ProcessTree
+
+from verl_npu.errors import LaunchError
+
+# A process tree keeps what its processes print in files that end with it.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+OTHER = Member("n2", "10.0.0.2", 2, "train on 2", ready=True)
+
+
+@dataclass
+class Hosts:
+    """A meeting from which a host is lost as soon as the job runs, if there is one."""
+
+    lost: list[Member] = field(default_factory=list)
+    members: tuple[Member, ...] = (OTHER, OTHER)
+    started: int = 0
+
+    def start(self) -> None:
+        self.started = 1
+
+    def look(self) -> list[Member]:
+        found, self.lost = (self.lost, []) if self.started else ([], self.lost)
+        return found
+
+
+def run(meeting: Hosts, job: str, ray: str = "true") -> tuple[int, str]:
+    processes = ProcessTree()
+    request = SimpleNamespace(command=("sh", "-c", job))
+    host: Any = SimpleNamespace(request=request, environ={"PATH": "/usr/bin:/bin"}, nodes=2, ray=lambda: [ray])
+    try:
+        return launching._run(host, meeting, processes, lambda line: None)  # type: ignore[arg-type]
+    finally:
+        assert processes.end(1) == []
+
+
+@pytest.mark.parametrize(("job", "status"), [("exit 7", 7), ("kill -TERM $$", 143), ("nowhere 2> /dev/null", 127)])
+def test_the_status_is_the_jobs(job: str, status: int) -> None:
+    assert run(Hosts(), job) == (status, f"the job ended with status {status}")
+
+
+def test_a_job_that_hangs_after_a_loss_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "GRACE", 0.3)
+    assert run(Hosts([OTHER]), "sleep 100") == (1, "the job was stopped; lost n2 (10.0.0.2, 2 NPUs)")
+
+
+def test_a_ray_that_does_not_start_is_no_job() -> None:
+    with pytest.raises(LaunchError, match="Ray on the head: expected to start"):
+        run(Hosts(), "exit 0", "false")
