@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from verl_npu_workbench.launch import launching
-from verl_npu_workbench.launch.meeting import Member
-from verl_npu_workbench.processes import ProcessTree
+from verl_npu_workbench.launch.meeting import Member, join
+from verl_npu_workbench.processes import ProcessTree, free_ports
 
 from verl_npu.errors import LaunchError
 
-# A process tree keeps what its processes print in files that end with it.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 OTHER = Member("n2", "10.0.0.2", 2, "train on 2", ready=True)
 
 
@@ -42,6 +41,9 @@ def run(meeting: Hosts, job: str, ray: str = "true") -> tuple[int, str]:
         return launching._run(host, meeting, processes, lambda line: None)  # type: ignore[arg-type]
     finally:
         assert processes.end(1) == []
+        for started in processes._members.values():
+            if started.output:
+                started.output.close()
 
 
 @pytest.mark.parametrize(("job", "status"), [("exit 7", 7), ("kill -TERM $$", 143), ("nowhere 2> /dev/null", 127)])
@@ -57,3 +59,19 @@ def test_a_job_that_hangs_after_a_loss_is_stopped(monkeypatch: pytest.MonkeyPatc
 def test_a_ray_that_does_not_start_is_no_job() -> None:
     with pytest.raises(LaunchError, match="Ray on the head: expected to start"):
         run(Hosts(), "exit 0", "false")
+
+
+def test_a_head_that_cannot_take_part_ends_the_others() -> None:
+    port = free_ports(1)[0]
+    request = SimpleNamespace(port=port - 1, wait=60.0)
+    host: Any = SimpleNamespace(request=request, nodes=2, refusals=())
+    own = Member("n1", "127.0.0.1", 0, "train on 2", trouble="cann: none")
+    with ThreadPoolExecutor() as thread:
+        head = thread.submit(launching._lead, host, own, lambda line: None)
+        connection = join("127.0.0.1", port, replace(OTHER, ready=False), 10)
+        assert connection is not None
+        with pytest.raises(LaunchError, match="the head: expected to take part, found cann: none"):
+            head.result(10)
+        message = connection.hear()
+        connection.close()
+    assert message == {"status": 2, "reason": "the head n1 (127.0.0.1, 0 NPUs) cannot take part: cann: none"}

@@ -25,7 +25,7 @@ GRACE = 60.0
 """Seconds for a job to end by itself after a host was lost; Ray and verl may need half of them to notice it."""
 _ENDING = 10.0
 _TOLD = 120.0
-"""Seconds for which a host that cannot take part tries to tell the head."""
+"""Seconds for which a host that cannot take part tries to tell the head, and such a head the others."""
 _LOOK = 0.2
 
 
@@ -34,7 +34,8 @@ def launch(host: Host, say: Say) -> int:
 
     Raises LaunchError if the job is not started.
     """
-    if not host.head:
+    if not host.is_head and not host.address:
+        # There is no way to the head, by name or by route.
         raise host.refusals[0]
     plan, trouble = f"{shlex.join(host.request.command)} on {host.nodes}", _trouble(host)
     own = Member(socket.gethostname(), host.address, host.npus, plan, trouble=trouble)
@@ -50,15 +51,19 @@ def _trouble(host: Host) -> str:
     with progress.step(_("the doctor looks at this machine")):
         command = own_python("-m", "verl_npu", "doctor", "--json")
         done = subprocess.run(command, env=dict(host.environ), capture_output=True, text=True, check=False)
-    if not done.stdout:
-        return f"verl-npu doctor does not answer: {done.stderr.strip()[-500:]}"
-    errors = [each for each in json.loads(done.stdout) if each["verdict"] == "error"]
+    try:
+        errors = [each for each in json.loads(done.stdout) if each["verdict"] == "error"]
+    except (ValueError, TypeError, KeyError):
+        return f"verl-npu doctor does not answer: {f'{done.stdout}{done.stderr}'.strip()[-500:] or 'it prints nothing'}"
     return "; ".join(f"{each['name']}: {each['found']} (needed: {each['needed']}; {each['fix']})" for each in errors)
 
 
 def _lead(host: Host, own: Member, say: Say) -> tuple[int, str]:
     port = host.request.port + 1
     if own.trouble:
+        _turn_away(host, own, say)
+        if host.refusals:
+            raise host.refusals[0]
         raise refused(_("the head"), _("to take part"), own.trouble, _("correct it, or say --no-doctor"))
     try:
         meeting = Meeting(port, own, host.nodes)
@@ -76,6 +81,20 @@ def _lead(host: Host, own: Member, say: Say) -> tuple[int, str]:
         raise
     finally:
         processes.end(_ENDING)
+
+
+def _turn_away(host: Host, own: Member, say: Say) -> None:
+    """Tell the other hosts, as they come, why the head cannot take part."""
+    if host.nodes == 1:
+        return
+    say(f"{own.trouble}; telling the other nodes; Ctrl-C ends this")
+    with suppress(OSError), progress.step(_("waiting for nodes")):
+        meeting, told = Meeting(host.request.port + 1, own, host.nodes), 0
+        ends = time.monotonic() + min(host.request.wait, _TOLD)
+        while told < host.nodes - 1 and time.monotonic() < ends:
+            told += len(meeting.look())
+            time.sleep(_LOOK)
+        meeting.end(2, own.trouble)
 
 
 def _gather(host: Host, meeting: Meeting, say: Say) -> None:

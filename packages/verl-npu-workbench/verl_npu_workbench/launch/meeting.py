@@ -104,6 +104,8 @@ class Meeting:
         return lost
 
     def _judged(self, member: Member) -> Member:
+        if self._own.trouble:
+            return replace(member, trouble=f"the head {self._own} cannot take part: {self._own.trouble}")
         if member.plan != self._own.plan:
             return replace(member, trouble=f"it was asked for {member.plan}, the head for {self._own.plan}")
         if member.address in [each.address for each in self.members]:
