@@ -83,22 +83,31 @@ class _Commands(click.Group):
         return sorted({*COMMANDS, *_brought()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in COMMANDS:
-            with progress.step(cmd_name):
-                found = getattr(importlib.import_module(f".{cmd_name}", __name__), cmd_name)
-        elif cmd_name in (brought := _brought()):
-            with progress.step(cmd_name):
-                found = _loaded(brought[cmd_name])
-        elif cmd_name in WORKBENCH:
+        try:
+            found = self._found(cmd_name)
+        except CommandError:
+            # The Tab key completes what there is.
+            if ctx.resilient_parsing:
+                return None
+            raise
+        return wording.translated(found) if isinstance(found, click.Command) else None
+
+    def _found(self, name: str) -> object:
+        """Return a command; None if there is none of that name. Raises CommandError if it cannot be had here."""
+        if name in COMMANDS:
+            with progress.step(name):
+                return getattr(importlib.import_module(f".{name}", __name__), name)
+        if name in (brought := _brought()):
+            with progress.step(name):
+                return _loaded(brought[name])
+        if name in WORKBENCH:
             raise CommandError(
-                subject=f"verl-npu {cmd_name}",
+                subject=f"verl-npu {name}",
                 expected=_("the distribution verl-npu-workbench, which has this command"),
                 found=_("no such distribution in this environment"),
                 fix=_("pip install 'verl-npu[workbench]', or in a clone: pip install ./packages/verl-npu-workbench"),
             )
-        else:
-            return super().get_command(ctx, cmd_name)
-        return wording.translated(found) if isinstance(found, click.Command) else None
+        return None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
