@@ -26,7 +26,7 @@ from ..comparison.standards import BASELINES, SOURCE, Baseline, Outcome, Verdict
 from ..extras import need
 from ..logs.metrics import mean, number
 from ..logs.training import TrainingLog, read, spans
-from .options import command
+from .options import command, refuse_ignored
 
 _STATUS = {Outcome.WITHIN: 0, Outcome.OUTSIDE: 1, Outcome.NOT_SHOWN: 2}
 _STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "yellow", Outcome.NO_LIMIT: ""}
@@ -85,9 +85,12 @@ def compare(
 
     Exit status: 0 within or the same, 1 outside or different, 2 not shown, or a log or checkpoint cannot be read.
     """
+    of_logs = ("baseline", "standards", "png", "html")
     if merged is not None:
+        refuse_ignored("--merged", *of_logs, "list_baselines")
         sys.exit(_compare_merged(merged, npu_log, reference_log, as_json))
     if list_baselines:
+        refuse_ignored("--list-baselines", *of_logs)
         _print_baselines(as_json)
         return
     npu, reference = _sides(npu_log, reference_log, baseline)
