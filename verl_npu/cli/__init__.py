@@ -23,7 +23,7 @@ from ..reporting import clean
 from ..version import __version__
 from . import terminal, wording
 
-__all__ = ["COMMANDS", "MOMENTS", "WORKBENCH", "main", "run"]
+__all__ = ["COMMANDS", "INSTALL", "MOMENTS", "WORKBENCH", "main", "run"]
 
 COMMANDS = ("check", "env", "explain", "status")
 """The commands of this distribution, each in the module of its name."""
@@ -40,6 +40,8 @@ WORKBENCH = (
     "watch",
 )
 """The commands of the distribution verl-npu-workbench, which need not be installed."""
+INSTALL = _("pip install 'verl-npu[workbench]', or in a clone: pip install ./packages/verl-npu-workbench")
+"""How the workbench is installed."""
 GROUP = "verl_npu.commands"
 """The entry points by which other distributions bring commands: a name, and its click command."""
 
@@ -105,7 +107,7 @@ class _Commands(click.Group):
                 subject=f"verl-npu {name}",
                 expected=_("the distribution verl-npu-workbench, which has this command"),
                 found=_("no such distribution in this environment"),
-                fix=_("pip install 'verl-npu[workbench]', or in a clone: pip install ./packages/verl-npu-workbench"),
+                fix=INSTALL,
             )
         return None
 
