@@ -112,7 +112,9 @@ def _unknown(name: str, features: Sequence[Feature], known: Collection[str]) -> 
         else _("`verl-npu check -v` lists all of them")
     )
     if not metadata.entry_points(group=codes.GROUP):
-        fix = _("if a command of the workbench printed it, {install}; otherwise: {fix}").format(install=INSTALL, fix=fix)
+        fix = _("if a command of the workbench printed it, {install}; otherwise: {fix}").format(
+            install=INSTALL, fix=fix
+        )
     return DeclarationError(
         subject="NAME",
         expected=_("a patch, a target, a feature, or a code that a command prints"),

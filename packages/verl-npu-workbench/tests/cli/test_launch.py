@@ -29,13 +29,27 @@ def own() -> str:
 
 def test_the_head_is_planned(run: Run, own: str) -> None:
     status, said = run(
-        "launch", "--dry-run", "--nodes=4", f"--head={own}", "--ray=--temp-dir=/my tmp", "--ray=--num-cpus=64", "--", "run.sh", columns=250
+        "launch",
+        "--dry-run",
+        "--nodes=4",
+        f"--head={own}",
+        "--ray=--temp-dir=/my tmp",
+        "--ray=--num-cpus=64",
+        "--",
+        "run.sh",
+        columns=250,
     )
     assert status == 0
     assert f"{socket.gethostname()}: the head; 4 nodes" in said
     assert f"start --head --port=6766 --node-ip-address={own} '--resources={{\"NPU\": 2}}'" in said
     assert "'--temp-dir=/my tmp' --num-cpus=64" in said
     assert f"HCCL_IF_IP={own}" in said
+
+
+def test_one_node_is_no_nodes(run: Run) -> None:
+    status, said = run("launch", "--dry-run", "--", "true", columns=250)
+    assert status == 0
+    assert said.startswith(f"{socket.gethostname()}: the head; 1 node\n")
 
 
 def test_another_node_is_planned_on_a_login_node(run: Run, own: str, monkeypatch: pytest.MonkeyPatch) -> None:

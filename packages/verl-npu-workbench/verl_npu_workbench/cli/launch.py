@@ -15,6 +15,7 @@ from verl_npu import progress
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example
 from verl_npu.language import gettext as _
+from verl_npu.language import ngettext
 
 from ..launch.host import PORT, Host, Request, look
 from ..launch.launching import launch as start
@@ -63,7 +64,8 @@ def launch(command: tuple[str, ...], hosts: str, dry_run: bool, **options: Any) 
 
 def _plan(host: Host) -> Iterator[str]:
     role = _("the head") if host.is_head else _("a node of the head {address}").format(address=host.head)
-    yield _("{name}: {role}; {nodes} nodes").format(name=socket.gethostname(), role=role, nodes=host.nodes)
+    said = ngettext("{name}: {role}; {nodes} node", "{name}: {role}; {nodes} nodes", host.nodes)
+    yield said.format(name=socket.gethostname(), role=role, nodes=host.nodes)
     yield _("  NPUs       {count}").format(count=host.npus)
     for name, value in host.added.items():
         yield _("  variable   {name}={value}").format(name=name, value=value)

@@ -130,7 +130,9 @@ def _settings(model: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(
             subject=str(path),
-            expected=_("the merged model's configuration, which says whether it may leave {head} out").format(head=_HEAD),
+            expected=_("the merged model's configuration, which says whether it may leave {head} out").format(
+                head=_HEAD
+            ),
             found=getattr(error, "strerror", None) or str(error),
             fix=_("merge again, by python -m verl.model_merger merge"),
         ) from error

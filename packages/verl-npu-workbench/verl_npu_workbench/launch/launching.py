@@ -54,7 +54,9 @@ def _trouble(host: Host) -> str:
     try:
         errors = [each for each in json.loads(done.stdout) if each["verdict"] == "error"]
     except (ValueError, TypeError, KeyError):
-        return f"verl-npu doctor does not answer: {f'{done.stdout}{done.stderr}'.strip()[-500:] or 'it prints nothing'}"
+        return (
+            f"verl-npu doctor does not answer: {f'{done.stdout}{done.stderr}'.strip()[-500:] or 'it prints nothing'}"
+        )
     return "; ".join(f"{each['name']}: {each['found']} (needed: {each['needed']}; {each['fix']})" for each in errors)
 
 
@@ -100,13 +102,14 @@ def _turn_away(host: Host, own: Member, say: Say) -> None:
 def _gather(host: Host, meeting: Meeting, say: Say) -> None:
     """Wait for all hosts. Raises LaunchError if one cannot take part, or does not come."""
     ends, said = time.monotonic() + host.request.wait, ""
+    nodes = "1 node is" if host.nodes == 1 else f"{host.nodes} nodes are"
     with progress.step(_("waiting for nodes")) as waiting:
         while len(meeting.members) < host.nodes or not said:
             for member in meeting.look():
                 raise _lost(member)
             addresses = [member.address for member in meeting.members]
             missing = [each for each in host.request.hosts if _address(each) not in addresses]
-            there = f"{len(addresses)} of {host.nodes} nodes are there: {', '.join(map(str, meeting.members))}"
+            there = f"{len(addresses)} of {nodes} there: {', '.join(map(str, meeting.members))}"
             there += f"; missing: {', '.join(missing)}" if missing else ""
             if there != said:
                 say(there)
@@ -140,7 +143,7 @@ def _run(host: Host, meeting: Meeting, processes: ProcessTree, say: Say) -> tupl
         _await(lambda: all(member.ready for member in meeting.members[1:]), meeting)
     sys.stdout.flush()
     job = processes.start(["env", *host.request.command], host.environ, sys.stdout.buffer, stderr=sys.stderr.fileno())
-    say(f"the job has started: {host.nodes} nodes")
+    say(f"the job has started: {host.nodes} node{'' if host.nodes == 1 else 's'}")
     lost, stop_at = "", float("inf")
     while (status := job.process.poll()) is None and time.monotonic() < stop_at:
         processes.reap()

@@ -34,7 +34,7 @@ class Member:
     """Why it cannot take part, or does not any more."""
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.address}, {self.npus} NPUs)"
+        return f"{self.name} ({self.address}, {self.npus} NPU{'' if self.npus == 1 else 's'})"
 
 
 class Connection:
