@@ -109,7 +109,7 @@ class _Commands(click.Group):
                 found=_("no such distribution in this environment"),
                 fix=INSTALL,
             )
-        return None
+        return self.commands.get(name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
