@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,3 +76,16 @@ def test_a_head_that_cannot_take_part_ends_the_others() -> None:
         message = connection.hear()
         connection.close()
     assert message == {"status": 2, "reason": "the head n1 (127.0.0.1, 0 NPUs) cannot take part: cann: none"}
+
+
+@pytest.mark.parametrize(("content", "left"), [("10.0.0.1:6766", False), ("10.0.0.1:7000", True)])
+@pytest.mark.parametrize("asked", [False, True], ids=["the usual folder", "--temp-dir"])
+def test_no_later_job_looks_for_the_ray_that_has_ended(tmp_path: Path, content: str, left: bool, asked: bool) -> None:
+    noted = tmp_path / "ray" / "ray_current_cluster"
+    noted.parent.mkdir()
+    noted.write_text(content)
+    request = SimpleNamespace(port=6766, ray=(f"--temp-dir={noted.parent}",) if asked else ())
+    environ = {"RAY_TMPDIR": str(tmp_path / "other" if asked else tmp_path)}
+    host: Any = SimpleNamespace(request=request, head="10.0.0.1", environ=environ)
+    launching._end(host, ProcessTree())
+    assert noted.exists() == left

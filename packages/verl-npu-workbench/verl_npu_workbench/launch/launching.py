@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from verl_npu import progress
 from verl_npu.errors import LaunchError, VerlNpuError
@@ -18,7 +19,7 @@ from verl_npu.language import gettext as _
 from ..processes import ProcessTree, Started, own_python
 from .host import Host
 from .meeting import Connection, Meeting, Member, join
-from .network import refused, resolve
+from .network import here, refused, resolve
 
 Say = Callable[[str], None]
 GRACE = 60.0
@@ -82,7 +83,19 @@ def _lead(host: Host, own: Member, say: Say) -> tuple[int, str]:
         meeting.end(getattr(error, "status", 2), f"on the head: {error}")
         raise
     finally:
-        processes.end(_ENDING)
+        _end(host, processes)
+
+
+def _end(host: Host, processes: ProcessTree) -> None:
+    """End what was started here, and take back its address: `ray.init` of every later job here would look for it."""
+    processes.end(_ENDING)
+    ours = [f"{address}:{host.request.port}" for address in (host.head, *here().values())]
+    usual = Path(host.environ.get("RAY_TMPDIR") or host.environ.get("TMPDIR") or "/tmp", "ray")
+    asked = [Path(each.partition("=")[2]) for each in host.request.ray if each.startswith("--temp-dir=")]
+    for noted in (folder / "ray_current_cluster" for folder in (usual, *asked)):
+        with suppress(OSError):
+            if noted.read_text().strip() in ours:
+                noted.unlink()
 
 
 def _turn_away(host: Host, own: Member, say: Say) -> None:
@@ -185,7 +198,7 @@ def _follow(host: Host, own: Member, say: Say) -> tuple[int, str]:
         raise
     finally:
         connection.close()
-        processes.end(_ENDING)
+        _end(host, processes)
 
 
 def _stay(host: Host, connection: Connection, processes: ProcessTree) -> tuple[int, str]:

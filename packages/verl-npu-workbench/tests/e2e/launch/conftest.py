@@ -68,6 +68,9 @@ class Host:
         with log.open("ab") as out:
             return subprocess.Popen(inside, env=environ, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
 
+    def has(self, path: str) -> bool:
+        return subprocess.run(["nsenter", f"--target={self.first}", "--mount", "test", "-e", path]).returncode == 0
+
     def die(self) -> None:
         """Lose its power."""
         self.booted.kill()
@@ -149,7 +152,9 @@ class Launch:
         """See that it ends on all hosts with these statuses, and that nothing of it is left."""
         self.until(lambda: all(each.poll() is not None for each in self.processes.values()), "the end", within)
         self.until(lambda: tuple(each.returncode for each in self.processes.values()) == statuses, str(statuses))
-        assert [host.processes() for host in self.hosts if host.booted.poll() is None and host.processes()] == []
+        alive = [host for host in self.hosts if host.booted.poll() is None]
+        assert [host.processes() for host in alive if host.processes()] == []
+        assert [host.name for host in alive if host.has("/tmp/ray/ray_current_cluster")] == []
 
 
 Start = Callable[..., Launch]
