@@ -7,6 +7,7 @@ from importlib import metadata
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from verl_npu import cli
 from verl_npu.cli import COMMANDS, GROUP, WORKBENCH
@@ -93,3 +94,14 @@ def test_an_unknown_command_gets_the_nearest_name(run: Run, bring: Bring) -> Non
     status, output = run("chek")
     assert status == 2
     assert "check" in output
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"), [("verl-npu ", "greet"), ("verl-npu broken ", ""), ("verl-npu plan ", "")]
+)
+def test_the_tab_key_offers_what_can_be_loaded(bring: Bring, typed: str, offered: str) -> None:
+    bring(broken="no_such_module_anywhere:command", greet=f"{__name__}:greet")
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_VERL_NPU_COMPLETE": "bash_complete"}
+    result = CliRunner().invoke(cli.main, prog_name="verl-npu", env=words, catch_exceptions=False)
+    assert offered in result.output
+    assert "broken" not in result.output

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from importlib import metadata
+
 import pytest
 
+from verl_npu import codes
 from verl_npu.features import load
 
 from .conftest import Run
+
+
+def codes_of_another() -> Iterable[codes.Meaning]:
+    return ()
 
 
 @pytest.mark.upstream
@@ -75,3 +83,17 @@ def test_a_replacement_without_an_upstream_says_that_only_ours_is_shown(run: Run
     status, output = run("explain", patch.id)
     assert status == 0
     assert "only our code is shown" in output
+
+
+@pytest.mark.parametrize("name", ["npu-memory", "devise"])
+@pytest.mark.parametrize("there", [True, False])
+def test_without_the_workbench_it_says_that_a_code_may_be_the_workbenchs(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str, there: bool
+) -> None:
+    points = [metadata.EntryPoint("other", f"{__name__}:codes_of_another", codes.GROUP)] if there else []
+    monkeypatch.setattr(codes.metadata, "entry_points", lambda group: points)
+    status, output = run("explain", name)
+    assert status == 2
+    (line,) = output.splitlines()
+    assert ("if a command of the workbench printed it, pip install 'verl-npu[workbench]'" in line) == (not there)
+    assert ("did you mean device" in line) == (name == "devise")

@@ -87,6 +87,31 @@ def test_a_bad_state_ends_with_1_even_where_all_agree(status: Run, tmp_path: Pat
     assert status(str(tmp_path / "job"))[0] == expected
 
 
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ("disabled", "VERL_NPU_DISABLE"),
+        ("native", "upstream does it"),
+        ("pending", "not imported yet: verl.trainer.main_ppo"),
+        ("pending", "not imported yet: verl.trainer.main_ppo and 1 more"),
+        ("absent", "nothing that it patches is installed here"),
+    ],
+)
+def test_it_says_why_a_feature_is_not_applied(status: Run, job: Path, state: str, why: str) -> None:
+    content = manifest(4, "WorkerDict", state)
+    patches = content["features"]["device"]["patches"]
+    for patch in patches.values():
+        patch["reason"] = why
+    if why.endswith("more"):
+        patches["device.other"] = {**next(iter(patches.values())), "target": "verl.utils.device:is_npu"}
+    if state == "absent":
+        patches.clear()
+    write_manifest(job, content)
+    output = status(str(job))[1]
+    assert f"\n  device is {state}: {why}\n" in output
+    assert output.count("\n  device is ") == 1
+
+
 def test_force_is_a_taint_that_is_shown(status: Run, tmp_path: Path) -> None:
     write_manifest(tmp_path / "job", manifest(1, "driver", tainted=["device"]))
     assert "TAINTED: device" in status(str(tmp_path / "job"))[1]

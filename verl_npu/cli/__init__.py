@@ -23,7 +23,7 @@ from ..reporting import clean
 from ..version import __version__
 from . import terminal, wording
 
-__all__ = ["COMMANDS", "MOMENTS", "WORKBENCH", "main", "run"]
+__all__ = ["COMMANDS", "INSTALL", "MOMENTS", "WORKBENCH", "main", "run"]
 
 COMMANDS = ("check", "env", "explain", "status")
 """The commands of this distribution, each in the module of its name."""
@@ -40,6 +40,8 @@ WORKBENCH = (
     "watch",
 )
 """The commands of the distribution verl-npu-workbench, which need not be installed."""
+INSTALL = _("pip install 'verl-npu[workbench]', or in a clone: pip install ./packages/verl-npu-workbench")
+"""How the workbench is installed."""
 GROUP = "verl_npu.commands"
 """The entry points by which other distributions bring commands: a name, and its click command."""
 
@@ -83,22 +85,31 @@ class _Commands(click.Group):
         return sorted({*COMMANDS, *_brought()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in COMMANDS:
-            with progress.step(cmd_name):
-                found = getattr(importlib.import_module(f".{cmd_name}", __name__), cmd_name)
-        elif cmd_name in (brought := _brought()):
-            with progress.step(cmd_name):
-                found = _loaded(brought[cmd_name])
-        elif cmd_name in WORKBENCH:
+        try:
+            found = self._found(cmd_name)
+        except CommandError:
+            # The Tab key completes what there is.
+            if ctx.resilient_parsing:
+                return None
+            raise
+        return wording.translated(found) if isinstance(found, click.Command) else None
+
+    def _found(self, name: str) -> object:
+        """Return a command; None if there is none of that name. Raises CommandError if it cannot be had here."""
+        if name in COMMANDS:
+            with progress.step(name):
+                return getattr(importlib.import_module(f".{name}", __name__), name)
+        if name in (brought := _brought()):
+            with progress.step(name):
+                return _loaded(brought[name])
+        if name in WORKBENCH:
             raise CommandError(
-                subject=f"verl-npu {cmd_name}",
+                subject=f"verl-npu {name}",
                 expected=_("the distribution verl-npu-workbench, which has this command"),
                 found=_("no such distribution in this environment"),
-                fix=_("pip install 'verl-npu[workbench]', or in a clone: pip install ./packages/verl-npu-workbench"),
+                fix=INSTALL,
             )
-        else:
-            return super().get_command(ctx, cmd_name)
-        return wording.translated(found) if isinstance(found, click.Command) else None
+        return self.commands.get(name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
+from importlib import metadata
 
 import click
 
@@ -13,7 +14,7 @@ from ..features import bundles
 from ..language import gettext as _
 from ..registry.judge.lock import Lock, read_locks
 from ..registry.patch import Action, Bundle, Feature, Patch, owners
-from . import terminal, upstreams
+from . import INSTALL, terminal, upstreams
 from .diff import patch_diff
 from .options import complete_name, example, source_option
 
@@ -107,13 +108,20 @@ def _locks(patch: Patch, bundle: Bundle) -> Sequence[Lock]:
 
 def _unknown(name: str, features: Sequence[Feature], known: Collection[str]) -> DeclarationError:
     near = _nearest(name[:_LONGEST], features, known)
+    fix = (
+        _("did you mean {near}?").format(near=_(" or ").join(near))
+        if near
+        else _("`verl-npu check -v` lists all of them")
+    )
+    if not metadata.entry_points(group=codes.GROUP):
+        fix = _("if a command of the workbench printed it, {install}; otherwise: {fix}").format(
+            install=INSTALL, fix=fix
+        )
     return DeclarationError(
         subject="NAME",
         expected=_("a patch, a target, a feature, or a code that a command prints"),
         found=repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…"),
-        fix=_("did you mean {near}?").format(near=_(" or ").join(near))
-        if near
-        else _("`verl-npu check -v` lists all of them"),
+        fix=fix,
     )
 
 

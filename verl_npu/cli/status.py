@@ -112,6 +112,7 @@ def _print(manifests: Sequence[Manifest], differ: Sequence[str]) -> None:
     if found:
         cells = [("feature", "state", "in"), *((share.feature, share.state, share.processes) for share in found)]
         terminal.table(cells, ["", *(colour(share.state) for share in found)])
+        _print_reasons(manifests, found)
     elif not any(manifest["active"] for manifest in manifests):
         terminal.paragraph(
             _(
@@ -127,6 +128,32 @@ def _print(manifests: Sequence[Manifest], differ: Sequence[str]) -> None:
         terminal.line(terminal.styled(_("The processes differ:"), "red"))
     for each in differ:
         terminal.paragraph(each, indent="    ", label="  ")
+
+
+def _print_reasons(manifests: Sequence[Manifest], found: Sequence[Share]) -> None:
+    """Print why each feature that is not applied is not; of what is wrong, each patch says it by itself."""
+    quiet = dict.fromkeys((each.feature, each.state) for each in found if each.state not in (State.APPLIED, *BAD))
+    reasons = {each: why for each in quiet if (why := _why(manifests, *each))}
+    if reasons:
+        terminal.echo()
+    for (name, state), why in reasons.items():
+        said = _("{feature} is {state}: {why}").format(feature=name, state=state, why=why)
+        terminal.paragraph(said, indent="    ", label="  ")
+
+
+def _why(manifests: Sequence[Manifest], name: str, state: str) -> str:
+    """Return why a feature is in a state, in a line; empty where no process is in it."""
+    features = [found for manifest in manifests if (found := manifest["features"].get(name))]
+    features = [each for each in features if each["state"] == state]
+    patches = [patch for each in features for patch in each["patches"].values() if patch["state"] == state]
+    if not patches:
+        return _("nothing that it patches is installed here") if features else ""
+    pending = state == State.PENDING
+    first, *others = dict.fromkeys(
+        patch["target"].partition(":")[0] if pending else patch["reason"] for patch in patches
+    )
+    more = _(" and {count} more").format(count=len(others)) if others else ""
+    return (_("not imported yet: {module}").format(module=first) if pending else first) + more
 
 
 def _row(manifest: Manifest) -> tuple[str, ...]:

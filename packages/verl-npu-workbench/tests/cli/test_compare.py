@@ -219,3 +219,13 @@ def test_a_name_cannot_command_the_terminal(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "a\x1b[2Jb.log"
     path.write_text(text(rows(range(1, 16), 1)))
     assert "\x1b" not in run("compare", str(path), str(path))[1]
+
+
+@pytest.mark.parametrize("mode", [["--merged", "model", "checkpoint"], ["--list-baselines"]])
+@pytest.mark.parametrize(
+    "option", [["--baseline", "x"], ["--standard", "parity"], ["--png", "x.png"], ["--html", "x.html"]]
+)
+def test_an_option_that_would_be_ignored_is_refused(run: Run, mode: list[str], option: list[str]) -> None:
+    status, output = run("compare", *mode, *option)
+    assert status == 2
+    assert f"{option[0]} cannot be used with {mode[0]}" in output

@@ -114,3 +114,24 @@ def test_an_empty_environment_is_led_to_the_command_that_installs_all_of_it(
     assert output.startswith("error  verl: neither verl nor torch")
     assert "verl-npu setup --pin v0.7.1" in output
     assert "pip install" not in output, "nothing that is of no pin"
+
+
+@pytest.mark.parametrize("mode", ["--report", "--hang=", "--log=train.log"])
+@pytest.mark.parametrize("option", ["--level=import", "--pin=v0.6.1", "--only=torch", "--cluster"])
+def test_an_option_that_would_be_ignored_is_refused(run: Run, mode: str, option: str) -> None:
+    status, output = run("doctor", mode, option)
+    assert status == 2
+    assert f"{option.partition('=')[0]} cannot be used with {mode.partition('=')[0]}" in output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--report", "--hang=", "--json"], "--hang, --json cannot be used with --report"),
+        (["--hang=", "--log=train.log"], "--log cannot be used with --hang"),
+    ],
+)
+def test_only_one_question_is_asked(run: Run, options: list[str], said: str) -> None:
+    status, output = run("doctor", *options)
+    assert status == 2
+    assert said in output

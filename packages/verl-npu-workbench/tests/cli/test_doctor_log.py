@@ -168,6 +168,12 @@ def test_an_error_with_many_causes_is_shown_with_its_candidates(run: Run, tmp_pa
     assert (root["rule"], root["likely"][0]) == ("operator-refused", "engine-defect")
 
 
+def test_an_error_in_the_users_own_code_is_said_to_be_there(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(raised("AttributeError: 'Reward' object has no attribute 'nothing'", "/home/me/job/reward.py"))
+    assert "    in your code: " in run("doctor", "--log", str(path))[1]
+
+
 def test_an_error_that_no_rule_knows_is_unknown_with_its_kind_and_its_candidates(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(raised("AttributeError: 'Engine' object has no attribute 'nothing'", "/opt/vllm/vllm/v1/core.py"))
@@ -175,6 +181,7 @@ def test_an_error_that_no_rule_knows_is_unknown_with_its_kind_and_its_candidates
     said = " ".join(printed.split())
     assert (status, said.partition(":")[0]) == (1, "unknown")
     assert "It looks like engine-mistake: a mistake in the engine's own code" in said
+    assert "in the engine's code: " in said
     assert "Likely, the likeliest first: engine-defect (a defect of the rollout engine" in said
     root = json.loads(run("doctor", "--log", str(path), "--json")[1])["root"]
     assert (root["rule"], root["kind"], root["likely"][:2]) == (None, "engine-mistake", ["engine-defect", "vllm-pair"])

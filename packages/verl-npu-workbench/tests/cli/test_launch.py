@@ -6,6 +6,7 @@ import socket
 
 import pytest
 from verl_npu_workbench.launch.network import here
+from verl_npu_workbench.processes import free_ports
 
 from .conftest import Run
 
@@ -28,13 +29,27 @@ def own() -> str:
 
 def test_the_head_is_planned(run: Run, own: str) -> None:
     status, said = run(
-        "launch", "--dry-run", "--nodes=4", f"--head={own}", "--ray=--temp-dir='/my tmp'", "--", "run.sh", columns=250
+        "launch",
+        "--dry-run",
+        "--nodes=4",
+        f"--head={own}",
+        "--ray=--temp-dir=/my tmp",
+        "--ray=--num-cpus=64",
+        "--",
+        "run.sh",
+        columns=250,
     )
     assert status == 0
     assert f"{socket.gethostname()}: the head; 4 nodes" in said
     assert f"start --head --port=6766 --node-ip-address={own} '--resources={{\"NPU\": 2}}'" in said
-    assert "'--temp-dir=/my tmp'" in said
+    assert "'--temp-dir=/my tmp' --num-cpus=64" in said
     assert f"HCCL_IF_IP={own}" in said
+
+
+def test_one_node_is_no_nodes(run: Run) -> None:
+    status, said = run("launch", "--dry-run", "--", "true", columns=250)
+    assert status == 0
+    assert said.startswith(f"{socket.gethostname()}: the head; 1 node\n")
 
 
 def test_another_node_is_planned_on_a_login_node(run: Run, own: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +69,7 @@ def test_another_node_is_planned_on_a_login_node(run: Run, own: str, monkeypatch
         ((), "Missing argument 'COMMAND...'"),
         (("--nodes", "2", "--", "true"), "add --head HOST"),
         (("--nodes", "2", "--head", "nobody.invalid", "--", "true"), "nobody.invalid: expected the name"),
+        (("--nodes", "2", "--head", "255.255.255.255", "--", "true"), "255.255.255.255: expected a route to it"),
         (("--npus", "8", "--", "true"), "NPUs of this host: expected 8, found VIRTUAL_ASCEND=2"),
     ],
 )
@@ -75,7 +91,18 @@ def test_a_port_that_is_taken_is_refused(run: Run) -> None:
 def test_an_error_of_the_doctor_refuses(run: Run, own: str, monkeypatch: pytest.MonkeyPatch, verdict: str) -> None:
     answer = f'[{{"name": "cann", "verdict": "{verdict}", "found": "none", "needed": "8.2", "fix": "install it"}}]'
     monkeypatch.setattr("verl_npu_workbench.launch.launching.own_python", lambda *words: ["echo", answer])
-    status, output = run("launch", "--nodes", "2", "--head", own, "--wait", "1", "--", "true", columns=250)
+    port = f"--port={free_ports(1)[0] - 1}"
+    status, output = run("launch", "--nodes=2", f"--head={own}", "--wait=1", port, "--", "true", columns=250)
     assert status == 2
     assert ("cann: none (needed: 8.2; install it)" in output) == (verdict == "error")
     assert ("1 of 2 nodes are there" in output) == (verdict == "warning")
+
+
+@pytest.mark.parametrize("answer", ["ImportError: libhccl.so", "[1]"])
+def test_a_doctor_that_answers_otherwise_is_one_error(run: Run, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    monkeypatch.setattr("verl_npu_workbench.launch.launching.own_python", lambda *words: ["echo", answer])
+    status, output = run("launch", "--", "true", columns=250)
+    assert status == 2
+    assert "the head: expected to take part, found verl-npu doctor does not answer" in output
+    assert answer in output
+    assert output.count("\n") == 1

@@ -191,6 +191,7 @@ def test_a_script_is_judged_by_its_text_where_there_is_no_sandbox(
     assert not (rl / "reached").exists()
     status, output = run("lint", str(script))
     assert (status, "not judged: " in output, "--unconfined" in output) == (0, True, True)
+    assert "0 refused, 1 warning; " in output
     assert run("lint", str(write("if true; then")))[0] == 2
 
 

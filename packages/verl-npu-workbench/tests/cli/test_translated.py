@@ -2,7 +2,7 @@
 text is in brackets, no sentence is outside of them.
 
 In English as yet: what `verl_npu/features` and the registry say (`explain`, the reasons of `check -v`, the notes of
-`lint --list-overrides`), `launch` once it has begun, whose lines are in the job's log, and the script that `env --pin`
+`lint --list-overrides`), `launch` once it has begun, whose lines are in the job's log, and the script that `setup`
 prints.
 """
 

@@ -118,6 +118,25 @@ def test_an_output_layer_may_be_left_out_if_it_is_the_input_layer(compared: Comp
     assert list(compared(merged, tensors, tie_word_embeddings=True).differences) == [HEAD, EMBEDDING]
 
 
+@pytest.mark.parametrize(
+    ("text", "found"), [(None, "No such file or directory"), ("{", "Expecting property name"), ("[]", "mapping")]
+)
+def test_a_model_without_a_configuration_is_one_error(
+    tensors: Tensors, tmp_path: Path, text: str | None, found: str
+) -> None:
+    merged = rounded(tensors)
+    del merged[HEAD]
+    model = save_model(tmp_path / "merged", merged)
+    config = model / "config.json"
+    config.unlink()
+    if text is not None:
+        config.write_text(text)
+    with pytest.raises(CheckpointError, match=r"config\.json: expected the merged model's configuration") as raised:
+        compare(model, save_fsdp(tmp_path / "actor", tensors))
+    assert found in str(raised.value)
+    assert "merge again" in str(raised.value)
+
+
 def test_a_prefix_that_transformers_moves_is_followed_by_the_values(compared: Compare, tensors: Tensors) -> None:
     moved = {name.replace("model.", "model.language_model.", 1): each for name, each in rounded(tensors).items()}
     found = compared(moved, tensors)

@@ -78,7 +78,10 @@ def test_a_host_that_leaves_is_lost_and_so_is_a_head(meeting: Meeting, come: Com
     assert join("127.0.0.1", PORT, OTHER, 0.1) is None
 
 
-@pytest.mark.parametrize("text", [b"GET / HTTP/1.1\r\n", b'{"name": "n9"}\n', b"[1]\n", b"\n", b"x"])
+STRANGE = [b"GET / HTTP/1.1\r\n", b'{"name": "n9"}\n', b"[1]\n", b"[" * 99999 + b"\n", b"\n", b"x"]
+
+
+@pytest.mark.parametrize("text", STRANGE)
 def test_a_stranger_does_no_harm(meeting: Meeting, come: Come, text: bytes) -> None:
     with socket.create_connection(("127.0.0.1", PORT)) as stranger:
         stranger.sendall(text)

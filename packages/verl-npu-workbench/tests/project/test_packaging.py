@@ -110,3 +110,16 @@ def test_the_source_archive_holds_nothing_that_is_not_checked_in(sdist: set[str]
         ["git", "-C", str(PROJECT), "ls-files", "--others", "--exclude-standard"], capture_output=True, text=True
     ).stdout.splitlines()
     assert sdist - tracked() - set(new) <= {"PKG-INFO"}
+
+
+def test_the_workbenchs_wheel_holds_its_package_with_all_data_and_nothing_else(tmp_path: Path) -> None:
+    package = "packages/verl-npu-workbench"
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path)]
+    subprocess.run([*command, str(PROJECT / package)], check=True)
+    (made,) = tmp_path.glob("verl_npu_workbench-*.whl")
+    names = {name for name in zipfile.ZipFile(made).namelist() if ".dist-info/" not in name}
+    folder = f"{package}/verl_npu_workbench/"
+    assert names == {name.removeprefix(f"{package}/") for name in tracked() if name.startswith(folder)}
+    # The catalogue and the pins among them.
+    assert "verl_npu_workbench/locale/zh_CN/LC_MESSAGES/verl_npu_workbench.mo" in names
+    assert "verl_npu_workbench/pins/v0.6.1.toml" in names

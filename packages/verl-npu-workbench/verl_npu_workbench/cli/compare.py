@@ -21,12 +21,12 @@ from ..comparison.comparison import STANDARDS, Comparison, content
 from ..comparison.comparison import compare as compare_logs
 from ..comparison.merged import Merged
 from ..comparison.merged import compare as compare_merged
-from ..comparison.page import draw, page
+from ..comparison.page import draw, page, said_of_both, said_of_side
 from ..comparison.standards import BASELINES, SOURCE, Baseline, Outcome, Verdict
 from ..extras import need
 from ..logs.metrics import mean, number
 from ..logs.training import TrainingLog, read, spans
-from .options import command
+from .options import command, refuse_ignored
 
 _STATUS = {Outcome.WITHIN: 0, Outcome.OUTSIDE: 1, Outcome.NOT_SHOWN: 2}
 _STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "yellow", Outcome.NO_LIMIT: ""}
@@ -85,9 +85,12 @@ def compare(
 
     Exit status: 0 within or the same, 1 outside or different, 2 not shown, or a log or checkpoint cannot be read.
     """
+    of_logs = ("baseline", "standards", "png", "html")
     if merged is not None:
+        refuse_ignored("--merged", *of_logs, "list_baselines")
         sys.exit(_compare_merged(merged, npu_log, reference_log, as_json))
     if list_baselines:
+        refuse_ignored("--list-baselines", *of_logs)
         _print_baselines(as_json)
         return
     npu, reference = _sides(npu_log, reference_log, baseline)
@@ -220,12 +223,7 @@ def _print(made: Comparison) -> None:
         terminal.paragraph(_("from {source}").format(source=SOURCE), indent="  ", label="  ")
     else:
         _print_side("reference", made.reference)
-        terminal.paragraph(
-            _("{count} steps are in both: {spans}").format(
-                count=len(made.common), spans=spans(made.common) or _("none")
-            ),
-            indent="  ",
-        )
+        terminal.paragraph(said_of_both(made.common), indent="  ")
     for verdict in made.verdicts:
         terminal.echo()
         _print_verdict(verdict, verdict.name in made.judged_by)
@@ -242,10 +240,7 @@ def _print(made: Comparison) -> None:
 
 
 def _print_side(name: str, log: TrainingLog) -> None:
-    terminal.line(
-        _("{name}: {source}, {count} steps").format(name=name, source=log.source, count=len(log.steps)),
-        ", SIMULATED" if log.simulated else "",
-    )
+    terminal.line(said_of_side(name, log))
     for note in log.notes():
         terminal.paragraph(note, label=_("  note: "), indent="    ")
 

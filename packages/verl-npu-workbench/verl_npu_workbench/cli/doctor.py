@@ -32,7 +32,7 @@ from ..doctor import Judged, Level, Site, cluster, examine, packages
 from ..logs.lines import Line
 from ..pins import PINS
 from . import hanging, report
-from .options import command
+from .options import command, refuse_ignored
 
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "green", Severity.SKIPPED: "dim"}
 
@@ -109,12 +109,16 @@ def doctor(
     """
     if (manifests is not None or output is not None) and not as_report:
         raise click.UsageError(_("--manifests and --output are about a report: expected --report"))
+    judging = ("level", "pin", "only", "everywhere")
     if as_report:
+        refuse_ignored("--report", *judging, "hang", "as_json")
         report.print_report(logs, manifests, output, examine(site_here(), Level.STATIC, ()), judged_states)
         return
     if hang is not None:
+        refuse_ignored("--hang", *judging, "logs")
         hanging.show(hang, as_json)
     if logs:
+        refuse_ignored("--log", *judging)
         _judge_log(logs, as_json)
     names = [name.strip() for name in only.split(",") if name.strip()]
     if everywhere:

@@ -15,6 +15,7 @@ from verl_npu import progress
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example
 from verl_npu.language import gettext as _
+from verl_npu.language import ngettext
 
 from ..launch.host import PORT, Host, Request, look
 from ..launch.launching import launch as start
@@ -34,13 +35,13 @@ _PORTS, _SECONDS = click.IntRange(1024, 65534), click.FloatRange(1)
 @click.option("--nodes", type=click.IntRange(1), help="How many machines the job needs [default: as listed, or 1].")
 @click.option("--head", metavar="HOST", default="", help="The machine that runs the job [default: the first listed].")
 @click.option("--hosts", metavar="A,B,…", default="", help="The machines, by name or address.")
-@click.option("--port", type=_PORTS, default=PORT, show_default=True, help="Of Ray on the head; the next one, too.")
+@click.option("--port", type=_PORTS, default=PORT, show_default=True, help="Of Ray; the machines meet at the next.")
 @click.option("--npus", type=click.IntRange(1), help="How many NPUs this machine must have [default: any].")
 @click.option("--wait", type=_SECONDS, default=600.0, show_default=True, help="Seconds for all to come.")
-@click.option("--ray", metavar="OPTIONS", default="", help="More options of `ray start`, as one word.")
+@click.option("--ray", metavar="OPTION", multiple=True, help="An option for `ray start`; may be repeated.")
 @click.option("--doctor/--no-doctor", default=True, show_default=True, help="Whether the doctor looks at it first.")
 @click.option("--dry-run", is_flag=True, help="Only say what would happen, on a machine without NPUs too.")
-def launch(command: tuple[str, ...], hosts: str, ray: str, dry_run: bool, **options: Any) -> None:
+def launch(command: tuple[str, ...], hosts: str, dry_run: bool, **options: Any) -> None:
     """Run a job over several machines.
 
     Give the same command on each machine, by hand, srun or mpirun. What follows -- is the job; it runs on the head
@@ -52,11 +53,7 @@ def launch(command: tuple[str, ...], hosts: str, ray: str, dry_run: bool, **opti
     2 the job was not started, 130 after Ctrl-C.
     """
     listed = tuple(filter(None, map(str.strip, hosts.split(","))))
-    try:
-        more = tuple(shlex.split(ray))
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--ray") from None
-    request = Request(command=command, hosts=listed, ray=more, **options)
+    request = Request(command=command, hosts=listed, **options)
     with progress.step(_("looking at this machine's network and NPUs")):
         host = look(request, os.environ)
     if not dry_run:
@@ -67,7 +64,8 @@ def launch(command: tuple[str, ...], hosts: str, ray: str, dry_run: bool, **opti
 
 def _plan(host: Host) -> Iterator[str]:
     role = _("the head") if host.is_head else _("a node of the head {address}").format(address=host.head)
-    yield _("{name}: {role}; {nodes} nodes").format(name=socket.gethostname(), role=role, nodes=host.nodes)
+    said = ngettext("{name}: {role}; {nodes} node", "{name}: {role}; {nodes} nodes", host.nodes)
+    yield said.format(name=socket.gethostname(), role=role, nodes=host.nodes)
     yield _("  NPUs       {count}").format(count=host.npus)
     for name, value in host.added.items():
         yield _("  variable   {name}={value}").format(name=name, value=value)

@@ -16,7 +16,7 @@ from verl_npu.cli import terminal, upstreams
 from verl_npu.cli.options import example, json_option, source_option
 from verl_npu.errors import ScriptError, VerlNpuError
 from verl_npu.findings import Finding, Severity
-from verl_npu.language import capitalised
+from verl_npu.language import capitalised, ngettext
 from verl_npu.language import gettext as _
 from verl_npu.pins import pins
 
@@ -288,9 +288,11 @@ def _print(judged: _Judged) -> None:
     found, trainer = judged.found, judged.trainer
     if trainer is not None:
         terminal.line(
-            _("{module} in {tree}, with {count} settings").format(
-                module=trainer.module, tree=judged.tree, count=len(trainer.overrides)
-            )
+            ngettext(
+                "{module} in {tree}, with {count} setting",
+                "{module} in {tree}, with {count} settings",
+                len(trainer.overrides),
+            ).format(module=trainer.module, tree=judged.tree, count=len(trainer.overrides))
         )
     if judged.verl is not None:
         near = _("; its nearest pin is {pin}").format(pin=judged.verl.pin) if judged.verl.pin else ""
@@ -320,6 +322,7 @@ def _print(judged: _Judged) -> None:
         )
         terminal.paragraph(_("Fix: {fix}.").format(fix=finding.fix), indent="    ")
     refused = sum(finding.refused for finding in found)
+    warnings = len(found) - refused
     if not found:
         nothing = (
             _(": nothing is known to be wrong with what was judged of it")
@@ -329,8 +332,10 @@ def _print(judged: _Judged) -> None:
         terminal.line(terminal.styled(_("in order"), "green"), nothing)
     else:
         terminal.paragraph(
-            _("{refused} refused, {count} warnings; `verl-npu explain CODE` says more of each.").format(
-                refused=refused, count=len(found) - refused
-            )
+            ngettext(
+                "{refused} refused, {count} warning; `verl-npu explain CODE` says more of each.",
+                "{refused} refused, {count} warnings; `verl-npu explain CODE` says more of each.",
+                warnings,
+            ).format(refused=refused, count=warnings)
         )
     terminal.echo(_("`verl-npu rehearse` runs it on virtual NPUs."))

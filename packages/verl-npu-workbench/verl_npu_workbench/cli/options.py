@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from verl_npu.language import gettext as _
 
@@ -50,6 +51,18 @@ environment_option = click.option(
     help="The pin's environment: that of verl's documents, or of the image that is published for it "
     "[default: documents].",
 )
+
+
+def refuse_ignored(chosen: str, *names: str) -> None:
+    """Raise click.UsageError for options that would be ignored beside the `chosen` one: the answer would be to another
+    question. `names` are their parameters."""
+    context = click.get_current_context()
+    given = [each for each in names if context.get_parameter_source(each) is ParameterSource.COMMANDLINE]
+    if given:
+        options = [parameter.opts[0] for parameter in context.command.params if parameter.name in given]
+        raise click.UsageError(
+            _("{options} cannot be used with {chosen}").format(options=_(", ").join(options), chosen=chosen)
+        )
 
 
 def named_of(pin: Pin, named: str | None) -> Environment:

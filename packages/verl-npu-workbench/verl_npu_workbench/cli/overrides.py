@@ -19,6 +19,7 @@ from verl_npu.features.megatron.rules import in_words, problems
 from verl_npu.features.megatron.source import Installation, installation
 from verl_npu.findings import Finding, Severity
 from verl_npu.language import gettext as _
+from verl_npu.language import ngettext
 from verl_npu.registry.source.folder import PlainFolder
 
 _LONGEST_PATH = 255
@@ -120,9 +121,11 @@ def _installed(here: Installation) -> str:
         return _("MindSpeed {revision}, installed, Megatron {megatron}").format(
             revision=here.contract.revision, megatron=here.contract.megatron
         )
-    return _("MindSpeed {revision}: {count} arguments or features differ").format(
-        revision=here.contract.revision, count=len(here.differences)
-    )
+    return ngettext(
+        "MindSpeed {revision}: {count} argument or feature differs",
+        "MindSpeed {revision}: {count} arguments or features differ",
+        len(here.differences),
+    ).format(revision=here.contract.revision, count=len(here.differences))
 
 
 def _list(contract: Contract, source: str, as_json: bool) -> None:

@@ -16,6 +16,7 @@ from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
 from verl_npu.errors import ProofError
 from verl_npu.language import gettext as _
+from verl_npu.language import ngettext
 
 from ..extras import need
 from ..prove import bundle, corpus
@@ -221,8 +222,10 @@ def _print_end(proof: Proof, path: Path) -> None:
 
 
 def _print_verdict(proof: Proof) -> None:
-    said = _(", of {stages} stages, with {count} observations").format(
-        stages=len(proof.stages), count=len(proof.corpus)
+    stages = ngettext("{count} stage", "{count} stages", len(proof.stages)).format(count=len(proof.stages))
+    observations = ngettext("{count} observation", "{count} observations", len(proof.corpus))
+    said = _(", of {stages}, with {observations}").format(
+        stages=stages, observations=observations.format(count=len(proof.corpus))
     )
     simulated = f". SIMULATED: {proof.simulated}" if proof.simulated else ""
     terminal.line(terminal.styled(proof.verdict.value, _STYLES[proof.verdict]), said, simulated)

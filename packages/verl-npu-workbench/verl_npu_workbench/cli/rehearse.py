@@ -13,6 +13,7 @@ from verl_npu.cli import terminal, upstreams
 from verl_npu.cli.options import example, json_option
 from verl_npu.errors import RehearsalError, ScriptError, VerlNpuError
 from verl_npu.language import gettext as _
+from verl_npu.language import ngettext
 
 from ..jobs.capture import tree_of
 from ..jobs.job import compose
@@ -163,9 +164,11 @@ def _print_plan(made: ScaledJob) -> None:
     layout = made.layout
     trainer = made.job.trainer
     terminal.line(
-        _("{module} in {tree}, with {count} settings of the script's").format(
-            module=trainer.module, tree=made.job.tree, count=len(trainer.overrides)
-        )
+        ngettext(
+            "{module} in {tree}, with {count} setting of the script's",
+            "{module} in {tree}, with {count} settings of the script's",
+            len(trainer.overrides),
+        ).format(module=trainer.module, tree=made.job.tree, count=len(trainer.overrides))
     )
     dimensions = {
         "TP": layout.tensor,
@@ -185,9 +188,11 @@ def _print_plan(made: ScaledJob) -> None:
         else ""
     )
     terminal.line(
-        _("SIMULATED: {all_npus} virtual NPUs{own} ({shown}), a small {architecture}").format(
-            all_npus=layout.all_npus, own=own, shown=shown, architecture=made.architecture
-        )
+        ngettext(
+            "SIMULATED: {all_npus} virtual NPU{own} ({shown}), a small {architecture}",
+            "SIMULATED: {all_npus} virtual NPUs{own} ({shown}), a small {architecture}",
+            layout.all_npus,
+        ).format(all_npus=layout.all_npus, own=own, shown=shown, architecture=made.architecture)
     )
     for note in made.notes:
         terminal.paragraph(note, label=_("note: "), indent="  ")
@@ -209,7 +214,9 @@ def _print_step(step: int, metrics: Mapping[str, float]) -> None:
     shown = [f"{name} {metrics[name]:.4g}" for name in wanted if name in metrics]
     terminal.line(
         _("step {step}: {shown}").format(
-            step=step, shown=_(", ").join(shown) or _("{count} metrics").format(count=len(metrics))
+            step=step,
+            shown=_(", ").join(shown)
+            or ngettext("{count} metric", "{count} metrics", len(metrics)).format(count=len(metrics)),
         )
     )
 
@@ -219,7 +226,11 @@ def _print_outcome(done: Rehearsed) -> None:
     terminal.echo()
     terminal.line(
         terminal.styled(outcome.kind.value, _STYLES[outcome.kind]),
-        _(": {steps} steps in {seconds:.0f} s. SIMULATED").format(steps=outcome.steps, seconds=done.seconds),
+        ngettext(
+            ": {steps} step in {seconds:.0f} s. SIMULATED",
+            ": {steps} steps in {seconds:.0f} s. SIMULATED",
+            outcome.steps,
+        ).format(steps=outcome.steps, seconds=done.seconds),
     )
     if outcome.failure is not None:
         failure = outcome.failure

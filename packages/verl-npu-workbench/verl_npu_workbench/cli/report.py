@@ -83,6 +83,8 @@ def _states(manifests: Sequence[Manifest], said: Diagnosis | None, judged: _Judg
         states: dict[str, list[str]] = {}
         for share in shares(manifests):
             states.setdefault(share.feature, []).append(f"{share.state} in {share.processes}")
-        return {name: "; ".join(each) for name, each in states.items()}, f"{len(manifests)} manifests"
+        return {
+            name: "; ".join(each) for name, each in states.items()
+        }, f"{len(manifests)} manifest{'' if len(manifests) == 1 else 's'}"
     by_log = unknown.states(said.progress.own) if said is not None else {}
     return (by_log, "the log") if by_log else (judged(), "verl-npu check in this environment")

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from verl_npu.language import gettext as _
-from verl_npu.language import translate
+from verl_npu.language import ngettext, translate
 from verl_npu.reporting import clean
 
 from ..logs.metrics import DRIFT, ENTROPY, GRAD_NORM, LOSS, REWARD, STEP_SECONDS, Metric, drawable, number
@@ -76,7 +76,8 @@ def _odd(state: State) -> list[Text]:
     ]
     left = len(shown) - _MOST_ODD
     # The latest are those that can still be acted upon.
-    more = [Text(translate(_("{left} odd things before these").format(left=left)), style="red")] if left > 0 else []
+    said = ngettext("{left} odd thing before these", "{left} odd things before these", left).format(left=left)
+    more = [Text(translate(said), style="red")] if left > 0 else []
     return [*stands, *more, *shown[-_MOST_ODD:]]
 
 

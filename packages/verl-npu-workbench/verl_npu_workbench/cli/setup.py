@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
@@ -24,7 +23,7 @@ from ..installation.rayjob import manifest
 from ..installation.steps import constraints, dockerfile, requirements, steps
 from ..installation.target import Arch, Npu, Target
 from ..pins import PINS
-from .options import arch_option, command, environment_option, named_of
+from .options import arch_option, command, environment_option, named_of, refuse_ignored
 
 _HEAD = """\
 # {pin} on {nodes} x {npus} NPUs ({server}). Made by verl-npu {version}.
@@ -111,14 +110,12 @@ def setup(
 
     Exit status: 0, or 2 if it cannot be had like that.
     """
-    _refuse_options_of_others(form)
+    refuse_ignored(f"--format {form}", *(_OF_CONTAINERS if form == "install" else _OF_AN_INSTALLATION))
     if form == "install":
         if words:
             raise click.UsageError(_("only --format rayjob takes a command after --"))
         _install(pin, arch, named, npu, output, as_json)
         return
-    if output is not None or as_json:
-        raise click.UsageError(_("--output and --json are about an installation: expected --format install"))
     machines = SERVERS[server]
     target = Target(PINS[pin], Arch(arch), machines.npu, in_image=True, named=named_of(PINS[pin], named))
     if mounts and form != "docker-run":
@@ -151,19 +148,8 @@ def setup(
     click.echo(_yaml(asked, made), nl=False)
 
 
+_OF_AN_INSTALLATION = ("npu", "output", "as_json")
 _OF_CONTAINERS = ("server", "npus", "image", "mounts", "nodes", "name", "queue", "claims", "interface")
-
-
-def _refuse_options_of_others(form: str) -> None:
-    """Raise click.UsageError for an option that would be ignored: what is printed would be for another machine."""
-    context = click.get_current_context()
-    others = _OF_CONTAINERS if form == "install" else ("npu",)
-    given = [each for each in others if context.get_parameter_source(each) is ParameterSource.COMMANDLINE]
-    if given:
-        options = [parameter.opts[0] for parameter in context.command.params if parameter.name in given]
-        raise click.UsageError(
-            _("{options} is no option of --format {form}").format(options=_(", ").join(options), form=form)
-        )
 
 
 def _install(pin: str, arch: str, named: str | None, npu: str, output: Path | None, as_json: bool) -> None:

@@ -117,10 +117,25 @@ def _ending(one: str, other: str) -> int:
 
 def _is_tied(model: Path, name: str, whole: Any) -> bool:
     """Whether it is the output layer of a model whose input layer is the same tensor."""
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    if not name.endswith(_HEAD) or not {**config, **config.get("text_config", {})}.get("tie_word_embeddings"):
+    if not name.endswith(_HEAD) or not _settings(model).get("tie_word_embeddings"):
         return False
     return any(not _difference(whole, read()) for each, read in _tensors(model) if each.endswith(_EMBEDDING))
+
+
+def _settings(model: Path) -> Mapping[str, Any]:
+    path = model / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        return {**config, **(config.get("text_config") or {})}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            subject=str(path),
+            expected=_("the merged model's configuration, which says whether it may leave {head} out").format(
+                head=_HEAD
+            ),
+            found=getattr(error, "strerror", None) or str(error),
+            fix=_("merge again, by python -m verl.model_merger merge"),
+        ) from error
 
 
 def _difference(whole: Any, merged: Any) -> str:

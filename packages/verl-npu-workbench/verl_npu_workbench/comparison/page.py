@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verl_npu.language import gettext as _
+from verl_npu.language import ngettext
 
 from ..logs.metrics import drawable, number
 from ..logs.training import TrainingLog, spans
@@ -127,12 +128,22 @@ def _sides(made: Comparison) -> Iterable[str]:
         )
     else:
         yield from _side("reference", made.reference)
-        yield _("{count} steps are in both: {spans}").format(count=len(made.common), spans=spans(made.common))
+        yield said_of_both(made.common)
+
+
+def said_of_both(common: Sequence[int]) -> str:
+    """Return which steps two logs share."""
+    text = ngettext("{count} step is in both: {spans}", "{count} steps are in both: {spans}", len(common))
+    return text.format(count=len(common), spans=spans(common) or _("none"))
+
+
+def said_of_side(name: str, log: TrainingLog) -> str:
+    """Return what a log is."""
+    text = ngettext("{name}: {source}, {count} step", "{name}: {source}, {count} steps", len(log.steps))
+    return text.format(name=name, source=log.source, count=len(log.steps)) + (", SIMULATED" if log.simulated else "")
 
 
 def _side(name: str, log: TrainingLog) -> Iterable[str]:
-    yield _("{name}: {source}, {count} steps").format(name=name, source=log.source, count=len(log.steps)) + (
-        ", SIMULATED" if log.simulated else ""
-    )
+    yield said_of_side(name, log)
     for note in log.notes():
         yield f"{name}: {note}"

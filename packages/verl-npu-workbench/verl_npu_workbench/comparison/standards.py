@@ -169,7 +169,9 @@ def _throughput(npu: TrainingLog, reference: TrainingLog) -> Judged:
     if npu.simulated or reference.simulated:
         missing = _("SIMULATED: virtual NPUs do not show it")
     if not missing and len(a) < _FIRST_STEPS:
-        missing = _("only {count} steps have it in both logs").format(count=len(a))
+        missing = ngettext(
+            "only {count} step has it in both logs", "only {count} steps have it in both logs", len(a)
+        ).format(count=len(a))
     if not missing and (_not_finite(a) or _not_finite(b)):
         missing = _("not all of its first values are finite numbers")
     if not missing and mean(b.values()) == 0:

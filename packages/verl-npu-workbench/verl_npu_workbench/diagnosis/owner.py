@@ -19,7 +19,7 @@ _CLASSES = Path(__file__).with_name("classes.json")
 class Owner(enum.Enum):
     """Whose code a frame of a traceback is."""
 
-    YOURS = _("yours")
+    YOURS = _("your")
     OURS = _("verl-npu's")
     VERL = _("verl's")
     RECIPE = _("a recipe's")

@@ -15,6 +15,7 @@ from verl_npu.ascend.variables import ALLOCATOR, EXPANDABLE_SEGMENTS, NZ, SHARED
 from verl_npu.features import wrong_settings
 from verl_npu.findings import Finding, Severity, Stage, error, ok
 from verl_npu.language import gettext as _
+from verl_npu.language import ngettext
 
 from ..pins import Component
 from .machine import read_ranges
@@ -78,7 +79,9 @@ def _visible(text: str, site: Site) -> str:
     last = 0 if site.virtual else max(((npu.card + 1) * (2 if npu.kind == "a3" else 1) for npu in npus), default=0)
     beyond = [number for number in numbers if count and int(number) >= max(count, last)]
     return (
-        _("{beyond}, and there are {count} NPUs here").format(beyond=_(", ").join(beyond), count=count)
+        ngettext("{beyond}, and there is {count} NPU here", "{beyond}, and there are {count} NPUs here", count).format(
+            beyond=_(", ").join(beyond), count=count
+        )
         if beyond
         else ""
     )

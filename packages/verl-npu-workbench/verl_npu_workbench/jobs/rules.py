@@ -323,7 +323,9 @@ def _parallel_sizes(script: Script) -> Iterator[Finding]:
         sizes = _("sizes whose product divides") if each.by is Framework.MEGATRON else _("a size that divides")
         yield error(
             "parallel-sizes",
-            _("{sizes} on {npus} NPUs").format(sizes=each.sizes, npus=each.npus),
+            ngettext("{sizes} on {npus} NPU", "{sizes} on {npus} NPUs", each.npus).format(
+                sizes=each.sizes, npus=each.npus
+            ),
             subject=each.key,
             why=_DIVIDES[each.by],
             fix=_("choose {sizes} the NPUs").format(sizes=sizes),
@@ -563,7 +565,12 @@ def _visible_devices(script: Script) -> Iterator[Finding]:
         variables = {VISIBLE_DEVICES: listed, VIRTUAL_NPUS: virtual or None}
         yield (error if by_torchrun else warning)(
             "visible-devices",
-            trouble or _("{count} NPUs, and {each} of each node are asked for").format(count=count, each=each),
+            trouble
+            or ngettext(
+                "{count} NPU, and {each} of each node are asked for",
+                "{count} NPUs, and {each} of each node are asked for",
+                count or 0,
+            ).format(count=count, each=each),
             subject=", ".join(f"{name}={text}" for name, text in variables.items() if text is not None),
             why=_(
                 "torchrun starts a process for each NPU, and those beyond the list end with `invalid device ordinal`"

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from verl_npu import progress
 from verl_npu.errors import LaunchError, VerlNpuError
@@ -18,14 +19,14 @@ from verl_npu.language import gettext as _
 from ..processes import ProcessTree, Started, own_python
 from .host import Host
 from .meeting import Connection, Meeting, Member, join
-from .network import refused, resolve
+from .network import here, refused, resolve
 
 Say = Callable[[str], None]
 GRACE = 60.0
 """Seconds for a job to end by itself after a host was lost; Ray and verl may need half of them to notice it."""
 _ENDING = 10.0
 _TOLD = 120.0
-"""Seconds for which a host that cannot take part tries to tell the head."""
+"""Seconds for which a host that cannot take part tries to tell the head, and such a head the others."""
 _LOOK = 0.2
 
 
@@ -34,7 +35,8 @@ def launch(host: Host, say: Say) -> int:
 
     Raises LaunchError if the job is not started.
     """
-    if not host.head:
+    if not host.is_head and not host.address:
+        # There is no way to the head, by name or by route.
         raise host.refusals[0]
     plan, trouble = f"{shlex.join(host.request.command)} on {host.nodes}", _trouble(host)
     own = Member(socket.gethostname(), host.address, host.npus, plan, trouble=trouble)
@@ -50,15 +52,21 @@ def _trouble(host: Host) -> str:
     with progress.step(_("the doctor looks at this machine")):
         command = own_python("-m", "verl_npu", "doctor", "--json")
         done = subprocess.run(command, env=dict(host.environ), capture_output=True, text=True, check=False)
-    if not done.stdout:
-        return f"verl-npu doctor does not answer: {done.stderr.strip()[-500:]}"
-    errors = [each for each in json.loads(done.stdout) if each["verdict"] == "error"]
+    try:
+        errors = [each for each in json.loads(done.stdout) if each["verdict"] == "error"]
+    except (ValueError, TypeError, KeyError):
+        return (
+            f"verl-npu doctor does not answer: {f'{done.stdout}{done.stderr}'.strip()[-500:] or 'it prints nothing'}"
+        )
     return "; ".join(f"{each['name']}: {each['found']} (needed: {each['needed']}; {each['fix']})" for each in errors)
 
 
 def _lead(host: Host, own: Member, say: Say) -> tuple[int, str]:
     port = host.request.port + 1
     if own.trouble:
+        _turn_away(host, own, say)
+        if host.refusals:
+            raise host.refusals[0]
         raise refused(_("the head"), _("to take part"), own.trouble, _("correct it, or say --no-doctor"))
     try:
         meeting = Meeting(port, own, host.nodes)
@@ -75,19 +83,46 @@ def _lead(host: Host, own: Member, say: Say) -> tuple[int, str]:
         meeting.end(getattr(error, "status", 2), f"on the head: {error}")
         raise
     finally:
-        processes.end(_ENDING)
+        _end(host, processes)
+
+
+def _end(host: Host, processes: ProcessTree) -> None:
+    """End what was started here, and take back its address: `ray.init` of every later job here would look for it."""
+    processes.end(_ENDING)
+    ours = [f"{address}:{host.request.port}" for address in (host.head, *here().values())]
+    usual = Path(host.environ.get("RAY_TMPDIR") or host.environ.get("TMPDIR") or "/tmp", "ray")
+    asked = [Path(each.partition("=")[2]) for each in host.request.ray if each.startswith("--temp-dir=")]
+    for noted in (folder / "ray_current_cluster" for folder in (usual, *asked)):
+        with suppress(OSError):
+            if noted.read_text().strip() in ours:
+                noted.unlink()
+
+
+def _turn_away(host: Host, own: Member, say: Say) -> None:
+    """Tell the other hosts, as they come, why the head cannot take part."""
+    if host.nodes == 1:
+        return
+    say(f"{own.trouble}; telling the other nodes; Ctrl-C ends this")
+    with suppress(OSError), progress.step(_("waiting for nodes")):
+        meeting, told = Meeting(host.request.port + 1, own, host.nodes), 0
+        ends = time.monotonic() + min(host.request.wait, _TOLD)
+        while told < host.nodes - 1 and time.monotonic() < ends:
+            told += len(meeting.look())
+            time.sleep(_LOOK)
+        meeting.end(2, own.trouble)
 
 
 def _gather(host: Host, meeting: Meeting, say: Say) -> None:
     """Wait for all hosts. Raises LaunchError if one cannot take part, or does not come."""
     ends, said = time.monotonic() + host.request.wait, ""
+    nodes = "1 node is" if host.nodes == 1 else f"{host.nodes} nodes are"
     with progress.step(_("waiting for nodes")) as waiting:
         while len(meeting.members) < host.nodes or not said:
             for member in meeting.look():
                 raise _lost(member)
             addresses = [member.address for member in meeting.members]
             missing = [each for each in host.request.hosts if _address(each) not in addresses]
-            there = f"{len(addresses)} of {host.nodes} nodes are there: {', '.join(map(str, meeting.members))}"
+            there = f"{len(addresses)} of {nodes} there: {', '.join(map(str, meeting.members))}"
             there += f"; missing: {', '.join(missing)}" if missing else ""
             if there != said:
                 say(there)
@@ -121,7 +156,7 @@ def _run(host: Host, meeting: Meeting, processes: ProcessTree, say: Say) -> tupl
         _await(lambda: all(member.ready for member in meeting.members[1:]), meeting)
     sys.stdout.flush()
     job = processes.start(["env", *host.request.command], host.environ, sys.stdout.buffer, stderr=sys.stderr.fileno())
-    say(f"the job has started: {host.nodes} nodes")
+    say(f"the job has started: {host.nodes} node{'' if host.nodes == 1 else 's'}")
     lost, stop_at = "", float("inf")
     while (status := job.process.poll()) is None and time.monotonic() < stop_at:
         processes.reap()
@@ -163,7 +198,7 @@ def _follow(host: Host, own: Member, say: Say) -> tuple[int, str]:
         raise
     finally:
         connection.close()
-        processes.end(_ENDING)
+        _end(host, processes)
 
 
 def _stay(host: Host, connection: Connection, processes: ProcessTree) -> tuple[int, str]:

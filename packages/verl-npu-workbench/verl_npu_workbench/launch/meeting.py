@@ -34,7 +34,7 @@ class Member:
     """Why it cannot take part, or does not any more."""
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.address}, {self.npus} NPUs)"
+        return f"{self.name} ({self.address}, {self.npus} NPU{'' if self.npus == 1 else 's'})"
 
 
 class Connection:
@@ -92,7 +92,7 @@ class Meeting:
             try:
                 if (known or len(self.members) < self._nodes) and (message := connection.hear()):
                     member = replace(known, **message) if known else self._judged(Member(**message))
-            except (OSError, TypeError, ValueError) as error:
+            except (OSError, TypeError, ValueError, RecursionError) as error:
                 member, ended = known and replace(known, trouble=str(error)), True
             self._connections[connection] = member
             if member and member.trouble:
@@ -104,6 +104,8 @@ class Meeting:
         return lost
 
     def _judged(self, member: Member) -> Member:
+        if self._own.trouble:
+            return replace(member, trouble=f"the head {self._own} cannot take part: {self._own.trouble}")
         if member.plan != self._own.plan:
             return replace(member, trouble=f"it was asked for {member.plan}, the head for {self._own.plan}")
         if member.address in [each.address for each in self.members]:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from verl_npu.errors import TrainingLogError
 from verl_npu.language import gettext as _
+from verl_npu.language import ngettext
 
 from .lines import uncoloured
 
@@ -169,16 +170,19 @@ class TrainingLog:
             for restart in self.restarts[:_SHOWN]
         ]
         if len(self.restarts) > _SHOWN:
-            said.append(_("it went back {count} more times").format(count=len(self.restarts) - _SHOWN))
+            more = len(self.restarts) - _SHOWN
+            text = ngettext("it went back {count} more time", "it went back {count} more times", more)
+            said.append(text.format(count=more))
         if self.left_over:
             said.append(
                 _("{steps} of an earlier run, and no later run has come so far").format(steps=_steps(self.left_over))
             )
         if self.gaps():
             gaps = self.gaps()
-            more = _(" and {count} more rows").format(count=len(gaps) - _SHOWN) if len(gaps) > _SHOWN else ""
+            left = len(gaps) - _SHOWN
+            more_rows = ngettext(" and {count} more row", " and {count} more rows", left) if left > 0 else ""
             rows = _(", ").join(_span(first, final) for first, final in gaps[:_SHOWN])
-            said.append(_("it has no line of step {rows}{more}").format(rows=rows, more=more))
+            said.append(_("it has no line of step {rows}{more}").format(rows=rows, more=more_rows.format(count=left)))
         if self.damaged:
             said.append(
                 _("{damaged} values in its step lines are damaged and were left out").format(damaged=self.damaged)

@@ -30,6 +30,8 @@ ENVIRON = {
     "PYTHONPATH": os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH")))),
     "VIRTUAL_ASCEND": "2",
 }
+BOUND = ("setpriv", "--pdeathsig=KILL")
+"""A test that is killed takes its hosts with it."""
 # The first process reaps orphans, as that of a real host does.
 FIRST = "import signal, time; signal.signal(signal.SIGCHLD, signal.SIG_IGN); time.sleep(100000)"
 BOOT = (
@@ -66,6 +68,9 @@ class Host:
         with log.open("ab") as out:
             return subprocess.Popen(inside, env=environ, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
 
+    def has(self, path: str) -> bool:
+        return subprocess.run(["nsenter", f"--target={self.first}", "--mount", "test", "-e", path]).returncode == 0
+
     def die(self) -> None:
         """Lose its power."""
         self.booted.kill()
@@ -94,7 +99,7 @@ def network(count: int, folder: Path) -> Iterator[list[Host]]:
             ip(f"-n {tag}{name} addr add {address}/24 dev net0")
             ip(f"-n {tag}{name} link set net0 up")
             ip(f"-n {tag}{name} link set lo up")
-            boot = ["ip", "netns", "exec", f"{tag}{name}", *unshare, str(folder / "hosts"), name, FIRST]
+            boot = [*BOUND, "ip", "netns", "exec", f"{tag}{name}", *unshare, str(folder / "hosts"), name, FIRST]
             host = Host(name, f"{tag}{name}", address, subprocess.Popen(boot, stdin=subprocess.DEVNULL))
             stack.callback(host.die)
             while not host.first:
@@ -147,7 +152,9 @@ class Launch:
         """See that it ends on all hosts with these statuses, and that nothing of it is left."""
         self.until(lambda: all(each.poll() is not None for each in self.processes.values()), "the end", within)
         self.until(lambda: tuple(each.returncode for each in self.processes.values()) == statuses, str(statuses))
-        assert [host.processes() for host in self.hosts if host.booted.poll() is None and host.processes()] == []
+        alive = [host for host in self.hosts if host.booted.poll() is None]
+        assert [host.processes() for host in alive if host.processes()] == []
+        assert [host.name for host in alive if host.has("/tmp/ray/ray_current_cluster")] == []
 
 
 Start = Callable[..., Launch]
@@ -157,7 +164,7 @@ Start = Callable[..., Launch]
 def start(request: pytest.FixtureRequest, heeds_ctrl_c: None) -> Iterator[Start]:
     """Start a launch with the same words on the first `on` of new hosts; the fixture's parameter is their number."""
     pytest.importorskip("ray")
-    lacking = [name for name in ("ip", "unshare", "nsenter", "mount") if shutil.which(name) is None]
+    lacking = [name for name in ("ip", "unshare", "nsenter", "mount", "setpriv") if shutil.which(name) is None]
     tried = ["unshare", "--mount", "--pid", "--net", "--fork", "mount", "-t", "proc", "proc", "/proc"]
     if lacking or os.geteuid() != 0 or subprocess.run(tried, capture_output=True, check=False).returncode != 0:
         pytest.skip("hosts in namespaces need Linux, root, and iproute2 and util-linux from Debian")

@@ -47,6 +47,14 @@ def test_a_host_that_refuses_is_named_before_the_job(start: Start) -> None:
     assert "driver" not in launch.text("h0")
 
 
+def test_a_head_that_refuses_ends_the_others(start: Start) -> None:
+    launch = start(on=0)
+    launch.join(launch.hosts[0], HCCL_IF_IP="10.78.0.2")
+    launch.join(launch.hosts[1])
+    launch.ends(2, 2, within=60)
+    assert "the head h0 (10.78.0.1, 2 NPUs) cannot take part: HCCL_IF_IP=10.78.0.2" in launch.text("h1")
+
+
 def test_a_host_whose_ray_does_not_start_is_named_before_the_job(start: Start) -> None:
     launch = start(on=1)
     launch.join(launch.hosts[1], "--ray=--no-such-option")

@@ -241,7 +241,10 @@ def _run(setup: Setup, name: str, training: _Training) -> tuple[str, dict[str, f
         raise Wrong(f"{outcome.steps} of {STEPS} steps; {said}", f"{STEPS} steps")
     figures = _figures(done)
     _check_numbers(done, figures)
-    return f"{STEPS} steps on {training.npus} NPUs; {_beside(setup, name, figures)}", figures
+    return (
+        f"{STEPS} steps on {training.npus} NPU{'' if training.npus == 1 else 's'}; {_beside(setup, name, figures)}",
+        figures,
+    )
 
 
 def _by_the_wall(setup: Setup) -> float:
