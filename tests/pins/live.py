@@ -30,7 +30,7 @@ import wrapt
 from testing.interpreter import python
 
 from verl_npu.errors import ApplyError
-from verl_npu.features import UPSTREAMS, load, locks_folder
+from verl_npu.features import CONVENTIONS, UPSTREAMS, load, locks_folder
 from verl_npu.registry.apply.replacement import build, check_live
 from verl_npu.registry.apply.slots import MISSING, Slot, find_slot
 from verl_npu.registry.judge.lock import read_locks
@@ -247,7 +247,7 @@ class Place:
 
     def answer(self) -> str:
         try:
-            check_live(self.patch, self.slot, self.tree, self.module)
+            check_live(self.patch, self.slot, self.tree, self.module, CONVENTIONS)
             build(self.patch, self.slot.read(), self.slot)
         except ApplyError as error:
             return str(error)

@@ -8,6 +8,7 @@ from .. import environment
 from ..errors import SettingError
 from ..registry.apply.engine import Registry
 from ..registry.apply.lifecycle import Mutex
+from ..registry.apply.replacement import Conventions
 from ..registry.judge.verdict import Policy
 from ..registry.patch import Feature
 from ..registry.source.folder import installed_folder
@@ -15,6 +16,7 @@ from ..variable import Choice, Number, Variable
 from .upstreams import PATCH_MODULES, UPSTREAMS, locks_folder
 
 __all__ = [
+    "CONVENTIONS",
     "PATCH_MODULES",
     "UPSTREAMS",
     "load",
@@ -24,6 +26,14 @@ __all__ = [
     "policy",
     "wrong_settings",
 ]
+
+CONVENTIONS = Conventions(
+    transparent=frozenset({"register", "annotate", "GPUMemoryLogger", "no_grad"}),
+    registering="register",
+    mark="attrs_3141562937",
+    remote=frozenset({"remote"}),
+)
+"""Of the decorators that are on what is patched: verl's, torch's and Ray's."""
 
 
 def load() -> Sequence[Feature]:
@@ -105,5 +115,6 @@ def make_registry(mutex: Mutex, warn: Callable[[str], None], changed: Callable[[
         policy=policy(strict=strict),
         warn=warn,
         changed=changed,
+        conventions=CONVENTIONS,
         patch_modules=PATCH_MODULES,
     )

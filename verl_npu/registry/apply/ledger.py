@@ -8,23 +8,25 @@ from dataclasses import replace
 from types import ModuleType
 
 from ...errors import ApplyError, RegistryError
-from ..judge.verdict import WHOLE, Verdict
+from ..judge.verdict import WHOLE, Policy, Verdict
 from ..patch import Action, Feature, Patch
 from ..source.tree import SourceTree
 from ..state import LIVE, State
-from .replacement import build, check_live, comes_from
+from .replacement import Conventions, build, check_live, comes_from
 from .slots import Binding, Slot, find_copies, find_slot, holders
 
 
 class Ledger:
     """The verdicts and bindings of all patches."""
 
-    def __init__(self, warn: Callable[[str], None]) -> None:
+    def __init__(self, policy: Policy, conventions: Conventions, warn: Callable[[str], None]) -> None:
         self.features: Sequence[Feature] = ()
         self.verdicts: dict[str, Verdict] = {}
         self.bindings: dict[str, Binding] = {}
         """What is in force, or could not be put back, whatever is judged since."""
         self.tree = SourceTree({})
+        self._leave_out = f"{policy.prefix}_DISABLE"
+        self._conventions = conventions
         self._warn = warn
 
     def patches(self) -> Iterator[Patch]:
@@ -95,8 +97,8 @@ class Ledger:
             return made
         before = slot.read()
         if not self._is_trusted(patch, before):
-            check_live(patch, slot, self.tree, module)
-        return Binding(patch, slot, before, build(patch, before, slot), earlier=made)
+            check_live(patch, slot, self.tree, module, self._conventions)
+        return Binding(patch, slot, before, build(patch, before, slot, self._leave_out), earlier=made)
 
     def _is_trusted(self, patch: Patch, value: object) -> bool:
         """Whether the user forces the patch, or the module after which its feature goes put the object there."""
@@ -183,6 +185,9 @@ class Ledger:
                 left = f"; left as others have overwritten it since: {', '.join(map(str, rollback.overwritten))}"
                 state = State.SHADOWED if rollback.overwritten else State.ROLLED_BACK
                 self.verdicts[patch_id] = Verdict(state, reason + (left if rollback.overwritten else ""))
+                if rollback.within:
+                    where = ", ".join(rollback.within)
+                    self._warn(f"patch {patch_id} was taken back, and what calls upstream's for it is left in {where}")
                 continue
             slots = ", ".join(f"{write.slot} ({type(error).__name__}: {error})" for write, error in rollback.failed)
             still = f"{reason}; still patched, since putting back failed: {slots}"
@@ -223,7 +228,7 @@ class Ledger:
         verdict = self.verdicts[patch.id]
         binding = self.bindings.get(patch.id)
         if verdict.state is State.APPLIED and binding is not None:
-            if not binding.in_force():
+            if not (binding.in_force() or binding.within()):
                 reason = f"overwritten since by {binding.slot.read()!r}"[:300]
                 return replace(verdict, state=State.SHADOWED, reason=reason)
             return replace(verdict, reason="; ".join(filter(None, [verdict.reason, *binding.remarks()])))

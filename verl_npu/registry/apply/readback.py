@@ -17,7 +17,7 @@ from ..state import NativeEntry, State
 from . import hooks
 from .ledger import Ledger, is_loaded
 from .replacement import belongs
-from .slots import MISSING, Slot, namespace, slot_of
+from .slots import MISSING, Slot, namespace, pass_through, slot_of
 
 if TYPE_CHECKING:
     from ..judge.natives import Native
@@ -65,6 +65,7 @@ class Readback:
         for slot, wrapper, original in self._wrappers:
             if slot.read() is wrapper:
                 slot.write(original)
+            pass_through(wrapper, original)
         self._wrappers.clear()
         self._failed.clear()
         self._given_up.clear()
