@@ -399,7 +399,7 @@ def test_a_closure_of_the_same_name_in_the_same_file_is_refused(package, patched
     assert verdict.state is State.FAILED
 
 
-def test_a_module_that_was_loaded_by_hand_is_missed(package, patched) -> None:
+def test_a_module_that_was_loaded_by_hand_has_failed(package, patched) -> None:
     registry = patched.start()
     package.load("up")
     made = ModuleType("up.ops")
@@ -407,8 +407,8 @@ def test_a_module_that_was_loaded_by_hand_is_missed(package, patched) -> None:
     exec(compile(package.tree().read("up.ops"), made.__file__, "exec"), vars(made))
     sys.modules["up.ops"] = made
     (verdict,) = registry.status().values()
-    assert verdict.state is State.MISSED
-    assert registry.states() == {"f": State.MISSED}
+    assert verdict.state is State.FAILED
+    assert registry.states() == {"f": State.FAILED}
 
 
 def test_what_stands_in_a_modules_place_without_a_source_is_left_alone(package, plugin, patched, why) -> None:
@@ -432,26 +432,26 @@ def test_a_patch_that_its_hook_lost_is_applied_with_the_next_one(package, plugin
     package.load("up")
     remove_hook("up.ops", registry._hooks["up.ops", "after"])
     module = package.load("up.ops")
-    assert registry.status()["f.ours"].state is State.MISSED
+    assert registry.status()["f.ours"].state is State.FAILED
     package.load("up.more")
     assert registry.status()["f.ours"].state is State.APPLIED
     assert module.run() == 10
 
 
-def test_a_guard_whose_module_came_first_is_missed(package, plugin, why) -> None:
+def test_a_guard_whose_module_came_first_has_failed(package, plugin, why) -> None:
     package.write("up.ops", "def run():\n    return 1\n")
     package.load("up.ops")
     plugin.feature("f").guard("up.ops:run", retired_by=Never("a test"), **why)(lambda: None)
     (verdict,) = plugin.start().status().values()
-    assert verdict.state is State.MISSED
+    assert verdict.state is State.FAILED
 
 
-def test_shadowed_is_said_only_as_long_as_it_is_so(package, patched, monkeypatch) -> None:
+def test_overwritten_is_said_only_as_long_as_it_is_so(package, patched, monkeypatch) -> None:
     registry = patched.start()
     module = package.load("up.ops")
     with monkeypatch.context() as mock:
         mock.setattr(module, "run", len)
-        assert registry.states() == {"f": State.SHADOWED}
+        assert registry.states() == {"f": State.OVERWRITTEN}
     assert registry.states() == {"f": State.APPLIED}
 
 
@@ -486,7 +486,7 @@ def test_within_somebodys_wrapper_it_is_applied_and_taken_back_it_passes_on(
     (line,) = plugin.reported
     assert line.endswith(f"and what calls upstream's for it is left in up.ops.run within {named}")
     (verdict,) = registry.status().values()
-    assert verdict.state is State.ROLLED_BACK
+    assert verdict.state is State.OFF
     registry.activate()
     assert registry.states() == {"f": State.APPLIED}
     registry.deactivate()

@@ -48,7 +48,7 @@ class Ledger:
 
         Each feature is applied whole or not at all. Return what went wrong.
         """
-        modules = {**self._overlooked(executed), **executed}
+        modules = {**self._passed_by(executed), **executed}
         wanted = {feature: [p for p in feature if self._waits(p, modules, executed)] for feature in self.features}
         bindings: dict[Feature, list[Binding]] = {feature: [] for feature, patches in wanted.items() if patches}
         failures: dict[Feature, BaseException] = {}
@@ -76,7 +76,7 @@ class Ledger:
                     self._note(patch, State.APPLIED)
         return list(failures.values())
 
-    def _overlooked(self, executed: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
+    def _passed_by(self, executed: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
         """The modules that patches wait for and that were loaded past our hooks; those just executed left out."""
         waiting = {patch.target.module for patch in self.patches() if self.verdicts[patch.id].state is State.PENDING}
         return {name: sys.modules[name] for name in sorted(waiting - executed.keys()) if is_loaded(name)}
@@ -159,7 +159,7 @@ class Ledger:
             return
         for patch in feature:
             if self.verdicts[patch.id].state in LIVE:
-                self.verdicts[patch.id] = Verdict(State.VERIFIED, f"not applied, {whole}")
+                self.verdicts[patch.id] = Verdict(State.OFF, f"not applied, {whole}")
         text = str(failure) if isinstance(failure, RegistryError) else f"{type(failure).__name__}: {failure}"
         if failed.id not in self.bindings:
             self.verdicts[failed.id] = Verdict(State.FAILED, text)
@@ -168,7 +168,7 @@ class Ledger:
     def abandon(self, reason: str) -> None:
         """Note that nobody finishes what was begun: what is not in force has failed, and may be half applied."""
         for patch in self.patches():
-            if self.verdicts[patch.id].state in (State.REGISTERED, State.VERIFIED, State.PENDING):
+            if self.verdicts[patch.id].state is State.PENDING:
                 self.verdicts[patch.id] = Verdict(State.FAILED, f"{reason}; it may be half applied")
         self._warn(
             f"{reason}: patches may be half applied here; start processes with spawn, or before other threads import"
@@ -181,9 +181,9 @@ class Ledger:
             rollback = self.bindings[patch_id].restore()
             if not rollback.failed:
                 del self.bindings[patch_id]
-                # What somebody else has put there since is theirs: saying "rolled back" of it would be untrue.
+                # What somebody else has put there since is theirs: saying that it is off would be untrue.
                 left = f"; left as others have overwritten it since: {', '.join(map(str, rollback.overwritten))}"
-                state = State.SHADOWED if rollback.overwritten else State.ROLLED_BACK
+                state = State.OVERWRITTEN if rollback.overwritten else State.OFF
                 self.verdicts[patch_id] = Verdict(state, reason + (left if rollback.overwritten else ""))
                 if rollback.within:
                     where = ", ".join(rollback.within)
@@ -202,15 +202,17 @@ class Ledger:
         interruption = self.take_back(tuple(self.bindings), "deactivated")
         for patch_id, verdict in self.verdicts.items():
             # What has not written anything has nothing to put back.
-            if verdict.state in (*LIVE, State.VERIFIED) and patch_id not in self.bindings:
-                self.verdicts[patch_id] = Verdict(State.REGISTERED, "deactivated")
+            if verdict.state in LIVE and patch_id not in self.bindings:
+                self.verdicts[patch_id] = Verdict(State.OFF, "deactivated")
         return interruption
 
     # What is asked of it.
 
     def claims(self) -> dict[str, tuple[str, ...]]:
         """What upstream is to assign by itself, by the patch that is left to it."""
-        return {p.id: self.verdicts[p.id].claims for p in self.patches() if self.verdicts[p.id].state is State.CLAIMED}
+        return {
+            id: known.claims for id, known in self.verdicts.items() if known.claims and known.state is State.NATIVE
+        }
 
     def beneath(self, slot: Slot) -> object:
         """Return what a slot holds, or what it held before a patch of ours."""
@@ -230,12 +232,12 @@ class Ledger:
         if verdict.state is State.APPLIED and binding is not None:
             if not (binding.in_force() or binding.within()):
                 reason = f"overwritten since by {binding.slot.read()!r}"[:300]
-                return replace(verdict, state=State.SHADOWED, reason=reason)
+                return replace(verdict, state=State.OVERWRITTEN, reason=reason)
             return replace(verdict, reason="; ".join(filter(None, [verdict.reason, *binding.remarks()])))
         if verdict.state is State.PENDING and is_loaded(patch.target.module):
             return replace(
                 verdict,
-                state=State.MISSED,
+                state=State.FAILED,
                 reason=f"{patch.target.module} was loaded without being seen by the import hooks",
             )
         return verdict

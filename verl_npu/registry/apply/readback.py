@@ -74,14 +74,16 @@ class Readback:
 
     def settled(self, verdict: Verdict) -> Verdict:
         """Say what became of a patch that is left to what upstream assigns; any other verdict stays."""
-        if verdict.state is not State.CLAIMED:
+        if verdict.state is not State.NATIVE or not verdict.claims:
             return verdict
         reached = self._reached()
         found = [self._observed(reached[place]) for place in verdict.claims if place in reached]
-        other = next((own for own in found if own.state is not State.SEEN), None)
+        other = next((own for own in found if not own.seen), None)
         if other is not None:
             return replace(verdict, state=other.state, reason=other.reason)
-        return replace(verdict, state=State.SEEN) if found and len(found) == len(verdict.claims) else verdict
+        if len(found) < len(verdict.claims):
+            return verdict
+        return replace(verdict, seen=True, reason="; ".join(dict.fromkeys(own.reason for own in found)))
 
     def entries(self) -> dict[str, NativeEntry]:
         """What became of each assignment that was reached, by its target, as plain data."""
@@ -107,7 +109,7 @@ class Readback:
         from ..judge.natives import natives_of
 
         return [
-            native if native.state is not State.CLAIMED else _stale(native, self._failed[module])
+            native if native.state is not State.NATIVE else _stale(native, self._failed[module])
             for native in natives_of(module, self._tree_of(module))
         ]
 
@@ -155,7 +157,7 @@ class Readback:
             return
         for native in found:
             known = self._natives.get(native.step.place)
-            if known is None or native.state is State.SEEN or known.state is not State.SEEN:
+            if known is None or native.seen or not known.seen:
                 self._natives[native.step.place] = native
         self._changed()
         drift = self._ineffective(module)
@@ -181,7 +183,7 @@ class Readback:
         return found
 
     def _unseen(self, native: Native) -> Native:
-        if native.state is not State.CLAIMED:
+        if native.state is not State.NATIVE:
             return native
         if native.step.depends:
             return replace(native, state=State.ABSENT, reason=f"not done here: {native.reason}")
@@ -192,12 +194,12 @@ class Readback:
     def _observed(self, native: Native) -> Verdict:
         """What a native is now: somebody may have overwritten it since, or a patch of ours put it back."""
         executed = sys.modules.get(native.by)
-        if native.state is State.SEEN and executed is not None and not self._holds(native.step, executed):
+        if native.seen and executed is not None and not self._holds(native.step, executed):
             undone = self._ledger.undoing(native.step.place)
             if undone:
-                return Verdict(State.ROLLED_BACK, f"put back by {undone}")
-            return Verdict(State.SHADOWED, f"{native.by} assigned it, and it was overwritten since")
-        return Verdict(native.state, native.reason)
+                return Verdict(State.OFF, f"put back by {undone}")
+            return Verdict(State.OVERWRITTEN, f"{native.by} assigned it, and it was overwritten since")
+        return Verdict(native.state, native.reason, seen=native.seen)
 
     def _holds(self, step: Step, executed: ModuleType) -> bool:
         """Whether a place holds what upstream assigns to it, be it beneath a patch of ours."""
@@ -208,7 +210,7 @@ class Readback:
         """The error if patches of ours are left to what `module` does, and it does not do it."""
         lost = {}
         for patch_id, places in self._ledger.claims().items():
-            bad = [n for n in map(self._natives.get, places) if n is not None and n.state is State.INEFFECTIVE]
+            bad = [n for n in map(self._natives.get, places) if n is not None and n.state is State.FAILED]
             if bad and bad[0].by == module.name and patch_id not in self._told:
                 lost[patch_id] = bad[0]
         if not lost:
@@ -242,7 +244,7 @@ def _seen(module: PatchModule, step: Step, tree: SourceTree) -> Native:
     from ..source.lookup import resolve
 
     place = resolve(step.place, tree)
-    native = Native(place.name, module.name, step, State.SEEN, f"{module.name} assigned {step.value}")
+    native = Native(place.name, module.name, step, State.NATIVE, f"{module.name} assigned {step.value}", seen=True)
     if not place.missing:
         return native
     # An attribute can be assigned that nobody looks at.
@@ -250,7 +252,7 @@ def _seen(module: PatchModule, step: Step, tree: SourceTree) -> Native:
 
 
 def _stale(native: Native, reason: str) -> Native:
-    return replace(native, state=State.INEFFECTIVE, reason=reason)
+    return replace(native, state=State.FAILED, reason=reason, seen=False)
 
 
 def _is_being_executed(name: str) -> bool:

@@ -18,7 +18,7 @@ from ..source.definition import Kind, fits
 from ..source.named import Collaborator
 from ..source.probe import Ask, Assigns, Atom
 from ..source.tree import SourceTree, Target, is_there, package_of, surroundings
-from ..state import UPSTREAMS_OWN, Standing, State
+from ..state import Standing, State
 from .lock import THERE, Lock, Record, Revision, collaborators, identify
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ class Verdict:
     """Whether the target drifted in words only: what it does is what the patch was written for."""
     claims: tuple[str, ...] = ()
     """What upstream means to assign by itself, by its full dotted names, so that the patch is left to it."""
+    seen: bool = False
+    """Whether all of that was read back in this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,9 +389,9 @@ def verify(patch: Patch, answers: Answers) -> Verdict:
     if doubt is not None:
         return doubt
     if adds:
-        return Verdict(State.VERIFIED, "not defined upstream")
+        return Verdict(State.PENDING, "not defined upstream")
     if known.exact and known.nearest is not None and patch.target in known.nearest.targets:
-        return Verdict(State.VERIFIED, f"as at pin {known.nearest.pin}")
+        return Verdict(State.PENDING, f"as at pin {known.nearest.pin}")
     return _compared(patch, answers.tree, known.locks)
 
 
@@ -426,11 +428,11 @@ def _doubt(patch: Patch, answers: Answers, ask: Ask) -> Verdict | None:
 def _claimed(patch: Patch, claims: tuple[str, ...], answers: Answers) -> Verdict:
     absence = answers.absence(str(patch.target))
     if absence is None:
-        return Verdict(State.CLAIMED, f"{patch.retired_by}", claims=claims)
+        return Verdict(State.NATIVE, f"upstream means to patch it by itself: {patch.retired_by}", claims=claims)
     if not absence.gone:
         return Verdict(State.ABSENT, absence.reason)
     return Verdict(
-        State.INEFFECTIVE,
+        State.FAILED,
         f"{absence.reason}; upstream means to patch it by itself",
         expected=f"{patch.target}, which upstream means to patch by itself",
         found=absence.reason,
@@ -451,7 +453,7 @@ def _compared(patch: Patch, tree: SourceTree, locks: Sequence[Lock]) -> Verdict:
     alike = [pin for pin, record in needed.items() if _is_called_alike(patch, observed, record, restated)]
     for pin in alike:
         if not patch.action.relies_on_source or observed.fingerprint == needed[pin].fingerprint:
-            return Verdict(State.VERIFIED, f"{what} as at {pin}")
+            return Verdict(State.PENDING, f"{what} as at {pin}")
     for pin in alike:
         if tree.words(patch.target) == needed[pin].words:
             reason = f"it differs from {pin} in words only: {_ONLY_WORDS}"
@@ -503,16 +505,16 @@ def settle(
     refused = bool(drifted) and feature.name not in policy.force
 
     def settled(verdict: Verdict) -> Verdict:
-        if verdict.state in (*UPSTREAMS_OWN, State.ABSENT) or (refused and verdict.state is State.DRIFTED):
+        if verdict.state in (State.NATIVE, State.FAILED, State.ABSENT) or (refused and verdict.state is State.DRIFTED):
             return verdict
         if verdict.state is State.DRIFTED:
             return Verdict(State.PENDING, f"by force: {verdict.reason}", forced=True)
         if refused:
-            return Verdict(State.VERIFIED, f"not applied, since {drifted[0].id} drifted: {WHOLE}")
+            return Verdict(State.OFF, f"not applied, since {drifted[0].id} drifted: {WHOLE}")
         return Verdict(State.PENDING, verdict.reason)
 
     if feature.name in policy.disable:
-        return {patch.id: Verdict(State.DISABLED, f"{policy.prefix}_DISABLE") for patch in feature}, None
+        return {patch.id: Verdict(State.OFF, f"{policy.prefix}_DISABLE") for patch in feature}, None
     statuses = {patch.id: settled(verdicts[patch.id]) for patch in feature}
     if not refused:
         return statuses, _ineffective(feature, statuses, policy)
@@ -530,7 +532,7 @@ def settle(
 
 
 def _ineffective(feature: Feature, statuses: Mapping[str, Verdict], policy: Policy) -> DriftError | None:
-    lost = [patch for patch in feature if statuses[patch.id].state is State.INEFFECTIVE]
+    lost = [patch for patch in feature if statuses[patch.id].state is State.FAILED]
     if not lost:
         return None
     first = statuses[lost[0].id]
