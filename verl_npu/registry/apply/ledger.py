@@ -182,7 +182,7 @@ class Ledger:
             if not rollback.failed:
                 del self.bindings[patch_id]
                 # What somebody else has put there since is theirs: saying that it is off would be untrue.
-                left = f"; left as others have overwritten it since: {', '.join(map(str, rollback.overwritten))}"
+                left = f"; left as others have overwritten it since: {', '.join(rollback.overwritten)}"
                 state = State.OVERWRITTEN if rollback.overwritten else State.OFF
                 self.verdicts[patch_id] = Verdict(state, reason + (left if rollback.overwritten else ""))
                 if rollback.within:

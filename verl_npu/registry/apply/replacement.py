@@ -45,30 +45,18 @@ def clone(
     return made
 
 
-def functions_of(implementation: Callable[..., object]) -> Iterator[types.FunctionType]:
-    """Return the function itself, or of a class the functions in its own body."""
-    if isinstance(implementation, types.FunctionType):
-        yield implementation
-    elif isinstance(implementation, type):
-        for member in vars(implementation).values():
-            inner = member.__func__ if isinstance(member, staticmethod | classmethod) else member
-            if isinstance(inner, types.FunctionType):
-                yield inner
+def _functions(implementation: object) -> Iterator[types.FunctionType]:
+    """Yield the function itself, or of a class the functions in its own body."""
+    members = vars(implementation).values() if isinstance(implementation, type) else [implementation]
+    for function in map(callee, members):
+        if isinstance(function, types.FunctionType):
+            yield function
 
 
-def global_names(code: types.CodeType) -> set[str]:
+def _global_names(code: types.CodeType) -> set[str]:
     """Return the names that a code object, and those inside it, look up among globals and builtins."""
     names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= global_names(constant)
-    return names
-
-
-def unresolved_names(function: types.FunctionType) -> list[str]:
-    """Return the global names of `function` that are neither in its module nor builtin, in order."""
-    names = global_names(function.__code__)
-    return sorted(n for n in names if n not in function.__globals__ and not hasattr(builtins, n))
+    return names.union(*(_global_names(inside) for inside in code.co_consts if isinstance(inside, types.CodeType)))
 
 
 _DESCRIPTORS = {
@@ -302,11 +290,11 @@ def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> ob
     that do not resolve.
     """
     implementation = patch.implementation
-    for function in functions_of(implementation):
-        missing = unresolved_names(function)
-        if missing:
+    for ours in _functions(implementation):
+        names = sorted(_global_names(ours.__code__) - ours.__globals__.keys() - vars(builtins).keys())
+        if names:
             expected = "an implementation whose global names all resolve"
-            found = f"unresolved in {function.__qualname__}: {', '.join(missing)}"
+            found = f"unresolved in {ours.__qualname__}: {', '.join(names)}"
             raise _error(patch, expected, found, "import or define them in the module of the implementation")
     if patch.action is Action.SET:
         if slot.key in getattr(slot.owner, "__dataclass_fields__", ()):
@@ -315,7 +303,7 @@ def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> ob
         return implementation(original)
     if patch.action is Action.ADD or not isinstance(implementation, types.FunctionType):
         return implementation
-    function = callee(original)
+    function: Any = callee(original)
     if function is None:
         raise _unfit(patch, "a property with a getter", "one without")
     if not callable(function) and not hasattr(function, "__get__"):

@@ -205,12 +205,27 @@ def pass_through(made: object, original: object) -> bool:
 class Rollback:
     """What came of putting back."""
 
-    overwritten: list[Slot] = field(default_factory=list)
+    overwritten: list[str] = field(default_factory=list)
     """Slots that somebody else has overwritten since; they are left."""
     within: list[str] = field(default_factory=list)
     """Slots where ours lies within what is somebody else's, and stays; and what that is."""
     failed: list[tuple[Write, BaseException]] = field(default_factory=list)
     """Writes that could not be put back: these slots are ours still."""
+
+    def undo(self, write: Write) -> None:
+        """Put one write back, and note what came of it."""
+        failures: list[BaseException] = []
+        while len(failures) < _TRIES:
+            try:
+                if not write.undo():
+                    within = write.within()
+                    (self.within if within else self.overwritten).append(
+                        f"{write.slot} within {within}" if within else str(write.slot)
+                    )
+                return
+            except BaseException as error:
+                failures.append(error)
+        self.failed.append((write, failures[-1]))
 
 
 @dataclass(slots=True)
@@ -273,22 +288,13 @@ class Binding:
         Whoever still holds what was put there calls upstream's from then on.
         """
         rollback = Rollback()
-        kept: list[Write] = []
-        while self.writes:
-            write = self.writes.pop()
-            failure = _undo(write, rollback)
-            if failure is not None:
-                rollback.failed.append((write, failure))
-                kept.append(write)
-        self.writes = kept[::-1]
-        passes = False
-        if (
-            not kept
-            and self.patch.action in (Action.REPLACE, Action.WRAP)
-            and self.patch.implementation is not self.after
-        ):
-            passes = pass_through(self.after, self.before)
-        if not passes:
+        for write in reversed(self.writes):
+            rollback.undo(write)
+        self.writes = [write for write, _ in reversed(rollback.failed)]
+        made_for_it = (
+            self.patch.action in (Action.REPLACE, Action.WRAP) and self.patch.implementation is not self.after
+        )
+        if self.writes or not made_for_it or not pass_through(self.after, self.before):
             rollback.within = [f"{where}, and stays in force" for where in rollback.within]
         if self.earlier is not None:
             beneath = self.earlier.restore()
@@ -296,22 +302,6 @@ class Binding:
             rollback.within += beneath.within
             rollback.failed += beneath.failed
         return rollback
-
-
-def _undo(write: Write, rollback: Rollback) -> BaseException | None:
-    failure: BaseException | None = None
-    for _ in range(_TRIES):
-        try:
-            if write.undo():
-                return None
-            if within := write.within():
-                rollback.within.append(f"{write.slot} within {within}")
-            else:
-                rollback.overwritten.append(write.slot)
-            return None
-        except BaseException as error:
-            failure = error
-    return failure
 
 
 def _original(value: object) -> object:
