@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
@@ -110,7 +110,7 @@ class Readback:
         self._read(module, "")
         for call in module.calls:
             # It may have been called before we came.
-            if any(self._holds(native.step, executed) for native in self._assigned(module, call)):
+            if any(self._holds(step, executed) for step in self._steps(module, call)):
                 self._read(module, call)
 
     def _watched(self, module: PatchModule, call: str, original: FunctionType) -> Callable[..., object]:
@@ -131,9 +131,9 @@ class Readback:
         """Read back what `module` has assigned. Raises DriftError under strict, if something is lost."""
         self._ran[module, call] = ""
         executed = sys.modules.get(module.name)
-        for native in self._assigned(module, call):
-            if executed is not None and self._holds(native.step, executed):
-                self._seen[native.step.place] = self._as_seen(native)
+        for step in self._steps(module, call):
+            if executed is not None and self._holds(step, executed):
+                self._seen[step.place] = self._as_seen(module, step)
         self._changed()
         drift = self._ineffective(module)
         if drift is not None:
@@ -145,11 +145,13 @@ class Readback:
         """What was read back, and what is lost of that which has run, by its place."""
         lost: dict[str, Native] = {}
         for (module, call), failure in self._ran.items():
-            if call or not failure or module.name not in sys.modules or is_loaded(module.name):
-                for native in self._assigned(module, None if failure else call):
-                    # What depends on a condition that no source tells need not have been done.
-                    if failure or not native.step.depends:
-                        lost[native.step.place] = self._unseen(native, failure)
+            if not call and failure and module.name in sys.modules and not is_loaded(module.name):
+                continue  # it is being executed
+            # What depends on a condition that no source tells need not have been done.
+            steps = [s for s in self._steps(module, call) if s.place not in self._seen and not s.depends]
+            if failure or steps:
+                natives = [n for n in self._judged(module) if failure or n.step in steps]
+                lost |= {native.step.place: self._unseen(native, failure) for native in natives}
         return {**lost, **self._seen}
 
     def _unseen(self, native: Native, failure: str) -> Native:
@@ -160,15 +162,15 @@ class Readback:
         reason = failure or f"{native.by} ran, and {native.target} is {value!r}"[:300]
         return replace(native, state=State.FAILED, reason=reason)
 
-    def _as_seen(self, native: Native) -> Native:
-        from ..judge.natives import stale
+    def _as_seen(self, module: PatchModule, step: Step) -> Native:
+        from ..judge.natives import Native, stale
         from ..source.lookup import resolve
 
-        missing = resolve(native.step.place, self._tree).missing
-        if missing:
+        place = resolve(step.place, self._tree)
+        if place.missing:
             # An attribute can be assigned that nobody looks at.
-            return replace(native, state=State.FAILED, reason=stale(native.by, native.step, missing))
-        return replace(native, state=State.NATIVE, reason=f"{native.by} assigned {native.step.value}", seen=True)
+            return Native(place.name, module.name, step, State.FAILED, stale(module.name, step, place.missing))
+        return Native(place.name, module.name, step, State.NATIVE, f"{module.name} assigned {step.value}", seen=True)
 
     def _observed(self, native: Native) -> Verdict:
         """What a native is now: somebody may have overwritten it since, or a patch of ours put it back."""
@@ -200,19 +202,27 @@ class Readback:
         expected = f"{module.name} to patch it by itself"
         return left_undone([native.target for native in natives], expected, natives[0].reason, self._policy)
 
-    def _assigned(self, module: PatchModule, call: str | None) -> Iterator[Native]:
-        """What `module` assigns by its source, when it is imported or in a function; with None, all of it."""
-        from ..judge.natives import natives_of, patched_packages
+    def _judged(self, module: PatchModule) -> Sequence[Native]:
+        """What the source says of all that `module` assigns: to parse what upstream patches takes a while."""
+        from ..judge.natives import natives_of
 
         if module not in self._natives:
-            self._natives[module] = ()
-            try:
-                packages = {module.name.partition(".")[0]}
-                for _ in range(2):
-                    unknown = [package for package in sorted(packages) if not self._tree.covers(package)]
-                    self._tree = self._tree.with_packages(SourceTree.installed(unknown)) if unknown else self._tree
-                    packages = patched_packages([module], self._tree)
-                self._natives[module] = natives_of(module, self._tree)
-            except SourceError as error:
-                self._warn(f"{error}; what {module.name} patches by itself is not read back in this process")
-        return (native for native in self._natives[module] if call is None or native.step.call == call)
+            self._natives[module] = natives_of(module, self._tree)
+        return self._natives[module]
+
+    def _steps(self, module: PatchModule, call: str) -> list[Step]:
+        """What `module` assigns when it is imported, or in a function."""
+        from ..judge.natives import patched_packages
+        from ..source.assignments import StepKind, read_steps
+
+        try:
+            packages = {module.name.partition(".")[0]}
+            for _ in range(2):
+                unknown = [package for package in sorted(packages) if not self._tree.covers(package)]
+                self._tree = self._tree.with_packages(SourceTree.installed(unknown)) if unknown else self._tree
+                packages = patched_packages([module], self._tree)
+            steps = read_steps(module, self._tree)
+        except SourceError as error:
+            self._warn(f"{error}; what {module.name} patches by itself is not read back in this process")
+            return []
+        return [step for step in steps if step.kind is StepKind.ASSIGN and step.call == call]
