@@ -14,9 +14,9 @@ from .mutants import Kind, Mutant, Upstream
 
 __all__ = ["EDITS", "Edit"]
 
-NEEDED = (State.VERIFIED, State.DRIFTED)
+NEEDED = (State.PENDING, State.DRIFTED)
 """What was to be patched is there as before: native and absent would be false."""
-FITS = (State.VERIFIED,)
+FITS = (State.PENDING,)
 DRIFTED = (State.DRIFTED,)
 NATIVE = (State.NATIVE,)
 ABSENT = (State.ABSENT,)

@@ -27,7 +27,7 @@ Change = tuple[str, str, str]
 
 BYPASSED = (State.DRIFTED,)
 """One of the patches is drifted, or its reason says that it is bypassed."""
-FITS = (State.VERIFIED, State.PENDING)
+FITS = (State.PENDING, State.PENDING)
 """Each of the patches is, and no reason speaks of a bypass."""
 WORD = "bypassed"
 

@@ -29,7 +29,7 @@ import wrapt
 from testing.interpreter import python
 
 from verl_npu.errors import ApplyError
-from verl_npu.features import UPSTREAMS, load, locks_folder
+from verl_npu.features import CONVENTIONS, UPSTREAMS, load, locks_folder
 from verl_npu.registry.apply.replacement import build, check_live
 from verl_npu.registry.apply.slots import MISSING, Slot, find_slot
 from verl_npu.registry.judge.lock import read_locks
@@ -246,7 +246,7 @@ class Place:
 
     def answer(self) -> str:
         try:
-            check_live(self.patch, self.slot, self.tree, self.module)
+            check_live(self.patch, self.slot, self.tree, self.module, CONVENTIONS)
             build(self.patch, self.slot.read(), self.slot)
         except ApplyError as error:
             return str(error)
@@ -352,7 +352,7 @@ def told(*prefixes: str) -> dict[str, Any]:
     lacking = frozenset(name for name in ABSENT if importlib.util.find_spec(name) is None)
     sys.meta_path.append(_Absent(lacking))
     # Upstream patches transformers by itself when it is imported.
-    verified = [p for f in features for p in f if verdicts[p.id].state is State.VERIFIED]
+    verified = [p for f in features for p in f if verdicts[p.id].state is State.PENDING]
     verified.sort(key=lambda patch: patch.target.package in UPSTREAMS[0].packages)
     said: list[Said] = []
     unknown: dict[str, str] = {}

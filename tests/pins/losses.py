@@ -88,7 +88,7 @@ class Pin:
         """The targets that patches are called for, or stand in place of, here."""
         called = (Action.WRAP, Action.REPLACE)
         states = {id: verdict.state for id, verdict in self.before.verdicts.items()}
-        return {p.target: p for p in PATCHES if p.action in called and states[p.id] is State.VERIFIED}
+        return {p.target: p for p in PATCHES if p.action in called and states[p.id] is State.PENDING}
 
     def of_edits(self, share: int = 1) -> Iterator[tuple[str, Effect, Patch, Mutant]]:
         """Yield every edit of each target that is verified here, or of one in `share` of these targets.
@@ -121,7 +121,7 @@ class Pin:
                 follows = verdict.state in (before.state, State.DRIFTED) or self._lost_its_patches(
                     patch, verdict, mutant
                 )
-                follows &= str(patch.target) != mutant.subject or verdict.state is not State.VERIFIED
+                follows &= str(patch.target) != mutant.subject or verdict.state is not State.PENDING
             if not follows:
                 wrong.append(f"{self.lock.pin}, {mutant}: {patch.id} is {verdict.state}, {verdict.reason}")
         if not concerned or (gone and after.revision.exact):
@@ -144,13 +144,13 @@ class Pin:
             return no and f"not ({patch.requires})" in verdict.reason
         needed = patch.retired_by.answer(ask) is False
         needed &= patch.requires is None or patch.requires.answer(ask) is True
-        return verdict.state is State.VERIFIED and needed and str(patch.target) not in gone
+        return verdict.state is State.PENDING and needed and str(patch.target) not in gone
 
     def _lost_its_patches(self, patch: Patch, verdict: Verdict, mutant: Mutant) -> bool:
         """Whether a mutant broke the module by which upstream patches the target itself, so that ours is needed."""
         modules = {atom.subject for atom in patch.retired_by.atoms() if isinstance(atom, Assigns)}
         broken = mutant.subject.partition(":")[0] in modules and mutant.kind is not Kind.OTHER_MODULE_IMPORTED
-        return broken and verdict.state is State.VERIFIED
+        return broken and verdict.state is State.PENDING
 
     def _asked(self, patch: Patch, gone: set[str], tree: SourceTree) -> Callable[[Atom], bool | None]:
         lost = str(patch.target) in gone and self.lock.patches.get(patch.id) is Standing.NEEDED

@@ -98,7 +98,7 @@ def test_a_decorator_or_a_second_definition_is_drift(name: str, share: int, pin:
     verified = {
         str(patch.target): patch
         for patch in PATCHES
-        if here.before.verdicts[patch.id].state is State.VERIFIED
+        if here.before.verdicts[patch.id].state is State.PENDING
         and patch.action in (Action.REPLACE, Action.SET, Action.WRAP)
     }
     mutants = list(changes(here.upstream, [patch.target for patch in verified.values()]))
@@ -123,7 +123,7 @@ def test_what_is_called_otherwise_is_drift_and_what_differs_in_words_is_not(
         verdict = here.verdict(patch, mutant)
         if effect is Effect.GUTTED:
             # It is called as before: what a wrapper relies on is there.
-            expected = patch.action is Action.WRAP or verdict.state is not State.VERIFIED
+            expected = patch.action is Action.WRAP or verdict.state is not State.PENDING
         else:
             elsewhere = edit in AS_AT_ANOTHER and not verdict.reason.endswith(f" {here.lock.pin}")
             expected = refused(verdict) is (effect is Effect.CHANGED) or elsewhere

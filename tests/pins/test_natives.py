@@ -26,7 +26,7 @@ pytestmark = pytest.mark.upstream
 
 PROJECT = Path(__file__).resolve().parents[2]
 Source = Callable[[str, str], Path]
-CLAIMED, INEFFECTIVE, ABSENT = State.CLAIMED, State.INEFFECTIVE, State.ABSENT
+CLAIMED, INEFFECTIVE, ABSENT = State.NATIVE, State.FAILED, State.ABSENT
 
 # How many targets in transformers each pin means to patch.
 ASSIGNED = {
@@ -112,11 +112,11 @@ def test_it_is_looked_up_in_the_transformers_that_is_there(pin: str, transformer
 @pytest.mark.parametrize("transformers", ["4.57.6", "5.10.4"])
 def test_what_upstream_does_not_assign_is_not_left_to_it(pin: str, transformers: str, trees) -> None:
     verdicts, _ = judged(trees("verl", pin).with_packages(trees("transformers", transformers)))
-    needed = {patch for patch in NOT_ASSIGNED_FROM_0_9_ON if verdicts[patch].state is State.VERIFIED}
+    needed = {patch for patch in NOT_ASSIGNED_FROM_0_9_ON if verdicts[patch].state is State.PENDING}
     assert needed == NOT_ASSIGNED_FROM_0_9_ON
-    left = {patch for patch, verdict in verdicts.items() if verdict.state is State.CLAIMED}
+    left = {patch for patch, verdict in verdicts.items() if verdict.state is State.NATIVE and verdict.claims}
     assert len(left) == (16 if transformers == "5.10.4" else 15)
-    assert not any(verdict.state is State.INEFFECTIVE for verdict in verdicts.values())
+    assert not any(verdict.state is State.FAILED for verdict in verdicts.values())
 
 
 def renamed(wheel: Path, model: str, old: str, new: str, folder: Path) -> SourceTree:
@@ -156,7 +156,7 @@ def test_check_ends_with_1_and_names_it(source: Source, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert "  fused_ops.fuse_swiglu_in_qwen3_Qwen3MLP  native (ineffective)" in done.stdout.splitlines()
+    assert "  fused_ops.fuse_swiglu_in_qwen3_Qwen3MLP  failed" in done.stdout.splitlines()
     assert "transformers.models.qwen3.modeling_qwen3:Qwen3RMSNorm is not there" in " ".join(done.stdout.split())
 
 

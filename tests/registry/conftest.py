@@ -15,6 +15,7 @@ import pytest
 from verl_npu.maintain.locks import record_lock, write_lock
 from verl_npu.registry.apply.engine import Registry
 from verl_npu.registry.apply.lifecycle import Lifecycle
+from verl_npu.registry.apply.replacement import Conventions
 from verl_npu.registry.judge.policy import Policy
 from verl_npu.registry.patch import Bundle, Feature, Upstream
 from verl_npu.registry.source.named import PatchModule
@@ -100,6 +101,7 @@ class Plugin:
             policy=Policy("PLUGIN", **policy),  # type: ignore[arg-type]
             warn=self.reported.append,
             changed=lambda: None,
+            conventions=Conventions(frozenset({"register"}), "register", "registered_as", frozenset({"remote"})),
             patch_modules=self.patch_modules,
         )
         self.registries.append(registry)

@@ -34,17 +34,16 @@ from .options import example, json_option, source_option
 from .status import BAD, QUIET, colour
 
 _MEANING = {
-    State.VERIFIED: _("fits, and is applied when verl is imported"),
-    State.NATIVE: _("upstream does it itself"),
-    State.CLAIMED: _("upstream means to patch it by itself; each process reports whether it did"),
-    State.INEFFECTIVE: _("upstream means to patch it by itself, and uses a name that is not there"),
+    State.PENDING: _("fits, and is applied when verl is imported"),
+    State.NATIVE: _("upstream does it itself, or means to; each process reports whether it did"),
+    State.FAILED: _("upstream means to patch it by itself, and uses a name that is not there"),
     State.ABSENT: _("this upstream has nothing to patch, or the package that the feature is for is not installed"),
     State.DRIFTED: _("upstream changed what is patched, so the feature is left out"),
     State.FAILED: _("left out, because it cannot be judged"),
-    State.DISABLED: _("left out, because you asked for that"),
+    State.OFF: _("left out, because you asked for that"),
 }
 
-_OURS = (State.VERIFIED, State.DRIFTED)
+_OURS = (State.PENDING, State.DRIFTED)
 """The states of patches that lie over what upstream does by itself, or are to."""
 
 
@@ -144,7 +143,7 @@ def judged_patches(
     natives = judge_natives(PATCH_MODULES, whole, ours)
     left_out = policy().disable
     switched_off = {
-        patch.id: Verdict(State.DISABLED, _("by {disable}").format(disable=environment.DISABLE.name))
+        patch.id: Verdict(State.OFF, _("by {disable}").format(disable=environment.DISABLE.name))
         for feature in features
         if feature.name in left_out
         for patch in feature
@@ -224,10 +223,10 @@ def _print(result: _Result, verbose: bool) -> None:
     states = [result.state(feature) for feature in result.features]
     rows = [(str(f), str(s), _clause(f, result)) for f, s in zip(result.features, states, strict=True)]
     terminal.table(rows, [colour(state) for state in states])
-    if not verbose and any(state not in (*QUIET, State.DISABLED) for state in states):
+    if not verbose and any(state not in (*QUIET, State.OFF) for state in states):
         terminal.echo()
     for feature in result.features:
-        off = result.state(feature) is State.DISABLED
+        off = result.state(feature) is State.OFF
         shown = [p for p in feature if verbose or not (off or result.verdicts[p.id].state in QUIET)]
         if verbose:
             terminal.echo()
@@ -277,7 +276,7 @@ def _shortly(revision: Revision) -> str:
 def _clause(feature: Feature, result: _Result) -> str:
     counts = Counter(result.verdicts[patch.id].state for patch in feature)
     total = len(feature)
-    if counts[State.DISABLED]:
+    if counts[State.OFF]:
         return _("switched off by {disable}").format(disable=environment.DISABLE.name)
     if counts[State.FAILED]:
         return _("not applied")
@@ -285,8 +284,8 @@ def _clause(feature: Feature, result: _Result) -> str:
         return _("not applied, because {counts} of its {total} patches drifted").format(
             counts=counts[State.DRIFTED], total=total
         )
-    fit = counts[State.VERIFIED]
-    others = (State.NATIVE, State.CLAIMED, State.INEFFECTIVE, State.ABSENT)
+    fit = counts[State.PENDING]
+    others = (State.NATIVE, State.FAILED, State.ABSENT)
     rest = [f"{counts[state]} {state}" for state in others if counts[state]]
     fits = ngettext("{fit} patch fits", "{fit} patches fit", fit).format(fit=fit)
     return _(", ").join([fits if fit else _("nothing to patch"), *rest])

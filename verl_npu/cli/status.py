@@ -197,27 +197,20 @@ def _print_targets(manifests: Sequence[Manifest]) -> None:
             terminal.line("  ", terminal.styled(state, colour(state)), _(" in "), _(", ").join(processes))
 
 
-BAD = frozenset({State.DRIFTED, State.FAILED, State.SHADOWED, State.MISSED, State.INEFFECTIVE})
+BAD = frozenset({State.DRIFTED, State.FAILED, State.OVERWRITTEN})
 """States that a user has to do something about."""
-QUIET = frozenset(
-    {State.VERIFIED, State.APPLIED, State.PENDING, State.NATIVE, State.CLAIMED, State.SEEN, State.ABSENT}
-)
+QUIET = frozenset({State.APPLIED, State.PENDING, State.NATIVE, State.ABSENT})
 """States that are as they should be."""
 
 _COLOURS: Mapping[str, str] = {
     State.DRIFTED: "red",
     State.FAILED: "red",
-    State.SHADOWED: "red",
-    State.MISSED: "red",
-    State.INEFFECTIVE: "red",
+    State.OVERWRITTEN: "red",
     State.ABSENT: "dim",
-    State.PENDING: "yellow",
-    State.DISABLED: "yellow",
-    State.VERIFIED: "green",
+    State.PENDING: "green",
+    State.OFF: "yellow",
     State.APPLIED: "green",
     State.NATIVE: "green",
-    State.CLAIMED: "green",
-    State.SEEN: "green",
 }
 
 

@@ -11,6 +11,7 @@ from .. import environment
 from ..errors import SettingError
 from ..registry.apply.engine import Registry
 from ..registry.apply.lifecycle import Mutex
+from ..registry.apply.replacement import Conventions
 from ..registry.judge.policy import Policy
 from ..registry.patch import Bundle, Feature
 from ..registry.source.folder import installed_folder
@@ -22,6 +23,7 @@ from .upstreams import PATCH_MODULES, UPSTREAMS, locks_folder
 _PACKAGE = __name__.partition(".")[0]
 
 __all__ = [
+    "CONVENTIONS",
     "PATCH_MODULES",
     "UPSTREAMS",
     "Contribution",
@@ -33,6 +35,14 @@ __all__ = [
     "policy",
     "wrong_settings",
 ]
+
+CONVENTIONS = Conventions(
+    transparent=frozenset({"register", "annotate", "GPUMemoryLogger", "no_grad"}),
+    registering="register",
+    mark="attrs_3141562937",
+    remote=frozenset({"remote"}),
+)
+"""Of the decorators that are on what is patched: verl's, torch's and Ray's."""
 
 
 def load() -> Sequence[Feature]:
@@ -144,5 +154,6 @@ def make_registry(mutex: Mutex, warn: Callable[[str], None], changed: Callable[[
         policy=policy(strict=strict),
         warn=warn,
         changed=changed,
+        conventions=CONVENTIONS,
         patch_modules=PATCH_MODULES,
     )

@@ -30,8 +30,7 @@ class Outcome(Word):
 
 _OUTCOMES = {
     State.NATIVE: Outcome.LANDED,
-    State.CLAIMED: Outcome.LANDED,
-    State.VERIFIED: Outcome.FITS,
+    State.PENDING: Outcome.FITS,
     State.ABSENT: Outcome.IDLE,
 }
 

@@ -15,45 +15,40 @@ class Word(str, Enum):
 
 
 class State(Word):
-    """What one patch, or one feature, is doing in this process."""
+    """What one patch, or one feature, is doing in this process. The reason beside it says more."""
 
-    REGISTERED = "registered"
-    """Declared; nothing has been looked at yet."""
     PENDING = "pending"
-    """Verified against the source; its module is not imported in this process yet."""
-    MISSED = "missed"
-    """Verified, and its module is loaded in this process, but in a way that passed our hooks: upstream's code runs."""
-    VERIFIED = "verified"
-    """The target is what the patch was written for; nothing is changed yet."""
+    """It fits, and is applied when its module is imported."""
     APPLIED = "applied"
-    """In force: the target was read back and is ours."""
+    """In force: the target was read back, and ours is called."""
     NATIVE = "native"
-    """Upstream does it itself at this revision: its source says so."""
-    CLAIMED = "native (claimed)"
-    """Upstream means to patch it by itself, and has not got there yet in this process."""
-    SEEN = "native (seen)"
-    """Upstream has patched it by itself: the target was read back and is upstream's."""
-    INEFFECTIVE = "native (ineffective)"
-    """Upstream means to patch it by itself, and its patch does not reach it: a name that it uses is stale."""
+    """Upstream does it itself: its source says so, or it means to patch it, or its patch was read back."""
     ABSENT = "absent"
     """The target does not exist here, and need not."""
     DRIFTED = "drifted"
     """The target is not what the patch was written for; nothing is changed."""
-    SHADOWED = "shadowed"
-    """Applied, and overwritten by somebody else since."""
+    OVERWRITTEN = "overwritten"
+    """It was applied, or upstream's own was, and somebody else put something in its place since."""
     FAILED = "failed"
-    """Applying it raised; everything was put back."""
-    DISABLED = "disabled"
-    """Switched off by the user."""
-    ROLLED_BACK = "rolled back"
-    """Was applied, and was taken back."""
+    """It is needed and not in force: applying it raised, its module came past us, or upstream's own patch is lost."""
+    OFF = "off"
+    """Not applied: switched off, taken back, or left out with a feature of which another patch is at fault."""
 
+
+ADVICE = {
+    State.PENDING: "nothing to do",
+    State.APPLIED: "nothing to do",
+    State.NATIVE: "nothing to do",
+    State.ABSENT: "nothing to do",
+    State.DRIFTED: "see what changed with `check --diff`; install an upstream that is a pin, or a newer one of ours",
+    State.OVERWRITTEN: "find what was imported later, and load only one of the two",
+    State.FAILED: "do what its reason names: another way in that comes earlier, or the version that upstream expects",
+    State.OFF: "nothing, if you switched it off; else look at the patch that its reason names",
+}
+"""What a user does about each state."""
 
 LIVE = (State.PENDING, State.APPLIED)
 """The states of a patch that is wanted in this process."""
-
-UPSTREAMS_OWN = (State.NATIVE, State.CLAIMED, State.SEEN, State.INEFFECTIVE)
-"""The states of a patch that is left to upstream, which does it itself or means to."""
 
 
 class Standing(Word):
@@ -67,18 +62,11 @@ class Standing(Word):
 # The first of these that any patch is in decides for its feature: bad news outranks good news.
 _DECIDING = (
     State.FAILED,
-    State.SHADOWED,
-    State.MISSED,
+    State.OVERWRITTEN,
     State.DRIFTED,
-    State.INEFFECTIVE,
-    State.DISABLED,
-    State.ROLLED_BACK,
-    State.REGISTERED,
+    State.OFF,
     State.APPLIED,
     State.PENDING,
-    State.VERIFIED,
-    State.CLAIMED,
-    State.SEEN,
     State.NATIVE,
 )
 

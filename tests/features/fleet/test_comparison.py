@@ -46,20 +46,19 @@ def test_applied_and_pending_agree() -> None:
 
 
 def test_what_upstream_has_patched_and_what_it_is_still_to_patch_agree() -> None:
-    claimed = process(2, features__attention__state="native (claimed)")
-    assert differences([claimed, process(3, features__attention__state="native (seen)")]) == []
-    lost = process(4, features__attention__state="native (ineffective)")
-    (line,) = differences([claimed, lost])
-    assert "native (seen) or native (claimed) in WorkerDict h:2" in line
-    assert "native (ineffective) in WorkerDict h:4" in line
+    native = process(2, features__attention__state="native")
+    lost = process(4, features__attention__state="failed")
+    (line,) = differences([native, lost])
+    assert "native in WorkerDict h:2" in line
+    assert "failed in WorkerDict h:4" in line
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"features__device__state": "drifted"}, "feature device"),
-        ({"features__device__state": "disabled"}, "feature device"),
-        ({"features__device__state": "shadowed"}, "feature device"),
+        ({"features__device__state": "off"}, "feature device"),
+        ({"features__device__state": "overwritten"}, "feature device"),
         ({"features": {"device": {"owner": "", "state": "applied"}}}, "feature attention"),
         ({"version": "2"}, "version"),
         ({"simulated": False}, "virtual or real"),

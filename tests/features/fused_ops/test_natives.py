@@ -60,25 +60,28 @@ def renamed(tmp_path: Path) -> Path:
 def test_what_is_claimed_is_seen_after_upstreams_function_ran() -> None:
     found = run()
     assert found["raised"] == ""
-    before, after = states(found["before"]), states(found["after"])
-    left = {name for name, state in before.items() if state == "native (claimed)"}
+    before, after = (found[when]["features"]["fused_ops"]["patches"] for when in ("before", "after"))
+    left = [
+        name for name, patch in before.items() if patch["reason"].startswith("upstream means to patch it by itself")
+    ]
     assert len(left) >= 15
-    assert {after[name] for name in left} == {"native (seen)"}
-    lost = {n["state"] for n in found["after"]["natives"].values()} - {"native (seen)", "absent", "rolled back"}
+    assert {after[name]["state"] for name in left} == {"native"}
+    assert all(" assigned " in after[name]["reason"] for name in left)
+    lost = {n["state"] for n in found["after"]["natives"].values()} - {"native", "absent", "off"}
     assert not lost
 
 
 def test_a_renamed_class_is_named_and_takes_what_comes_after_it_along(renamed: Path) -> None:
     found = run(renamed)
     assert found["raised"] == ""
-    lost = {name for name, state in states(found["after"]).items() if state == "native (ineffective)"}
+    lost = {name for name, state in states(found["after"]).items() if state == "failed"}
     assert lost == {
         "fused_ops.fuse_norm_in_qwen3_Qwen3RMSNorm",
         "fused_ops.fuse_swiglu_in_qwen3_Qwen3MLP",
         "fused_ops.fuse_rotary_in_qwen3",
     }
-    assert found["after"]["features"]["fused_ops"]["state"] == "native (ineffective)"
-    reasons = {native["reason"] for native in found["after"]["natives"].values() if "ineffective" in native["state"]}
+    assert found["after"]["features"]["fused_ops"]["state"] == "failed"
+    reasons = {native["reason"] for native in found["after"]["natives"].values() if native["state"] == "failed"}
     (reason,) = reasons
     assert "transformers.models.qwen3.modeling_qwen3:Qwen3RMSNorm is not there" in reason
 

@@ -88,7 +88,7 @@ def outcome(python: Run, importable: Callable[[str], Path], unpacked: Callable[[
 @pytest.mark.parametrize("version", ["0.8.3", "0.9.1"])
 def test_without_verl_npu_every_kind_of_copy_is_wrong_at_796871d7(outcome: Outcome, version: str) -> None:
     states, wrong = outcome("796871d7", version, VERL_NPU_DISABLE="host_copies")
-    assert set(states.values()) == {"disabled"}
+    assert set(states.values()) == {"off"}
     assert len(wrong) == 10, wrong
 
 

@@ -110,7 +110,7 @@ def test_deactivate_restores_every_namespace_key_for_key(plugin, package, math) 
     after = [dict(vars(o)) for o in objects]
     assert [list(d) for d in after] == [list(d) for d in before]
     assert all(a[k] is b[k] for a, b in zip(after, before, strict=True) for k in a)
-    assert {s.state for s in registry.status().values()} == {State.ROLLED_BACK}
+    assert {s.state for s in registry.status().values()} == {State.OFF}
 
 
 def test_activate_after_deactivate_applies_again(plugin, package, math) -> None:
@@ -153,7 +153,7 @@ def test_one_drifted_target_refuses_the_whole_feature_with_one_line(plugin, pack
     assert (ops.Model().forward(5), ops.double(1)) == (5, 3)
     status = registry.status()
     assert status["math.double"].state is State.DRIFTED
-    assert status["math.forward"].state is State.VERIFIED
+    assert status["math.forward"].state is State.OFF
     assert status["math.forward"].reason.startswith("not applied, since math.double drifted")
     assert registry.states() == {"math": State.DRIFTED}
     (line,) = plugin.reported
@@ -225,7 +225,7 @@ def test_force_applies_a_drifted_feature_and_taints(plugin, package, math) -> No
 def test_a_disabled_feature_changes_nothing(plugin, package, math) -> None:
     registry = plugin.start(disable=frozenset({"math"}))
     assert package.load("up.ops").double(1) == 2
-    assert registry.states() == {"math": State.DISABLED}
+    assert registry.states() == {"math": State.OFF}
 
 
 def test_a_switch_that_names_no_feature_is_told_and_has_no_effect(plugin, package, math) -> None:
@@ -339,12 +339,12 @@ def test_a_copy_taken_in_a_circular_import_is_rebound(plugin, package, math) -> 
     assert ops.alias(1) == ("ours", 1)
 
 
-def test_a_later_overwrite_is_shadowed_and_survives_the_rollback(plugin, package, math) -> None:
+def test_a_later_overwrite_is_overwritten_and_survives_the_rollback(plugin, package, math) -> None:
     registry = plugin.start()
     ops = package.load("up.ops")
     theirs = ops.double = lambda x: "theirs"
-    assert registry.status()["math.double"].state is State.SHADOWED
-    assert registry.states() == {"math": State.SHADOWED}
+    assert registry.status()["math.double"].state is State.OVERWRITTEN
+    assert registry.states() == {"math": State.OVERWRITTEN}
     registry.deactivate()
     assert ops.double is theirs
 
@@ -374,12 +374,12 @@ def test_what_a_named_module_overwrites_is_put_in_force_again_and_left_by_a_roll
     assert user.double(5) == 10
 
 
-def test_what_others_overwrite_is_shadowed_beside_a_named_module(overwritten, package) -> None:
+def test_what_others_overwrite_is_overwritten_beside_a_named_module(overwritten, package) -> None:
     package.write("up.own", "")
     registry = overwritten.start()
     package.load("up.ops").double = lambda x: "somebody's"
     package.load("up.own")
-    assert registry.status()["math.added"].state is State.SHADOWED
+    assert registry.status()["math.added"].state is State.OVERWRITTEN
 
 
 def test_a_failure_takes_the_whole_feature_back(plugin, package, why) -> None:
@@ -404,7 +404,7 @@ def test_a_failure_takes_the_whole_feature_back(plugin, package, why) -> None:
     status = registry.status()
     assert status["math.last"].state is State.FAILED
     assert "no_such_name" in status["math.last"].reason
-    assert status["math.double"].state is State.ROLLED_BACK
+    assert status["math.double"].state is State.OFF
     assert "no_such_name" in plugin.reported[0]
 
 
@@ -605,7 +605,7 @@ def test_a_guard_goes_with_its_registry(guarded, world) -> None:
     registry.deactivate()
     world.load("up.side")
     assert sys.modules["up.world"].touched == ["executed"]
-    assert registry.status()["guarded.stop"].state is State.REGISTERED
+    assert registry.status()["guarded.stop"].state is State.OFF
 
 
 def test_a_guard_of_a_drifted_target_is_not_run(guarded, world) -> None:

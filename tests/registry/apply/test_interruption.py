@@ -161,6 +161,6 @@ def test_a_patch_that_goes_last_does_not_bring_back_one_that_lay_under_it_and_wa
     below.write([slot])
     above = Binding(patch, slot, slot.read(), lambda: "above")
     above.write([slot])
-    assert below.restore().overwritten == [slot]
+    assert below.restore().overwritten == [str(slot)]
     above.restore()
     assert module.one is upstreams

@@ -85,8 +85,14 @@ def start(plugin: Plugin, **policy: object) -> Registry:
     return registry
 
 
-def states(registry: Registry) -> dict[str, State]:
-    return {patch_id: verdict.state for patch_id, verdict in registry.status().items()}
+CLAIMED, SEEN = "claimed", "seen"
+
+
+def states(registry: Registry) -> dict[str, str]:
+    """The state of each patch, with what is native told apart: it is claimed until it is seen."""
+    native = {id: SEEN if verdict.seen else CLAIMED for id, verdict in registry.status().items() if verdict.claims}
+    found = {patch_id: verdict.state for patch_id, verdict in registry.status().items()}
+    return {id: native.get(id, state) if state is State.NATIVE else state for id, state in found.items()}
 
 
 def apply(plugin: Plugin) -> ModuleType:
@@ -98,21 +104,21 @@ def apply(plugin: Plugin) -> ModuleType:
 def test_before_upstreams_patch_ran_it_is_claimed(left: Plugin) -> None:
     registry = start(left)
     left.package.load("up.patches")
-    assert states(registry) == {"fused.norm": State.CLAIMED, "fused.mlp": State.CLAIMED}
-    assert registry.states() == {"fused": State.CLAIMED}
+    assert states(registry) == {"fused.norm": CLAIMED, "fused.mlp": CLAIMED}
+    assert registry.states() == {"fused": State.NATIVE}
     assert registry.activity()["natives"] == {}
 
 
 def test_afterwards_it_is_seen(left: Plugin) -> None:
     registry = start(left)
     apply(left)
-    assert states(registry) == {"fused.norm": State.SEEN, "fused.mlp": State.SEEN}
-    assert registry.states() == {"fused": State.SEEN}
+    assert states(registry) == {"fused.norm": SEEN, "fused.mlp": SEEN}
+    assert registry.states() == {"fused": State.NATIVE}
     natives = registry.activity()["natives"]
     assert {target: entry["state"] for target, entry in natives.items()} == {
-        NORM: "native (seen)",
-        MLP: "native (seen)",
-        "up.models.alpha:rotary": "native (seen)",
+        NORM: "native",
+        MLP: "native",
+        "up.models.alpha:rotary": "native",
     }
     assert left.reported == []
 
@@ -122,28 +128,28 @@ def test_a_module_that_patches_when_it_is_imported_is_read_back_then(left: Plugi
     left.lock()
     registry = start(left)
     upstream.load("up.patches")
-    assert set(states(registry).values()) == {State.SEEN}
+    assert set(states(registry).values()) == {SEEN}
 
 
 def test_patches_of_before_we_came_are_seen(left: Plugin) -> None:
     apply(left)
     registry = start(left)
-    assert set(states(registry).values()) == {State.SEEN}
+    assert set(states(registry).values()) == {SEEN}
 
 
 def test_a_name_that_went_stale_is_ineffective_and_named(left: Plugin, upstream: Package) -> None:
     upstream.write("up.models.alpha", ALPHA.replace("MLP", "FeedForward"))
     registry = start(left)
     # Its own target is gone, which the source says before anything runs.
-    assert states(registry) == {"fused.norm": State.CLAIMED, "fused.mlp": State.INEFFECTIVE}
-    assert registry.states() == {"fused": State.INEFFECTIVE}
+    assert states(registry) == {"fused.norm": CLAIMED, "fused.mlp": State.FAILED}
+    assert registry.states() == {"fused": State.FAILED}
     (line,) = left.reported
     assert MLP in line
     apply(left)
-    assert states(registry) == {"fused.norm": State.SEEN, "fused.mlp": State.INEFFECTIVE}
+    assert states(registry) == {"fused.norm": SEEN, "fused.mlp": State.FAILED}
     assert registry.activity()["natives"][MLP] == {
         "by": "up.patches",
-        "state": "native (ineffective)",
+        "state": "failed",
         "reason": "up.models.alpha:MLP is not there, which up.patches assigns in line 17",
     }
 
@@ -155,9 +161,9 @@ def test_what_comes_after_a_stale_name_is_lost_too(left: Plugin, upstream: Packa
     )
     left.lock()
     registry = start(left)
-    assert set(states(registry).values()) == {State.CLAIMED}
+    assert set(states(registry).values()) == {CLAIMED}
     apply(left)
-    assert states(registry) == {"fused.norm": State.INEFFECTIVE, "fused.mlp": State.INEFFECTIVE}
+    assert states(registry) == {"fused.norm": State.FAILED, "fused.mlp": State.FAILED}
     (line,) = left.reported
     assert "up.models.alpha:Gone is not there" in line
     assert "and 1 more" in line
@@ -188,7 +194,7 @@ def test_an_attribute_that_nobody_looks_at_is_not_in_force(plugin: Plugin, upstr
     registry = start(plugin)
     apply(plugin)
     entry = registry.activity()["natives"]["up.models.alpha:rotary"]
-    assert entry["state"] == "native (ineffective)"
+    assert entry["state"] == "failed"
     assert "up.models.alpha:rotary is not there" in entry["reason"]
     # No patch of ours is left to it, so that is no error and no line.
     assert plugin.reported == []
@@ -198,7 +204,7 @@ def test_a_target_that_somebody_overwrites_later_is_shadowed(left: Plugin) -> No
     registry = start(left)
     apply(left)
     sys.modules["up.models.alpha"].Norm.forward = lambda self: "somebody's"
-    assert states(registry) == {"fused.norm": State.SHADOWED, "fused.mlp": State.SEEN}
+    assert states(registry) == {"fused.norm": State.OVERWRITTEN, "fused.mlp": SEEN}
 
 
 def test_what_ran_and_did_not_assign_is_ineffective(left: Plugin, upstream: Package) -> None:
@@ -210,7 +216,7 @@ def test_what_ran_and_did_not_assign_is_ineffective(left: Plugin, upstream: Pack
     left.lock()
     registry = start(left)
     apply(left)
-    assert set(states(registry).values()) == {State.INEFFECTIVE}
+    assert set(states(registry).values()) == {State.FAILED}
     assert "up.patches ran, and up.models.alpha:Norm.forward is" in registry.status()["fused.norm"].reason
 
 
@@ -232,7 +238,7 @@ def test_a_module_whose_import_fails_is_ineffective_though_upstream_swallows_it(
         upstream.load("up.patches")
     assert registry.activity()["natives"][NORM] == {
         "by": "up.patches",
-        "state": "native (ineffective)",
+        "state": "failed",
         "reason": "up.gone is not there, which up.patches imports in line 2",
     }
 
@@ -270,11 +276,11 @@ def test_what_a_patch_of_ours_puts_back_is_said(left: Plugin, upstream: Package,
     upstream.load("up.models.alpha")
     apply(left)
     assert states(registry) == {
-        "fused.norm": State.SEEN,
-        "fused.mlp": State.SEEN,
+        "fused.norm": SEEN,
+        "fused.mlp": SEEN,
         "fused.keep_theirs": State.APPLIED,
     }
-    assert registry.activity()["natives"]["up.models.alpha:rotary"]["state"] == "rolled back"
+    assert registry.activity()["natives"]["up.models.alpha:rotary"]["state"] == "off"
     assert "fused.keep_theirs" in registry.activity()["natives"]["up.models.alpha:rotary"]["reason"]
 
 
@@ -295,5 +301,5 @@ def test_what_upstreams_function_raises_is_raised(left: Plugin, upstream: Packag
     registry = start(left)
     with pytest.raises(ZeroDivisionError):
         upstream.load("up.patches").apply()
-    assert registry.status()["fused.norm"].state is State.INEFFECTIVE
+    assert registry.status()["fused.norm"].state is State.FAILED
     assert "ZeroDivisionError" in registry.status()["fused.norm"].reason

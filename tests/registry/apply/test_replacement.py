@@ -151,7 +151,7 @@ def test_it_is_passed_on_by_a_coroutine_too(narrow) -> None:
 def test_a_wrapper_that_does_without_the_original_refuses_what_would_be_lost(narrow) -> None:
     module = narrow(MORE, lambda original, x: 10 * x)
     assert module.run(1) == 10
-    with pytest.raises(ApplyError, match=r"more.*VERL_NPU_DISABLE=f"):
+    with pytest.raises(ApplyError, match=r"more.*PLUGIN_DISABLE=f"):
         module.run(1, more=3)
 
 
@@ -287,7 +287,7 @@ def loses_marks(function):
 
 def dispatches(function):
     inner = passes(function)
-    inner.attrs_3141562937 = {"dispatch_mode": 1}
+    inner.registered_as = {"dispatch_mode": 1}
     return inner
 
 def remote(function):
@@ -329,7 +329,7 @@ def register(function):
     @functools.wraps(function)
     def inner(*args, **kwargs):
         return function(*args, **kwargs)
-    inner.attrs_3141562937 = {"dispatch_mode": 0}
+    inner.registered_as = {"dispatch_mode": 0}
     return inner
 
 @register
@@ -399,7 +399,7 @@ def test_a_closure_of_the_same_name_in_the_same_file_is_refused(package, patched
     assert verdict.state is State.FAILED
 
 
-def test_a_module_that_was_loaded_by_hand_is_missed(package, patched) -> None:
+def test_a_module_that_was_loaded_by_hand_has_failed(package, patched) -> None:
     registry = patched.start()
     package.load("up")
     made = ModuleType("up.ops")
@@ -407,8 +407,8 @@ def test_a_module_that_was_loaded_by_hand_is_missed(package, patched) -> None:
     exec(compile(package.tree().read("up.ops"), made.__file__, "exec"), vars(made))
     sys.modules["up.ops"] = made
     (verdict,) = registry.status().values()
-    assert verdict.state is State.MISSED
-    assert registry.states() == {"f": State.MISSED}
+    assert verdict.state is State.FAILED
+    assert registry.states() == {"f": State.FAILED}
 
 
 def test_what_stands_in_a_modules_place_without_a_source_is_left_alone(package, plugin, patched, why) -> None:
@@ -432,27 +432,112 @@ def test_a_patch_that_its_hook_lost_is_applied_with_the_next_one(package, plugin
     package.load("up")
     remove_hook("up.ops", registry._hooks["up.ops", "after"])
     module = package.load("up.ops")
-    assert registry.status()["f.ours"].state is State.MISSED
+    assert registry.status()["f.ours"].state is State.FAILED
     package.load("up.more")
     assert registry.status()["f.ours"].state is State.APPLIED
     assert module.run() == 10
 
 
-def test_a_guard_whose_module_came_first_is_missed(package, plugin, why) -> None:
+def test_a_guard_whose_module_came_first_has_failed(package, plugin, why) -> None:
     package.write("up.ops", "def run():\n    return 1\n")
     package.load("up.ops")
     plugin.feature("f").guard("up.ops:run", retired_by=Never("a test"), **why)(lambda: None)
     (verdict,) = plugin.start().status().values()
-    assert verdict.state is State.MISSED
+    assert verdict.state is State.FAILED
 
 
-def test_shadowed_is_said_only_as_long_as_it_is_so(package, patched, monkeypatch) -> None:
+def test_overwritten_is_said_only_as_long_as_it_is_so(package, patched, monkeypatch) -> None:
     registry = patched.start()
     module = package.load("up.ops")
     with monkeypatch.context() as mock:
         mock.setattr(module, "run", len)
-        assert registry.states() == {"f": State.SHADOWED}
+        assert registry.states() == {"f": State.OVERWRITTEN}
     assert registry.states() == {"f": State.APPLIED}
+
+
+def over_by_wrapt(module: ModuleType, name: str = "run") -> None:
+    wrapt.wrap_function_wrapper(module, name, lambda wrapped, instance, args, kwargs: ("theirs", wrapped(*args)))
+
+
+def over_by_functools(module: ModuleType) -> None:
+    module.run = around().passes(module.run)
+
+
+@pytest.mark.parametrize(
+    ("over", "named", "called"),
+    [
+        (over_by_wrapt, f"{__name__}.<lambda>", ("theirs", 10)),
+        (over_by_functools, "user_around.inner", 10),
+    ],
+)
+def test_within_somebodys_wrapper_it_is_applied_and_taken_back_it_passes_on(
+    package, plugin, patched, over, named: str, called
+) -> None:
+    registry = patched.start()
+    module = package.load("up.ops")
+    over(module)
+    theirs = module.run
+    (verdict,) = registry.status().values()
+    assert (verdict.state, verdict.reason.endswith(f"within {named}")) == (State.APPLIED, True), verdict.reason
+    assert module.run() == called
+    registry.deactivate()
+    assert module.run is theirs
+    assert module.run() == (("theirs", 1) if isinstance(called, tuple) else 1)
+    (line,) = plugin.reported
+    assert line.endswith(f"and what calls upstream's for it is left in up.ops.run within {named}")
+    (verdict,) = registry.status().values()
+    assert verdict.state is State.OFF
+    registry.activate()
+    assert registry.states() == {"f": State.APPLIED}
+    registry.deactivate()
+    assert module.run is theirs
+
+
+@pytest.mark.parametrize(
+    ("target", "call"),
+    [
+        ("plain", "plain(2)"),
+        ("awaited", "asyncio.run(awaited(2))"),
+        ("cached", "cached(2)"),
+        ("generated", "list(generated(2))[0]"),
+        ("K.once", "K().once"),
+        ("K.walk", "list(K().walk(2))[0]"),
+    ],
+)
+@pytest.mark.parametrize("action", ["wrap", "replace"])
+def test_whoever_took_a_patched_function_calls_upstreams_after_it_was_taken_back(
+    package, plugin, why, target: str, call: str, action: str
+) -> None:
+    package.write("up.ops", f"import asyncio\n{KINDS}")
+
+    def ours(*args, default=-1):
+        return default
+
+    getattr(plugin.feature("f"), action)(f"up.ops:{target}", retired_by=Never("a test"), **why)(ours)
+    registry = plugin.start()
+    module = package.load("up.ops")
+    assert registry.states() == {"f": State.APPLIED}
+    taken = {name: getattr(module, name) for name in vars(module)}
+    member = vars(module.K).get(target.partition(".")[2])
+    registry.deactivate()
+    if member is not None:
+        module.K = type("K", (module.K,), {target.partition(".")[2]: member})
+        taken["K"] = module.K
+    assert eval(call, taken) == (1 if target == "K.once" else 2)
+
+
+def test_what_is_patched_can_be_sent_to_another_process_before_and_after(package, patched) -> None:
+    cloudpickle = pytest.importorskip("cloudpickle")
+    registry = patched.start()
+    module = package.load("up.ops")
+    taken = module.run
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        assert pickle.loads(cloudpickle.dumps(taken))() == 10
+        registry.deactivate()
+        assert pickle.loads(cloudpickle.dumps(taken))() == 1
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 HOLDERS = {

@@ -83,10 +83,10 @@ def states(found: dict[str, Native]) -> dict[str, State]:
 @pytest.mark.parametrize("source", [TABLE, AT_IMPORT])
 def test_targets_that_are_there_are_claimed(judged, source: str) -> None:
     assert states(judged(source)) == {
-        "alpha:Norm.forward": State.CLAIMED,
-        "alpha:MLP.forward": State.CLAIMED,
-        "alpha:rotary": State.CLAIMED,
-        "beta.modeling_beta:Norm.forward": State.CLAIMED,
+        "alpha:Norm.forward": State.NATIVE,
+        "alpha:MLP.forward": State.NATIVE,
+        "alpha:rotary": State.NATIVE,
+        "beta.modeling_beta:Norm.forward": State.NATIVE,
     }
 
 
@@ -94,12 +94,12 @@ def test_a_renamed_class_ends_its_model_and_no_other(judged, lib: Path) -> None:
     (lib / "lib/models/alpha.py").write_text(ALPHA.replace("Norm", "RMSNorm"))
     found = judged(TABLE)
     assert states(found) == {
-        "alpha:Norm.forward": State.INEFFECTIVE,
-        "alpha:MLP.forward": State.INEFFECTIVE,
-        "alpha:rotary": State.INEFFECTIVE,
-        "beta.modeling_beta:Norm.forward": State.CLAIMED,
+        "alpha:Norm.forward": State.FAILED,
+        "alpha:MLP.forward": State.FAILED,
+        "alpha:rotary": State.FAILED,
+        "beta.modeling_beta:Norm.forward": State.NATIVE,
     }
-    assert {native.reason for native in found.values() if native.state is State.INEFFECTIVE} == {
+    assert {native.reason for native in found.values() if native.state is State.FAILED} == {
         "lib.models.alpha:Norm is not there, which up.patches assigns in line 4"
     }
 
@@ -107,31 +107,31 @@ def test_a_renamed_class_ends_its_model_and_no_other(judged, lib: Path) -> None:
 def test_at_import_it_ends_all_that_comes_after_it(judged, lib: Path) -> None:
     (lib / "lib/models/alpha.py").write_text(ALPHA.replace("MLP", "FeedForward"))
     assert states(judged(AT_IMPORT)) == {
-        "alpha:Norm.forward": State.CLAIMED,
-        "alpha:MLP.forward": State.INEFFECTIVE,
-        "alpha:rotary": State.INEFFECTIVE,
-        "beta.modeling_beta:Norm.forward": State.INEFFECTIVE,
+        "alpha:Norm.forward": State.NATIVE,
+        "alpha:MLP.forward": State.FAILED,
+        "alpha:rotary": State.FAILED,
+        "beta.modeling_beta:Norm.forward": State.FAILED,
     }
 
 
 def test_a_renamed_function_is_assigned_and_used_by_nobody(judged, lib: Path) -> None:
     (lib / "lib/models/alpha.py").write_text(ALPHA.replace("rotary", "rotate"))
     found = judged(AT_IMPORT)
-    assert states(found)["alpha:rotary"] is State.INEFFECTIVE
-    assert states(found)["beta.modeling_beta:Norm.forward"] is State.CLAIMED
+    assert states(found)["alpha:rotary"] is State.FAILED
+    assert states(found)["beta.modeling_beta:Norm.forward"] is State.NATIVE
 
 
 def test_a_model_that_is_not_there_is_no_loss_if_upstream_expects_that(judged, lib: Path) -> None:
     shutil.rmtree(lib / "lib/models/beta")
     assert states(judged(TABLE))["beta.modeling_beta.Norm.forward"] is State.ABSENT
     # Without a handler nothing at all is patched.
-    assert set(states(judged(AT_IMPORT)).values()) == {State.INEFFECTIVE}
+    assert set(states(judged(AT_IMPORT)).values()) == {State.FAILED}
 
 
 def test_a_module_that_was_renamed_in_a_model_that_is_there_is_a_loss(judged, lib: Path) -> None:
     (lib / "lib/models/beta/modeling_beta.py").rename(lib / "lib/models/beta/modelling_beta.py")
     native = judged(TABLE)["lib.models.beta.modeling_beta.Norm.forward"]
-    assert native.state is State.INEFFECTIVE
+    assert native.state is State.FAILED
     assert "lib.models.beta.modeling_beta is not there" in native.reason
 
 
@@ -148,7 +148,7 @@ def test_the_branch_that_is_not_taken_is_left_out(judged) -> None:
         "from lib.models import alpha\n"
         "if hasattr(alpha, 'Old'):\n    alpha.Old.forward = f\nelse:\n    alpha.Norm.forward = f\n"
     )
-    assert states(judged(source)) == {"alpha:Norm.forward": State.CLAIMED}
+    assert states(judged(source)) == {"alpha:Norm.forward": State.NATIVE}
 
 
 def test_what_depends_on_something_else_is_said(judged) -> None:
@@ -156,7 +156,7 @@ def test_what_depends_on_something_else_is_said(judged) -> None:
         "from lib.models import alpha\nif version() == 1:\n    alpha.Norm.forward = f\n    alpha.Gone.forward = f\n"
     )
     found = judged(source)
-    assert states(found) == {"alpha:Norm.forward": State.CLAIMED}
+    assert states(found) == {"alpha:Norm.forward": State.NATIVE}
     assert all("only if version() == 1" in native.reason for native in found.values())
 
 

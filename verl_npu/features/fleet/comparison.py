@@ -107,9 +107,6 @@ def _revision(upstream: str, manifest: Manifest) -> str:
 def _state(feature: str, manifest: Manifest) -> str:
     entry = manifest["features"].get(feature)
     state = "unknown" if entry is None else entry["state"]
-    # A process that has not imported a target has no unpatched code to run, so it agrees with one that applied it. The
-    # same holds where upstream patches by itself.
-    for alike in (State.APPLIED, State.PENDING), (State.SEEN, State.CLAIMED):
-        if state in alike:
-            return " or ".join(map(str, alike))
-    return state
+    # A process that has not imported a target has no unpatched code to run, so it agrees with one that applied it.
+    alike = (State.APPLIED, State.PENDING)
+    return " or ".join(map(str, alike)) if state in alike else state

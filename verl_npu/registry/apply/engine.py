@@ -22,6 +22,7 @@ from . import hooks
 from .ledger import Ledger
 from .lifecycle import Mutex
 from .readback import Readback
+from .replacement import Conventions
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,11 @@ class Registry:
         policy: Policy,
         warn: Callable[[str], None],
         changed: Callable[[], None],
+        conventions: Conventions,
         patch_modules: Sequence[PatchModule] = (),
     ) -> None:
-        """`patch_modules` are modules of upstreams that patch other packages by themselves: they are read back."""
+        """`conventions` are those of the upstreams, and `patch_modules` those of their modules that patch other
+        packages by themselves: they are read back."""
         self.policy = policy
         self.seconds = 0.0
         self._mutex = mutex
@@ -63,7 +66,7 @@ class Registry:
         self._known: Verification | None = None
         self._hooked = False
         self._hooks: dict[tuple[str, str], hooks.Hook] = {}
-        self._ledger = Ledger(warn)
+        self._ledger = Ledger(policy, conventions, warn)
         self._readback = Readback(patch_modules, self._ledger, policy, warn, changed)
 
     @property

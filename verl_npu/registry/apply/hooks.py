@@ -111,7 +111,7 @@ class _Finder:
             specs = (finder.find_spec(fullname, path, target) for finder in others)
             spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _surrounded(spec.loader)
+            spec.loader = spec.loader if isinstance(spec.loader, _Around) else _Around(spec)  # type: ignore[assignment]
         return spec
 
 
@@ -153,76 +153,22 @@ def _renew_lock() -> None:
     _lock = threading.RLock()
 
 
-_MARK = "_surrounded"
-
-# importlib makes one such object for each module, with a namespace of its own.
-_OWN = (
-    importlib.machinery.SourceFileLoader,
-    importlib.machinery.SourcelessFileLoader,
-    importlib.machinery.ExtensionFileLoader,
-)
-
-
-def _surrounded(loader: Any) -> Any:
-    """Return a loader that runs the hooks around each execution."""
-    if type(loader) in _OWN:
-        return _in_place(loader)
-    return loader if isinstance(loader, _Around) else _Around(loader)
-
-
-def _in_place(loader: Any) -> Any:
-    # The method is replaced on this one object. A proxy loader would be seen by whoever asks for the loader's type or
-    # resources (importlib.resources, inspect, pkgutil).
-    if getattr(loader.exec_module, _MARK, False):
-        return loader
-    execute = loader.exec_module
-    compiled = loader.get_code
-    executing = False
-
-    def exec_module(module: ModuleType) -> None:
-        nonlocal executing
-        name = _name(module)
-        _run(_before, name, module)
-        executing = True
-        try:
-            execute(module)
-        finally:
-            executing = False
-        # A module may put another object in its own place, as transformers' lazy modules do.
-        _run(_after, name, sys.modules.get(name, module))
-
-    def get_code(name: str) -> CodeType | None:
-        # Asked from outside it is runpy's: `python -m` executes the code itself, as __main__, and never exec_module.
-        code: CodeType | None = compiled(name)
-        if executing or code is None or type(loader) is not importlib.machinery.SourceFileLoader:
-            return code
-        return _with_hooks_before_main(code, loader.get_data(loader.get_filename(name)), name)
-
-    setattr(exec_module, _MARK, True)
-    loader.exec_module = exec_module
-    loader.get_code = get_code
-    return loader
-
-
-def _name(module: ModuleType) -> str:
-    # The spec's name: a module may set its own __name__ while it is executed, or before.
-    spec = module.__spec__
-    return module.__name__ if spec is None else spec.name
-
-
 class _Around:
-    """Stands before a loader that serves many modules (zip archives, pytest), or is itself a proxy (wrapt's).
+    """Stands before a loader while its module is found and until it is executed, and runs the hooks around that.
 
-    It takes itself out of the module before the module is executed, so that nobody sees it afterwards.
+    It takes itself out first, so that nobody sees it afterwards: the loader's type and resources are asked for.
     """
 
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        if not hasattr(inner, "exec_module"):
+    def __init__(self, spec: importlib.machinery.ModuleSpec) -> None:
+        inner: Any = spec.loader
+        self._spec, self._inner = spec, inner
+        if hasattr(inner, "exec_module"):
+            self.exec_module = self._exec_module
+        else:
             # A loader of the old kind. importlib calls load_module only of one that has no exec_module.
             self.load_module = self._load_module
-        else:
-            self.exec_module = self._exec_module
+        if type(inner) is importlib.machinery.SourceFileLoader:
+            self.get_code = self._get_code
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -233,9 +179,11 @@ class _Around:
 
     def _exec_module(self, module: ModuleType) -> None:
         self._withdraw(module)
-        name = _name(module)
+        # The spec's name: a module may set its own __name__ while it is executed, or before.
+        name = self._spec.name
         _run(_before, name, module)
         self._inner.exec_module(module)
+        # A module may put another object in its own place, as transformers' lazy modules do.
         _run(_after, name, sys.modules.get(name, module))
 
     def _load_module(self, name: str) -> ModuleType:
@@ -246,9 +194,18 @@ class _Around:
         _run(_after, name, sys.modules.get(name, module))
         return module
 
+    def _get_code(self, name: str) -> CodeType | None:
+        # Asked by runpy: `python -m` executes the code itself, as __main__, and never exec_module.
+        self._spec.loader = self._inner
+        code: CodeType | None = self._inner.get_code(name)
+        if code is None:
+            return None
+        return _with_hooks_before_main(code, self._inner.get_data(self._inner.get_filename(name)), name)
+
     def _withdraw(self, module: ModuleType) -> None:
-        if getattr(module.__spec__, "loader", None) is self:
-            module.__spec__.loader = self._inner  # type: ignore[union-attr]  # a spec that has a loader is one
+        for spec in (self._spec, module.__spec__):
+            if getattr(spec, "loader", None) is self:
+                spec.loader = self._inner  # type: ignore[union-attr]  # a spec that has a loader is one
         if getattr(module, "__loader__", None) is self:
             module.__loader__ = self._inner
 

@@ -8,24 +8,26 @@ from dataclasses import replace
 from types import ModuleType
 
 from ...errors import ApplyError, RegistryError
-from ..judge.policy import WHOLE
+from ..judge.policy import WHOLE, Policy
 from ..judge.verdict import Verdict
 from ..patch import Action, Feature, Patch
 from ..source.tree import SourceTree
 from ..state import LIVE, State
-from .replacement import build, check_live, comes_from
+from .replacement import Conventions, build, check_live, comes_from
 from .slots import Binding, Slot, find_copies, find_slot, holders
 
 
 class Ledger:
     """The verdicts and bindings of all patches."""
 
-    def __init__(self, warn: Callable[[str], None]) -> None:
+    def __init__(self, policy: Policy, conventions: Conventions, warn: Callable[[str], None]) -> None:
         self.features: Sequence[Feature] = ()
         self.verdicts: dict[str, Verdict] = {}
         self.bindings: dict[str, Binding] = {}
         """What is in force, or could not be put back, whatever is judged since."""
         self.tree = SourceTree({})
+        self._leave_out = f"{policy.prefix}_DISABLE"
+        self._conventions = conventions
         self._warn = warn
 
     def patches(self) -> Iterator[Patch]:
@@ -47,7 +49,7 @@ class Ledger:
 
         Each feature is applied whole or not at all. Return what went wrong.
         """
-        modules = {**self._overlooked(executed), **executed}
+        modules = {**self._passed_by(executed), **executed}
         wanted = {feature: [p for p in feature if self._waits(p, modules, executed)] for feature in self.features}
         bindings: dict[Feature, list[Binding]] = {feature: [] for feature, patches in wanted.items() if patches}
         failures: dict[Feature, BaseException] = {}
@@ -75,7 +77,7 @@ class Ledger:
                     self._note(patch, State.APPLIED)
         return list(failures.values())
 
-    def _overlooked(self, executed: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
+    def _passed_by(self, executed: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
         """The modules that patches wait for and that were loaded past our hooks; those just executed left out."""
         waiting = {patch.target.module for patch in self.patches() if self.verdicts[patch.id].state is State.PENDING}
         return {name: sys.modules[name] for name in sorted(waiting - executed.keys()) if is_loaded(name)}
@@ -96,8 +98,8 @@ class Ledger:
             return made
         before = slot.read()
         if not self._is_trusted(patch, before):
-            check_live(patch, slot, self.tree, module)
-        return Binding(patch, slot, before, build(patch, before, slot), earlier=made)
+            check_live(patch, slot, self.tree, module, self._conventions)
+        return Binding(patch, slot, before, build(patch, before, slot, self._leave_out), earlier=made)
 
     def _is_trusted(self, patch: Patch, value: object) -> bool:
         """Whether the user forces the patch, or the module after which its feature goes put the object there."""
@@ -158,7 +160,7 @@ class Ledger:
             return
         for patch in feature:
             if self.verdicts[patch.id].state in LIVE:
-                self.verdicts[patch.id] = Verdict(State.VERIFIED, f"not applied, {whole}")
+                self.verdicts[patch.id] = Verdict(State.OFF, f"not applied, {whole}")
         text = str(failure) if isinstance(failure, RegistryError) else f"{type(failure).__name__}: {failure}"
         if failed.id not in self.bindings:
             self.verdicts[failed.id] = Verdict(State.FAILED, text)
@@ -167,7 +169,7 @@ class Ledger:
     def abandon(self, reason: str) -> None:
         """Note that nobody finishes what was begun: what is not in force has failed, and may be half applied."""
         for patch in self.patches():
-            if self.verdicts[patch.id].state in (State.REGISTERED, State.VERIFIED, State.PENDING):
+            if self.verdicts[patch.id].state is State.PENDING:
                 self.verdicts[patch.id] = Verdict(State.FAILED, f"{reason}; it may be half applied")
         self._warn(
             f"{reason}: patches may be half applied here; start processes with spawn, or before other threads import"
@@ -180,10 +182,13 @@ class Ledger:
             rollback = self.bindings[patch_id].restore()
             if not rollback.failed:
                 del self.bindings[patch_id]
-                # What somebody else has put there since is theirs: saying "rolled back" of it would be untrue.
-                left = f"; left as others have overwritten it since: {', '.join(map(str, rollback.overwritten))}"
-                state = State.SHADOWED if rollback.overwritten else State.ROLLED_BACK
+                # What somebody else has put there since is theirs: saying that it is off would be untrue.
+                left = f"; left as others have overwritten it since: {', '.join(rollback.overwritten)}"
+                state = State.OVERWRITTEN if rollback.overwritten else State.OFF
                 self.verdicts[patch_id] = Verdict(state, reason + (left if rollback.overwritten else ""))
+                if rollback.within:
+                    where = ", ".join(rollback.within)
+                    self._warn(f"patch {patch_id} was taken back, and what calls upstream's for it is left in {where}")
                 continue
             slots = ", ".join(f"{write.slot} ({type(error).__name__}: {error})" for write, error in rollback.failed)
             still = f"{reason}; still patched, since putting back failed: {slots}"
@@ -198,15 +203,17 @@ class Ledger:
         interruption = self.take_back(tuple(self.bindings), "deactivated")
         for patch_id, verdict in self.verdicts.items():
             # What has not written anything has nothing to put back.
-            if verdict.state in (*LIVE, State.VERIFIED) and patch_id not in self.bindings:
-                self.verdicts[patch_id] = Verdict(State.REGISTERED, "deactivated")
+            if verdict.state in LIVE and patch_id not in self.bindings:
+                self.verdicts[patch_id] = Verdict(State.OFF, "deactivated")
         return interruption
 
     # What is asked of it.
 
     def claims(self) -> dict[str, tuple[str, ...]]:
         """What upstream is to assign by itself, by the patch that is left to it."""
-        return {p.id: self.verdicts[p.id].claims for p in self.patches() if self.verdicts[p.id].state is State.CLAIMED}
+        return {
+            id: known.claims for id, known in self.verdicts.items() if known.claims and known.state is State.NATIVE
+        }
 
     def beneath(self, slot: Slot) -> object:
         """Return what a slot holds, or what it held before a patch of ours."""
@@ -224,14 +231,14 @@ class Ledger:
         verdict = self.verdicts[patch.id]
         binding = self.bindings.get(patch.id)
         if verdict.state is State.APPLIED and binding is not None:
-            if not binding.in_force():
+            if not (binding.in_force() or binding.within()):
                 reason = f"overwritten since by {binding.slot.read()!r}"[:300]
-                return replace(verdict, state=State.SHADOWED, reason=reason)
+                return replace(verdict, state=State.OVERWRITTEN, reason=reason)
             return replace(verdict, reason="; ".join(filter(None, [verdict.reason, *binding.remarks()])))
         if verdict.state is State.PENDING and is_loaded(patch.target.module):
             return replace(
                 verdict,
-                state=State.MISSED,
+                state=State.FAILED,
                 reason=f"{patch.target.module} was loaded without being seen by the import hooks",
             )
         return verdict

@@ -18,9 +18,10 @@ from ..state import NativeEntry, State
 from . import hooks
 from .ledger import Ledger, is_loaded
 from .replacement import belongs
-from .slots import MISSING, Slot, namespace, slot_of
+from .slots import MISSING, Slot, namespace, pass_through, slot_of
 
 if TYPE_CHECKING:
+    # Imported where it is needed, as all that reads a patch module: few processes of a job import one.
     from ..judge.natives import Native
     from ..source.reader import Step
 
@@ -42,9 +43,10 @@ class Readback:
         self._warn = warn
         self._changed = changed
         self._tree = SourceTree({})
-        self._failed: dict[PatchModule, str] = {}
-        self._given_up: dict[PatchModule, list[Native]] = {}
-        self._natives: dict[str, Native] = {}
+        self._ran: dict[tuple[PatchModule, str], str] = {}
+        """The modules that were imported, and their functions that were called; and why that failed, if it did."""
+        self._natives: dict[PatchModule, Sequence[Native]] = {}
+        self._seen: dict[str, Native] = {}
         self._told: set[str] = set()
         self._wrappers: list[tuple[Slot, object, object]] = []
         self._hooks: list[tuple[str, Callable[[ModuleType], None]]] = []
@@ -62,26 +64,25 @@ class Readback:
         """Take away what `watch` put there. Repeating it does nothing."""
         for name, hook in self._hooks:
             hooks.remove_hook(name, hook)
-        self._hooks.clear()
         for slot, wrapper, original in self._wrappers:
             if slot.read() is wrapper:
                 slot.write(original)
-        self._wrappers.clear()
-        self._failed.clear()
-        self._given_up.clear()
-        self._natives.clear()
-        self._told.clear()
+            pass_through(wrapper, original)
+        for kept in (self._hooks, self._wrappers, self._ran, self._natives, self._seen, self._told):
+            kept.clear()
 
     def settled(self, verdict: Verdict) -> Verdict:
         """Say what became of a patch that is left to what upstream assigns; any other verdict stays."""
-        if verdict.state is not State.CLAIMED:
+        if verdict.state is not State.NATIVE or not verdict.claims:
             return verdict
         reached = self._reached()
         found = [self._observed(reached[place]) for place in verdict.claims if place in reached]
-        other = next((own for own in found if own.state is not State.SEEN), None)
+        other = next((own for own in found if not own.seen), None)
         if other is not None:
             return replace(verdict, state=other.state, reason=other.reason)
-        return replace(verdict, state=State.SEEN) if found and len(found) == len(verdict.claims) else verdict
+        if len(found) < len(verdict.claims):
+            return verdict
+        return replace(verdict, seen=True, reason="; ".join(dict.fromkeys(own.reason for own in found)))
 
     def entries(self) -> dict[str, NativeEntry]:
         """What became of each assignment that was reached, by its target, as plain data."""
@@ -94,30 +95,11 @@ class Readback:
                 entries[native.target] = {"by": native.by, "state": str(verdict.state), "reason": verdict.reason}
         return entries
 
-    def _reached(self) -> dict[str, Native]:
-        for module in tuple(self._failed):
-            if module not in self._given_up and not _is_being_executed(module.name):
-                self._given_up[module] = self._lost(module)
-        lost = (native for natives in self._given_up.values() for native in natives)
-        return {**{native.step.place: native for native in lost}, **self._natives}
-
-    def _lost(self, module: PatchModule) -> list[Native]:
-        """What a module that failed assigns: nothing of it is in force unless it was read back."""
-        # Imported here, as what else reads a patch module: few processes of a job import one.
-        from ..judge.natives import natives_of
-
-        return [
-            native if native.state is not State.CLAIMED else _stale(native, self._failed[module])
-            for native in natives_of(module, self._tree_of(module))
-        ]
-
     def _starts(self, module: PatchModule, _: ModuleType) -> None:
         # If its execution fails nothing more is heard of it, because upstream may catch what it raises.
-        self._failed[module] = f"importing {module.name} failed"
+        self._ran[module, ""] = f"importing {module.name} failed"
 
     def _imported(self, module: PatchModule, executed: ModuleType) -> None:
-        self._failed.pop(module, None)
-        self._given_up.pop(module, None)
         contents = namespace(executed)
         for call in module.calls:
             original = contents.get(call)
@@ -138,7 +120,7 @@ class Readback:
             try:
                 result = original(*args, **kwargs)
             except Exception as error:
-                self._failed[module] = f"{module.name}:{call} raised {type(error).__name__}: {error}"
+                self._ran[module, call] = f"{module.name}:{call} raised {type(error).__name__}: {error}"
                 self._changed()
                 raise
             self._read(module, call)
@@ -148,15 +130,11 @@ class Readback:
 
     def _read(self, module: PatchModule, call: str) -> None:
         """Read back what `module` has assigned. Raises DriftError under strict, if something is lost."""
-        try:
-            found = self._look(module, call)
-        except SourceError as error:
-            self._warn(f"{error}; what {module.name} patches by itself is not read back in this process")
-            return
-        for native in found:
-            known = self._natives.get(native.step.place)
-            if known is None or native.state is State.SEEN or known.state is not State.SEEN:
-                self._natives[native.step.place] = native
+        self._ran[module, call] = ""
+        executed = sys.modules.get(module.name)
+        for step in self._steps(module, call):
+            if executed is not None and self._holds(step, executed):
+                self._seen[step.place] = self._as_seen(module, step)
         self._changed()
         drift = self._ineffective(module)
         if drift is not None:
@@ -164,40 +142,46 @@ class Readback:
             if self._policy.strict:
                 raise drift
 
-    def _look(self, module: PatchModule, call: str) -> list[Native]:
-        from ..judge.natives import natives_of
+    def _reached(self) -> dict[str, Native]:
+        """What was read back, and what is lost of that which has run, by its place."""
+        lost: dict[str, Native] = {}
+        for (module, call), failure in self._ran.items():
+            if not call and failure and module.name in sys.modules and not is_loaded(module.name):
+                continue  # it is being executed
+            # What depends on a condition that no source tells need not have been done.
+            steps = [s for s in self._steps(module, call) if s.place not in self._seen and not s.conditions]
+            if failure or steps:
+                natives = [n for n in self._judged(module) if failure or n.step in steps]
+                lost |= {native.step.place: self._unseen(native, failure) for native in natives}
+        return {**lost, **self._seen}
 
-        executed = sys.modules.get(module.name)
-        if executed is None:
-            return []
-        tree = self._tree_of(module)
-        steps = self._steps(module, call)
-        held = [step for step in steps if self._holds(step, executed)]
-        found = [_seen(module, step, tree) for step in held]
-        # Looking for a reason may take parsing what upstream patches: only if there is something to explain.
-        if any(step not in held and not step.conditions for step in steps):
-            judged = [native for native in natives_of(module, tree) if native.step.call == call]
-            found += [self._unseen(native) for native in judged if native.step not in held]
-        return found
-
-    def _unseen(self, native: Native) -> Native:
-        if native.state is not State.CLAIMED:
+    def _unseen(self, native: Native, failure: str) -> Native:
+        if native.state is not State.NATIVE:
             return native
-        if native.step.conditions:
-            return replace(native, state=State.ABSENT, reason=f"not done here: {native.reason}")
         slot = slot_of(native.step.place)
         value = MISSING if slot is None else slot.read()
-        return _stale(native, f"{native.by} ran, and {native.target} is {value!r}"[:300])
+        reason = failure or f"{native.by} ran, and {native.target} is {value!r}"[:300]
+        return replace(native, state=State.FAILED, reason=reason)
+
+    def _as_seen(self, module: PatchModule, step: Step) -> Native:
+        from ..judge.natives import Native, stale
+        from ..source.lookup import resolve
+
+        place = resolve(step.place, self._tree)
+        if place.missing:
+            # An attribute can be assigned that nobody looks at.
+            return Native(place.name, module.name, step, State.FAILED, stale(module.name, step, place.missing))
+        return Native(place.name, module.name, step, State.NATIVE, f"{module.name} assigned {step.value}", seen=True)
 
     def _observed(self, native: Native) -> Verdict:
         """What a native is now: somebody may have overwritten it since, or a patch of ours put it back."""
         executed = sys.modules.get(native.by)
-        if native.state is State.SEEN and executed is not None and not self._holds(native.step, executed):
+        if native.seen and executed is not None and not self._holds(native.step, executed):
             undone = self._ledger.undoing(native.step.place)
             if undone:
-                return Verdict(State.ROLLED_BACK, f"put back by {undone}")
-            return Verdict(State.SHADOWED, f"{native.by} assigned it, and it was overwritten since")
-        return Verdict(native.state, native.reason)
+                return Verdict(State.OFF, f"put back by {undone}")
+            return Verdict(State.OVERWRITTEN, f"{native.by} assigned it, and it was overwritten since")
+        return Verdict(native.state, native.reason, seen=native.seen)
 
     def _holds(self, step: Step, executed: ModuleType) -> bool:
         """Whether a place holds what upstream assigns to it, be it beneath a patch of ours."""
@@ -206,9 +190,10 @@ class Readback:
 
     def _ineffective(self, module: PatchModule) -> DriftError | None:
         """The error if patches of ours are left to what `module` does, and it does not do it."""
+        reached = self._reached()
         lost = {}
         for patch_id, places in self._ledger.claims().items():
-            bad = [n for n in map(self._natives.get, places) if n is not None and n.state is State.INEFFECTIVE]
+            bad = [n for n in map(reached.get, places) if n is not None and n.state is State.FAILED]
             if bad and bad[0].by == module.name and patch_id not in self._told:
                 lost[patch_id] = bad[0]
         if not lost:
@@ -218,40 +203,27 @@ class Readback:
         expected = f"{module.name} to patch it by itself"
         return left_undone([native.target for native in natives], expected, natives[0].reason, self._policy)
 
+    def _judged(self, module: PatchModule) -> Sequence[Native]:
+        """What the source says of all that `module` assigns: to parse what upstream patches takes a while."""
+        from ..judge.natives import natives_of
+
+        if module not in self._natives:
+            self._natives[module] = natives_of(module, self._tree)
+        return self._natives[module]
+
     def _steps(self, module: PatchModule, call: str) -> list[Step]:
+        """What `module` assigns when it is imported, or in a function."""
+        from ..judge.natives import patched_packages
         from ..source.reader import read_patches
 
-        steps = read_patches(module, self._tree_of(module)).steps
+        try:
+            packages = {module.name.partition(".")[0]}
+            for _ in range(2):
+                unknown = [package for package in sorted(packages) if not self._tree.covers(package)]
+                self._tree = self._tree.with_packages(SourceTree.installed(unknown)) if unknown else self._tree
+                packages = patched_packages([module], self._tree)
+            steps = read_patches(module, self._tree).steps
+        except SourceError as error:
+            self._warn(f"{error}; what {module.name} patches by itself is not read back in this process")
+            return []
         return [step for step in steps if step.value and step.call == call]
-
-    def _tree_of(self, module: PatchModule) -> SourceTree:
-        """The tree, with all packages that a module patches."""
-        from ..judge.natives import patched_packages
-
-        packages = {module.name.partition(".")[0]}
-        for _ in range(2):
-            unknown = [package for package in sorted(packages) if not self._tree.covers(package)]
-            if unknown:
-                self._tree = self._tree.with_packages(SourceTree.installed(unknown))
-            packages = patched_packages([module], self._tree)
-        return self._tree
-
-
-def _seen(module: PatchModule, step: Step, tree: SourceTree) -> Native:
-    from ..judge.natives import Native, stale
-    from ..source.lookup import resolve
-
-    place = resolve(step.place, tree)
-    native = Native(place.name, module.name, step, State.SEEN, f"{module.name} assigned {step.value}")
-    if not place.missing:
-        return native
-    # An attribute can be assigned that nobody looks at.
-    return _stale(native, stale(module.name, step, place.missing))
-
-
-def _stale(native: Native, reason: str) -> Native:
-    return replace(native, state=State.INEFFECTIVE, reason=reason)
-
-
-def _is_being_executed(name: str) -> bool:
-    return name in sys.modules and not is_loaded(name)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from ...errors import ApplyError
 from ..patch import Action, Patch
@@ -88,6 +88,30 @@ def find_slot(module: types.ModuleType, target: Target) -> Slot:
     return Slot(owner, target.name)
 
 
+def callee(value: object) -> FunctionType:
+    """Return the function in a descriptor, or what is no descriptor itself."""
+    if isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    if isinstance(value, property):
+        value = value.fget
+    if isinstance(value, functools.cached_property):
+        value = value.func
+    return value  # type: ignore[return-value]  # what is no function shows by having no code
+
+
+def layers(value: object) -> Iterator[object]:
+    """Yield an object that can be called, and all that it wraps, one after the other."""
+    seen: set[int] = set()
+    while value is not None and id(value) not in seen and len(seen) < _DEEPEST:
+        seen.add(id(value))
+        yield value
+        value = getattr(callee(value), "__wrapped__", None)
+
+
+# Some objects make a new one for every name that they are asked for.
+_DEEPEST = 100
+
+
 def slot_of(place: str) -> Slot | None:
     """Find the slot of a full dotted name in the modules that are loaded; None if its owner is not there."""
     parts = place.split(".")
@@ -121,8 +145,17 @@ class Write:
         """Whether the slot holds what was written, by identity."""
         return self.slot.read() is self.after
 
+    def within(self) -> str:
+        """Say what of somebody else's lies around what was written; empty if nothing does."""
+        current = self.slot.read()
+        found = layers(callee(current))
+        around = current is not self.after and any(
+            layer is self.after or layer is callee(self.after) for layer in found
+        )
+        return _named(callee(current)) if around else ""
+
     def undo(self) -> bool:
-        """Put back what was there. False if somebody else has overwritten the slot since: then it is left."""
+        """Put back what was there. False if somebody else has written the slot since: then it is left."""
         current = self.slot.read()
         if current is self.after:
             self.slot.write(_original(self.before))
@@ -132,14 +165,67 @@ class Write:
         return True
 
 
+def _named(wrapper: object) -> str:
+    # functools.wraps gives a wrapper the name of what it wraps, and its code keeps its own. wrapt's has its function.
+    made = getattr(wrapper, "_self_wrapper", wrapper)
+    if type(made) is FunctionType:
+        return f"{made.__globals__.get('__name__')}.{made.__code__.co_name}"
+    return f"{type(made).__module__}.{type(made).__qualname__}"
+
+
+def _passing(*args: object, _original: Callable[..., object], **kwargs: object) -> object:
+    return _original(*args, **kwargs)
+
+
+def _calling(wrapped: Callable[..., object], instance: object, args: Any, kwargs: Any) -> object:
+    return wrapped(*args, **kwargs)
+
+
+def pass_through(made: object, original: object) -> bool:
+    """Have a function that `replacement.build` made do what the original does, for whoever still holds it.
+
+    Its code is exchanged, so until then it costs nothing. False for what has no code of its own.
+    """
+    function, before = callee(made), callee(original)
+    call = getattr(function, "_self_wrapper", None)
+    if type(call) is FunctionType:
+        call.__code__ = _calling.__code__.replace(co_freevars=call.__code__.co_freevars)
+        return True
+    if type(function) is not FunctionType or not callable(before):
+        return False
+    # Other threads may be calling it: what the old code needs stays until it is gone.
+    function.__kwdefaults__ = {**(function.__kwdefaults__ or {}), "_original": before}
+    function.__code__ = _passing.__code__.replace(co_freevars=function.__code__.co_freevars)
+    function.__defaults__ = None
+    function.__wrapped__ = before  # type: ignore[attr-defined]
+    return True
+
+
 @dataclass(slots=True)
 class Rollback:
     """What came of putting back."""
 
-    overwritten: list[Slot] = field(default_factory=list)
+    overwritten: list[str] = field(default_factory=list)
     """Slots that somebody else has overwritten since; they are left."""
+    within: list[str] = field(default_factory=list)
+    """Slots where ours lies within what is somebody else's, and stays; and what that is."""
     failed: list[tuple[Write, BaseException]] = field(default_factory=list)
     """Writes that could not be put back: these slots are ours still."""
+
+    def undo(self, write: Write) -> None:
+        """Put one write back, and note what came of it."""
+        failures: list[BaseException] = []
+        while len(failures) < _TRIES:
+            try:
+                if not write.undo():
+                    within = write.within()
+                    (self.within if within else self.overwritten).append(
+                        f"{write.slot} within {within}" if within else str(write.slot)
+                    )
+                return
+            except BaseException as error:
+                failures.append(error)
+        self.failed.append((write, failures[-1]))
 
 
 @dataclass(slots=True)
@@ -164,6 +250,10 @@ class Binding:
         """Whether the target is ours, by identity."""
         return self.slot.read() is self.after
 
+    def within(self) -> str:
+        """Say what of somebody else's lies around ours in the target; empty if nothing does."""
+        return Write(self.slot, self.before, self.after).within()
+
     def remarks(self) -> Iterator[str]:
         """What is to be said of a patch beside that it is in force."""
         if self.unreached:
@@ -171,6 +261,8 @@ class Binding:
             yield f"copies of it stay upstream's: {shown}"
         if self.over:
             yield f"over what {self.over} put there"
+        if within := self.within():
+            yield f"within {within}"
 
     def write(self, slots: Iterable[Slot]) -> None:
         """Write to `slots`, the target's own one or those of its copies."""
@@ -191,33 +283,25 @@ class Binding:
             self.earlier = self.earlier.earlier
 
     def restore(self) -> Rollback:
-        """Put everything back, each slot by itself. It can be repeated: what failed is kept and tried again."""
+        """Put everything back, each slot by itself. It can be repeated: what failed is kept and tried again.
+
+        Whoever still holds what was put there calls upstream's from then on.
+        """
         rollback = Rollback()
-        kept: list[Write] = []
-        while self.writes:
-            write = self.writes.pop()
-            failure = _undo(write, rollback)
-            if failure is not None:
-                rollback.failed.append((write, failure))
-                kept.append(write)
-        self.writes = kept[::-1]
+        for write in reversed(self.writes):
+            rollback.undo(write)
+        self.writes = [write for write, _ in reversed(rollback.failed)]
+        made_for_it = (
+            self.patch.action in (Action.REPLACE, Action.WRAP) and self.patch.implementation is not self.after
+        )
+        if self.writes or not made_for_it or not pass_through(self.after, self.before):
+            rollback.within = [f"{where}, and stays in force" for where in rollback.within]
         if self.earlier is not None:
             beneath = self.earlier.restore()
             rollback.overwritten += beneath.overwritten
+            rollback.within += beneath.within
             rollback.failed += beneath.failed
         return rollback
-
-
-def _undo(write: Write, rollback: Rollback) -> BaseException | None:
-    failure: BaseException | None = None
-    for _ in range(_TRIES):
-        try:
-            if not write.undo():
-                rollback.overwritten.append(write.slot)
-            return None
-        except BaseException as error:
-            failure = error
-    return failure
 
 
 def _original(value: object) -> object:
@@ -343,7 +427,8 @@ class _Kinds(dict[type, bool]):
 _CAN_HOLD = _Kinds()
 
 
-def _is_filled(cell: CellType) -> bool:
+def is_filled(cell: CellType) -> bool:
+    """Whether what a cell is for has run."""
     try:
         cell.cell_contents  # noqa: B018  # looking is what raises
     except ValueError:
@@ -370,7 +455,7 @@ def _items(value: object, objects: Mapping[int, Binding]) -> Iterable[tuple[str,
         return [(" (partial)", item) for item in (value.func, *value.args, *value.keywords.values())]
     if isinstance(value, FunctionType):
         kept = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-        cells = [(" (closure)", cell.cell_contents) for cell in value.__closure__ or () if _is_filled(cell)]
+        cells = [(" (closure)", cell.cell_contents) for cell in value.__closure__ or () if is_filled(cell)]
         return [*((" (default)", item) for item in kept), *cells]
     return ()
 

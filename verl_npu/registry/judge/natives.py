@@ -24,6 +24,8 @@ class Native:
     step: Step
     state: State
     reason: str
+    seen: bool = False
+    """Whether it was read back in this process."""
 
     def as_json(self) -> dict[str, str]:
         """The plain form for commands."""
@@ -39,7 +41,7 @@ class _Failure:
 
 
 # If upstream assigns one place in several branches, the one that can be in force counts.
-_ORDER = (State.CLAIMED, State.INEFFECTIVE, State.ABSENT)
+_ORDER = (State.NATIVE, State.FAILED, State.ABSENT)
 
 
 def patched_packages(modules: Iterable[PatchModule], tree: SourceTree) -> set[str]:
@@ -77,8 +79,8 @@ def confirmed(verdicts: Mapping[str, Verdict], natives: Iterable[Native]) -> dic
 
     def confirm(verdict: Verdict) -> Verdict:
         lost = [states[place] for place in verdict.claims if place in states]
-        bad = next((native for native in lost if native.state is State.INEFFECTIVE), None)
-        if bad is None or verdict.state is not State.CLAIMED:
+        bad = next((native for native in lost if native.state is State.FAILED), None)
+        if bad is None or verdict.state is not State.NATIVE:
             return verdict
         return replace(verdict, state=bad.state, reason=bad.reason, expected=bad.target, found="a stale name")
 
@@ -120,12 +122,12 @@ class _Reading:
             # The folder of a model, and not only a module in it: this version does not have the model.
             failure = _Failure(State.ABSENT, f"{missing} is not there, which {self._module.name} expects")
         else:
-            failure = _Failure(State.INEFFECTIVE, stale(self._module.name, step, missing))
+            failure = _Failure(State.FAILED, stale(self._module.name, step, missing))
         self._fail(step, block, failure)
 
     def _assigned(self, step: Step, failure: _Failure | None) -> Native | None:
         place = resolve(step.place, self._tree)
-        native = Native(place.name, self._module.name, step, State.CLAIMED, "")
+        native = Native(place.name, self._module.name, step, State.NATIVE, "")
         only = f"only if {' and '.join(step.conditions)}" if step.conditions else ""
         if only and place.missing and "." in place.missing:
             # The branch is for another version of the package.
@@ -140,8 +142,8 @@ class _Reading:
             return replace(native, state=State.ABSENT, reason=f"{place.missing} is not installed here")
         if _missing_name(step.place.rpartition(".")[0], self._tree):
             # Python raises an AttributeError here, and what comes after is not reached either.
-            self._fail(step, _catching(step, _OF_ATTRIBUTES), _Failure(State.INEFFECTIVE, reason))
-        return replace(native, state=State.INEFFECTIVE, reason=reason)
+            self._fail(step, _catching(step, _OF_ATTRIBUTES), _Failure(State.FAILED, reason))
+        return replace(native, state=State.FAILED, reason=reason)
 
     def _fail(self, step: Step, block: Block, failure: _Failure) -> None:
         self._failed[block.number] = failure

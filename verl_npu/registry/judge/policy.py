@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...errors import DriftError, SettingError
 from ..patch import Feature
-from ..state import UPSTREAMS_OWN, State
+from ..state import State
 from .verdict import ONLY_WORDS, Verdict
 
 WHOLE = "a feature is applied whole or not at all"
@@ -54,16 +54,16 @@ def settle(
     refused = bool(drifted) and feature.name not in policy.force
 
     def settled(verdict: Verdict) -> Verdict:
-        if verdict.state in (*UPSTREAMS_OWN, State.ABSENT) or (refused and verdict.state is State.DRIFTED):
+        if verdict.state in (State.NATIVE, State.FAILED, State.ABSENT) or (refused and verdict.state is State.DRIFTED):
             return verdict
         if verdict.state is State.DRIFTED:
             return Verdict(State.PENDING, f"by force: {verdict.reason}", forced=True)
         if refused:
-            return Verdict(State.VERIFIED, f"not applied, since {drifted[0].id} drifted: {WHOLE}")
+            return Verdict(State.OFF, f"not applied, since {drifted[0].id} drifted: {WHOLE}")
         return Verdict(State.PENDING, verdict.reason)
 
     if feature.name in policy.disable:
-        return {patch.id: Verdict(State.DISABLED, f"{policy.prefix}_DISABLE") for patch in feature}, None
+        return {patch.id: Verdict(State.OFF, f"{policy.prefix}_DISABLE") for patch in feature}, None
     statuses = {patch.id: settled(verdicts[patch.id]) for patch in feature}
     if not refused:
         return statuses, _ineffective(feature, statuses, policy)
@@ -81,7 +81,7 @@ def settle(
 
 
 def _ineffective(feature: Feature, statuses: Mapping[str, Verdict], policy: Policy) -> DriftError | None:
-    lost = [patch for patch in feature if statuses[patch.id].state is State.INEFFECTIVE]
+    lost = [patch for patch in feature if statuses[patch.id].state is State.FAILED]
     if not lost:
         return None
     first = statuses[lost[0].id]

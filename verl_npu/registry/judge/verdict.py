@@ -41,6 +41,8 @@ class Verdict:
     """Whether the target drifted in words only: what it does is what the patch was written for."""
     claims: tuple[str, ...] = ()
     """What upstream means to assign by itself, by its full dotted names, so that the patch is left to it."""
+    seen: bool = False
+    """Whether all of that was read back in this process."""
 
 
 def judge(
@@ -256,7 +258,7 @@ class Evidence:
 
     def verified(self, reason: str) -> Verdict:
         """The verdict on a patch that fits, with what is to be said of the sites that reach its target."""
-        return Verdict(State.VERIFIED, "; ".join([reason, *self.reach.remarks()]))
+        return Verdict(State.PENDING, "; ".join([reason, *self.reach.remarks()]))
 
     @cached_property
     def observed(self) -> Record:
@@ -311,7 +313,8 @@ def _done_by_upstream(e: Evidence) -> Verdict | None:
 def _patched_by_upstream(e: Evidence) -> Verdict | None:
     """Upstream means to patch it by itself, and has it here."""
     fits = e.is_native and e.absence is None
-    return Verdict(State.CLAIMED, f"{e.patch.retired_by}", claims=e.claims) if fits else None
+    reason = f"upstream means to patch it by itself: {e.patch.retired_by}"
+    return Verdict(State.NATIVE, reason, claims=e.claims) if fits else None
 
 
 def _patched_nowhere(e: Evidence) -> Verdict | None:
@@ -321,7 +324,7 @@ def _patched_nowhere(e: Evidence) -> Verdict | None:
     if not e.absence.gone:
         return Verdict(State.ABSENT, e.absence.reason)
     return Verdict(
-        State.INEFFECTIVE,
+        State.FAILED,
         f"{e.absence.reason}; upstream means to patch it by itself",
         expected=f"{e.patch.target}, which upstream means to patch by itself",
         found=e.absence.reason,
@@ -395,7 +398,7 @@ def _unreached(e: Evidence) -> Verdict | None:
 
 def _added(e: Evidence) -> Verdict | None:
     """The patch adds what upstream does not have."""
-    return Verdict(State.VERIFIED, "not defined upstream") if e.adds else None
+    return Verdict(State.PENDING, "not defined upstream") if e.adds else None
 
 
 def _as_at_the_pin(e: Evidence) -> Verdict | None:
@@ -403,7 +406,7 @@ def _as_at_the_pin(e: Evidence) -> Verdict | None:
     nearest = e.known.nearest
     if nearest is None or not e.known.exact or e.patch.target not in nearest.targets:
         return None
-    return Verdict(State.VERIFIED, f"as at pin {nearest.pin}")
+    return Verdict(State.PENDING, f"as at pin {nearest.pin}")
 
 
 def _as_at_a_pin(e: Evidence) -> Verdict | None:

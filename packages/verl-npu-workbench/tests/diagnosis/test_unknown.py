@@ -47,11 +47,11 @@ def test_a_feature_that_patches_a_module_of_a_frame_is_named() -> None:
 
 def test_states_are_those_that_the_log_said_last() -> None:
     first = "verl-npu: 0.1.0: verl v0.6.1, transformers 4.57.6; device pending, attention pending"
-    then = "verl-npu: 0.1.0: verl v0.6.1; device applied, attention native (seen), rollout disabled"
+    then = "verl-npu: 0.1.0: verl v0.6.1; device applied, attention native, rollout off"
     assert states([first, then, "verl-npu: 4 processes agree on what is patched"]) == {
         "device": "applied",
-        "attention": "native (seen)",
-        "rollout": "disabled",
+        "attention": "native",
+        "rollout": "off",
     }
 
 

@@ -71,7 +71,7 @@ def judged(compiler: Toolchain, tree: Path, written: Path, states: Sequence[str]
 
 
 @pytest.mark.parametrize(
-    ("states", "verdict"), [(["pending", "applied"], Verdict.COMPILES), (["disabled"], Verdict.OVERFLOWS)]
+    ("states", "verdict"), [(["pending", "applied"], Verdict.COMPILES), (["off"], Verdict.OVERFLOWS)]
 )
 def test_what_verl_npu_mends_in_the_job_is_no_fault_of_it(
     compiler: Toolchain, tree: Path, written: Path, states: list[str], verdict: Verdict

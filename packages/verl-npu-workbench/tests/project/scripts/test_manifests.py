@@ -25,7 +25,7 @@ def test_features_of_each_process(tmp_path: Path) -> None:
     assert manifests.refusals(found) == {}
 
 
-@pytest.mark.parametrize("state", ["drifted", "failed", "shadowed", "rolled back", "disabled"])
+@pytest.mark.parametrize("state", ["drifted", "failed", "overwritten", "off"])
 def test_one_process_that_differs_is_a_fault(tmp_path: Path, state: str) -> None:
     job(tmp_path, device="applied")
     write(tmp_path, "worker", 3, device=state)
@@ -34,7 +34,7 @@ def test_one_process_that_differs_is_a_fault(tmp_path: Path, state: str) -> None
     assert manifests.refusals(found) == {"device.one": "so"}
 
 
-@pytest.mark.parametrize("state", ["drifted", "disabled", "pending"])
+@pytest.mark.parametrize("state", ["drifted", "off", "pending"])
 def test_a_feature_that_is_applied_nowhere_is_a_fault(tmp_path: Path, state: str) -> None:
     assert "feature device: applied in no process" in manifests.faults(job(tmp_path, device=state), 4)
 
