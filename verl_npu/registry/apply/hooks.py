@@ -204,8 +204,8 @@ class _Around:
 
     def _withdraw(self, module: ModuleType) -> None:
         for spec in (self._spec, module.__spec__):
-            if spec is not None and spec.loader is self:  # type: ignore[comparison-overlap]
-                spec.loader = self._inner
+            if getattr(spec, "loader", None) is self:
+                spec.loader = self._inner  # type: ignore[union-attr]  # a spec that has a loader is one
         if getattr(module, "__loader__", None) is self:
             module.__loader__ = self._inner
 
