@@ -7,7 +7,7 @@ A plugin declares patches, records in a lock what its upstream looks like, and a
     from tempfile import mkdtemp
 
     from verl_npu.maintain.locks import record_lock, write_lock
-    from verl_npu.registry import Bundle, Calls, Feature, Policy, Registry, SourceTree, Upstream
+    from verl_npu.registry import Bundle, Calls, Feature, Lifecycle, Policy, Registry, SourceTree, Upstream
 
     # The upstream, which is somebody else's package.
     site = Path(mkdtemp())
@@ -32,18 +32,16 @@ A plugin declares patches, records in a lock what its upstream looks like, and a
     locks = site / "locks"
     write_lock(record_lock(upstreams[0], "v1", "a commit", SourceTree.installed(["shop"]), [*rounding]), locks)
 
-    registry = Registry(
-        trigger="shop",
-        bundles=lambda: [Bundle([rounding], upstreams, locks)],
-        policy=Policy("SHOP_PLUGIN"),
-        warn=print,
-        changed=lambda registry: None,
-    )
-    registry.activate()
+    def make(mutex):
+        bundle = Bundle([rounding], upstreams, locks)
+        return Registry(mutex=mutex, bundles=lambda: [bundle], policy=Policy("SHOP_PLUGIN"), warn=print)
+
+    lifecycle = Lifecycle("shop", make)
+    lifecycle.activate()
 
     from shop import total
-    print(total([1.2, 1.9]), registry.states()["rounding"])  # 3 applied
-    registry.deactivate()
+    print(total([1.2, 1.9]), lifecycle.work.states()["rounding"])  # 3 applied
+    lifecycle.deactivate()
 
 `facade` has all that can be imported from here, and says how it is made.
 """

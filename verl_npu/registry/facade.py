@@ -4,17 +4,19 @@
 From there it goes in three steps:
 
 - `source`: how upstream's source is read, without importing it. A tree gives the definition behind a target (`tree`,
-  `definition`), finds names and code in it (`lookup`), reads what upstream patches by itself (`assignments`), and
-  answers a patch's questions (`probe`).
+  `definition`), one reader says what code does (`reader`), from where a target is reached (`sites`), and the questions
+  of a patch are answered by that (`probe`).
 - `judge`: what the source says of each patch. A lock records a target at a pin (`lock`); a verdict is the state of a
-  patch for a tree (`verdict`), found for each owner's features by the owner's locks (`bundles`); what upstream patches
-  by itself is looked up (`natives`); a newer upstream is compared with the nearest pin (`diff`).
-- `apply`: how patches get into modules and out again. Hooks around imports (`hooks`), the places that are written
-  (`slots`) and what goes there (`replacement`), the state of each patch in this process (`ledger`, `readback`), and
-  the registry itself, which drives all of it (`engine`).
+  patch for a tree (`verdict`), found for each owner's features by the owner's locks (`bundles`); what it means for a
+  feature (`policy`); and what upstream patches by itself (`natives`).
+- `apply`: how patches get into modules and out again. When they do (`lifecycle`), hooks around imports (`hooks`), the
+  places that are written (`slots`) and what goes there (`replacement`), the state of each patch in this process
+  (`ledger`, `readback`), and the registry itself, which drives all of it (`engine`).
 """
 
 from .apply.engine import Registry
+from .apply.lifecycle import Lifecycle
+from .apply.replacement import Conventions
 from .judge.bundles import Judged, judge_bundles
 from .judge.lock import Lock, read_locks
 from .judge.policy import Policy
@@ -30,7 +32,7 @@ from .source.probe import (
     Defines,
     Imported,
     Imports,
-    IsActor,
+    IsRemote,
     Keys,
     Never,
     Not,
@@ -51,13 +53,15 @@ __all__ = [
     "Bundle",
     "Calls",
     "Catches",
+    "Conventions",
     "Defines",
     "Feature",
     "Imported",
     "Imports",
-    "IsActor",
+    "IsRemote",
     "Judged",
     "Keys",
+    "Lifecycle",
     "Lock",
     "Never",
     "Not",

@@ -142,7 +142,9 @@ def test_a_patch_that_comes_late_is_one_sentence(plugin, package, why, math: Fea
     assert (ops.double(1), ops.triple(1)) == (("ours", 2), 3)
     assert registry.states() == {"math": State.APPLIED}
     (line,) = plugin.reported
-    assert line.startswith(f"patch math.triple, declared in {__name__}: expected a declaration before up is imported")
+    assert line.startswith(
+        f"patch math.triple, declared in {__name__}: expected a declaration in the module that an entry point names"
+    )
 
 
 def test_a_patch_that_comes_late_is_an_error_under_strict(plugin, package, why, math: Feature) -> None:

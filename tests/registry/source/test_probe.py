@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_npu.registry.source.probe import AllOf, AnyOf, IsActor, Not, Probe, Reads
+from verl_npu.registry.source.probe import AllOf, AnyOf, IsRemote, Not, Probe, Reads
 from verl_npu.registry.source.tree import SourceTree
 
 GONE, YES, NO = Reads("up.gone", "x"), Reads("up.yes", "x"), Reads("up.no", "x")
@@ -44,4 +44,4 @@ def test_no_question_is_answered_by_what_is_gone(probe: Probe, answer: bool | No
 def test_a_class_is_an_actor_if_a_decorator_makes_one_of_it(written: str, is_one: bool, tmp_path: Path) -> None:
     (tmp_path / "up").mkdir()
     (tmp_path / "up" / "__init__.py").write_text(f"import ray\nfrom dataclasses import dataclass\n\n\n{written}\n")
-    assert IsActor("up:Runner").holds(SourceTree.at(tmp_path, ("up",))) is is_one
+    assert IsRemote("up:Runner").holds(SourceTree.at(tmp_path, ("up",))) is is_one

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin
 
 from ...registry.patch import Feature
 from ...registry.source.named import Key
-from ...registry.source.probe import AllOf, Calls, Defines, Imports, IsActor, Never, Not, Passes
+from ...registry.source.probe import AllOf, Calls, Defines, Imports, IsRemote, Never, Not, Passes
 
 if TYPE_CHECKING:
     from ..configuration import Section
@@ -408,7 +408,7 @@ _POOL = "global_pool"
     link="none: nobody seems to have reported it",
     retired_by=Never("the recipe was removed without it"),
     # The recipe's own runner is derived from it.
-    requires=AllOf(Defines(_POOLS), Not(IsActor(_RUNNER))),
+    requires=AllOf(Defines(_POOLS), Not(IsRemote(_RUNNER))),
 )
 def give_the_recipes_actor_a_pool(original: Callable[..., Result], runner: Any, config: object) -> Result:
     """Make the pools, after each role has one."""

@@ -37,6 +37,9 @@ class Verification:
     """The first thing that is wrong: under strict each import of the trigger raises it."""
 
 
+_NONE = Conventions()
+
+
 class Registry:
     """The features of one plugin, and those that others bring to it, in one process. A `Lifecycle` begins and ends it,
     under its mutex.
@@ -51,8 +54,8 @@ class Registry:
         bundles: Callable[[], Sequence[Bundle]],
         policy: Policy,
         warn: Callable[[str], None],
-        changed: Callable[[], None],
-        conventions: Conventions,
+        changed: Callable[[], None] = lambda: None,
+        conventions: Conventions = _NONE,
         patch_modules: Sequence[PatchModule] = (),
     ) -> None:
         """`conventions` are those of the upstreams, and `patch_modules` those of their modules that patch other

@@ -180,7 +180,7 @@ def identify(
 
     It is that very pin if every file on which an answer depends is the same: what a lock says is believed for no other
     tree. If only something else in these files differs, it is near, and nothing is different. Packages that are not in
-    the tree do not count: recipes lie beside verl in a checkout, and are in no wheel. `first` is the upstream's first
+    the tree do not count: a wheel may leave out what lies beside it in a checkout. `first` is the upstream's first
     package, which is never another one of the same name.
     """
     # Hashing bytes is far cheaper than parsing: the usual case, an untouched release, ends here.

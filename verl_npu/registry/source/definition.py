@@ -367,7 +367,7 @@ class Kind(str, Enum):
     GENERATOR = "generator function"
     ASYNC_GENERATOR = "asynchronous generator function"
     CONTEXT_MANAGER = "context manager"
-    REMOTE = "Ray's remote function or class"
+    REMOTE = "remote function or class"
     CLASS = "class"
     PROPERTY = "property"
     CACHED_PROPERTY = "cached property"

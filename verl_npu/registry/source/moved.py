@@ -18,7 +18,7 @@ _TELLING = 3
 def namesake(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
     """Return what has the name of a subject in a module whose last two names are the same; None if nothing has.
 
-    `recipe.gkd.trainer:Trainer.fit` has one in `verl.experimental.gkd.trainer:Trainer.fit`.
+    `old.gkd.trainer:Trainer.fit` has one in `new.package.gkd.trainer:Trainer.fit`.
     """
     module, _, qualname = subject.partition(":")
     ending = "." + ".".join(module.split(".")[-2:])

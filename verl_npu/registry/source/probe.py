@@ -103,8 +103,8 @@ class Defines(Atom):
 
 
 @dataclass(frozen=True, slots=True)
-class IsActor(Atom):
-    """A decorator makes an actor of Ray's of `target`, a class: no class can be derived from it, which Ray refuses."""
+class IsRemote(Atom):
+    """A decorator makes `target`, a class, one that lives in other processes: no class can be derived from it."""
 
     target: str
 
@@ -113,7 +113,7 @@ class IsActor(Atom):
         return definition is not None and definition.kind is Kind.REMOTE
 
     def __str__(self) -> str:
-        return f"{self.target} is an actor of Ray's"
+        return f"{self.target} is remote"
 
 
 @dataclass(frozen=True, slots=True)

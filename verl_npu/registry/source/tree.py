@@ -21,7 +21,7 @@ _SYNTAX = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<qualname>[A
 
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
-    """`module:qualname`, for example `verl.trainer.main_ppo:run_ppo` or `pkg.mod:Class.method`."""
+    """`module:qualname`, for example `pkg.mod:function` or `pkg.mod:Class.method`."""
 
     module: str
     qualname: str
