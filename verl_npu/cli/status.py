@@ -37,7 +37,7 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
 
     FOLDER is what the job had as VERL_NPU_MANIFEST_DIR. Without it, verl is imported here, and this process is shown.
 
-    Exit status: 0 all is as it should be, 1 processes differ or a feature drifted, failed, was missed or overwritten,
+    Exit status: 0 all is as it should be, 1 processes differ or a feature drifted, failed or was overwritten,
     a manifest cannot be read, or, with VERL_NPU_STRICT=1, the torch_npu that is installed here cannot be imported,
     2 nothing can be shown.
     """

@@ -36,7 +36,7 @@ class Site:
     again: int = 0
     """Later statements that assign anew what the target returned, or was given."""
     conditions: tuple[str, ...] = ()
-    """Hashes of the conditions under which it is used."""
+    """Hashes of the conditions under which it is used, and of what decorates the code."""
     overrides: bool = False
     """Whether it is a method that stands in the target's place, in a class derived from the target's."""
 
@@ -289,8 +289,9 @@ def _site(node: ast.AST, use: _Use) -> Site:
     """Return how a definition, or the statements of a module or class by themselves, use the target."""
     if isinstance(node, Function):
         scope, statements = use.reader.scope_of(node, ""), list(_statements(node.body))
-        statements += [_Statement(ast.Expr(part), ()) for part in node.decorator_list]
+        around = [in_words([part])[:8] for part in node.decorator_list]
     else:
+        around = []
         scope = Scope(use.reader)
         body: list[ast.stmt] = getattr(node, "body", [])
         statements = [one for one in _statements(body, inner=False) if not isinstance(one.node, _DEFINITION)]
@@ -306,15 +307,20 @@ def _site(node: ast.AST, use: _Use) -> Site:
             calls = [part for part in parts if isinstance(part, ast.Call) and part.func in here]
             given = [one for call in calls for one in (*call.args, *(word.value for word in call.keywords))]
             passed = [ast.unparse(one) for one in given if isinstance(one, ast.Name | ast.Attribute)]
+            passed = [name for name in passed if name not in scope.assigned]
             uses += len(here)
             bare += len(passed)
             conditions += [in_words([test])[:8] for test in statement.conditions]
             places |= {*_stored(statement.node), *passed}
         else:
-            # What is made of the old value is no other one.
-            read = {ast.unparse(part) for part in parts if isinstance(part, ast.Name | ast.Attribute)}
-            again += sum(place in places and place not in read for place in _stored(statement.node))
-    return Site(uses, bare, again, tuple(sorted(set(conditions))))
+            read = {ast.unparse(part) for part in parts if isinstance(getattr(part, "ctx", None), ast.Load)}
+            stored = set(_stored(statement.node))
+            if read & places:
+                # What is made of the old value stands for it from here on.
+                places |= stored
+            else:
+                again += len(stored & places)
+    return Site(uses, bare, again, tuple(sorted({*conditions, *around})))
 
 
 def _stored(node: ast.stmt) -> list[str]:
