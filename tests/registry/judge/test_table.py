@@ -1,0 +1,97 @@
+"""Each row of the table by which patches are judged: the evidence on one side, the state on the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from verl_npu.registry.judge import verdict
+from verl_npu.registry.judge.absence import Absence
+from verl_npu.registry.judge.lock import Record
+from verl_npu.registry.judge.reach import Reach
+from verl_npu.registry.judge.verdict import TABLE, Verdict
+from verl_npu.registry.patch import Action
+from verl_npu.registry.source.tree import Target
+from verl_npu.registry.state import State
+
+HERE = Record(kind="function", signature="(batch)", ends=("function",), fingerprint="1")
+NOT_NEEDED = Absence("up.ops:step", False, "not there at v1")
+GONE = Absence("up.ops:step", True, "up.ops:step is gone")
+
+
+def evidence(action: Action = Action.WRAP, **found: object) -> SimpleNamespace:
+    """All that is told of a patch that fits, but for what a test says."""
+    patch = SimpleNamespace(
+        target=Target("up.ops", "step"), action=action, retired_by="upstream does it", requires="there is a need"
+    )
+    patch.retired_by = SimpleNamespace(atoms=lambda: [])
+    patch.requires = SimpleNamespace(atoms=lambda: [])
+    usual: dict[str, object] = {
+        "patch": patch,
+        "known": SimpleNamespace(nearest=SimpleNamespace(pin="v1", targets={}), exact=False),
+        "tree": SimpleNamespace(words=lambda target: "words"),
+        "absence": None,
+        "is_outside": False,
+        "is_gone": False,
+        "is_native": False,
+        "is_absent": False,
+        "retired": False,
+        "needless": False,
+        "claims": (),
+        "gone": [],
+        "lost": lambda atoms: [],
+        "unread": "",
+        "lacking": None,
+        "put_over": "",
+        "reach": Reach(""),
+        "adds": action is Action.ADD,
+        "observed": HERE,
+        "needed": {"v1": HERE},
+        "alike": {"v1": HERE},
+        "restated": frozenset(),
+        "verified": lambda reason: Verdict(State.PENDING, reason),
+    }
+    return SimpleNamespace(**{**usual, **found})
+
+
+EXACT = SimpleNamespace(nearest=SimpleNamespace(pin="v1", targets={Target("up.ops", "step"): HERE}), exact=True)
+ROWS = {
+    "_not_installed": (evidence(is_outside=True, absence=NOT_NEEDED), State.ABSENT),
+    "_done_by_upstream": (evidence(is_native=True), State.NATIVE),
+    "_patched_by_upstream": (evidence(is_native=True, claims=("up.ops.step",)), State.NATIVE),
+    "_patched_nowhere": (evidence(is_native=True, claims=("up.ops.step",), absence=GONE), State.FAILED),
+    "_not_needed": (evidence(is_absent=True), State.ABSENT),
+    "_gone": (evidence(gone=[GONE], absence=GONE), State.DRIFTED),
+    "_not_there": (evidence(absence=NOT_NEEDED), State.ABSENT),
+    "_untold": (evidence(retired=None, unread="a table that is made elsewhere"), State.DRIFTED),
+    "_uses_another": (evidence(lacking=("up.help:scale", "nothing of that name")), State.DRIFTED),
+    "_added": (evidence(Action.ADD), State.PENDING),
+    "_as_at_the_pin": (evidence(known=EXACT), State.PENDING),
+    "_overwritten": (evidence(put_over="up"), State.DRIFTED),
+    "_unreached": (evidence(reach=Reach("v1", lost=("up.main:run",), is_reached=False)), State.DRIFTED),
+    "_as_at_a_pin": (evidence(), State.PENDING),
+    "_in_other_words": (
+        evidence(Action.REPLACE, observed=replace(HERE, fingerprint="2"), alike={"v1": replace(HERE, words="words")}),
+        State.DRIFTED,
+    ),
+    "_another": (evidence(alike={}, needed={"v1": replace(HERE, signature="(batch, by)")}), State.DRIFTED),
+}
+
+
+def decided(found: SimpleNamespace) -> tuple[str, Verdict]:
+    rows = ((row.__name__, row(found)) for row in TABLE)  # type: ignore[arg-type]
+    return next((name, said) for name, said in rows if said is not None)
+
+
+@pytest.mark.parametrize(("found", "state"), ROWS.values(), ids=ROWS)
+def test_a_row_decides_by_its_evidence(found: SimpleNamespace, state: State, request: pytest.FixtureRequest) -> None:
+    row, said = decided(found)
+    assert (row, said.state) == (request.node.callspec.id, state)
+    assert said.reason
+
+
+def test_every_row_has_its_test() -> None:
+    assert list(ROWS) == [row.__name__ for row in TABLE]
+    assert all(row.__doc__ for row in verdict.TABLE)
