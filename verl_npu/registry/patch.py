@@ -69,6 +69,13 @@ class Patch:
     """What upstream assigns by itself in another package and this patch may put back."""
     uses: tuple[Collaborator, ...] = ()
     """What else of upstream the implementation needs, or may use."""
+    may_skip: bool = False
+    """Whether a wrapper may return without a call of upstream's code: what upstream adds to that is skipped too."""
+
+    @property
+    def relies_on_source(self) -> bool:
+        """Whether the source of the target decides, and not its signature alone."""
+        return self.may_skip or self.action.relies_on_source
 
     @property
     def feature(self) -> str:
@@ -103,9 +110,12 @@ class _Declare:
         undoes: Sequence[str] = (),
         uses: Sequence[str] = (),
         may_use: Sequence[str] = (),
+        may_skip: bool = False,
         name: str = "",
     ) -> Callable[[Implementation], Implementation]:
         """Return the decorator; what implements several patches gives each a `name`, as its own one is taken.
+
+        A wrapper that `may_skip` upstream's code is applied only where that code does what it did at a pin.
 
         `uses` are the collaborators without which the implementation fails or does nothing, and `may_use` those whose
         absence it handles. Raises DeclarationError for a text that is empty, or a target or collaborator that is none.
@@ -132,6 +142,7 @@ class _Declare:
                     retired_by=retired_by,
                     requires=requires,
                     undoes=tuple(map(Target.parse, undoes)),
+                    may_skip=may_skip,
                     uses=(*map(Collaborator.parse, uses), *(Collaborator.parse(m, optional=True) for m in may_use)),
                 )
             )

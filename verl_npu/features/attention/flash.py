@@ -63,6 +63,7 @@ Config = TypeVar("Config", bound=AttentionConfig)
     link="https://github.com/volcengine/verl/issues/6224",
     retired_by=Never("the method is gone from transformers 4.54 on"),
     requires=Defines(f"{_MODEL}._check_and_enable_flash_attn_2"),
+    may_skip=True,
 )
 def admit_flash_attention_in_model_check(
     original: Callable[..., Config],
@@ -91,6 +92,7 @@ def admit_flash_attention_in_model_check(
     link="https://github.com/huggingface/transformers/pull/40151",
     retired_by=_ADMITS,
     requires=Defines(_CAN_DISPATCH),
+    may_skip=True,
 )
 def admit_flash_attention_in_dispatch_check(
     original: Callable[[Model, bool], bool], model: Model, is_init_check: bool = False
@@ -143,6 +145,7 @@ def import_npu_flash_attention(
     link="https://github.com/huggingface/transformers/pull/40151",
     retired_by=Calls(f"{_MODEL}._check_and_adjust_attn_implementation", "is_torch_npu_available", directly=True),
     requires=Reads(f"{_MODEL}._check_and_adjust_attn_implementation", "kernels-community/flash-attn"),
+    may_skip=True,
 )
 def prevent_cuda_kernel_download(
     original: Callable[[Model, str | None, bool], str],
@@ -178,6 +181,7 @@ _ALL_VERSIONS = "transformers does it so in every version up to 5.10"
     how="They are fetched once for each mask, in one transfer. The lengths stay on the host, where they are used.",
     link=_LINK,
     retired_by=Never(_ALL_VERSIONS),
+    may_skip=True,
 )
 def compute_unpadding_once_per_mask(
     original: Callable[[Tensor], Result], attention_mask: Tensor

@@ -227,6 +227,7 @@ def refuse_job_that_cannot_be_placed(
     how="The index is the position in ASCEND_RT_VISIBLE_DEVICES of the NPU that Ray assigned to the worker.",
     link="none: seen on virtual NPUs",
     retired_by=Never("no revision reads ASCEND_RT_VISIBLE_DEVICES there"),
+    may_skip=True,
 )
 def select_npu_assigned_by_ray(original: Callable[[object], object], worker: object) -> object:
     """Make the NPU that Ray assigned to this worker the current one."""

@@ -65,6 +65,7 @@ def declare(
         link=link,
         retired_by=retired_by,
         requires=requires,
+        may_skip=True,
         name=name,
     )(implementation)
 

@@ -94,7 +94,9 @@ def take_the_held_batch(
         _computed.reset(before)
 
 
-@over_megatron.wrap(_BROADCAST, uses=(_DEVICE,), why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
+@over_megatron.wrap(
+    _BROADCAST, uses=(_DEVICE,), why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE, may_skip=True
+)
 def broadcast_through_the_npu(original: Callable[..., None], tensors: Any, src: int, group: Any) -> None:
     """Broadcast a batch; one that is held in pieces, since HCCL takes nothing from the host."""
     from torch import distributed

@@ -221,6 +221,7 @@ _COMPILE = "verl.utils.torch_functional:use_original_torch_compile"
     link="none: is_applied is an attribute of Patch in MindSpeed's mindspeed/patch_utils.py",
     retired_by=AllOf(Defines(_COMPILE), Not(Calls(_COMPILE, "is_applied"))),
     requires=Defines(_COMPILE),
+    may_skip=True,
 )
 def give_verl_the_original_torch_compile(
     original: Callable[[], contextlib.AbstractContextManager[None]],

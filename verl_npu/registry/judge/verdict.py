@@ -412,7 +412,7 @@ def _as_at_the_pin(e: Evidence) -> Verdict | None:
 def _as_at_a_pin(e: Evidence) -> Verdict | None:
     """The target is bound and called as at a pin; for a replacement its source is the same, too."""
     for pin, record in e.alike.items():
-        if not e.patch.action.relies_on_source:
+        if not e.patch.relies_on_source:
             return e.verified(f"signature as at {pin}")
         if record.fingerprint == e.observed.fingerprint:
             return e.verified(f"fingerprint as at {pin}")
@@ -423,6 +423,8 @@ def _in_other_words(e: Evidence) -> Verdict | None:
     """The source of the target is another one, and does the same."""
     words = e.tree.words(e.patch.target) if e.alike else ""
     for pin, record in e.alike.items():
+        if words == record.words and e.patch.may_skip:
+            return e.verified(f"it does what it does at {pin}")
         if words == record.words:
             reason = f"it differs from {pin} in words only: {ONLY_WORDS}"
             return Verdict(State.DRIFTED, reason, record.fingerprint, e.observed.fingerprint, in_words=True)
@@ -431,7 +433,7 @@ def _in_other_words(e: Evidence) -> Verdict | None:
 
 def _another(e: Evidence) -> Verdict:
     """The target is another one than at every pin."""
-    what = "fingerprint" if e.patch.action.relies_on_source else "signature"
+    what = "fingerprint" if e.patch.relies_on_source else "signature"
     # Two that are called alike are told apart by what they are bound to.
     if not e.alike and any(fits(e.observed.signature, one.signature, e.restated) for one in e.needed.values()):
         what = "binding"

@@ -186,6 +186,7 @@ def _leave_out(worker: str) -> Callable[[Method], Method]:
         link=_ASYNC_LINK,
         retired_by=Calls(f"{worker}.sync_rollout_weights_by_checkpoint", _BROADCAST),
         requires=Defines(f"{worker}.init_checkpoint_engine"),
+        may_skip=True,
     )
 
 
@@ -260,6 +261,7 @@ def receive_gkd_rollout_weights_over_hccl(worker: Worker) -> None:
     link="https://github.com/Ascend/pytorch/blob/v2.7.1-7.1.0/torch_npu/distributed/distributed_c10d.py",
     retired_by=AllOf(Defines(_GKD_WEIGHTS), Not(_GROUP_DST)),
     requires=_GROUP_DST,
+    may_skip=True,
 )
 def gather_gkd_weights_without_group_dst(original: Callable[[Any], Iterable[Weight]], worker: Any) -> Iterable[Weight]:
     """Return the trainer's weights under Hugging Face's names, whole on each trainer."""
