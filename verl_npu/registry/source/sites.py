@@ -22,6 +22,8 @@ _DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 OVERRIDES = "overrides"
 _MOST = 40
 """Sites that a lock keeps of one target, those nearest to it first."""
+_LARGE = 1000
+"""Modules from which on not all of a library is searched."""
 _RARE = 12
 """Modules that have an attribute of some name, if it is known to be the target's by its name alone."""
 
@@ -61,6 +63,7 @@ class Site:
 
 def find_sites(target: Target, packages: Sequence[str], tree: SourceTree) -> dict[str, Site]:
     """Return each site in some packages, by `module:qualname` or, of a module's own code, `module`."""
+    packages = _around(target, packages, tree)
     words = [part for part in target.qualname.split(".") if not part.startswith("__")]
     modules = {*tree.modules_with(packages, words), target.module}
     if target.owner and words[-1] == target.name:
@@ -83,6 +86,7 @@ def sites_in(module: str, target: Target, tree: SourceTree) -> Mapping[str, Site
 def overrides(target: Target, packages: Sequence[str], tree: SourceTree) -> dict[str, Site]:
     """Return the methods that stand in the place of a target in derived classes, and do not call it."""
     found: dict[str, Site] = {}
+    packages = _around(target, packages, tree)
     waiting = [Target(target.module, target.owner)] if target.owner else []
     derived = tree.recall(("derived", tuple(packages)), lambda: _derived(packages, tree)) if waiting else {}
     while waiting:
@@ -99,6 +103,12 @@ def overrides(target: Target, packages: Sequence[str], tree: SourceTree) -> dict
                 elif not own:
                     waiting.append(Target(module, name))
     return found
+
+
+def _around(target: Target, packages: Sequence[str], tree: SourceTree) -> Sequence[str]:
+    """Return where sites are looked for: in a library of models, a model is used by its own package."""
+    many = tree.recall(("many", *packages), lambda: sum(1 for _ in tree.modules_of(packages)) > _LARGE)
+    return [target.module.rpartition(".")[0] or target.module] if many else packages
 
 
 _CLASS = re.compile(rb"^[ \t]*class (\w+)\(([^)]*)\)", re.M)

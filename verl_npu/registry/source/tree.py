@@ -314,11 +314,13 @@ class SourceTree:
 
     def modules_of(self, packages: Sequence[str]) -> Iterator[str]:
         """The full names of all modules of those packages that are in this tree."""
-        return (module for package in packages if package in self for module in self.modules_below(package))
+        here = (package for package in packages if package.partition(".")[0] in self)
+        return (module for package in here for module in self.modules_below(package))
 
     def modules_with(self, packages: Sequence[str], words: Sequence[str]) -> Iterator[str]:
-        """The modules of some packages whose text has all of some words; none counts as read by this."""
-        for module in self.modules_of(packages):
+        """The modules of some packages, or of packages in them, whose text has all of some words; none counts as
+        read by this."""
+        for module in self.recall(("modules", *packages), lambda: tuple(self.modules_of(packages))):
             data = self.recall(("text", module), partial(self._read, module))
             if data is not None and all(word.encode() in data for word in words):
                 yield module
