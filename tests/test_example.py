@@ -81,8 +81,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 def test_check_shows_it_with_its_owner(environment: Environment) -> None:
     found = environment.features()
     assert {name: (each["owner"], each["state"]) for name, each in found.items()} == {
-        "example_memory": (NAME, "verified"),
-        "example_address": (NAME, "verified"),
+        "example_memory": (NAME, "pending"),
+        "example_address": (NAME, "pending"),
     }
     text = environment.run("-m", "verl_npu", "check").stdout
     assert f"example_memory of {NAME}" in text
@@ -172,8 +172,8 @@ def test_what_is_written_into_verl_npu_is_said_to_be_lost_and_what_is_brought_to
     environment.pip("install", "--no-deps", "--force-reinstall", str(wheel))
     assert environment.content()["strange_files"] == []
     assert {name: each["state"] for name, each in environment.features().items()} == {
-        "example_memory": "verified",
-        "example_address": "verified",
+        "example_memory": "pending",
+        "example_address": "pending",
     }
     environment.pip("uninstall", "-y", "verl-npu")
     shutil.rmtree(package, ignore_errors=True)

@@ -20,7 +20,7 @@ print(json.dumps([sorted(ours), sum(len(open(file).readlines()) for file in file
 NOT_WITH_VERL = (
     "verl_npu.maintain",
     "verl_npu.cli.diff",
-    "verl_npu.registry.source.reader",
+    "verl_npu.registry.judge.reach",
     "verl_npu.registry.source.sites",
     "verl_npu.registry.source.moved",
     "verl_npu.features.rollout.unmet",
@@ -56,5 +56,5 @@ def test_what_import_verl_loads_without_megatron_is_what_the_job_needs() -> None
     modules, lines = loaded("torch", "verl")
     assert "verl_npu.features.attention.flash" in modules
     assert [name for name in modules if name.startswith(NOT_WITH_VERL)] == []
-    assert len(modules) <= 64
+    assert len(modules) <= 65
     assert lines <= 12_000

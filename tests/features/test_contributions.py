@@ -148,7 +148,11 @@ SHOW = "import verl, verl_npu; print(verl_npu.status()['features']['device']['st
     ("program", "variables", "said"),
     [
         (f"import stranger; {SHOW}", {}, "expected a feature of its own, in an entry point of the group"),
-        (SHOW, {"VERL_USE_EXTERNAL_MODULES": "stranger"}, "expected a declaration before verl is imported"),
+        (
+            SHOW,
+            {"VERL_USE_EXTERNAL_MODULES": "stranger"},
+            "expected a declaration in the module that an entry point names",
+        ),
     ],
     ids=["before verl", "by verl itself"],
 )

@@ -80,14 +80,21 @@ def part_of(lock: dict[str, dict[str, str]], source: Path) -> dict[str, object]:
 
     def shown(section: str, key: str) -> bool:
         subject = str(PATCHES[key].target) if section == "patches" else key
+        # A question is named by its kind, and then by what it is about.
+        subject = key.partition("=")[2] if section == "answers" else subject
         return holds(source, re.split(r"[./: ]", subject)[0])
 
-    return {
+    shared = {
         section: {key: value for key, value in content.items() if shown(section, key)}
         if isinstance(content, dict)
         else content
         for section, content in lock.items()
     }
+    sites = {
+        target: {site: how for site, how in found.items() if shown("", site)}
+        for target, found in shared["sites"].items()
+    }
+    return {**shared, "sites": {target: found for target, found in sites.items() if found}}
 
 
 def definition(text: str, qualname: str) -> list[str]:

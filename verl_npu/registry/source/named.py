@@ -31,6 +31,9 @@ class Key:
 
     name: str
 
+    def __str__(self) -> str:
+        return f"[{self.name}]"
+
 
 Origin = Value | Key
 Origins = frozenset[Origin | None]
@@ -46,6 +49,9 @@ class PatchModule:
     """Its functions that upstream calls to have its patches applied."""
     given: tuple[str, ...] = ()
     """Names of functions and constants that are true in every process that is patched, such as `is_npu_available`."""
+
+    def __str__(self) -> str:
+        return self.name
 
 
 # Collaborators.
