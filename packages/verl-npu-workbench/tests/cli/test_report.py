@@ -83,7 +83,7 @@ def test_manifests_tell_the_states_and_no_host(run: Run, tmp_path: Path) -> None
 
 def test_without_a_log_check_tells_the_states(run: Run, pristine: Path) -> None:
     printed = run("doctor", "--report")[1]
-    assert "device: verified" in sections(printed)["verl-npu's features, by verl-npu check in this environment"]
+    assert "device: pending" in sections(printed)["verl-npu's features, by verl-npu check in this environment"]
 
 
 def test_a_post_can_hold_it(run: Run, tmp_path: Path) -> None:
