@@ -63,19 +63,27 @@ class Site:
 
 def find_sites(target: Target, packages: Sequence[str], tree: SourceTree) -> dict[str, Site]:
     """Return each site in some packages, by `module:qualname` or, of a module's own code, `module`."""
-    packages = _around(target, packages, tree)
+    found = overrides(target, packages, tree)
+    # Each by itself, as another one may be left out here.
+    for package in _around(target, packages, tree):
+        found |= _sites_of(target, package, tree)
+    return found
+
+
+def _sites_of(target: Target, package: str, tree: SourceTree) -> dict[str, Site]:
     words = [part for part in target.qualname.split(".") if not part.startswith("__")]
-    modules = {*tree.modules_with(packages, words), target.module}
+    modules = {*tree.modules_with([package], words)}
+    modules |= {target.module} if target.module.startswith(f"{package}.") else set()
     if target.owner and words[-1] == target.name:
         for mark in (f".{target.name}", f'"{target.name}"'):
-            by_name = list(tree.modules_with(packages, [mark]))
+            by_name = list(tree.modules_with([package], [mark]))
             modules |= set(by_name) if len(by_name) <= _RARE else set()
     found: dict[str, Site] = {}
     for module in sorted(modules, key=lambda name: _distance(name, target)):
         found |= sites_in(module, target, tree)
         if len(found) >= _MOST:
             break
-    return {**dict(list(found.items())[:_MOST]), **overrides(target, packages, tree)}
+    return dict(list(found.items())[:_MOST])
 
 
 def sites_in(module: str, target: Target, tree: SourceTree) -> Mapping[str, Site]:
