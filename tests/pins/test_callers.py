@@ -1,6 +1,6 @@
 """Whoever calls a target otherwise, past our patch, is noticed; and what only changes a caller is no alarm.
 
-`python -m tests.pins --callers` prints what is said of each edit.
+It is said by *drifted*, or in the reason of a patch that fits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from verl_npu.registry.source.tree import SourceTree
 from .callers import BYPASSING, HARMLESS, CallerEdit, Outcome, outcome
 from .losses import PATCHES, Pin, pin_at
 
-_UNREAD = "no lock records who calls a target, and nothing reads it"
 _DAILY = (
     "v0.6.1: the group is made by ray.util's own name",
     "v0.8.0: the group is made by a function of another module",
@@ -27,13 +26,16 @@ _DAILY = (
     "v0.7.1: the set up is called in a method of the worker",
     "v0.9.1: a new module imports targets and calls them",
 )
-_TOLD = (
-    "v0.8.0: the group is made by a function of another module",
-    "v0.9.1: the group is made by a partial of the module",
-    "v0.7.1: the group is made by an attribute of the class",
-)
-"""Nothing there has the name any more that the patch's own question looks for."""
-SILENT = {str(edit): _UNREAD for edit in BYPASSING if str(edit) not in _TOLD}
+_AFTERWARDS = "what a caller does with the device, or with a value that it made of the result, is not followed"
+SILENT = {
+    "v0.6.1: the device is set again afterwards": _AFTERWARDS,
+    "v0.9.1: the device is set again by a method afterwards": _AFTERWARDS,
+    "v0.6.1: the merged environment is overwritten": _AFTERWARDS,
+    "1dda039b: the variables are overwritten as they are returned": _AFTERWARDS,
+    "v0.7.1: a decorator of the caller leaves the call out": "the caller is reached by a caller of its own",
+    "v0.6.1: the agent loop calls another method of the server": "a handle of another process has no class in source",
+    "v0.7.1: the runner's worker overrides the update": "the base of a class that a function makes is a parameter",
+}
 """The edits that lead past a patch without a word, and why."""
 FALSE: dict[str, str] = {}
 """The edits that lead past no patch and are said to, and why."""
@@ -102,7 +104,8 @@ def test_the_edits_are_of_many_patches() -> None:
     assert len(concerned) >= 25
     assert len({patch.partition(".")[0] for patch in concerned}) >= 7
     assert concerned | set(_patches(HARMLESS)) <= {patch.id for patch in PATCHES}
-    assert {*SILENT, *_TOLD} <= set(map(str, BYPASSING))
+    assert {*SILENT} <= set(map(str, BYPASSING))
+    assert len(SILENT) * 100 <= len(BYPASSING) * 7
     assert {*FALSE} <= set(map(str, HARMLESS))
 
 
