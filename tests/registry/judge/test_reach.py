@@ -138,3 +138,10 @@ def test_a_package_that_assigns_it_when_it_is_imported_makes_it_drift(judged) ->
     groups = judged(up="from up.ops import Pool\n\ndef mine(self): ...\n\nPool.groups = mine\n")["groups"]
     assert groups.state is State.DRIFTED
     assert groups.reason == "bypassed: up assigns up.ops:Pool.groups"
+
+
+def test_classes_of_one_name_that_derive_from_each_others_names_end_the_search(judged) -> None:
+    other = "import up.ops, up.third\n\nclass Pool(up.third.Pool): ...\n"
+    third = "import up.other\n\nclass Pool(up.other.Pool): ...\n"
+    groups = judged(other=other, third=third, main=MAIN + "\nimport up.other\n")["groups"]
+    assert groups.state is State.PENDING

@@ -97,8 +97,10 @@ def overrides(target: Target, packages: Sequence[str], tree: SourceTree) -> dict
     packages = _around(target, packages, tree)
     waiting = [Target(target.module, target.owner)] if target.owner else []
     derived = tree.recall(("derived", tuple(packages)), lambda: _derived(packages, tree)) if waiting else {}
+    seen: set[Target] = set()
     while waiting:
         base = waiting.pop()
+        seen.add(base)
         children = derived.get(base.name, ())
         # A class from which half a library derives is overridden somewhere at every revision.
         for module, name in children if len(children) <= _MOST else ():
@@ -108,7 +110,7 @@ def overrides(target: Target, packages: Sequence[str], tree: SourceTree) -> dict
                 own = [one for one in node.body if isinstance(one, Function) and one.name == target.name]
                 if own and not any(_calls_base(part, base) for one in own for part in ast.walk(one)):
                     found[f"{module}:{name}.{target.name}"] = Site(overrides=True)
-                elif not own:
+                elif not own and Target(module, name) not in seen:
                     waiting.append(Target(module, name))
     return found
 
