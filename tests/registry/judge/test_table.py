@@ -24,10 +24,13 @@ GONE = Absence("up.ops:step", True, "up.ops:step is gone")
 def evidence(action: Action = Action.WRAP, **found: object) -> SimpleNamespace:
     """All that is told of a patch that fits, but for what a test says."""
     patch = SimpleNamespace(
-        target=Target("up.ops", "step"), action=action, retired_by="upstream does it", requires="there is a need"
+        target=Target("up.ops", "step"),
+        action=action,
+        may_skip=False,
+        relies_on_source=action.relies_on_source,
+        retired_by=SimpleNamespace(atoms=lambda: []),
+        requires=SimpleNamespace(atoms=lambda: []),
     )
-    patch.retired_by = SimpleNamespace(atoms=lambda: [])
-    patch.requires = SimpleNamespace(atoms=lambda: [])
     usual: dict[str, object] = {
         "patch": patch,
         "known": SimpleNamespace(nearest=SimpleNamespace(pin="v1", targets={}), exact=False),
