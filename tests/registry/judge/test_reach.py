@@ -46,7 +46,7 @@ SAID = {
     ),
     "a decorator of the site": (MAIN.replace("def run", "@skipped\ndef run"), "up.main:run use it otherwise"),
 }
-DRIFTED = {
+UNREACHED = {
     "a function of another module": MAIN.replace("Pool, step", "Pool").replace(
         "def run", "from x import step\ndef run"
     ),
@@ -97,11 +97,16 @@ def test_a_site_that_uses_it_otherwise_is_named(judged, source: str, said: str) 
     assert f"may be bypassed: {said}" in step.reason
 
 
-@pytest.mark.parametrize("source", DRIFTED.values(), ids=DRIFTED)
-def test_a_target_that_nothing_reaches_has_drifted(judged, source: str) -> None:
+@pytest.mark.parametrize("source", UNREACHED.values(), ids=UNREACHED)
+def test_a_target_that_nothing_reaches_is_said_to_be_bypassed(judged, source: str) -> None:
     step = judged(main=source)["step"]
-    assert step.state is State.DRIFTED
-    assert "bypassed: up.main:run, which reach it at v1, do not reach it here" in step.reason
+    assert step.state is State.PENDING
+    assert "bypassed: up.main:run, which reach it at v1, do not reach it here, and nothing else does" in step.reason
+
+
+def test_a_feature_of_which_nothing_is_reached_has_drifted(judged) -> None:
+    source = UNREACHED["by another"].replace("Pool().groups()", "[]")
+    assert {verdict.state for verdict in judged(main=source).values()} == {State.DRIFTED}
 
 
 def test_one_of_two_sites_that_is_lost_is_named(judged, plugin, package) -> None:

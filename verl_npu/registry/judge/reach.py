@@ -28,7 +28,8 @@ class Reach:
     def remarks(self) -> Iterator[str]:
         """Say which sites may run without the patch."""
         if self.lost:
-            yield f"bypassed: {_shown(self.lost)}, which reach it at {self.pin}, do not reach it here"
+            nothing = "" if self.is_reached else ", and nothing else does"
+            yield f"bypassed: {_shown(self.lost)}, which reach it at {self.pin}, do not reach it here{nothing}"
         if self.overriding:
             yield f"bypassed: {_shown(self.overriding)} stand in its place in derived classes"
         if self.changed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,8 @@ class Verdict:
     """What upstream means to assign by itself, by its full dotted names, so that the patch is left to it."""
     seen: bool = False
     """Whether all of that was read back in this process."""
+    unreached: bool = False
+    """Whether nothing of upstream's reaches the target any more."""
 
 
 def judge(
@@ -67,7 +69,19 @@ def judge(
         baseline = Baseline(lock, revision.exact, locks[upstream.name], upstream.packages)
         known |= dict.fromkeys(upstream.packages, baseline)
     answers = Answers(tree, known)
-    return revisions, {patch.id: verify(patch, answers) for patch in patches}
+    verdicts = {patch.id: verify(patch, answers) for patch in patches}
+    for name in {patch.feature for patch in patches}:
+        wanted = {
+            id: one for id, one in verdicts.items() if id.partition(".")[0] == name and one.state is State.PENDING
+        }
+        if all(one.unreached for one in wanted.values()):
+            # The whole feature would do nothing.
+            verdicts |= {id: _of_no_use(one) for id, one in wanted.items()}
+    return revisions, verdicts
+
+
+def _of_no_use(verdict: Verdict) -> Verdict:
+    return replace(verdict, state=State.DRIFTED, expected="a call of the target, as at the pin", found="none")
 
 
 def verify(patch: Patch, answers: Answers) -> Verdict:
@@ -389,11 +403,11 @@ def _overwritten(e: Evidence) -> Verdict | None:
 
 
 def _unreached(e: Evidence) -> Verdict | None:
-    """Nothing reaches the target any more."""
+    """The target fits, and nothing reaches it any more."""
     if e.reach.is_reached:
         return None
-    sites = next(iter(e.reach.remarks()), f"nothing of {e.patch.target.package} reaches it")
-    return Verdict(State.DRIFTED, sites, expected=f"a call of {e.patch.target}, as at {e.reach.pin}", found="none")
+    fits = next((v for v in (row(e) for row in (_as_at_a_pin, _in_other_words, _another)) if v is not None), None)
+    return replace(fits, unreached=True) if fits is not None and fits.state is State.PENDING else None
 
 
 def _added(e: Evidence) -> Verdict | None:
