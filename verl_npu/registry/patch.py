@@ -115,7 +115,7 @@ class _Declare:
     ) -> Callable[[Implementation], Implementation]:
         """Return the decorator; what implements several patches gives each a `name`, as its own one is taken.
 
-        A wrapper that `may_skip` upstream's code is applied only where that code does what it did at a pin.
+        Of a wrapper that `may_skip` upstream's code it is said where that code is another one than at every pin.
 
         `uses` are the collaborators without which the implementation fails or does nothing, and `may_use` those whose
         absence it handles. Raises DeclarationError for a text that is empty, or a target or collaborator that is none.

@@ -21,13 +21,13 @@ NOT_NEEDED = Absence("up.ops:step", False, "not there at v1")
 GONE = Absence("up.ops:step", True, "up.ops:step is gone")
 
 
-def evidence(action: Action = Action.WRAP, **found: object) -> SimpleNamespace:
+def evidence(action: Action = Action.WRAP, *, skips: bool = False, **found: object) -> SimpleNamespace:
     """All that is told of a patch that fits, but for what a test says."""
     patch = SimpleNamespace(
         target=Target("up.ops", "step"),
         action=action,
-        may_skip=False,
-        relies_on_source=action.relies_on_source,
+        may_skip=skips,
+        relies_on_source=skips or action.relies_on_source,
         retired_by=SimpleNamespace(atoms=lambda: []),
         requires=SimpleNamespace(atoms=lambda: []),
     )
@@ -79,6 +79,7 @@ ROWS = {
         evidence(Action.REPLACE, observed=replace(HERE, fingerprint="2"), alike={"v1": replace(HERE, words="words")}),
         State.DRIFTED,
     ),
+    "_may_skip_another": (evidence(skips=True, observed=replace(HERE, fingerprint="2")), State.PENDING),
     "_another": (evidence(alike={}, needed={"v1": replace(HERE, signature="(batch, by)")}), State.DRIFTED),
 }
 

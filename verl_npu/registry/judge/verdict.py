@@ -406,7 +406,10 @@ def _unreached(e: Evidence) -> Verdict | None:
     """The target fits, and nothing reaches it any more."""
     if e.reach.is_reached:
         return None
-    fits = next((v for v in (row(e) for row in (_as_at_a_pin, _in_other_words, _another)) if v is not None), None)
+    fits = next(
+        (v for v in (row(e) for row in (_as_at_a_pin, _in_other_words, _may_skip_another, _another)) if v is not None),
+        None,
+    )
     return replace(fits, unreached=True) if fits is not None and fits.state is State.PENDING else None
 
 
@@ -445,6 +448,12 @@ def _in_other_words(e: Evidence) -> Verdict | None:
     return None
 
 
+def _may_skip_another(e: Evidence) -> Verdict | None:
+    """The target is called as at a pin, and a wrapper that may skip its source skips another source than there."""
+    pin = next(iter(e.alike), None) if e.patch.may_skip else None
+    return e.verified(f"signature as at {pin}; it may skip what upstream changed in the target since") if pin else None
+
+
 def _another(e: Evidence) -> Verdict:
     """The target is another one than at every pin."""
     what = "fingerprint" if e.patch.relies_on_source else "signature"
@@ -480,6 +489,7 @@ TABLE: Sequence[Callable[[Evidence], Verdict | None]] = (
     _unreached,
     _as_at_a_pin,
     _in_other_words,
+    _may_skip_another,
     _another,
 )
 """What follows from the evidence: the first row that gives a verdict decides. The last one always does."""
