@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from .definition import Function, bound_names, decoration, fingerprint, function_kind, in_words, is_log
+from .definition import BLOCKS, NAMED, Function, bound_names, decoration, fingerprint, function_kind, in_words, is_log
 from .named import Key, Origins, PatchModule, Value
 from .tree import SourceTree, Target, is_there, unparsable
 
@@ -24,7 +24,6 @@ _DEPTH = 4
 _MOST_FUNCTIONS = 100
 
 _UNKNOWN: Origins = frozenset({None})
-_DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 Written = tuple[ast.AST, "Scope"]
 """Code, and where it stands: what it may be is looked up if it is asked for."""
@@ -237,7 +236,7 @@ def is_hollow(subject: str, tree: SourceTree) -> bool:
     if ":" not in subject:
         parsed = tree.parse(subject)
         return parsed is not None and not bound_names(parsed.body)
-    nodes = [node for node in tree.meaning(Target.parse(subject)) if isinstance(node, _DEFINITION)]
+    nodes = [node for node in tree.meaning(Target.parse(subject)) if isinstance(node, NAMED)]
     return bool(nodes) and all(_does_nothing(node.body) for node in nodes)
 
 
@@ -445,7 +444,7 @@ class Reader:
         self._note(node)
         scope = replace(self.scope_of(node, owner), depth=depth)
         scope.parameters = {**scope.parameters, **given}
-        self.block(node.body, scope, replace(at or _At(), everything=False, whiles=0))
+        self.block(node.body, scope, replace(at or _At(), everything=False))
 
     def scope_of(self, node: Function, owner: str) -> Scope:
         """Return the names that the code of a function sees."""
@@ -549,20 +548,19 @@ class Reader:
     def _if(self, node: ast.If, scope: Scope, at: _At) -> None:
         test = (node.test, scope)
         holds = is_true(node.test, self._known())
+        # Of an import it is told only under which conditions that depend on the process something is done.
+        depends = holds is None or not self._importing
+        taken, other = (at.under(test), at.under(test, holds=False)) if depends else (at, at)
         if holds is None and _refuses(node.body):
             # A condition under which the code only refuses to go on is no support for what it names.
             for inner in node.body:
                 if isinstance(inner, ast.Raise):
-                    self._refuse(inner.exc, scope, at.under(test))
+                    self._refuse(inner.exc, scope, taken)
         elif holds is not False:
             self._expression(node.test, scope, at)
-            self.block(node.body, scope, at.under(test) if holds is None or not self._importing else at)
+            self.block(node.body, scope, taken)
         if holds is not True:
-            self.block(
-                node.orelse,
-                scope,
-                at.under(test, holds=False) if holds is None or not self._importing else at,
-            )
+            self.block(node.orelse, scope, other)
 
     def _try(self, node: ast.Try, scope: Scope, at: _At) -> None:
         inside = replace(at, blocks=(*at.blocks, self.new_block(node.handlers)))
@@ -826,7 +824,7 @@ class Reader:
         if scope.depth >= _DEPTH:
             return
         # Under which conditions it is called is told of what an import does alone.
-        at = at if self._importing else _At()
+        at = at if self._importing else _At(whiles=at.whiles)
         for node, owner in self._functions(function, scope):
             given = {} if call is None else _given(node, call, bool(owner), scope)
             self.enter(node, owner, given, scope.depth + 1, at)
@@ -1115,7 +1113,7 @@ def _live_imports(statements: Sequence[ast.stmt]) -> Iterator[ast.Import | ast.I
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
         holds = is_true(node.test) if isinstance(node, ast.If | ast.While) else None
-        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for name in BLOCKS:
             if (name == "body" and holds is False) or (name == "orelse" and holds is True):
                 continue
             for part in getattr(node, name, ()):
