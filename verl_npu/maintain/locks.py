@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from ..registry.source.definition import NORMALISER
 from ..registry.source.probe import Probe
 from ..registry.source.reader import read_body
 from ..registry.source.sites import find_sites
-from ..registry.source.tree import SourceTree, Target, is_there, package_of, surroundings
+from ..registry.source.tree import SourceTree, Target, is_there, package_of, packages_above, surroundings
 from ..registry.state import Standing
 
 
@@ -54,8 +54,10 @@ def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, p
         str(target): {site: str(how) for site, how in find_sites(target, upstream.packages, tree).items()}
         for target in targets
     }
-    for module in (*_above(targets), *(site.partition(":")[0] for found in sites.values() for site in found)):
-        counted.read(module)
+    # What a package does in its `__init__` may stand in the place of a target below it.
+    for target in targets:
+        for module in (*packages_above(target.module), *(site.partition(":")[0] for site in sites[str(target)])):
+            counted.read(module)
     lock = Lock(
         upstream=upstream.name,
         pin=pin,
@@ -71,13 +73,6 @@ def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, p
     )
     names = sorted(name for name in counted.files if package_of(name) in upstream.packages)
     return replace(lock, files={name: tree.digest(name) or "" for name in names})
-
-
-def _above(targets: Iterable[Target]) -> Iterator[str]:
-    """Yield the packages above some targets: what their `__init__` does may stand in a target's place."""
-    for target in targets:
-        parts = target.module.split(".")
-        yield from (".".join(parts[:length]) for length in range(1, len(parts)))
 
 
 def _recorded(target: Target, tree: SourceTree) -> Record:

@@ -73,7 +73,6 @@ ROWS = {
     "_added": (evidence(Action.ADD), State.PENDING),
     "_as_at_the_pin": (evidence(known=EXACT), State.PENDING),
     "_overwritten": (evidence(put_over="up"), State.DRIFTED),
-    "_unreached": (evidence(reach=Reach("v1", lost=("up.main:run",), is_reached=False)), State.PENDING),
     "_as_at_a_pin": (evidence(), State.PENDING),
     "_in_other_words": (
         evidence(Action.REPLACE, observed=replace(HERE, fingerprint="2"), alike={"v1": replace(HERE, words="words")}),

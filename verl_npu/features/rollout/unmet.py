@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ...registry.source.lookup import missing_module, resolve
-from ...registry.source.tree import SourceTree
+from ...registry.source.tree import SourceTree, packages_above
 
 Decide = Callable[[ast.expr], bool | None]
 """Whether a condition holds; None if the source alone cannot tell."""
@@ -42,7 +42,7 @@ def unmet_imports(
         for statement in _certain(parsed.body, decide) if parsed is not None else ():
             names, modules = _imported(module, statement, tree)
             if modules[0].partition(".")[0] == importer:
-                waiting += [part for name in modules for part in _with_parents(name)]
+                waiting += [part for name in modules for part in (*packages_above(name), name)]
             elif modules[0].partition(".")[0] == imported:
                 lacking = ((name, _missing(base, name, tree)) for base, name in names)
                 yield from (
@@ -76,8 +76,3 @@ def _imported(
     base = tree.imported_module(module, statement)
     names = [f"{base}.{alias.name}" for alias in statement.names if alias.name != "*"] or [base]
     return [(base, name) for name in names], [base, *(name for name in names if tree.read(name) is not None)]
-
-
-def _with_parents(module: str) -> Iterator[str]:
-    parts = module.split(".")
-    yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))

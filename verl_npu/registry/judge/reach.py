@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..source.reader import read_body, read_import
 from ..source.sites import OVERRIDES, Site, find_sites, overrides, sites_in
-from ..source.tree import SourceTree, Target, is_there
+from ..source.tree import SourceTree, Target, is_there, packages_above
 from .absence import Baseline
 
 
@@ -69,16 +69,16 @@ def reach(target: Target, known: Baseline, tree: SourceTree) -> Reach:
 def _reaches(site: str, new: Collection[str], tree: SourceTree) -> bool:
     """Whether a site uses code of its own module that reaches the target instead of it."""
     module = site.partition(":")[0]
-    names = {other.rpartition(":")[2].rpartition(".")[2] for other in new if other.startswith(f"{module}:")}
-    names |= {other.rpartition(":")[2].partition(".")[0] for other in new if other.startswith(f"{module}:")}
+    here = [other.partition(":")[2].split(".") for other in new if other.startswith(f"{module}:")]
+    # A method is read by its own name, and what a class does when it is made by the name of the class.
+    names = {name for parts in here for name in (parts[0], parts[-1])}
     return bool(names) and not names.isdisjoint(read_body(site, tree).reads)
 
 
 def put_over(target: Target, tree: SourceTree) -> str:
     """Return the package above a target whose `__init__` assigns something in its place; empty if there is none."""
-    owner, parts = target.qualname.partition(".")[0], target.module.split(".")
-    for length in range(len(parts) - 1, 0, -1):
-        package = ".".join(parts[:length])
+    owner = target.qualname.partition(".")[0]
+    for package in reversed(packages_above(target.module)):
         if owner.encode() in (tree.read(package) or b""):
             places = (target.dotted, f"{target.module}.{owner}")
             if any(step.value and step.place in places for step in read_import(package, tree).steps):

@@ -272,7 +272,8 @@ class Evidence:
 
     def verified(self, reason: str) -> Verdict:
         """The verdict on a patch that fits, with what is to be said of the sites that reach its target."""
-        return Verdict(State.PENDING, "; ".join([reason, *self.reach.remarks()]))
+        reasons = [reason, *self.reach.remarks()]
+        return Verdict(State.PENDING, "; ".join(reasons), unreached=not self.reach.is_reached)
 
     @cached_property
     def observed(self) -> Record:
@@ -402,17 +403,6 @@ def _overwritten(e: Evidence) -> Verdict | None:
     return Verdict(State.DRIFTED, reason, expected=f"{e.patch.target} as its module defines it", found=e.put_over)
 
 
-def _unreached(e: Evidence) -> Verdict | None:
-    """The target fits, and nothing reaches it any more."""
-    if e.reach.is_reached:
-        return None
-    fits = next(
-        (v for v in (row(e) for row in (_as_at_a_pin, _in_other_words, _may_skip_another, _another)) if v is not None),
-        None,
-    )
-    return replace(fits, unreached=True) if fits is not None and fits.state is State.PENDING else None
-
-
 def _added(e: Evidence) -> Verdict | None:
     """The patch adds what upstream does not have."""
     return Verdict(State.PENDING, "not defined upstream") if e.adds else None
@@ -486,7 +476,6 @@ TABLE: Sequence[Callable[[Evidence], Verdict | None]] = (
     _added,
     _as_at_the_pin,
     _overwritten,
-    _unreached,
     _as_at_a_pin,
     _in_other_words,
     _may_skip_another,

@@ -23,10 +23,13 @@ NORMALISER = 2
 
 # Positions and bookkeeping. `kind` is the u of u"…"; `ctx` follows from the place; `type_comment` is a comment.
 _IGNORED_FIELDS = frozenset({"ctx", "kind", "type_comment", "type_ignores", "lineno"})
-_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""The fields of a statement that hold the statements inside it."""
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+"""The statements that define a function or a class."""
 _NONE: Mapping[str, object] = MappingProxyType({})
 
 
@@ -57,7 +60,7 @@ def outline(nodes: Iterable[ast.AST], depth: int = 0) -> list[Line]:
     """The statements of `nodes` one by one: two revisions can be compared by it when one is known by hashes alone."""
     lines = []
     for node in nodes:
-        blocks = {name: getattr(node, name) for name in _BLOCKS if isinstance(getattr(node, name, None), list)}
+        blocks = {name: getattr(node, name) for name in BLOCKS if isinstance(getattr(node, name, None), list)}
         inside = [part.lineno for block in blocks.values() for part in block if hasattr(part, "lineno")]
         if "body" in blocks and isinstance(node, _DOCUMENTED):
             blocks["body"] = _without_docstring(blocks["body"])
@@ -127,13 +130,6 @@ def in_words(nodes: Iterable[ast.AST]) -> str:
     The parameters of a function are left out with the words: `fits` compares them.
     """
     return _hash((token for node in nodes for token in _meant(node, None)), 16)
-
-
-def meaning_of(nodes: Sequence[ast.AST], function: Function | None) -> str:
-    """16 hexadecimal digits over what some statements of a function, or of a module, do; what is only words is left
-    out."""
-    own = {} if function is None else dict.fromkeys(_own_names(function), "")
-    return _hash(_meant(list(nodes), own), 8)
 
 
 def _meant(value: object, own: dict[str, str] | None) -> Iterator[str]:

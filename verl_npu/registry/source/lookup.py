@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .tree import SourceTree, Target
+from .tree import SourceTree, Target, package_of, packages_above
 
 # An import of an import of an import: no package goes through more modules than this.
 _DEPTH = 12
@@ -48,11 +48,9 @@ class Resolved:
 
 def missing_module(name: str, tree: SourceTree) -> str:
     """Return the first part of a module's name that is no module in `tree`; empty if there is none."""
-    parts = name.split(".")
-    if not tree.covers(parts[0]):
+    if not tree.covers(package_of(name)):
         return ""
-    prefixes = [".".join(parts[: length + 1]) for length in range(len(parts))]
-    return next((prefix for prefix in prefixes if not _is_module(prefix, tree)), "")
+    return next((prefix for prefix in (*packages_above(name), name) if not _is_module(prefix, tree)), "")
 
 
 def resolve(name: str, tree: SourceTree, depth: int = _DEPTH) -> Resolved:

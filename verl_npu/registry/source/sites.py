@@ -13,12 +13,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .definition import Function, in_words
+from .definition import BLOCKS, NAMED, Function, in_words
 from .reader import Reader, Scope, ends_block, is_true
 from .tree import SourceTree, Target
 
-_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-_DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 OVERRIDES = "overrides"
 _MOST = 40
 """Sites that a lock keeps of one target, those nearest to it first."""
@@ -202,7 +200,7 @@ def _definitions(statements: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[
     if not prefix:
         yield "", ast.Module(list(statements), [])
     for node in _flat(statements):
-        if isinstance(node, _DEFINITION):
+        if isinstance(node, NAMED):
             yield f"{prefix}{node.name}", node
             if isinstance(node, ast.ClassDef):
                 yield from _definitions(node.body, f"{prefix}{node.name}.")
@@ -211,12 +209,12 @@ def _definitions(statements: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[
 def _flat(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     for node in statements:
         yield node
-        if not isinstance(node, _DEFINITION):
+        if not isinstance(node, NAMED):
             for part in _inside(node):
                 yield from _flat([part])
 
 
-def _inside(node: ast.stmt, names: Sequence[str] = _BLOCKS) -> Iterator[ast.stmt]:
+def _inside(node: ast.stmt, names: Sequence[str] = BLOCKS) -> Iterator[ast.stmt]:
     for name in names:
         for part in getattr(node, name, ()):
             yield from part.body if isinstance(part, ast.ExceptHandler | ast.match_case) else [part]
@@ -250,7 +248,7 @@ def _statements(
         test = node.test if isinstance(node, ast.If | ast.While) else None
         holds = is_true(test) if test is not None else None
         under = (*conditions, test) if test is not None and holds is None else conditions
-        if inner or not isinstance(node, _DEFINITION):
+        if inner or not isinstance(node, NAMED):
             first = ("body",) if holds is not False else ()
             rest = ("orelse", "finalbody", "handlers", "cases") if holds is not True else ()
             for names in (first, rest):
@@ -314,7 +312,7 @@ def _site(node: ast.AST, use: _Use) -> Site:
         around = []
         scope = Scope(use.reader)
         body: list[ast.stmt] = getattr(node, "body", [])
-        statements = [one for one in _statements(body, inner=False) if not isinstance(one.node, _DEFINITION)]
+        statements = [one for one in _statements(body, inner=False) if not isinstance(one.node, NAMED)]
         bases = [*node.bases, *node.decorator_list] if isinstance(node, ast.ClassDef) else []
         statements += [_Statement(ast.Expr(part), ()) for part in bases]
     uses, bare, again = 0, 0, 0

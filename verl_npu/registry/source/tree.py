@@ -404,6 +404,12 @@ class Surroundings:
         return f"{self.place} {self.names}"
 
 
+def packages_above(module: str) -> list[str]:
+    """Return the packages in which a module lies, the top-level one first."""
+    parts = module.split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts))]
+
+
 def package_of(subject: str) -> str:
     """Return the top-level package of a subject: a target, a module, or a file of the configuration."""
     return subject.partition(":")[0].partition("/")[0].partition(".")[0]
