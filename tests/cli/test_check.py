@@ -200,6 +200,14 @@ def test_patches_that_fit_are_shown_only_by_verbose(run: Run, tree: Path) -> Non
     assert [patch for patch in patches if patch not in output.split()] == []
 
 
+def test_a_patch_that_fits_and_is_bypassed_is_shown(run: Run, tree: Path) -> None:
+    edit(tree, "verl/trainer/main_ppo.py", "            config=config,\n", "            config=dict(config),\n")
+    status, output = run("check", "--source", str(tree))
+    assert status == 0
+    assert "  rollout.check_and_complete_engine_settings  pending" in output.splitlines()
+    assert "may be bypassed at verl.trainer.main_ppo:TaskRunner.run" in " ".join(output.split())
+
+
 def test_a_drifted_patch_is_shown_with_its_target_its_reason_and_the_way_out(run: Run, drifted: Path) -> None:
     status, output = run("check", "--source", str(drifted))
     assert status == 1

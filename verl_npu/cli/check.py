@@ -223,11 +223,11 @@ def _print(result: _Result, verbose: bool) -> None:
     states = [result.state(feature) for feature in result.features]
     rows = [(str(f), str(s), _clause(f, result)) for f, s in zip(result.features, states, strict=True)]
     terminal.table(rows, [colour(state) for state in states])
-    if not verbose and any(state not in (*QUIET, State.OFF) for state in states):
+    told = {feature.name: _told(feature, result) for feature in result.features}
+    if not verbose and any(told.values()):
         terminal.echo()
     for feature in result.features:
-        off = result.state(feature) is State.OFF
-        shown = [p for p in feature if verbose or not (off or result.verdicts[p.id].state in QUIET)]
+        shown = list(feature) if verbose else told[feature.name]
         if verbose:
             terminal.echo()
             terminal.paragraph(_("{feature}: {summary}").format(feature=feature, summary=feature.summary))
@@ -241,6 +241,14 @@ def _print(result: _Result, verbose: bool) -> None:
     terminal.table(meanings, [""] * len(meanings), indent="  ")
     terminal.echo()
     _print_advice(result, verbose)
+
+
+def _told(feature: Feature, result: _Result) -> list[Patch]:
+    """Return the patches of a feature that a user has to know of."""
+    if result.state(feature) is State.OFF:
+        return []
+    verdicts = {patch: result.verdicts[patch.id] for patch in feature}
+    return [patch for patch, verdict in verdicts.items() if verdict.state not in QUIET or verdict.bypassed]
 
 
 def _print_revisions(revisions: Mapping[str, Revision], verbose: bool) -> None:

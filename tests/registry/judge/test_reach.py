@@ -31,20 +31,26 @@ SILENT = {
     + "\nclass Large(Pool):\n    def groups(self):\n        return super().groups()\n",
 }
 SAID = {
-    "a copy is passed": (MAIN.replace("step(batch)", "step(dict(batch))"), "up.main:run use it otherwise"),
+    "a copy is passed": (
+        MAIN.replace("step(batch)", "step(dict(batch))"),
+        "up.main:run: the call is another one than at v1",
+    ),
     "under a condition": (
         MAIN.replace("    answer = step(batch)", "    if fast:\n        answer = step(batch)"),
-        "up.main:run use it otherwise",
+        "up.main:run: the call is another one than at v1",
     ),
     "after a return under a condition": (
         MAIN.replace("    answer = step", "    if fast:\n        return 0\n    answer = step"),
-        "up.main:run use it otherwise",
+        "up.main:run: the call is another one than at v1",
     ),
     "what it returned is assigned anew": (
         MAIN.replace("    return answer", "    answer = None\n    return answer"),
-        "up.main:run use it otherwise",
+        "up.main:run: the call is another one than at v1",
     ),
-    "a decorator of the site": (MAIN.replace("def run", "@skipped\ndef run"), "up.main:run use it otherwise"),
+    "a decorator of the site": (
+        MAIN.replace("def run", "@skipped\ndef run"),
+        "up.main:run: the call is another one than at v1",
+    ),
 }
 UNREACHED = {
     "a function of another module": MAIN.replace("Pool, step", "Pool").replace(
@@ -94,14 +100,14 @@ def test_a_site_that_reaches_it_as_before_is_no_news(judged, source: str) -> Non
 def test_a_site_that_uses_it_otherwise_is_named(judged, source: str, said: str) -> None:
     step = judged(main=source)["step"]
     assert step.state is State.PENDING
-    assert f"may be bypassed: {said}" in step.reason
+    assert f"may be bypassed at {said}" in step.reason
 
 
 @pytest.mark.parametrize("source", UNREACHED.values(), ids=UNREACHED)
 def test_a_target_that_nothing_reaches_is_said_to_be_bypassed(judged, source: str) -> None:
     step = judged(main=source)["step"]
     assert step.state is State.PENDING
-    assert "bypassed: up.main:run, which reach it at v1, do not reach it here, and nothing else does" in step.reason
+    assert "bypassed at up.main:run: it is called there at v1, and not here, and nothing else calls it" in step.reason
 
 
 def test_a_feature_of_which_nothing_is_reached_has_drifted(judged) -> None:
@@ -114,7 +120,7 @@ def test_one_of_two_sites_that_is_lost_is_named(judged, plugin, package) -> None
     plugin.lock()
     step = judged(main=MAIN.replace("= step(", "= other("))["step"]
     assert step.state is State.PENDING
-    assert "bypassed: up.main:run, which reach it at v1" in step.reason
+    assert "bypassed at up.main:run: it is called there at v1, and not here" in step.reason
 
 
 def test_a_site_that_went_with_its_module_while_others_reach_it_is_no_news(judged, package) -> None:
@@ -136,7 +142,7 @@ DERIVED = "\nclass Large({}):\n    def groups(self):\n        return []\n"
 )
 def test_a_class_that_puts_its_own_method_there_is_named(judged, head: str, base: str) -> None:
     groups = judged(main=f"{MAIN}\n{head}\n{DERIVED.format(base)}")["groups"]
-    assert "bypassed: up.main:Large.groups stand in its place in derived classes" in groups.reason
+    assert "bypassed by up.main:Large.groups, which override it" in groups.reason
 
 
 def test_a_package_that_assigns_it_when_it_is_imported_makes_it_drift(judged) -> None:

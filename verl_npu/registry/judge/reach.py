@@ -28,12 +28,12 @@ class Reach:
     def remarks(self) -> Iterator[str]:
         """Say which sites may run without the patch."""
         if self.lost:
-            nothing = "" if self.is_reached else ", and nothing else does"
-            yield f"bypassed: {_shown(self.lost)}, which reach it at {self.pin}, do not reach it here{nothing}"
+            nothing = "" if self.is_reached else ", and nothing else calls it"
+            yield f"bypassed at {_shown(self.lost)}: it is called there at {self.pin}, and not here{nothing}"
         if self.overriding:
-            yield f"bypassed: {_shown(self.overriding)} stand in its place in derived classes"
+            yield f"bypassed by {_shown(self.overriding)}, which override it"
         if self.changed:
-            yield f"may be bypassed: {_shown(self.changed)} use it otherwise than at {self.pin}"
+            yield f"may be bypassed at {_shown(self.changed)}: the call is another one than at {self.pin}"
 
 
 def _shown(sites: tuple[str, ...]) -> str:

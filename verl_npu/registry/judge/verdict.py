@@ -43,8 +43,10 @@ class Verdict:
     """What upstream means to assign by itself, by its full dotted names, so that the patch is left to it."""
     seen: bool = False
     """Whether all of that was read back in this process."""
+    bypassed: bool = False
+    """Whether upstream may run without the patch at some places, which the reason names."""
     unreached: bool = False
-    """Whether nothing of upstream's reaches the target any more."""
+    """Whether nothing of upstream calls the target any more."""
 
 
 def judge(
@@ -272,8 +274,13 @@ class Evidence:
 
     def verified(self, reason: str) -> Verdict:
         """The verdict on a patch that fits, with what is to be said of the sites that reach its target."""
-        reasons = [reason, *self.reach.remarks()]
-        return Verdict(State.PENDING, "; ".join(reasons), unreached=not self.reach.is_reached)
+        remarks = list(self.reach.remarks())
+        return Verdict(
+            State.PENDING,
+            "; ".join([reason, *remarks]),
+            bypassed=bool(remarks),
+            unreached=not self.reach.is_reached,
+        )
 
     @cached_property
     def observed(self) -> Record:
