@@ -13,7 +13,7 @@ from ... import environment
 from ...ascend.variables import VISIBLE_DEVICES
 from ...errors import DeviceContradictionError
 from ...registry.patch import Feature
-from ...registry.source.probe import Calls, Defines, Keys, Never
+from ...registry.source.probe import Calls, Defines, Never
 
 if TYPE_CHECKING:
     from ..configuration import Section
@@ -169,7 +169,7 @@ _GROUPS = "verl.single_controller.ray.base:RayResourcePool.get_placement_groups"
     "GPUs. An NPU cluster has none, and the job waits without end.",
     how="The default device, cuda, is replaced by npu; any other device is passed on.",
     link="https://github.com/volcengine/verl/issues/3583",
-    retired_by=Keys(_GROUPS, "bundle", "ray_resource_name"),
+    retired_by=Calls(_GROUPS, "ray_resource_name"),
 )
 def request_npus_not_gpus(
     original: Callable[..., Result],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ...errors import MindSpeedImportError
 from ...registry.apply.replacement import clone
-from ...registry.source.probe import AllOf, Calls, Catches, Defines, Never, Not, Reads, Takes
+from ...registry.source.probe import AllOf, Calls, Defines, Never, Not, Reads, Takes
 from . import over_megatron
 from .repatch import Repatch, checked_repatch, own_functions_put_back, remove_placeholder_modules, without_lazy_aliases
 from .request import OVERRIDE
@@ -117,7 +117,7 @@ def check_overrides_given_to_mindspeed(original: Repatch, args: Mapping[str, obj
     "initialises megatron.training.",
     how="On this AssertionError MindSpeed's own arguments are returned, as later revisions of MindSpeed do.",
     link="none: fixed in MindSpeed's mindspeed/args_utils.py in October 2025",
-    retired_by=Catches("mindspeed.args_utils:get_full_args", "AssertionError"),
+    retired_by=Reads("mindspeed.args_utils:get_full_args", "AssertionError"),
 )
 def fall_back_to_mindspeeds_arguments(original: Callable[[], Namespace]) -> Namespace:
     """Return Megatron's training arguments, or MindSpeed's if there are none."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...registry.source.named import Key
-from ...registry.source.probe import AllOf, Calls, Defines, Imports, Never, Not, Passes
+from ...registry.source.probe import AllOf, Calls, Defines, Imported, Imports, Never, Not, Passes
 from . import over_megatron
 
 __all__ = ["written_in_torchs_format"]
@@ -203,7 +203,7 @@ _PACKING = "verl.models.mcore.patch_v012:apply_patch"
     how="Megatron's module gets the function for the call, if it lacks one: it sets the flag.",
     link="https://github.com/verl-project/verl/pull/3975",
     retired_by=Never("later pins name a Megatron that has the function, and upstream still calls it"),
-    requires=AllOf(Imports(_DEEPSEEK.partition(":")[0], _FLAGS), Calls(_DEEPSEEK, _SET)),
+    requires=AllOf(Imported("verl", f"{_FLAGS}.{_SET}"), Calls(_DEEPSEEK, _SET)),
 )
 def set_the_experimental_flag_of_an_older_megatron(
     original: Callable[..., Result], *args: object, **kwargs: object

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ... import environment, reporting
 from ...registry.patch import Feature
-from ...registry.source.probe import AllOf, Calls, Defines, Raises
+from ...registry.source.probe import AllOf, Defines, Raises
 from ...registry.state import LIVE, State
 
 if TYPE_CHECKING:
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 _MODULE = "verl.utils.seqlen_balancing"
 _REARRANGE = f"{_MODULE}:rearrange_micro_batches"
-BOUNDED_UPSTREAM = AllOf(
-    Calls(_REARRANGE, "get_seqlen_balanced_partitions", until=True),
-    Raises(_REARRANGE, "ValueError", when="max_token_len"),
-)
+BOUNDED_UPSTREAM = Raises(_REARRANGE, "ValueError", when="max_token_len")
 """Upstream's own bound, at v0.9.1: it makes more micro-batches until all are small enough, or raises."""
 micro_batches = Feature(
     "micro_batches", "No micro-batch of a dynamic batch exceeds its token budget, if VERL_NPU_TOKEN_BUDGET=1."

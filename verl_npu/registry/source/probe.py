@@ -127,12 +127,8 @@ class Calls(Atom):
     """A constant, or a `Key`, that has to reach one of its positional arguments."""
     when: str = ""
     """What a condition has to read under which it is called."""
-    in_thread: bool = False
-    """Whether it has to be called in another thread, or in this one."""
     directly: bool = False
     """Whether the target itself has to call it, and not a function that it calls."""
-    until: bool = False
-    """Whether it has to be called again and again, in a `while`."""
 
     def holds(self, tree: SourceTree) -> bool:
         return any(self._is(call) for call in _read(self.target, tree).calls)
@@ -144,18 +140,13 @@ class Calls(Atom):
             _ends_with(call.function, self.function)
             and (self.given is None or any(_origin(self.given) in origins_of(given) for given in call.given))
             and (not self.when or self.when in names_in(call.conditions))
-            and call.in_thread is self.in_thread
             and (call.is_direct or not self.directly)
-            and (call.is_repeated or not self.until)
         )
 
     def __str__(self) -> str:
         given = "" if self.given is None else f" with {_shown(self.given)}"
-        where = " in another thread" if self.in_thread else ""
         when = f", depending on {self.when}" if self.when else ""
-        return (
-            f"{self.target} calls {self.function}{given}{where}{when}{' until something holds' if self.until else ''}"
-        )
+        return f"{self.target} calls {self.function}{given}{when}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,20 +292,6 @@ class Raises(Atom):
 
 
 @dataclass(frozen=True, slots=True)
-class Catches(Atom):
-    """What is done catches `exception`, and does something about it."""
-
-    target: str
-    exception: str
-
-    def holds(self, tree: SourceTree) -> bool:
-        return self.exception in _read(self.target, tree).catches
-
-    def __str__(self) -> str:
-        return f"{self.target} catches {self.exception}"
-
-
-@dataclass(frozen=True, slots=True)
 class Reads(Atom):
     """What is done reads `name`: a variable, an attribute, or a string that is the thing itself."""
 
@@ -340,25 +317,6 @@ class Sets(Atom):
 
     def __str__(self) -> str:
         return f"{self.target} sets {self.place}"
-
-
-@dataclass(frozen=True, slots=True)
-class Keys(Atom):
-    """What is done gives `mapping` an entry under what `function` returns, whatever the target was called with."""
-
-    target: str
-    mapping: str
-    function: str
-
-    def holds(self, tree: SourceTree) -> bool:
-        from .reader import function_of, origins_of
-
-        keys = _read(self.target, tree).keys.get(self.mapping, ())
-        chosen = any(isinstance(origin, Value) for key in keys for origin in origins_of(key))
-        return not chosen and any(_ends_with(function_of(key), self.function) for key in keys)
-
-    def __str__(self) -> str:
-        return f"{self.target} puts into {self.mapping} what {self.function} names"
 
 
 def _origin(wanted: object) -> Origin:

@@ -34,7 +34,7 @@ Written = tuple[ast.AST, "Scope"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One call, or a function that is handed over to be called in another thread."""
+    """One call."""
 
     function: str
     """Its full dotted name if it is imported, else as it is written."""
@@ -45,9 +45,6 @@ class Call:
     """Whether it is given more keywords, which the source does not tell."""
     conditions: tuple[Written, ...]
     """What has to hold for it to be called."""
-    in_thread: bool
-    is_repeated: bool
-    """Whether it is called in a `while`."""
     is_direct: bool
     """Whether the definition itself calls it, and not a function that it calls."""
 
@@ -126,10 +123,7 @@ class Facts:
     """Names, attributes and strings."""
     sets: set[str] = field(default_factory=set)
     """Attributes of other things that it assigns, by their dotted names."""
-    keys: dict[str, list[Written]] = field(default_factory=dict)
-    """Under what each mapping is given entries, by the mapping's dotted name; plain strings are in `passed`."""
     refusals: list[Refusal] = field(default_factory=list)
-    catches: set[str] = field(default_factory=set)
     parts: list[ast.AST] = field(default_factory=list)
     """All definitions and constants that were read."""
     marks: list[Mark] = field(default_factory=list)
@@ -246,12 +240,6 @@ def origins_of(written: Written) -> Origins:
     return scope.reader.origins(node, scope)
 
 
-def function_of(written: Written) -> str:
-    """Return the name of the function of which an expression is a call; empty if it is none."""
-    node, scope = written
-    return scope.reader.dotted(node.func, scope) if isinstance(node, ast.Call) else ""
-
-
 def names_in(conditions: Iterable[Written]) -> frozenset[str]:
     """Return what conditions read, also by way of local names."""
     found: set[str] = set()
@@ -348,8 +336,6 @@ class Scope:
     parameters: Mapping[str, Written] = field(default_factory=dict)
     assigned: Mapping[str, Sequence[ast.AST]] = field(default_factory=dict)
     """What local names are assigned, in any order; a statement where that cannot be told."""
-    settled: Mapping[str, ast.Assign] = field(default_factory=dict)
-    """The local names that are assigned under no condition, and by which statement, if none assigns them later."""
     shared: frozenset[str] | None = None
     """In a function, the names that it declares global; None where all names belong to the module or the class."""
     depth: int = 0
@@ -370,7 +356,6 @@ class _At:
     """Those of the conditions that must not hold."""
     everything: bool = False
     """Whether functions that are only defined count as called."""
-    whiles: int = 0
     call: str = ""
     blocks: tuple[Block, ...] = ()
 
@@ -449,7 +434,7 @@ class Reader:
     def scope_of(self, node: Function, owner: str) -> Scope:
         """Return the names that the code of a function sees."""
         shared = (name for part in ast.walk(node) if isinstance(part, ast.Global) for name in part.names)
-        return Scope(self, owner, _defaults(node, Scope(self)), _assigned(node), _settled(node), frozenset(shared))
+        return Scope(self, owner, _defaults(node, Scope(self)), _assigned(node), frozenset(shared))
 
     def _note(self, node: ast.AST) -> None:
         if node not in self._noted:
@@ -540,8 +525,7 @@ class Reader:
         elif at.everything or node.name in scope.assigned:
             # What is defined inside a function counts if it is used there.
             inner = replace(scope, parameters={**scope.parameters, **_defaults(node, scope)})
-            inner.assigned, inner.settled = {**scope.assigned, **_assigned(node)}, {}
-            inner.shared = frozenset()
+            inner.assigned, inner.shared = {**scope.assigned, **_assigned(node)}, frozenset()
             self._note(node)
             self.block(node.body, inner, replace(at, everything=False))
 
@@ -566,8 +550,8 @@ class Reader:
         inside = replace(at, blocks=(*at.blocks, self.new_block(node.handlers)))
         self.block(node.body, scope, inside)
         for handler in node.handlers:
-            if not _does_nothing(handler.body):
-                self.facts.catches |= _exceptions(handler.type)
+            if handler.type is not None:
+                self._expression(handler.type, scope, at)
             if handler.name is not None:
                 self._bind(scope.path(handler.name), "bound by an except")
             raised = ast.Name(f"{ast.unparse(handler.type) if handler.type is not None else 'an error'} is raised")
@@ -577,9 +561,8 @@ class Reader:
 
     def _while(self, node: ast.While, scope: Scope, at: _At) -> None:
         if is_true(node.test, self._known()) is not False:
-            self._expression(node.test, scope, replace(at, whiles=at.whiles + 1))
-            inside = at.under((node.test, scope)) if self._importing else at
-            self.block(node.body, scope, replace(inside, whiles=at.whiles + 1))
+            self._expression(node.test, scope, at)
+            self.block(node.body, scope, at.under((node.test, scope)) if self._importing else at)
         self.block(node.orelse, scope, at)
 
     def _for(self, node: ast.For | ast.AsyncFor, scope: Scope, at: _At) -> None:
@@ -630,14 +613,8 @@ class Reader:
             self.facts.sets.add(self.dotted(target, scope))
             if value is not None:
                 self._assigned_elsewhere(target.value, target.attr, value, scope, at)
-        elif isinstance(target.slice, ast.Constant):
-            if isinstance(target.slice.value, str) and value is not None:
-                self.facts.passed.setdefault(target.slice.value, []).append((value, scope))
-        else:
-            key = target.slice
-            made = scope.settled.get(key.id) if isinstance(key, ast.Name) else None
-            written = made.value if made is not None and made.lineno < target.lineno else key
-            self.facts.keys.setdefault(self.dotted(target.value, scope), []).append((written, scope))
+        elif value is not None and isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str):
+            self.facts.passed.setdefault(target.slice.value, []).append((value, scope))
 
     def _refuse(self, raised: ast.expr | None, scope: Scope, at: _At) -> None:
         function = raised.func if isinstance(raised, ast.Call) else raised
@@ -751,9 +728,9 @@ class Reader:
     # Expressions.
 
     def _expression(self, node: ast.expr, scope: Scope, at: _At) -> None:
-        waiting: list[tuple[ast.AST, _At, bool]] = [(node, at, False)]
+        waiting: list[tuple[ast.AST, _At]] = [(node, at)]
         while waiting:
-            one, at, elsewhere = waiting.pop()
+            one, at = waiting.pop()
             if isinstance(one, ast.Call) and is_log(one):
                 continue
             if isinstance(one, ast.Lambda) and self._importing:
@@ -761,15 +738,15 @@ class Reader:
             if isinstance(one, ast.IfExp):
                 holds = is_true(one.test, self._known())
                 under = at.under((one.test, scope))
-                waiting += [(one.test, at, elsewhere)] if holds is None else []
-                waiting += [(one.body, under, elsewhere)] if holds is not False else []
-                waiting += [(one.orelse, under, elsewhere)] if holds is not True else []
+                waiting += [(one.test, at)] if holds is None else []
+                waiting += [(one.body, under)] if holds is not False else []
+                waiting += [(one.orelse, under)] if holds is not True else []
                 continue
             match one:
                 case ast.NamedExpr():
                     self._target(one.target, "bound by :=", scope)
                 case ast.Call():
-                    elsewhere = self._call(one, scope, at, elsewhere) or elsewhere
+                    self._call(one, scope, at)
                 case ast.Dict():
                     for key, value in zip(one.keys, one.values, strict=True):
                         if isinstance(key, ast.Constant) and isinstance(key.value, str):
@@ -781,10 +758,9 @@ class Reader:
                     self.facts.reads.add(name)
                 case ast.Constant(value=str(text)):
                     self.facts.reads.add(text)
-            waiting += [(child, at, elsewhere) for child in ast.iter_child_nodes(one)]
+            waiting += [(child, at) for child in ast.iter_child_nodes(one)]
 
-    def _call(self, node: ast.Call, scope: Scope, at: _At, in_thread: bool) -> bool:
-        """Note a call; return whether what it is given is called in another thread."""
+    def _call(self, node: ast.Call, scope: Scope, at: _At) -> None:
         function = self.dotted(node.func, scope)
         keywords = {one.arg: (one.value, scope) for one in node.keywords if one.arg is not None}
         for name, written in keywords.items():
@@ -796,8 +772,6 @@ class Reader:
                 keywords=keywords,
                 is_open=len(keywords) < len(node.keywords),
                 conditions=at.conditions,
-                in_thread=in_thread,
-                is_repeated=at.whiles > 0,
                 is_direct=not scope.depth,
             )
         )
@@ -809,28 +783,19 @@ class Reader:
                 self._assigned_elsewhere(node.args[0], name, node.args[2], scope, at)
         if self._importing:
             self._binds_by_call(node, scope)
-        starts = last in _IN_A_THREAD
-        for handed in [*node.args, *(keyword.value for keyword in node.keywords)] if starts else ():
-            name = self.dotted(handed, scope) if isinstance(handed, ast.Name | ast.Attribute) else ""
-            if name:
-                call = Call(name, (), {}, True, at.conditions, True, at.whiles > 0, not scope.depth)
-                self.facts.calls.append(call)
-                self._follow(handed, None, scope, at)
         self._follow(node.func, node, scope, at)
-        return starts
 
-    def _follow(self, function: ast.expr, call: ast.Call | None, scope: Scope, at: _At) -> None:
+    def _follow(self, function: ast.expr, call: ast.Call, scope: Scope, at: _At) -> None:
         """Read a function of the same module or class; `beyond` that, also one of another module of the package."""
         if scope.depth >= _DEPTH:
             return
         # Under which conditions it is called is told of what an import does alone.
-        at = at if self._importing else _At(whiles=at.whiles)
+        at = at if self._importing else _At()
         for node, owner in self._functions(function, scope):
-            given = {} if call is None else _given(node, call, bool(owner), scope)
-            self.enter(node, owner, given, scope.depth + 1, at)
+            self.enter(node, owner, _given(node, call, bool(owner), scope), scope.depth + 1, at)
         name, is_imported = self._named(function, scope) if self._beyond else ("", False)
         module, _, rest = name.rpartition(".")
-        if is_imported and call is not None and module.partition(".")[0] == self.module.partition(".")[0]:
+        if is_imported and module.partition(".")[0] == self.module.partition(".")[0]:
             for one in self.tree.nodes(Target(module, rest)) if self.tree.read(module) is not None else ():
                 if isinstance(one, Function):
                     facts = Facts(steps=self.facts.steps)
@@ -1048,7 +1013,6 @@ class Reader:
 
 
 _NAMES = (ast.Name, ast.Attribute)
-_IN_A_THREAD = ("run_in_executor", "to_thread", "submit", "Thread", "start_new_thread", "run_coroutine_threadsafe")
 
 # Classes stay what they are under these: their methods are the same ones.
 _KEEPS_A_CLASS = frozenset({"deprecated", "dataclass", "final", "register", "total_ordering", "runtime_checkable"})
@@ -1192,19 +1156,6 @@ def _assigned(function: Function) -> dict[str, list[ast.AST]]:
             case ast.FunctionDef() | ast.AsyncFunctionDef() if node is not function and node.name in used:
                 assigned.setdefault(node.name, []).append(node)
     return assigned
-
-
-def _settled(function: Function) -> dict[str, ast.Assign]:
-    """The names that a statement of a function's own block assigns last, and that statement."""
-    stored = [node for node in ast.walk(function) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)]
-    last = {name.id: name for name in sorted(stored, key=lambda name: name.lineno)}
-    plain = [node for node in function.body if isinstance(node, ast.Assign)]
-    return {
-        name.id: node
-        for node in plain
-        for name in node.targets
-        if isinstance(name, ast.Name) and last.get(name.id) is name
-    }
 
 
 def _exceptions(node: ast.expr | None) -> frozenset[str]:

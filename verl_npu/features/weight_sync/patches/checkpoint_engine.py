@@ -209,7 +209,7 @@ def limit_wait_for_bucket(original: Callable[[Broadcast], object], operation: Br
     how="A bucket is broadcast in the thread that asks for it, as in every other release.",
     link="https://github.com/verl-project/verl/pull/7487",
     retired_by=Calls(_START, "_run"),
-    requires=Calls(_START, "_run", in_thread=True),
+    requires=Calls(_START, "run_in_executor"),
 )
 def broadcast_bucket_in_calling_thread(
     operation: Broadcast,
