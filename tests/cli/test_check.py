@@ -208,6 +208,11 @@ def test_a_patch_that_fits_and_is_bypassed_is_shown(run: Run, tree: Path) -> Non
     assert "may be bypassed at verl.trainer.main_ppo:TaskRunner.run" in " ".join(output.split())
 
 
+def test_a_patch_that_fits_is_left_out_with_a_feature_that_drifted(run: Run, drifted: Path) -> None:
+    _, output = run("check", "--source", str(drifted), "-v")
+    assert ", left out with its feature" in output
+
+
 def test_a_drifted_patch_is_shown_with_its_target_its_reason_and_the_way_out(run: Run, drifted: Path) -> None:
     status, output = run("check", "--source", str(drifted))
     assert status == 1

@@ -36,10 +36,11 @@ from .status import BAD, QUIET, colour
 _MEANING = {
     State.PENDING: _("fits, and is applied when verl is imported"),
     State.NATIVE: _("upstream does it itself, or means to; each process reports whether it did"),
-    State.FAILED: _("upstream means to patch it by itself, and uses a name that is not there"),
     State.ABSENT: _("this upstream has nothing to patch, or the package that the feature is for is not installed"),
     State.DRIFTED: _("upstream changed what is patched, so the feature is left out"),
-    State.FAILED: _("left out, because it cannot be judged"),
+    State.FAILED: _(
+        "needed and not in force: upstream's own patch uses a name that is not there, or nothing can judge it"
+    ),
     State.OFF: _("left out, because you asked for that"),
 }
 
@@ -232,7 +233,7 @@ def _print(result: _Result, verbose: bool) -> None:
             terminal.echo()
             terminal.paragraph(_("{feature}: {summary}").format(feature=feature, summary=feature.summary))
         for patch in shown:
-            _print_patch(patch, result.verdicts[patch.id])
+            _print_patch(patch, result.verdicts[patch.id], result.state(feature))
     _print_natives(result.natives, verbose)
     _print_lacks(result.lacks)
     terminal.echo()
@@ -265,9 +266,9 @@ def _print_revisions(revisions: Mapping[str, Revision], verbose: bool) -> None:
         terminal.paragraph(
             ngettext(
                 "This {name} is not a revision that has a lock. The nearest that has one is {nearest_pin}, and "
-                "{count} target differs from it.",
+                "{count} target or answer differs from it.",
                 "This {name} is not a revision that has a lock. The nearest that has one is {nearest_pin}, and "
-                "{count} targets differ from it.",
+                "{count} targets or answers differ from it.",
                 count,
             ).format(name=name, nearest_pin=revision.nearest_pin, count=count)
         )
@@ -321,8 +322,9 @@ def _print_natives(natives: Sequence[Native], verbose: bool) -> None:
             terminal.paragraph(native.reason, indent="    ")
 
 
-def _print_patch(patch: Patch, verdict: Verdict) -> None:
-    terminal.line("  ", patch.id, "  ", terminal.styled(str(verdict.state), colour(verdict.state)))
+def _print_patch(patch: Patch, verdict: Verdict, whole: State) -> None:
+    left_out = _(", left out with its feature") if verdict.state is State.PENDING and whole in BAD else ""
+    terminal.line("  ", patch.id, "  ", terminal.styled(str(verdict.state), colour(verdict.state)), left_out)
     terminal.line("    ", str(patch.target))
     terminal.paragraph(verdict.reason, indent="    ")
 

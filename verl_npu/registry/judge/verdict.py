@@ -162,8 +162,9 @@ class Evidence:
     def _shown(self, atom: Atom) -> bool | None:
         """The answer if it shows that a patch is not needed, and None if it does not.
 
-        What is done can be read; that something is not done shows nothing, and neither does a definition that does
-        nothing: code can be written in many ways. It is shown if the subject is the same as at a pin that answers so.
+        A yes shows it if the question is sound, since what is done can be read. A no shows it only of a closed
+        question: code can do the same in many ways. Either shows it if the subject is, by its form in a lock, what it
+        is at a pin that answers so.
         """
         answer = self.ask(atom)
         known = self._answers.known[package_of(atom.subject)]
@@ -177,23 +178,23 @@ class Evidence:
         return answer if alike and read_body(atom.subject, self.tree).form in alike else None
 
     @cached_property
-    def retired(self) -> bool | None:
-        """Whether upstream does it itself; None if that cannot be told."""
+    def seems_native(self) -> bool | None:
+        """Whether upstream does it itself, by what its source answers; None if that cannot be told."""
         return self.patch.retired_by.answer(self.ask)
 
     @cached_property
-    def is_native(self) -> bool:
-        """Whether the source shows that upstream does it itself."""
+    def is_shown_native(self) -> bool:
+        """Whether upstream does it itself, by answers that are evidence."""
         return bool(self.patch.retired_by.answer(self._shown)) and not self._is_gutted(Standing.NATIVE)
 
     @cached_property
-    def needless(self) -> bool:
-        """Whether there is nothing to patch, as far as can be told."""
+    def seems_absent(self) -> bool:
+        """Whether there is nothing to patch, by what the source answers."""
         return self.patch.requires is not None and self.patch.requires.answer(self.ask) is False
 
     @cached_property
-    def is_absent(self) -> bool:
-        """Whether the source shows that there is nothing to patch."""
+    def is_shown_absent(self) -> bool:
+        """Whether there is nothing to patch, by answers that are evidence."""
         requires = self.patch.requires
         return requires is not None and requires.answer(self._shown) is False and not self._is_gutted(Standing.ABSENT)
 
@@ -326,7 +327,7 @@ def _not_installed(e: Evidence) -> Verdict | None:
 
 def _done_by_upstream(e: Evidence) -> Verdict | None:
     """Upstream does it in its own code."""
-    if not e.is_native or e.claims:
+    if not e.is_shown_native or e.claims:
         return None
     reasons = [f"{e.patch.retired_by}", *e.lost(e.patch.retired_by.atoms())]
     return Verdict(State.NATIVE, "; ".join(reasons))
@@ -334,14 +335,14 @@ def _done_by_upstream(e: Evidence) -> Verdict | None:
 
 def _patched_by_upstream(e: Evidence) -> Verdict | None:
     """Upstream means to patch it by itself, and has it here."""
-    fits = e.is_native and e.absence is None
+    fits = e.is_shown_native and e.absence is None
     reason = f"upstream means to patch it by itself: {e.patch.retired_by}"
     return Verdict(State.NATIVE, reason, claims=e.claims) if fits else None
 
 
 def _patched_nowhere(e: Evidence) -> Verdict | None:
     """Upstream means to patch by itself what is not there."""
-    if not e.is_native or e.absence is None:
+    if not e.is_shown_native or e.absence is None:
         return None
     if not e.absence.gone:
         return Verdict(State.ABSENT, e.absence.reason)
@@ -356,7 +357,7 @@ def _patched_nowhere(e: Evidence) -> Verdict | None:
 
 def _not_needed(e: Evidence) -> Verdict | None:
     """There is nothing to patch."""
-    if not e.is_absent or e.patch.requires is None:
+    if not e.is_shown_absent or e.patch.requires is None:
         return None
     reasons = [f"nothing to patch: not ({e.patch.requires})", *e.lost(e.patch.requires.atoms())]
     return Verdict(State.ABSENT, "; ".join(reasons))
@@ -378,14 +379,18 @@ def _not_there(e: Evidence) -> Verdict | None:
 
 def _untold(e: Evidence) -> Verdict | None:
     """The source does not tell whether upstream does it itself, or whether there is anything to patch."""
-    if e.retired is None:
-        asked, found = f"{e.patch.retired_by}", e.unread
-    elif e.retired or e.needless:
-        asked = f"{e.patch.retired_by}" if e.retired else f"there is nothing to patch: not ({e.patch.requires})"
+    patch = e.patch
+    if e.seems_native is None:
+        reason, found = f"it cannot be told whether {patch.retired_by}: {e.unread}", e.unread
+    elif e.seems_native:
         found = "code that is like no pin's, and does not show it"
+        reason = f"upstream may do it itself, since {patch.retired_by}; but this is {found}"
+    elif e.seems_absent:
+        found = "code that is like no pin's"
+        reason = f"not so here: {patch.requires}; whether anything is left to patch cannot be told from {found}"
     else:
         return None
-    return Verdict(State.DRIFTED, f"it cannot be told whether {asked}: {found}", expected=asked, found=found)
+    return Verdict(State.DRIFTED, reason, expected=f"{patch.requires or patch.retired_by}", found=found)
 
 
 def _uses_another(e: Evidence) -> Verdict | None:
@@ -453,20 +458,21 @@ def _may_skip_another(e: Evidence) -> Verdict | None:
 
 def _another(e: Evidence) -> Verdict:
     """The target is another one than at every pin."""
-    what = "fingerprint" if e.patch.relies_on_source else "signature"
+    called_alike = any(fits(e.observed.signature, one.signature, e.restated) for one in e.needed.values())
     # Two that are called alike are told apart by what they are bound to.
-    if not e.alike and any(fits(e.observed.signature, one.signature, e.restated) for one in e.needed.values()):
-        what = "binding"
+    what = "fingerprint" if e.alike else "binding" if called_alike else "signature"
 
     def shown(record: Record) -> str:
         return "; ".join(record.ends) if what == "binding" else getattr(record, what) or record.kind
 
-    expected = dict.fromkeys(f"{shown(record)} at {pin}" for pin, record in sorted(e.needed.items()))
+    found = shown(e.observed) or "nothing at the end of its module"
+    expected = ", ".join(sorted(f"{shown(record)} at {pin}" for pin, record in e.needed.items()))
+    here = "" if what == "fingerprint" else f": {found} here, {expected}"
     return Verdict(
         State.DRIFTED,
-        f"{what} differs from every pin at which the patch is needed",
-        expected=", ".join(sorted(expected)) or "a pin that has this target",
-        found=shown(e.observed) or "nothing at the end of its module",
+        f"its {what} differs from that at {' and '.join(e.needed) or 'any pin'}{here}",
+        expected=expected or "a pin that has this target",
+        found=found,
     )
 
 
