@@ -101,26 +101,24 @@ def lines_of(name: str) -> list[str]:
 def filled(form: str) -> tuple[str, dict[str, str], list[str]]:
     """A text, the variables that are set, and what must not be seen, of a form."""
     values = Values(random.Random(form))
-    given, _, text = form.rpartition(" >>> ")
     environ = {}
 
     def generated(part: str) -> str:
         return re.sub(r"\{([a-z][a-z0-9]*)\}", lambda found: values(found[1]), part)
 
+    def encoded(found: re.Match[str]) -> str:
+        value = ENCODED[found[2] or ""](values.made[int(found[1])])
+        values.made.append(value)
+        return value
+
+    given, _, text = form.rpartition(" >>> ")
     if given:
         name, _, value = generated(given).partition("=")
         environ[name] = value
-        if not values.made[0:] or "://" in value or "{" in value:
-            values.made.insert(0, value)
-    hidden = list(values.made)
-
-    def of_a_value(found: re.Match[str]) -> str:
-        encoded = ENCODED[found[2] or ""](values.made[int(found[1])])
-        hidden.append(encoded)
-        return encoded
-
-    text = re.sub(r"\{(\d)(?::(\w+))?\}", of_a_value, generated(text))
-    return text.replace("⏎", "\n"), environ, [value for value in hidden if not value.startswith(("http:", "{"))]
+        if value not in values.made:
+            values.made.insert(0, "")
+    text = re.sub(r"\{(\d)(?::(\w+))?\}", encoded, generated(text))
+    return text.replace("⏎", "\n"), environ, [value for value in values.made if value]
 
 
 def seen(secrets: list[str], shown: str) -> Iterator[str]:
