@@ -1,0 +1,148 @@
+"""Which names may be those of secrets, and which values are known to be harmless."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+
+class Kind(Enum):
+    """What a name says of its value. Of a secret it is the word that stands in its place."""
+
+    PASSWORD = "password"
+    """Somebody has made it up: it may hold blanks and punctuation, or be a number."""
+    HEADER = "header"
+    """All of the line is its value."""
+    TOKEN = "token"
+    KEY = "key"
+    PERHAPS = "value"
+    """`key` or `token` alone, which are words of everything else too."""
+    HARMLESS = ""
+
+
+_CHINESE = re.compile(r"密码|口令|密钥|秘钥|令牌|凭证|私钥|凭据")
+_STRONG = (
+    (re.compile("authoriz|cookie|privatetoken|xauth"), Kind.HEADER),
+    (re.compile("passw|passphrase|passcode|passwd|secret|credential|connectionstring"), Kind.PASSWORD),
+    (re.compile("apikey|accesskey|privatekey|accountkey|signingkey|encryptionkey|sshkey|masterkey|licensekey"), Kind.KEY),
+    (re.compile("(?:auth|access|refresh|session|bearer|id|bot|csrf|personal|api)token(?!id)"), Kind.TOKEN),
+)
+"""In the letters of a whole name."""
+_STRONG_WORDS = {
+    **dict.fromkeys(("pw", "pwd", "psk", "otp", "totp", "passcode", "userpw"), Kind.PASSWORD),
+    **dict.fromkeys(("cred", "creds", "dsn", "hmac", "jwt", "sas", "csrf", "sid"), Kind.TOKEN),
+    **dict.fromkeys(("sk", "ak", "apikeys"), Kind.KEY),
+}
+_WEAK_WORDS = {
+    **dict.fromkeys(("key", "keys"), Kind.KEY),
+    **dict.fromkeys(("token", "tokens", "sig", "signature", "session", "webhook"), Kind.TOKEN),
+    **dict.fromkeys(("pass", "auth", "oauth", "salt"), Kind.PASSWORD),
+}
+_ENDS = re.compile(r"(?P<password>.(?:pass|pwd|pw|creds?|auth))$|(?P<key>.keys?)$|(?P<token>.token|token.)")
+"""In a word that is written together with another one."""
+_WORDS = re.compile(
+    r"(?:mon|tur|hot|don|hoc|joc|whis|low)keys?|key(?:word|board|point|frame|note|stone)s?|.*(?:tokeni[sz]|tokenwise).*"
+    r"|bypass|compass|surpass|trespass|singlepass|multipass"
+)
+"""Words of which the end says nothing."""
+_QUALIFIED = frozenset(
+    "id ids idx index len length lens max min num number count counts total per mean avg sum std level levels budget size "
+    "limit type types special pad eos bos unk cls sep mask masks image images video audio vision start end stop begin "
+    "prompt prompts response input output generated cached batched new next prev pre ratio rate throughput s sec second "
+    "seconds ms position positions loss score scores reward rewards entropy logits logit prob probs weight weights embed "
+    "embedding embeddings head heads query cache proj layer layers bias dict error errors missing unexpected required "
+    "optional sort padding past non tensor batch nested column fn function messages tools teacher draft speculative "
+    "spec global local usage window norm indices shape dtype path file dir folder home sock enable enabled use disable "
+    "implicit skip check default configured parallelism mode counts stat stats advantage thinking agg metric group "
+    "unused duplicate sharding partition routing expert router rms states forbidden action balance baseline hit".split()
+)
+"""Words that make a name that of a part of a model, of a data set or of a metric."""
+_BEFORE = re.compile(r"(?i)\b(api|secret|access|private|account|storage|encryption|signing|master|license|client|bot"
+                     r"|auth|bearer|refresh|session|personal|service|wandb|hf|ssh|security)(?:[ -]access)?[ -]$")
+"""What makes `key` or `token` a secret's name, in front of it."""
+_SPLIT = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+
+_EMPTY = re.compile(
+    r"(?i)(?:none|null|nil|true|false|yes|no|on|off|empty|unset|undefined|default|auto|nan|inf|str|string|bytes|int"
+    r"|float|bool|dict|list|tuple|optional\[\w+\]|secretstr|\*+|\.{2,}|…|x{3,}|[-_\\,;:.!)\]}]*)"
+)
+_PLACEHOLDER = re.compile(r"(?i)[<\[{%$].*|\W*(?:your|my)[-_ ].*|xxx.*|changeme|redacted|(?:os|self|args|cfg|config)\.\w.*")
+_NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*)(?:\.\d+)?(?:e[-+]?\d+)?%?", re.IGNORECASE)
+_SHAPE = re.compile(r"[\[(]?(?:[-+]?[\d.]+|None|True|False)(?:,\s*(?:[-+]?[\d.]+|None|True|False))*,?[\])]?")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z_]*(?:[.\-][A-Za-z_]+|\.\d+)*\d?")
+_SAID = re.compile(
+    r"(?i)(?:is|was|must|should|can|cannot|has|not|no|none|invalid|incorrect|missing|required|expired|failed|denied|wrong"
+    r"|authentication|unknown|unsupported|unauthorized|found|given|got|expected|for|of|in|to|from|and|or|with|the|a|an"
+    r"|are|will|which|that|mismatch|per)\b[a-z ,.]*"
+)
+"""Prose behind a name."""
+_PATH = re.compile(r"[\"']?(?:~|\.{0,2})/[\w.+@=/\-]*")
+_DIGITS = 6
+"""Of a number that may be a token's: vocabularies have no larger ones."""
+
+
+def kind_of(name: str, before: str = "") -> Kind:
+    """Return what a name says of its value; `before` is what stands in front of it."""
+    if _CHINESE.search(name):
+        return Kind.PASSWORD
+    letters = re.sub(r"[^a-z]", "", name.lower())
+    words = [word.lower() for word in _SPLIT.findall(name.rpartition(".")[2] or name)]
+    # PWD and *_FILE say where something is.
+    if letters in ("pwd", "oldpwd") and name.isupper() or words[-1:] in (["path"], ["file"], ["dir"], ["sock"]):
+        return Kind.HARMLESS
+    for pattern, kind in _STRONG:
+        if pattern.search(letters) and not re.search("tokeniz|errors?$", letters):
+            return kind
+    for word in words:
+        if word in _STRONG_WORDS and words != ["sk"] * (len(words) > 1):
+            return _STRONG_WORDS[word]
+    found = [kind for kind in map(_weak, words) if kind is not Kind.HARMLESS]
+    if not found:
+        return Kind.HARMLESS
+    if before and _BEFORE.search(before):
+        return found[0]
+    if any(word in _QUALIFIED for word in words):
+        return Kind.HARMLESS
+    alone = len(words) == 1 and words[0] in _WEAK_WORDS and not (name.isupper() and words[0] in ("key", "token", "auth"))
+    return Kind.PERHAPS if alone or words[-1] == "tokens" else found[-1]
+
+
+def _weak(word: str) -> Kind:
+    if word in _WEAK_WORDS:
+        return _WEAK_WORDS[word]
+    if _WORDS.fullmatch(word):
+        return Kind.HARMLESS
+    if word.startswith("auth") and not word.startswith("author"):
+        return Kind.PASSWORD
+    found = _ENDS.search(word)
+    return Kind[found.lastgroup.upper()] if found and found.lastgroup else Kind.HARMLESS
+
+
+def is_harmless(value: str, kind: Kind) -> bool:
+    """Return whether a value is known to be no secret, though its name may be one's."""
+    text = value.strip().strip("\"'")
+    if _EMPTY.fullmatch(text) or _PLACEHOLDER.fullmatch(text):
+        return True
+    if kind is Kind.PERHAPS:
+        number = _NUMBER.fullmatch(text)
+        return bool(
+            (number and (sum(map(str.isdigit, text)) <= _DIGITS or "." in text))
+            or _SHAPE.fullmatch(text)
+            or (_WORD.fullmatch(text) and not is_random(text))
+            or _PATH.fullmatch(text)
+        )
+    return bool(_SAID.fullmatch(text)) and (kind is not Kind.HEADER or " " not in text)
+
+
+def is_random(word: str) -> bool:
+    """Return whether nobody would call anything by this word: letters and digits take turns too often."""
+    letters = re.sub(r"[^A-Za-z0-9]", "", word)
+    if len(letters) < 20:
+        return False
+    digits = sum(map(str.isdigit, letters))
+    turns = len(re.findall(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])|(?<=[A-Z])(?=[A-Z][a-z]?[A-Z0-9])",
+                           letters))
+    if not digits:
+        upper = sum(map(str.isupper, letters))
+        return len(letters) >= 32 and 0.2 < upper / len(letters) < 0.8 and turns / len(letters) > 0.25
+    return turns / len(letters) > 0.27 and len(set(letters)) > 9
