@@ -113,14 +113,14 @@ _WORDLIKE = re.compile(r"[A-Za-z]+\d{0,3}|\d[\d.:\-]*|(?:[A-Za-z]+[_\-.])+[A-Za-
 # By name.
 
 _QUOTE = r"(?:\\*[\"'`]|%22|%27|&quot;|&#3[49];|\\+u002[27])"
-_NAME = re.compile(r"(?<![\w$])\$?(?:--?)?(?P<name>[A-Za-z_][\w.\-]*|[\u4e00-\u9fff]{2,12})")
+_NAME = re.compile(r"(?<![\w$])\$?(?:--?)?(?P<name>[A-Za-z_][A-Za-z0-9_.\-]*|[\u4e00-\u9fff]{0,8}?(?:密码|口令|密钥|秘钥|令牌|凭证|凭据|私钥))")
 _SEPARATOR = re.compile(
     rf"(?P<close>{_QUOTE}?[\])]?)(?:\s\([^)\n]{{1,20}}\))?"
     rf"(?P<gap>[ \t]*(?:{_BREAK})?)"
     rf"(?P<sep>=>|:=|->|→|={{1,3}}|[:：＝]|%3[AaDd]|(?:is|was|是|为)(?=[\s:：])|是|为|(?<=[ \t])[|│](?=[ \t])|>(?=[^\s>]))"
     rf"(?P<type>[ \t]*(?:str|SecretStr|(?:str|Optional\[str\])(?:[ \t]*\|[ \t]*None)?)[ \t]*=(?!=)|[ \t]*!!\w+)?[ \t]*"
 )
-_CALLED = re.compile(rf"\((?={_QUOTE})|{_QUOTE}[ \t]*,[ \t]*(?=[bruf]*{_QUOTE})")
+_CALLED = re.compile(rf"(?=\([ \t]*[bruf]*{_QUOTE})|{_QUOTE}[ \t]*,[ \t]*(?=[bruf]*{_QUOTE})")
 _PROSE = re.compile(r"(?:[ \t]+[\w'@.\-]+){1,5}[ \t]*(?P<sep>[:：＝=]|is)[ \t]+")
 _OF_A_PAIR = re.compile(
     rf"{_QUOTE}?,?(?:{_BREAK})?[ \t]*(?:-[ \t]*)?{_QUOTE}?value{_QUOTE}?[ \t]*[:=][ \t]*", re.IGNORECASE
@@ -161,10 +161,6 @@ def _by_name(text: str) -> Iterator[_Span]:
 def _named(text: str, found: re.Match[str], kind: Kind, in_code: bool) -> Iterator[_Span]:
     name, end = found["name"], found.end()
     if kind is Kind.HARMLESS:
-        # The name is known, and the value still may be no value of it.
-        if (after := _SEPARATOR.match(text, end)) and (word := re.compile(r"[\"']?([\w\-]{12,})").match(text, after.end())):
-            if is_random(word[1]):
-                yield _Span(*word.span(1), "token", True)
         return
     if kind is Kind.PERHAPS and _is_of_an_option(found, text):
         kind = Kind.KEY if name.startswith("key") else Kind.TOKEN
@@ -178,15 +174,21 @@ def _named(text: str, found: re.Match[str], kind: Kind, in_code: bool) -> Iterat
             return
         if name.endswith("login") or (kind is Kind.PERHAPS and text[max(0, found.start() - 6) : found.start()] == "login("):
             kind = Kind.KEY
-        yield from _value(text, start, kind, in_code)
+        yield from _value(text, start, _surely(name, kind, text, start), in_code)
     elif called := _CALLED.match(text, end):
-        yield from _value(text, called.end(), kind, in_code)
-    elif _is_of_an_option(found, text) and (gap := re.compile(rf"{_QUOTE}?,?(?:[ \t]+|{_BREAK})").match(text, end)):
+        yield from _value(text, called.end(), _surely(name, kind, text, called.end()), in_code)
+    elif _is_of_an_option(found, text) and (gap := re.compile(rf"{_QUOTE}?,?(?:{_BREAK}|[ \t]+)").match(text, end)):
         word = re.compile(r"(?P<quote>[\"']?)(?P<word>(?(quote)[^\"'\s][^\"'\n]*|))|\S+").match(text, gap.end())
         if word and not text.startswith("-", gap.end()):
             yield from _option(text, gap.end(), kind)
     elif not in_code:
         yield from _prose(text, found, kind)
+
+
+def _surely(name: str, kind: Kind, text: str, at: int) -> Kind:
+    """What a name says that has a value: a `token` is one, if its value is no number of a vocabulary."""
+    is_token = kind is Kind.PERHAPS and name.lower() == "token" and not re.compile(r"[\[(]?\d{1,6}\b").match(text, at)
+    return Kind.TOKEN if is_token else kind
 
 
 def _is_of_an_option(found: re.Match[str], text: str) -> bool:
@@ -348,7 +350,8 @@ _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             + _B + r"(?:nvapi-|gsk_|r8_|fw_|pplx-|tvly-|lsv2_|pcsk_|xai-|sq0[a-z]{3}-|SG\.|AGE-SECRET-KEY-|phc_|rpa_|tgp_v1_)[\w\-.]{12,}",
         ),
         ("token", _B + r"eyJ[\w\-]{15,}(?:\.[\w\-]{4,}){0,2}"),
-        ("password", r"\b[a-z][a-z0-9+.\-]{1,20}://(?P<value>[^\s/@\"'<>]{1,300})@"),
+        ("password", r"\b[a-z][a-z0-9+.\-]{1,20}://(?P<value>[^\s/\"'<>]{1,300})@"),
+        ("password", r"\b[a-z][a-z0-9+.\-]{1,20}://[^\s/@:\"'<>]{0,100}:(?P<value>[^\s/\"'<>]{1,300})@"),
         ("token", r"(?i)\b(?:bearer|basic|negotiate|apikey|token)[ ](?P<value>(?=[^\s]*\d)[\w\-.=+/~]{16,})"),
         ("key", r"(?i)[?&](?:[\w.\-]*(?:sig|signature|token|key|secret|credential|password|auth|code)[\w.\-]*)="
                 r"(?P<value>[^\s&\"'<>]{6,})"),
@@ -431,7 +434,7 @@ def _keys(text: str) -> Iterator[_Span]:
 
 # Without a name.
 
-_BLOB = re.compile(r"(?<![\w+/=])[A-Za-z0-9][\w+/=\-.~%]{19,}")
+_BLOB = re.compile(r"(?<![A-Za-z0-9_+/])[A-Za-z0-9][A-Za-z0-9_+/\-.~%]{19,}={0,2}")
 _HEX = re.compile(r"(?<![\w@:/+.\-])(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})(?!\w)")
 _OF_A_HASH = re.compile(
     r"(?i)(?:commit|sha\d*|rev(?:ision)?|hash|md5|digest|ids?|uuid|actor|node|job|worker|object|group|head|ref|checksum|etag"

@@ -22,7 +22,7 @@ class Kind(Enum):
 
 _CHINESE = re.compile(r"密码|口令|密钥|秘钥|令牌|凭证|私钥|凭据")
 _STRONG = (
-    (re.compile("authoriz|cookie|privatetoken|xauth"), Kind.HEADER),
+    (re.compile("(?<!un)authorization|cookie|privatetoken|xauth"), Kind.HEADER),
     (re.compile("passw|passphrase|passcode|passwd|secret|credential|connectionstring"), Kind.PASSWORD),
     (re.compile("apikey|accesskey|privatekey|accountkey|signingkey|encryptionkey|sshkey|masterkey|licensekey"), Kind.KEY),
     (re.compile("(?:auth|access|refresh|session|bearer|id|bot|csrf|personal|api)token(?!id)"), Kind.TOKEN),
@@ -69,7 +69,7 @@ _EMPTY = re.compile(
 _PLACEHOLDER = re.compile(r"(?i)[<\[{%$].*|\W*(?:your|my)[-_ ].*|xxx.*|changeme|redacted|(?:os|self|args|cfg|config)\.\w.*")
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*)(?:\.\d+)?(?:e[-+]?\d+)?%?", re.IGNORECASE)
 _SHAPE = re.compile(r"[\[(]?(?:[-+]?[\d.]+|None|True|False)(?:,\s*(?:[-+]?[\d.]+|None|True|False))*,?[\])]?")
-_WORD = re.compile(r"[A-Za-z_][A-Za-z_]*(?:[.\-][A-Za-z_]+|\.\d+)*\d?")
+_WORD = re.compile(r"[A-Za-z_]+\d?(?:[.\-][A-Za-z_]+\d{0,2}|\.\d+)*")
 _SAID = re.compile(
     r"(?i)(?:is|was|must|should|can|cannot|has|not|no|none|invalid|incorrect|missing|required|expired|failed|denied|wrong"
     r"|authentication|unknown|unsupported|unauthorized|found|given|got|expected|for|of|in|to|from|and|or|with|the|a|an"
@@ -134,15 +134,20 @@ def is_harmless(value: str, kind: Kind) -> bool:
     return bool(_SAID.fullmatch(text)) and (kind is not Kind.HEADER or " " not in text)
 
 
+_TURNS = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
+_CAPITALS = re.compile(r"(?<=[A-Z])(?=[A-Z])")
+_SHORTEST = 20
+
+
 def is_random(word: str) -> bool:
     """Return whether nobody would call anything by this word: letters and digits take turns too often."""
-    letters = re.sub(r"[^A-Za-z0-9]", "", word)
-    if len(letters) < 20:
+    letters = sum(map(str.isalnum, word))
+    if letters < _SHORTEST:
         return False
-    digits = sum(map(str.isdigit, letters))
-    turns = len(re.findall(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])|(?<=[A-Z])(?=[A-Z][a-z]?[A-Z0-9])",
-                           letters))
-    if not digits:
-        upper = sum(map(str.isupper, letters))
-        return len(letters) >= 32 and 0.2 < upper / len(letters) < 0.8 and turns / len(letters) > 0.25
-    return turns / len(letters) > 0.27 and len(set(letters)) > 9
+    turns = len(_TURNS.findall(word))
+    if not re.search("[a-z]", word):
+        return turns / letters > 0.27
+    turns += len(_CAPITALS.findall(word))
+    if re.search("[0-9]", word):
+        return turns / letters > 0.27 and len(set(word)) > 9
+    return letters >= 32 and turns / letters > 0.35
