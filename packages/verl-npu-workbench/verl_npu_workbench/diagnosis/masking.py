@@ -113,11 +113,11 @@ _WORDLIKE = re.compile(r"[A-Za-z]+\d{0,3}|\d[\d.:\-]*|(?:[A-Za-z]+[_\-.])+[A-Za-
 # By name.
 
 _QUOTE = r"(?:\\*[\"'`]|%22|%27|&quot;|&#3[49];|\\+u002[27])"
-_NAME = re.compile(r"(?<![\w$])\$?(?:--?)?(?P<name>[A-Za-z_][A-Za-z0-9_.\-]*|[\u4e00-\u9fff]{0,8}?(?:密码|口令|密钥|秘钥|令牌|凭证|凭据|私钥))")
+_NAME = re.compile(r"(?:(?<![\w$])|(?<=%2[27]))\$?(?:--?)?(?P<name>[A-Za-z_][A-Za-z0-9_.\-]*|[\u4e00-\u9fff]{0,8}?(?:密码|口令|密钥|秘钥|令牌|凭证|凭据|私钥))")
 _SEPARATOR = re.compile(
     rf"(?P<close>{_QUOTE}?[\])]?)(?:\s\([^)\n]{{1,20}}\))?"
     rf"(?P<gap>[ \t]*(?:{_BREAK})?)"
-    rf"(?P<sep>=>|:=|->|→|={{1,3}}|[:：＝]|%3[AaDd]|(?:is|was|是|为)(?=[\s:：])|是|为|(?<=[ \t])[|│](?=[ \t])|>(?=[^\s>]))"
+    rf"(?P<sep>=>|:=|->|→|={{1,3}}|(?<!:):(?!:)|[：＝]|%3[AaDd]|(?:is|was|是|为)(?=[\s:：])|是|为|(?<=[ \t])[|│](?=[ \t])|>(?=[^\s>]))"
     rf"(?P<type>[ \t]*(?:str|SecretStr|(?:str|Optional\[str\])(?:[ \t]*\|[ \t]*None)?)[ \t]*=(?!=)|[ \t]*!!\w+)?[ \t]*"
 )
 _CALLED = re.compile(rf"(?=\([ \t]*[bruf]*{_QUOTE})|{_QUOTE}[ \t]*,[ \t]*(?=[bruf]*{_QUOTE})")
@@ -333,7 +333,7 @@ def _on_next_lines(text: str, at: int, kind: Kind, block: bool) -> Iterator[_Spa
 
 # By form.
 
-_B = r"(?<![A-Za-z0-9])"
+_B = r"(?<![A-Za-z0-9_])"
 _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
@@ -385,7 +385,7 @@ def _by_form(text: str) -> Iterator[_Span]:
                 value = found["value"]
                 if not is_harmless(value, Kind.PERHAPS if kind == "token" else Kind.KEY):
                     yield _Span(*found.span("value"), kind, True)
-            elif re.search(r"\d", found[0]) or found[0][:3] not in ("ms-", "sk-", "fw_", "ak-"):
+            elif len(re.findall(r"\d", found[0])) > 1 or re.search("[a-z][A-Z]", found[0]):
                 yield _Span(*found.span(), kind, True)
 
 
@@ -437,8 +437,8 @@ def _keys(text: str) -> Iterator[_Span]:
 _BLOB = re.compile(r"(?<![A-Za-z0-9_+/])[A-Za-z0-9][A-Za-z0-9_+/\-.~%]{19,}={0,2}")
 _HEX = re.compile(r"(?<![\w@:/+.\-])(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})(?!\w)")
 _OF_A_HASH = re.compile(
-    r"(?i)(?:commit|sha\d*|rev(?:ision)?|hash|md5|digest|ids?|uuid|actor|node|job|worker|object|group|head|ref|checksum|etag"
-    r"|blob|trace|snapshots?|fingerprint|tag|image|merge|branch|at|@)\W*(?:\w+\W+){0,2}$"
+    r"(?i)(?<![a-z])(?:commit|sha\d*|rev(?:ision)?|hash|md5|digest|ids?|uuid|actor|node|job|worker|object|group|head|ref|checksum|etag"
+    r"|blob|trace|snapshots?|fingerprint|tag|image|merge|branch|at|@)[\W_]*(?:\w+[\W_]+){0,2}$"
 )
 _KNOWN_BLOB = re.compile(r"[\w.\-]+(?:/[\w.\-]+)+|(?:triton|aclnn|npu|torch|kernel)[A-Za-z_]*\w*|.*(?:\dd){3}.*")
 
@@ -448,6 +448,8 @@ def _random(text: str) -> Iterator[_Span]:
         blob = found[0]
         is_path = _KNOWN_BLOB.fullmatch(blob) and "+" not in blob and not blob.endswith("=")
         at = found.start()
+        if (digits := re.search("[0-9a-f]{24,}", blob)) and _OF_A_HASH.search(text[max(0, at - 20) : at + digits.start()]):
+            continue
         for part in re.split("(/)", blob) if is_path else [blob]:
             if is_random(part) and not (is_path and not re.search("[A-Z]", part)):
                 if not _UUID.search(part) and not re.fullmatch("[0-9a-f]+", part):

@@ -54,7 +54,7 @@ _QUALIFIED = frozenset(
     "optional sort padding past non tensor batch nested column fn function messages tools teacher draft speculative "
     "spec global local usage window norm indices shape dtype path file dir folder home sock enable enabled use disable "
     "implicit skip check default configured parallelism mode counts stat stats advantage thinking agg metric group "
-    "unused duplicate sharding partition routing expert router rms states forbidden action balance baseline hit".split()
+    "unused duplicate sharding partition routing expert router full name names policy rms states forbidden action balance baseline hit".split()
 )
 """Words that make a name that of a part of a model, of a data set or of a metric."""
 _BEFORE = re.compile(r"(?i)\b(api|secret|access|private|account|storage|encryption|signing|master|license|client|bot"
@@ -68,6 +68,7 @@ _EMPTY = re.compile(
 )
 _PLACEHOLDER = re.compile(r"(?i)[<\[{%$].*|\W*(?:your|my)[-_ ].*|xxx.*|changeme|redacted|(?:os|self|args|cfg|config)\.\w.*")
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*)(?:\.\d+)?(?:e[-+]?\d+)?%?", re.IGNORECASE)
+_FIGURE = re.compile(r"-?\d+\.\d+(?:e[-+]?\d+)?|-?\d{1,3}", re.IGNORECASE)
 _SHAPE = re.compile(r"[\[(]?(?:[-+]?[\d.]+|None|True|False)(?:,\s*(?:[-+]?[\d.]+|None|True|False))*,?[\])]?")
 _WORD = re.compile(r"[A-Za-z_]+\d?(?:[.\-][A-Za-z_]+\d{0,2}|\.\d+)*")
 _SAID = re.compile(
@@ -77,6 +78,11 @@ _SAID = re.compile(
 )
 """Prose behind a name."""
 _PATH = re.compile(r"[\"']?(?:~|\.{0,2})/[\w.+@=/\-]*")
+_SETTING = re.compile(
+    r"\+{0,2}(?:actor_rollout_ref|actor|rollout|ref|critic|data|algorithm|trainer|reward|reward_model|env|model|optim|engine"
+    r"|ray_kwargs|ray_init|custom_reward_function|distillation|async_training|global_profiler)(?:\.[a-z_]+\d?)+"
+)
+"""A key of verl's configuration."""
 _DIGITS = 6
 """Of a number that may be a token's: vocabularies have no larger ones."""
 
@@ -131,23 +137,28 @@ def is_harmless(value: str, kind: Kind) -> bool:
             or (_WORD.fullmatch(text) and not is_random(text))
             or _PATH.fullmatch(text)
         )
+    if _SETTING.fullmatch(text) or (kind in (Kind.KEY, Kind.TOKEN) and _FIGURE.fullmatch(text)):
+        return True
     return bool(_SAID.fullmatch(text)) and (kind is not Kind.HEADER or " " not in text)
 
 
 _TURNS = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
 _CAPITALS = re.compile(r"(?<=[A-Z])(?=[A-Z])")
-_SHORTEST = 20
+_SYLLABLES = re.compile(r"[a-z]{4,}")
+_SHORTEST, _LONGEST_WORD = 20, 14
 
 
 def is_random(word: str) -> bool:
     """Return whether nobody would call anything by this word: letters and digits take turns too often."""
     letters = sum(map(str.isalnum, word))
-    if letters < _SHORTEST:
+    if letters < _SHORTEST or max(map(len, re.split(r"[._/\-]", word))) < _LONGEST_WORD:
         return False
     turns = len(_TURNS.findall(word))
     if not re.search("[a-z]", word):
         return turns / letters > 0.27
     turns += len(_CAPITALS.findall(word))
+    if re.search("[A-Z]", word) and sum(map(len, _SYLLABLES.findall(word))) > 0.4 * letters:
+        return False
     if re.search("[0-9]", word):
         return turns / letters > 0.27 and len(set(word)) > 9
     return letters >= 32 and turns / letters > 0.35
