@@ -14,8 +14,8 @@ from verl_npu.manifest import Manifest, read_manifests
 
 from ..diagnosis import unknown
 from ..diagnosis.judgement import Diagnosis, diagnose
-from ..diagnosis.redaction import Redaction
 from ..diagnosis.report import Report, render
+from ..secrecy.redaction import Redaction
 
 _Judged = Callable[[], Mapping[str, str]]
 """Returns the states of the features by `verl-npu check`."""

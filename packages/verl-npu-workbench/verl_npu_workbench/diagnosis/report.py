@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,8 +11,9 @@ from verl_npu.findings import Finding, Severity
 
 from ..logs.files import opened
 from ..logs.lines import parts_of, uncoloured
+from ..secrecy.redaction import Redaction
+from ..secrecy.variables import OF_A_JOB
 from .judgement import Diagnosis, LoggedError
-from .redaction import Redaction
 
 _BEFORE, _AFTER = 20, 60
 """Lines of a log around an error."""
@@ -24,11 +24,6 @@ _MOST_ERRORS = 5
 
 _LONGEST_TEXT = 60_000
 """Characters of all of it: a forum's longest post has 65,536."""
-_VARIABLES = re.compile(
-    r"(?:VERL|ASCEND|HCCL|NPU|PYTORCH|TORCH|VLLM|SGLANG|RAY|GLOO|TP|OMP|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM"
-    r"|COMBINED|ATB|HF_HUB|HYDRA|VIRTUAL_ASCEND|LD_PRELOAD|CUDA|NCCL|LCCL)(?:_.*)?"
-)
-"""What a job's processes read of their environment; others are nobody's business."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +61,7 @@ def render(made: Report, redact: Redaction) -> str:
 
 
 def _of_the_job(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    return sorted((name, text) for name, text in environ.items() if _VARIABLES.fullmatch(name))
+    return sorted((name, text) for name, text in environ.items() if OF_A_JOB.fullmatch(name))
 
 
 def _section(title: str, lines: Iterable[str]) -> str:

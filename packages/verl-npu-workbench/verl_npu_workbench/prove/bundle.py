@@ -16,8 +16,8 @@ from verl_npu.errors import ProofError
 from verl_npu.language import gettext as _
 from verl_npu.version import __version__
 
-from ..diagnosis.redaction import Redaction
 from ..sandbox.answers import Answer
+from ..secrecy.redaction import Redaction
 from .corpus import Observation, observation_of
 from .folder import Asked, Folder, asked_of, put
 from .result import Reader, StageResult, Verdict, stage_of

@@ -20,6 +20,18 @@ if TYPE_CHECKING:
 from .names import Kind, is_harmless, is_random, kind_of
 
 
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable's value may be a secret.
+
+    What nobody has for a key is none: a small number, and a short word where the name says no more than `key`.
+    """
+    kind = kind_of(name)
+    if kind is Kind.HARMLESS or kind is Kind.PERHAPS or is_harmless(value, kind):
+        return any(span.named and span.start > len(name) for span in _told(f"{name}={value}"))
+    is_sure = kind is Kind.PASSWORD and kind_of(f"{name}_id") is not Kind.HARMLESS
+    return is_sure or not re.fullmatch(r"\d{1,6}|[a-z_]{1,16}|\.{0,2}/[\w./\-]*", value)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class _Span:
     start: int
@@ -100,7 +112,9 @@ _GOES_ON = re.compile(rf"{_BREAK}(?P<more>[A-Za-z0-9+/=_\-.]{{6,}})(?=[\"',;)]*[
 def _with_what_follows(text: str, span: _Span) -> int:
     """Where a secret ends that was broken into lines."""
     end = span.end
-    while span.end - span.start >= 16 and " " not in text[span.start : span.end] and (found := _GOES_ON.match(text, end)):
+    while (
+        span.end - span.start >= 16 and " " not in text[span.start : span.end] and (found := _GOES_ON.match(text, end))
+    ):
         more = found["more"]
         if not (re.search(r"\d", more) and re.search(r"[A-Za-z]", more)) or _WORDLIKE.fullmatch(more):
             break
@@ -113,7 +127,9 @@ _WORDLIKE = re.compile(r"[A-Za-z]+\d{0,3}|\d[\d.:\-]*|(?:[A-Za-z]+[_\-.])+[A-Za-
 # By name.
 
 _QUOTE = r"(?:\\*[\"'`]|%22|%27|&quot;|&#3[49];|\\+u002[27])"
-_NAME = re.compile(r"(?:(?<![\w$])|(?<=%2[27]))\$?(?:--?)?(?P<name>[A-Za-z_][A-Za-z0-9_.\-]*|[\u4e00-\u9fff]{0,8}?(?:密码|口令|密钥|秘钥|令牌|凭证|凭据|私钥))")
+_NAME = re.compile(
+    r"(?:(?<![\w$])|(?<=%2[27]))\$?(?:--?)?(?P<name>[A-Za-z_][A-Za-z0-9_.\-]*|[\u4e00-\u9fff]{0,8}?(?:密码|口令|密钥|秘钥|令牌|凭证|凭据|私钥))"
+)
 _SEPARATOR = re.compile(
     rf"(?P<close>{_QUOTE}?[\])]?)(?:\s\([^)\n]{{1,20}}\))?"
     rf"(?P<gap>[ \t]*(?:{_BREAK})?)"
@@ -172,7 +188,9 @@ def _named(text: str, found: re.Match[str], kind: Kind, in_code: bool) -> Iterat
             return
         if after["sep"] in ("is", "was") and kind is Kind.PERHAPS:
             return
-        if name.endswith("login") or (kind is Kind.PERHAPS and text[max(0, found.start() - 6) : found.start()] == "login("):
+        if name.endswith("login") or (
+            kind is Kind.PERHAPS and text[max(0, found.start() - 6) : found.start()] == "login("
+        ):
             kind = Kind.KEY
         yield from _value(text, start, _surely(name, kind, text, start), in_code)
     elif called := _CALLED.match(text, end):
@@ -207,7 +225,9 @@ def _prose(text: str, found: re.Match[str], kind: Kind) -> Iterator[_Span]:
     """A value that stands behind its name without anything between them but words."""
     end = found.end()
     before = text[max(0, found.start() - 60) : found.start()]
-    if re.search(r"\blogin\s+\S+\s+(?:account\s+\S+\s+)?$", before) and (word := re.compile(r"\s+(\S+)").match(text, end)):
+    if re.search(r"\blogin\s+\S+\s+(?:account\s+\S+\s+)?$", before) and (
+        word := re.compile(r"\s+(\S+)").match(text, end)
+    ):
         yield _Span(*word.span(1), kind.value, True)
         return
     if (words := _PROSE.match(text, end)) and kind in (Kind.PASSWORD, Kind.HEADER):
@@ -221,7 +241,7 @@ def _prose(text: str, found: re.Match[str], kind: Kind) -> Iterator[_Span]:
         elif word := _OF_A_TOKEN.match(text, gap.end()):
             value = word[0].rstrip(_TRAILING)
             setter = re.search(r"(?:\b(?:setenv|ENV|ARG|set|config \S+)\s+)$", before)
-            if setter or not is_harmless(value, Kind.PERHAPS) and _is_no_word(value):
+            if setter or (not is_harmless(value, Kind.PERHAPS) and _is_no_word(value)):
                 yield _Span(word.start(), word.start() + len(value), kind.value, True)
 
 
@@ -290,7 +310,7 @@ def _quoted(text: str, opened: re.Match[str], kind: Kind) -> Iterator[_Span]:
             end = line.end() if line else len(text)
             break
         slashes = len(text[:end]) - len(text[:end].rstrip("\\")) if not quoted.startswith("\\") else 0
-        if quoted[0] in "\"'`" and slashes % 2 or quoted.startswith("\\") and text[end - 1] == "\\":
+        if (quoted[0] in "\"'`" and slashes % 2) or (quoted.startswith("\\") and text[end - 1] == "\\"):
             end += len(quoted)
             continue
         break
@@ -320,7 +340,11 @@ def _on_next_lines(text: str, at: int, kind: Kind, block: bool) -> Iterator[_Spa
     indent: int | None = None
     while found := re.compile(rf"[ \t]*\\?\r?\n(?:{_PREFIX})(?P<indent>[ \t]*)(?P<line>[^\n]*\S)").match(text, at):
         deep = len(found["indent"])
-        if not deep or indent is not None and deep < indent or re.match(r"[\"']?[\w.\-]+[\"']?\s*[:=](?:\s|$)", found["line"]):
+        if (
+            not deep
+            or (indent is not None and deep < indent)
+            or re.match(r"[\"']?[\w.\-]+[\"']?\s*[:=](?:\s|$)", found["line"])
+        ):
             return
         indent = deep
         if block:
@@ -339,24 +363,39 @@ _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     for kind, pattern in (
         (
             "token",
-            _B + r"(?:hf_|gh[a-z]_|github_pat_|gl[a-z]{2,5}-|npm_|pypi-|xox[a-z]{1,2}-|xapp-|dop_v1_|doo_v1_|dckr_pat_|hv[sb]\."
+            _B
+            + r"(?:hf_|gh[a-z]_|github_pat_|gl[a-z]{2,5}-|npm_|pypi-|xox[a-z]{1,2}-|xapp-|dop_v1_|doo_v1_|dckr_pat_|hv[sb]\."
             r"|ya29\.|1//0|shp[a-z]{2}_|ms-|ntn_|lin_api_|sntry[su]_|glsa_|figd_|PMAK-|EAAC|wandb_v1_|ATATT3)"
             r"[\w\-./+=]{8,}",
         ),
         (
             "key",
-            _B + r"(?:sk|rk|pk|ak)[-_](?:live_|test_|proj-|ant-|or-|lf-)?[\w\-]{12,}|"
-            + _B + r"(?:A[KSB]IA|ACCA|AROA)[A-Z0-9]{12,}|" + _B + r"(?:AIza[\w\-]{30,}|LTAI[A-Za-z0-9]{10,}|AKID[A-Za-z0-9]{12,})|"
-            + _B + r"(?:nvapi-|gsk_|r8_|fw_|pplx-|tvly-|lsv2_|pcsk_|xai-|sq0[a-z]{3}-|SG\.|AGE-SECRET-KEY-|phc_|rpa_|tgp_v1_)[\w\-.]{12,}",
+            _B
+            + r"(?:sk|rk|pk|ak)[-_](?:live_|test_|proj-|ant-|or-|lf-)?[\w\-]{12,}|"
+            + _B
+            + r"(?:A[KSB]IA|ACCA|AROA)[A-Z0-9]{12,}|"
+            + _B
+            + r"(?:AIza[\w\-]{30,}|LTAI[A-Za-z0-9]{10,}|AKID[A-Za-z0-9]{12,})|"
+            + _B
+            + r"(?:nvapi-|gsk_|r8_|fw_|pplx-|tvly-|lsv2_|pcsk_|xai-|sq0[a-z]{3}-|SG\.|AGE-SECRET-KEY-|phc_|rpa_|tgp_v1_)[\w\-.]{12,}",
         ),
         ("token", _B + r"eyJ[\w\-]{15,}(?:\.[\w\-]{4,}){0,2}"),
         ("password", r"\b[a-z][a-z0-9+.\-]{1,20}://(?P<value>[^\s/\"'<>]{1,300})@"),
         ("password", r"\b[a-z][a-z0-9+.\-]{1,20}://[^\s/@:\"'<>]{0,100}:(?P<value>[^\s/\"'<>]{1,300})@"),
         ("token", r"(?i)\b(?:bearer|basic|negotiate|apikey|token)[ ](?P<value>(?=[^\s]*\d)[\w\-.=+/~]{16,})"),
-        ("key", r"(?i)[?&](?:[\w.\-]*(?:sig|signature|token|key|secret|credential|password|auth|code)[\w.\-]*)="
-                r"(?P<value>[^\s&\"'<>]{6,})"),
-        ("webhook", r"(?i)https?://[^\s/]*/(?:services|[\w/\-]*(?:hook|webhook)s?/?[\w/]*)/(?P<value>[\w\-]{8,}[\w/\-]*)"),
-        ("password", r"(?:^|\s)(?:-u|--user|--proxy-user|-U)[ =]?[\"']?[\w.@\-]+[:%](?P<value>[^\"'\n]+(?=[\"'])|[^\s\"']+)"),
+        (
+            "key",
+            r"(?i)[?&](?:[\w.\-]*(?:sig|signature|token|key|secret|credential|password|auth|code)[\w.\-]*)="
+            r"(?P<value>[^\s&\"'<>]{6,})",
+        ),
+        (
+            "webhook",
+            r"(?i)https?://[^\s/]*/(?:services|[\w/\-]*(?:hook|webhook)s?/?[\w/]*)/(?P<value>[\w\-]{8,}[\w/\-]*)",
+        ),
+        (
+            "password",
+            r"(?:^|\s)(?:-u|--user|--proxy-user|-U)[ =]?[\"']?[\w.@\-]+[:%](?P<value>[^\"'\n]+(?=[\"'])|[^\s\"']+)",
+        ),
         ("password", r"\bsshpass\s+-p\s*(?P<value>\"[^\"\n]+\"|'[^'\n]+'|\S+)"),
         ("password", r"\b(?:mysql|mysqldump|mysqladmin|mariadb)\b[^\n|]*?\s-p(?P<value>[^\s\"']+)"),
         ("password", r"\bredis-cli\b[^\n|]*?\s-a\s+(?P<value>\S+)"),
@@ -368,8 +407,11 @@ _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"\becho\s+(?:-n\s+)?(?P<value>\"[^\"\n]+\"|'[^'\n]+'|[^\s|]+)\s*\|[^\n]*(?:stdin|sudo -S|passwd|login|with-token)",
         ),
         ("password", r"(?:stdin|with-token|login)\s*<<<\s*(?P<value>\"[^\"\n]+\"|'[^'\n]+'|\S+)"),
-        ("key", r"\b(?:wandb|swanlab|modelscope|comet|clearml|huggingface-cli|hf|vault|hf auth)\s+login(?:\s+--?[\w\-]+)*\s+"
-                r"(?P<value>[^\s\-`'\".,]\S{5,})"),
+        (
+            "key",
+            r"\b(?:wandb|swanlab|modelscope|comet|clearml|huggingface-cli|hf|vault|hf auth)\s+login(?:\s+--?[\w\-]+)*\s+"
+            r"(?P<value>[^\s\-`'\".,]\S{5,})",
+        ),
         ("key", r"\b(?:obsutil|ossutil(?:64)?|coscmd|s3cmd)\s+config\b[^\n]*?\s-[ik][ =]?(?P<value>[^\s=]\S+)"),
         ("key", r"\b(?:obsutil|ossutil(?:64)?|coscmd|s3cmd)\s+config\b[^\n]*\s-[ksp][ =]?(?P<value>[^\s=]\S+)"),
         ("key", r"\bmc\s+(?:alias\s+set|config\s+host\s+add)\s+\S+\s+\S+\s+(?P<value>\S+\s+\S+)"),
@@ -389,7 +431,17 @@ def _by_form(text: str) -> Iterator[_Span]:
                 yield _Span(*found.span(), kind, True)
 
 
-_TOO_WIDE = ("BasicAuth", "Entropy", "IPPublic", "Keyword", "PrivateKey", "Artifactory", "Cloudant", "Softlayer", "Ibm")
+_TOO_WIDE = (
+    "BasicAuth",
+    "Entropy",
+    "IPPublic",
+    "Keyword",
+    "PrivateKey",
+    "Artifactory",
+    "Cloudant",
+    "Softlayer",
+    "Ibm",
+)
 """Detectors of the library that go by a name, which is known better here, or take words for secrets."""
 
 
@@ -414,10 +466,14 @@ def _by_library(text: str) -> Iterator[_Span]:
 
 # Keys as OpenSSL and SSH write them, whose beginning or end may be missing.
 
-_KEY = re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|(?=\n[^\n]*[^\nA-Za-z0-9+/=\\\"' ()_,.:\-])|\Z)", re.DOTALL)
+_KEY = re.compile(
+    r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|(?=\n[^\n]*[^\nA-Za-z0-9+/=\\\"' ()_,.:\-])|\Z)", re.DOTALL
+)
 _BASE64 = rf"(?:\r?\n|\\n){_PREFIX}[ \t\"']*[A-Za-z0-9+/=]{{4,}}[\"',]*(?=[ \t\r]*(?:\n|\\n|\Z|-))"
 _FULL = r"[A-Za-z0-9+/]{60,80}"
-_BARE = re.compile(rf"(?m)^{_PREFIX}[ \t\"']*(?P<first>{_FULL})[\"',]*[ \t]*(?:{_BASE64})*|(?:{_BASE64})+(?=\s*{_PREFIX}-----END)")
+_BARE = re.compile(
+    rf"(?m)^{_PREFIX}[ \t\"']*(?P<first>{_FULL})[\"',]*[ \t]*(?:{_BASE64})*|(?:{_BASE64})+(?=\s*{_PREFIX}-----END)"
+)
 
 
 def _keys(text: str) -> Iterator[_Span]:
@@ -428,7 +484,7 @@ def _keys(text: str) -> Iterator[_Span]:
         yield _Span(found.start(), max(end, begun), "private key", False)
     for found in _BARE.finditer(text):
         start = found.start("first") if found["first"] else found.start()
-        if not found["first"] or re.search(r"\d", found["first"]) and re.search("[a-z]", found["first"]):
+        if not found["first"] or (re.search(r"\d", found["first"]) and re.search("[a-z]", found["first"])):
             yield _Span(start, found.end(), "private key", False)
 
 
@@ -448,7 +504,9 @@ def _random(text: str) -> Iterator[_Span]:
         blob = found[0]
         is_path = _KNOWN_BLOB.fullmatch(blob) and "+" not in blob and not blob.endswith("=")
         at = found.start()
-        if (digits := re.search("[0-9a-f]{24,}", blob)) and _OF_A_HASH.search(text[max(0, at - 20) : at + digits.start()]):
+        if (digits := re.search("[0-9a-f]{24,}", blob)) and _OF_A_HASH.search(
+            text[max(0, at - 20) : at + digits.start()]
+        ):
             continue
         for part in re.split("(/)", blob) if is_path else [blob]:
             if is_random(part) and not (is_path and not re.search("[A-Z]", part)):

@@ -24,7 +24,10 @@ _CHINESE = re.compile(r"密码|口令|密钥|秘钥|令牌|凭证|私钥|凭据"
 _STRONG = (
     (re.compile("(?<!un)authorization|cookie|privatetoken|xauth"), Kind.HEADER),
     (re.compile("passw|passphrase|passcode|passwd|secret|credential|connectionstring"), Kind.PASSWORD),
-    (re.compile("apikey|accesskey|privatekey|accountkey|signingkey|encryptionkey|sshkey|masterkey|licensekey"), Kind.KEY),
+    (
+        re.compile("apikey|accesskey|privatekey|accountkey|signingkey|encryptionkey|sshkey|masterkey|licensekey"),
+        Kind.KEY,
+    ),
     (re.compile("(?:auth|access|refresh|session|bearer|id|bot|csrf|personal|api)token(?!id)"), Kind.TOKEN),
 )
 """In the letters of a whole name."""
@@ -46,19 +49,177 @@ _WORDS = re.compile(
 )
 """Words of which the end says nothing."""
 _QUALIFIED = frozenset(
-    "id ids idx index len length lens max min num number count counts total per mean avg sum std level levels budget size "
-    "limit type types special pad eos bos unk cls sep mask masks image images video audio vision start end stop begin "
-    "prompt prompts response input output generated cached batched new next prev pre ratio rate throughput s sec second "
-    "seconds ms position positions loss score scores reward rewards entropy logits logit prob probs weight weights embed "
-    "embedding embeddings head heads query cache proj layer layers bias dict error errors missing unexpected required "
-    "optional sort padding past non tensor batch nested column fn function messages tools teacher draft speculative "
-    "spec global local usage window norm indices shape dtype path file dir folder home sock enable enabled use disable "
-    "implicit skip check default configured parallelism mode counts stat stats advantage thinking agg metric group "
-    "unused duplicate sharding partition routing expert router full name names policy rms states forbidden action balance baseline hit".split()
+    [
+        "id",
+        "ids",
+        "idx",
+        "index",
+        "len",
+        "length",
+        "lens",
+        "max",
+        "min",
+        "num",
+        "number",
+        "count",
+        "counts",
+        "total",
+        "per",
+        "mean",
+        "avg",
+        "sum",
+        "std",
+        "level",
+        "levels",
+        "budget",
+        "size",
+        "limit",
+        "type",
+        "types",
+        "special",
+        "pad",
+        "eos",
+        "bos",
+        "unk",
+        "cls",
+        "sep",
+        "mask",
+        "masks",
+        "image",
+        "images",
+        "video",
+        "audio",
+        "vision",
+        "start",
+        "end",
+        "stop",
+        "begin",
+        "prompt",
+        "prompts",
+        "response",
+        "input",
+        "output",
+        "generated",
+        "cached",
+        "batched",
+        "new",
+        "next",
+        "prev",
+        "pre",
+        "ratio",
+        "rate",
+        "throughput",
+        "s",
+        "sec",
+        "second",
+        "seconds",
+        "ms",
+        "position",
+        "positions",
+        "loss",
+        "score",
+        "scores",
+        "reward",
+        "rewards",
+        "entropy",
+        "logits",
+        "logit",
+        "prob",
+        "probs",
+        "weight",
+        "weights",
+        "embed",
+        "embedding",
+        "embeddings",
+        "head",
+        "heads",
+        "query",
+        "cache",
+        "proj",
+        "layer",
+        "layers",
+        "bias",
+        "dict",
+        "error",
+        "errors",
+        "missing",
+        "unexpected",
+        "required",
+        "optional",
+        "sort",
+        "padding",
+        "past",
+        "non",
+        "tensor",
+        "batch",
+        "nested",
+        "column",
+        "fn",
+        "function",
+        "messages",
+        "tools",
+        "teacher",
+        "draft",
+        "speculative",
+        "spec",
+        "global",
+        "local",
+        "usage",
+        "window",
+        "norm",
+        "indices",
+        "shape",
+        "dtype",
+        "path",
+        "file",
+        "dir",
+        "folder",
+        "home",
+        "sock",
+        "enable",
+        "enabled",
+        "use",
+        "disable",
+        "implicit",
+        "skip",
+        "check",
+        "default",
+        "configured",
+        "parallelism",
+        "mode",
+        "counts",
+        "stat",
+        "stats",
+        "advantage",
+        "thinking",
+        "agg",
+        "metric",
+        "group",
+        "unused",
+        "duplicate",
+        "sharding",
+        "partition",
+        "routing",
+        "expert",
+        "router",
+        "full",
+        "name",
+        "names",
+        "policy",
+        "rms",
+        "states",
+        "forbidden",
+        "action",
+        "balance",
+        "baseline",
+        "hit",
+    ]
 )
 """Words that make a name that of a part of a model, of a data set or of a metric."""
-_BEFORE = re.compile(r"(?i)\b(api|secret|access|private|account|storage|encryption|signing|master|license|client|bot"
-                     r"|auth|bearer|refresh|session|personal|service|wandb|hf|ssh|security)(?:[ -]access)?[ -]$")
+_BEFORE = re.compile(
+    r"(?i)\b(api|secret|access|private|account|storage|encryption|signing|master|license|client|bot"
+    r"|auth|bearer|refresh|session|personal|service|wandb|hf|ssh|security)(?:[ -]access)?[ -]$"
+)
 """What makes `key` or `token` a secret's name, in front of it."""
 _SPLIT = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
@@ -66,7 +227,9 @@ _EMPTY = re.compile(
     r"(?i)(?:none|null|nil|true|false|yes|no|on|off|empty|unset|undefined|default|auto|nan|inf|str|string|bytes|int"
     r"|float|bool|dict|list|tuple|optional\[\w+\]|secretstr|\*+|\.{2,}|…|x{3,}|[-_\\,;:.!)\]}]*)"
 )
-_PLACEHOLDER = re.compile(r"(?i)[<\[{%$].*|\W*(?:your|my)[-_ ].*|xxx.*|changeme|redacted|(?:os|self|args|cfg|config)\.\w.*")
+_PLACEHOLDER = re.compile(
+    r"(?i)[<\[{%$].*|\W*(?:your|my)[-_ ].*|xxx.*|changeme|redacted|(?:os|self|args|cfg|config)\.\w.*"
+)
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,_]*)(?:\.\d+)?(?:e[-+]?\d+)?%?", re.IGNORECASE)
 _FIGURE = re.compile(r"-?\d+\.\d+(?:e[-+]?\d+)?|-?\d{1,3}", re.IGNORECASE)
 _SHAPE = re.compile(r"[\[(]?(?:[-+]?[\d.]+|None|True|False)(?:,\s*(?:[-+]?[\d.]+|None|True|False))*,?[\])]?")
@@ -94,7 +257,7 @@ def kind_of(name: str, before: str = "") -> Kind:
     letters = re.sub(r"[^a-z]", "", name.lower())
     words = [word.lower() for word in _SPLIT.findall(name.rpartition(".")[2] or name)]
     # PWD and *_FILE say where something is.
-    if letters in ("pwd", "oldpwd") and name.isupper() or words[-1:] in (["path"], ["file"], ["dir"], ["sock"]):
+    if (letters in ("pwd", "oldpwd") and name.isupper()) or words[-1:] in (["path"], ["file"], ["dir"], ["sock"]):
         return Kind.HARMLESS
     for pattern, kind in _STRONG:
         if pattern.search(letters) and not re.search("tokeniz|errors?$", letters):
@@ -109,7 +272,9 @@ def kind_of(name: str, before: str = "") -> Kind:
         return found[0]
     if any(word in _QUALIFIED for word in words):
         return Kind.HARMLESS
-    alone = len(words) == 1 and words[0] in _WEAK_WORDS and not (name.isupper() and words[0] in ("key", "token", "auth"))
+    alone = (
+        len(words) == 1 and words[0] in _WEAK_WORDS and not (name.isupper() and words[0] in ("key", "token", "auth"))
+    )
     return Kind.PERHAPS if alone or words[-1] == "tokens" else found[-1]
 
 

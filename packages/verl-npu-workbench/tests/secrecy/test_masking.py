@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from verl_npu_workbench.diagnosis.redaction import Redaction
+from verl_npu_workbench.secrecy.redaction import Redaction
 
 HERE = Path(__file__).parent
 LEAST = 5
