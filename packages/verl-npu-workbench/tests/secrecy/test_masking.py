@@ -39,7 +39,6 @@ class Values:
         return "".join(self.drawn.choices(alphabet, k=count))
 
     def _value(self, kind: str) -> str:
-        name, _, size = kind.partition("x")
         lower = string.ascii_lowercase
         if found := re.fullmatch(r"(b62|hex|lower|upper)x?(\d+)", kind):
             alphabet = {
@@ -59,7 +58,8 @@ class Values:
             case "phrase":
                 return " ".join(self.drawn.sample(WORDS, 3))
             case "odd":
-                return f"{self._some(ALPHANUMERIC, 4)}, {self._some(lower, 4)};{self._some(lower, 3)}&{self._some(lower, 4)}"
+                first = self._some(ALPHANUMERIC, 4)
+                return f"{first}, {self._some(lower, 4)};{self._some(lower, 3)}&{self._some(lower, 4)}"
             case "odd2":
                 return f"{self._some(lower, 4)},{self._some(lower, 4)};{self._some(lower, 3)}&{self._some(lower, 4)}"
             case "uni":

@@ -17,8 +17,8 @@ from .judgement import Diagnosis, LoggedError
 
 _BEFORE, _AFTER = 20, 60
 """Lines of a log around an error."""
-_LONGEST = 600
-"""Characters of a line."""
+_LONGEST, _LONGEST_READ = 600, 6000
+"""Characters of a line, and of what is looked at of it: a secret that is cut is not known any more."""
 _MOST_ERRORS = 5
 
 
@@ -56,7 +56,8 @@ def render(made: Report, redact: Redaction) -> str:
             sections.append(_section(title, _around(each)))
         # The end goes in even where there are many errors before it.
         sections.insert(4, _section("the log's end", (line.text for line in said.progress.last_lines)))
-    text = redact("\n".join(filter(None, sections)))
+    shown = redact("\n".join(filter(None, sections))).split("\n")
+    text = "\n".join(line[:_LONGEST] for line in shown)
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}\n… (cut: a post can hold no more)\n"
 
 
@@ -65,7 +66,7 @@ def _of_the_job(environ: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _section(title: str, lines: Iterable[str]) -> str:
-    said = [line[:_LONGEST] for line in lines]
+    said = [line[:_LONGEST_READ] for line in lines]
     return "\n".join((f"== {title}", *said, "")) if said else ""
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
@@ -133,11 +134,12 @@ _NAME = re.compile(
 _SEPARATOR = re.compile(
     rf"(?P<close>{_QUOTE}?[\])]?)(?:\s\([^)\n]{{1,20}}\))?"
     rf"(?P<gap>[ \t]*(?:{_BREAK})?)"
-    rf"(?P<sep>=>|:=|->|→|={{1,3}}|(?<!:):(?!:)|[：＝]|%3[AaDd]|(?:is|was|是|为)(?=[\s:：])|是|为|(?<=[ \t])[|│](?=[ \t])|>(?=[^\s>]))"
+    r"(?P<sep>=>|:=|->|→|={1,3}|(?<!:):(?!:)|[\uff1a\uff1d]|%3[AaDd]|(?:is|was|是|为)(?=[\s:\uff1a])|是|为"
+    r"|(?<=[ \t])[|│](?=[ \t])|>(?=[^\s>]))"
     rf"(?P<type>[ \t]*(?:str|SecretStr|(?:str|Optional\[str\])(?:[ \t]*\|[ \t]*None)?)[ \t]*=(?!=)|[ \t]*!!\w+)?[ \t]*"
 )
 _CALLED = re.compile(rf"(?=\([ \t]*[bruf]*{_QUOTE})|{_QUOTE}[ \t]*,[ \t]*(?=[bruf]*{_QUOTE})")
-_PROSE = re.compile(r"(?:[ \t]+[\w'@.\-]+){1,5}[ \t]*(?P<sep>[:：＝=]|is)[ \t]+")
+_PROSE = re.compile(r"(?:[ \t]+[\w'@.\-]+){1,5}[ \t]*(?P<sep>[:\uff1a\uff1d=]|is)[ \t]+")
 _OF_A_PAIR = re.compile(
     rf"{_QUOTE}?,?(?:{_BREAK})?[ \t]*(?:-[ \t]*)?{_QUOTE}?value{_QUOTE}?[ \t]*[:=][ \t]*", re.IGNORECASE
 )
@@ -357,66 +359,11 @@ def _on_next_lines(text: str, at: int, kind: Kind, block: bool) -> Iterator[_Spa
 
 # By form.
 
-_B = r"(?<![A-Za-z0-9_])"
-_FORMS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+_FORMS = tuple(
     (kind, re.compile(pattern))
-    for kind, pattern in (
-        (
-            "token",
-            _B
-            + r"(?:hf_|gh[a-z]_|github_pat_|gl[a-z]{2,5}-|npm_|pypi-|xox[a-z]{1,2}-|xapp-|dop_v1_|doo_v1_|dckr_pat_|hv[sb]\."
-            r"|ya29\.|1//0|shp[a-z]{2}_|ms-|ntn_|lin_api_|sntry[su]_|glsa_|figd_|PMAK-|EAAC|wandb_v1_|ATATT3)"
-            r"[\w\-./+=]{8,}",
-        ),
-        (
-            "key",
-            _B
-            + r"(?:sk|rk|pk|ak)[-_](?:live_|test_|proj-|ant-|or-|lf-)?[\w\-]{12,}|"
-            + _B
-            + r"(?:A[KSB]IA|ACCA|AROA)[A-Z0-9]{12,}|"
-            + _B
-            + r"(?:AIza[\w\-]{30,}|LTAI[A-Za-z0-9]{10,}|AKID[A-Za-z0-9]{12,})|"
-            + _B
-            + r"(?:nvapi-|gsk_|r8_|fw_|pplx-|tvly-|lsv2_|pcsk_|xai-|sq0[a-z]{3}-|SG\.|AGE-SECRET-KEY-|phc_|rpa_|tgp_v1_)[\w\-.]{12,}",
-        ),
-        ("token", _B + r"eyJ[\w\-]{15,}(?:\.[\w\-]{4,}){0,2}"),
-        ("password", r"\b[a-z][a-z0-9+.\-]{1,20}://(?P<value>[^\s/\"'<>]{1,300})@"),
-        ("password", r"\b[a-z][a-z0-9+.\-]{1,20}://[^\s/@:\"'<>]{0,100}:(?P<value>[^\s/\"'<>]{1,300})@"),
-        ("token", r"(?i)\b(?:bearer|basic|negotiate|apikey|token)[ ](?P<value>(?=[^\s]*\d)[\w\-.=+/~]{16,})"),
-        (
-            "key",
-            r"(?i)[?&](?:[\w.\-]*(?:sig|signature|token|key|secret|credential|password|auth|code)[\w.\-]*)="
-            r"(?P<value>[^\s&\"'<>]{6,})",
-        ),
-        (
-            "webhook",
-            r"(?i)https?://[^\s/]*/(?:services|[\w/\-]*(?:hook|webhook)s?/?[\w/]*)/(?P<value>[\w\-]{8,}[\w/\-]*)",
-        ),
-        (
-            "password",
-            r"(?:^|\s)(?:-u|--user|--proxy-user|-U)[ =]?[\"']?[\w.@\-]+[:%](?P<value>[^\"'\n]+(?=[\"'])|[^\s\"']+)",
-        ),
-        ("password", r"\bsshpass\s+-p\s*(?P<value>\"[^\"\n]+\"|'[^'\n]+'|\S+)"),
-        ("password", r"\b(?:mysql|mysqldump|mysqladmin|mariadb)\b[^\n|]*?\s-p(?P<value>[^\s\"']+)"),
-        ("password", r"\bredis-cli\b[^\n|]*?\s-a\s+(?P<value>\S+)"),
-        ("password", r"\b(?:docker|podman|nerdctl|helm)\b[^\n|]*?\blogin\b[^\n|]*?\s-p\s+(?P<value>\S+)"),
-        ("password", r"\b(?:zip|unzip|7z|ldapsearch|htpasswd)\b[^\n|]*?\s-[Pwpb]\s?(?P<value>[^\s\-]\S*)"),
-        ("password", r"\bpass:(?P<value>[^\s\"']+)"),
-        (
-            "password",
-            r"\becho\s+(?:-n\s+)?(?P<value>\"[^\"\n]+\"|'[^'\n]+'|[^\s|]+)\s*\|[^\n]*(?:stdin|sudo -S|passwd|login|with-token)",
-        ),
-        ("password", r"(?:stdin|with-token|login)\s*<<<\s*(?P<value>\"[^\"\n]+\"|'[^'\n]+'|\S+)"),
-        (
-            "key",
-            r"\b(?:wandb|swanlab|modelscope|comet|clearml|huggingface-cli|hf|vault|hf auth)\s+login(?:\s+--?[\w\-]+)*\s+"
-            r"(?P<value>[^\s\-`'\".,]\S{5,})",
-        ),
-        ("key", r"\b(?:obsutil|ossutil(?:64)?|coscmd|s3cmd)\s+config\b[^\n]*?\s-[ik][ =]?(?P<value>[^\s=]\S+)"),
-        ("key", r"\b(?:obsutil|ossutil(?:64)?|coscmd|s3cmd)\s+config\b[^\n]*\s-[ksp][ =]?(?P<value>[^\s=]\S+)"),
-        ("key", r"\bmc\s+(?:alias\s+set|config\s+host\s+add)\s+\S+\s+\S+\s+(?P<value>\S+\s+\S+)"),
-        ("hash of a password", r"\$(?:1|2[abxy]|5|6|y|argon2id?)\$[\w./$=,]{8,}"),
-    )
+    for line in Path(__file__).with_name("forms.txt").read_text("utf-8").splitlines()
+    if line and not line.startswith("#")
+    for kind, pattern in [line.split(": ", 1)]
 )
 
 
@@ -450,9 +397,10 @@ def _detectors() -> tuple[tuple[str, RegexBasedDetector], ...]:
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
     from detect_secrets.plugins.base import RegexBasedDetector
 
+    found: Mapping[str, type[object]] = get_mapping_from_secret_type_to_class()
     return tuple(
         (kind.lower(), made())
-        for kind, made in get_mapping_from_secret_type_to_class().items()
+        for kind, made in found.items()
         if issubclass(made, RegexBasedDetector) and not any(each in made.__name__ for each in _TOO_WIDE)
     )
 
@@ -509,9 +457,11 @@ def _random(text: str) -> Iterator[_Span]:
         ):
             continue
         for part in re.split("(/)", blob) if is_path else [blob]:
-            if is_random(part) and not (is_path and not re.search("[A-Z]", part)):
-                if not _UUID.search(part) and not re.fullmatch("[0-9a-f]+", part):
-                    yield _Span(at, at + len(part), "what looks random", False)
+            is_name = (
+                _UUID.search(part) or re.fullmatch("[0-9a-f]+", part) or (is_path and not re.search("[A-Z]", part))
+            )
+            if not is_name and is_random(part):
+                yield _Span(at, at + len(part), "what looks random", False)
             at += len(part)
     for found in _HEX.finditer(text):
         if not _OF_A_HASH.search(text[max(0, found.start() - 40) : found.start()]):
@@ -529,7 +479,7 @@ def _known(text: str, known: Mapping[str, str]) -> Iterator[_Span]:
     """Occurrences of values: as they are, escaped, encoded, and broken into lines."""
     if not known:
         return
-    kept = []
+    kept: list[int] = []
     at = 0
     for found in _LEFT_OUT.finditer(text):
         kept += range(at, found.start())

@@ -51,6 +51,11 @@ class Redaction:
         host = socket.gethostname()
         return Redaction(("" if user == "root" else user, host, host.partition(".")[0], *hosts), os.environ)
 
+    def said(self) -> str:
+        """Return what was masked so far, by its kind, and how often."""
+        counted = self._mask.counts.most_common()
+        return ", ".join(f"{kind} {count}" for kind, count in counted) or "nothing"
+
     def __call__(self, text: str) -> str:
         """Return a text without what should not be shown."""
         text = self._mask(text)
