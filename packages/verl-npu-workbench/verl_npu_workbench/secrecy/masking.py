@@ -134,12 +134,12 @@ _NAME = re.compile(
 _SEPARATOR = re.compile(
     rf"(?P<close>{_QUOTE}?[\])]?)(?:\s\([^)\n]{{1,20}}\))?"
     rf"(?P<gap>[ \t]*(?:{_BREAK})?)"
-    r"(?P<sep>=>|:=|->|→|={1,3}|(?<!:):(?!:)|[\uff1a\uff1d]|%3[AaDd]|(?:is|was|是|为)(?=[\s:\uff1a])|是|为"
+    r"(?P<sep>=>|:=|->|→|={1,3}|(?<!:):(?!:)|[\uff1a\uff1d]|%3[AaDd]|(?:is|was|是|为)(?=[\s:\uff1a])|是|为|\\t(?=\S)"
     r"|(?<=[ \t])[|│](?=[ \t])|>(?=[^\s>]))"
     rf"(?P<type>[ \t]*(?:str|SecretStr|(?:str|Optional\[str\])(?:[ \t]*\|[ \t]*None)?)[ \t]*=(?!=)|[ \t]*!!\w+)?[ \t]*"
 )
 _CALLED = re.compile(rf"(?=\([ \t]*[bruf]*{_QUOTE})|{_QUOTE}[ \t]*,[ \t]*(?=[bruf]*{_QUOTE})")
-_PROSE = re.compile(r"(?:[ \t]+[\w'@.\-]+){1,5}[ \t]*(?P<sep>[:\uff1a\uff1d=]|is)[ \t]+")
+_PROSE = re.compile(r"(?:[ \t]+[\w'@.\-]+){1,5}[ \t]*(?P<sep>[:\uff1a\uff1d=]|is|was)[ \t]+")
 _OF_A_PAIR = re.compile(
     rf"{_QUOTE}?,?(?:{_BREAK})?[ \t]*(?:-[ \t]*)?{_QUOTE}?value{_QUOTE}?[ \t]*[:=][ \t]*", re.IGNORECASE
 )
@@ -182,7 +182,8 @@ def _named(text: str, found: re.Match[str], kind: Kind, in_code: bool) -> Iterat
         return
     if kind is Kind.PERHAPS and _is_of_an_option(found, text):
         kind = Kind.KEY if name.startswith("key") else Kind.TOKEN
-    if _PAIRS.search(text[max(0, found.start() - 20) : found.start()]) and (pair := _OF_A_PAIR.match(text, end)):
+    before = text[max(0, found.start() - 20) : found.start()]
+    if (_PAIRS.search(before) or before.endswith("<")) and (pair := _OF_A_PAIR.match(text, end)):
         yield from _value(text, pair.end(), kind, in_code)
     elif after := _SEPARATOR.match(text, end):
         start = after.end()
@@ -194,9 +195,9 @@ def _named(text: str, found: re.Match[str], kind: Kind, in_code: bool) -> Iterat
             kind is Kind.PERHAPS and text[max(0, found.start() - 6) : found.start()] == "login("
         ):
             kind = Kind.KEY
-        yield from _value(text, start, _surely(name, kind, text, start), in_code)
+        yield from _value(text, start, _surely(name, kind, after["sep"], text, start), in_code)
     elif called := _CALLED.match(text, end):
-        yield from _value(text, called.end(), _surely(name, kind, text, called.end()), in_code)
+        yield from _value(text, called.end(), _surely(name, kind, ",", text, called.end()), in_code)
     elif _is_of_an_option(found, text) and (gap := re.compile(rf"{_QUOTE}?,?(?:{_BREAK}|[ \t]+)").match(text, end)):
         word = re.compile(r"(?P<quote>[\"']?)(?P<word>(?(quote)[^\"'\s][^\"'\n]*|))|\S+").match(text, gap.end())
         if word and not text.startswith("-", gap.end()):
@@ -205,10 +206,13 @@ def _named(text: str, found: re.Match[str], kind: Kind, in_code: bool) -> Iterat
         yield from _prose(text, found, kind)
 
 
-def _surely(name: str, kind: Kind, text: str, at: int) -> Kind:
+def _surely(name: str, kind: Kind, separator: str, text: str, at: int) -> Kind:
     """What a name says that has a value: a `token` is one, if its value is no number of a vocabulary."""
-    is_token = kind is Kind.PERHAPS and name.lower() == "token" and not re.compile(r"[\[(]?\d{1,6}\b").match(text, at)
-    return Kind.TOKEN if is_token else kind
+    if kind is not Kind.PERHAPS or re.compile(r"[\[(]?\d{1,6}\b").match(text, at):
+        return kind
+    if name.lower() == "token":
+        return Kind.TOKEN
+    return Kind.PASSWORD if name.lower() == "pass" and separator == "=" else kind
 
 
 def _is_of_an_option(found: re.Match[str], text: str) -> bool:
@@ -236,6 +240,11 @@ def _prose(text: str, found: re.Match[str], kind: Kind) -> Iterator[_Span]:
         between = text[end : words.start("sep")]
         if kind_of(between) is Kind.HARMLESS and not re.search(r"\b(?:error|failed|invalid|wrong)\b", between):
             yield from _value(text, words.end(), kind, False)
+            return
+    if words and (word := _OF_A_TOKEN.match(text, words.end())):
+        value = word[0].rstrip(_TRAILING)
+        if found["name"].lower() in ("key", "token") and _is_no_word(value) and not is_harmless(value, Kind.PERHAPS):
+            yield _Span(word.start(), word.start() + len(value), kind.value, True)
             return
     if gap := re.compile(r"[ \t]+").match(text, end):
         if opened := _OPENED.match(text, gap.end()):

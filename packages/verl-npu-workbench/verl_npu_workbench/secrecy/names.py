@@ -53,14 +53,14 @@ action advantage agg audio avg balance baseline batch batched begin bias bos bud
 configured count counts default dict dir disable draft dtype duplicate embed embedding embeddings enable enabled
 end entropy eos error errors expert file fn folder forbidden full function generated global group head heads hit
 home id ids idx image images implicit index indices input layer layers len length lens level levels limit local
-logit logits loss mask masks max mean messages metric min missing mode ms name names nested new next non norm num
+logit logits loss mask masks max mean messages metric min missing mode name names nested new next non norm num
 number optional output pad padding parallelism partition past path per policy position positions pre prev prob
-probs proj prompt prompts query rate ratio required response reward rewards rms router routing s score scores sec
-second seconds sep shape sharding size skip sock sort spec special speculative start stat states stats std stop sum
-teacher tensor thinking throughput tools total type types unexpected unk unused usage use video vision weight
-weights window
+probs proj prompt prompts query rate ratio required response reward rewards rms router routing score scores sep
+shape sharding size skip sock sort spec special speculative start stat states stats std stop sum teacher tensor
+thinking throughput tools total type types unexpected unk unused usage use video vision weight weights window
 """
 _QUALIFIED = frozenset(_QUALIFIERS.split())
+_UNITS = ("s", "sec", "second", "seconds", "ms")
 """Words that make a name that of a part of a model, of a data set or of a metric."""
 _BEFORE = re.compile(
     r"(?i)\b(api|secret|access|private|account|storage|encryption|signing|master|license|client|bot"
@@ -116,7 +116,7 @@ def kind_of(name: str, before: str = "") -> Kind:
         return Kind.HARMLESS
     if before and _BEFORE.search(before):
         return found[0]
-    if any(word in _QUALIFIED for word in words):
+    if any(word in _QUALIFIED for word in words) or words[-1] in _UNITS:
         return Kind.HARMLESS
     alone = (
         len(words) == 1 and words[0] in _WEAK_WORDS and not (name.isupper() and words[0] in ("key", "token", "auth"))
