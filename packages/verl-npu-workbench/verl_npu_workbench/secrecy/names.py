@@ -155,7 +155,7 @@ def is_harmless(value: str, kind: Kind) -> bool:
 
 _TURNS = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
 _CAPITALS = re.compile(r"(?<=[A-Z])(?=[A-Z])")
-_SYLLABLES = re.compile(r"[a-z]{4,}")
+_SYLLABLES = re.compile(r"[a-z]{3,}")
 _SHORTEST, _LONGEST_WORD = 20, 14
 
 
