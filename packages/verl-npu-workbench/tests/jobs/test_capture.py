@@ -101,7 +101,10 @@ def test_what_is_started_outside_of_a_sandbox_has_its_secrets(captured: Captured
     line = "export HF_TOKEN=$MY_TOKEN"
     trainer = trainer_of(captured(line, f"{COMMAND} +trainer.token=$MY_TOKEN", given=given))
     assert SECRET not in str(trainer)
-    assert (trainer.overrides[-1], trainer.exports) == ("+trainer.token=masked-MY_TOKEN", {"HF_TOKEN": "masked-MY_TOKEN"})
+    assert (trainer.overrides[-1], trainer.exports) == (
+        "+trainer.token=masked-MY_TOKEN",
+        {"HF_TOKEN": "masked-MY_TOKEN"},
+    )
     whole = with_secrets(trainer, given)
     assert (whole.overrides[-1], whole.exports) == (f"+trainer.token={SECRET}", {"HF_TOKEN": SECRET})
 

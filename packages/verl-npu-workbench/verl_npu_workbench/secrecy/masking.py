@@ -28,7 +28,8 @@ def is_secret(name: str, value: str) -> bool:
     """
     kind = kind_of(name)
     if kind is Kind.HARMLESS or kind is Kind.PERHAPS or is_harmless(value, kind):
-        return any(span.named and span.start > len(name) for span in _told(f"{name}={value}"))
+        text = f"{name}={value}"
+        return any(span.start > len(name) for span in (*_by_name(text), *_by_form(text)))
     is_sure = kind is Kind.PASSWORD and kind_of(f"{name}_id") is not Kind.HARMLESS
     return is_sure or not re.fullmatch(r"\d{1,6}|[a-z_]{1,16}|\.{0,2}/[\w./\-]*", value)
 
