@@ -148,7 +148,7 @@ _OF_A_PAIR = re.compile(
 _PAIRS = re.compile(rf"(?i)\b(?:name|key|var|variable){_QUOTE}?[ \t]*[:=][ \t]*{_QUOTE}?$")
 _OPENED = re.compile(rf"(?P<letters>[bruf]{{0,2}})(?P<quote>\"\"\"|'''|{_QUOTE})")
 _BLOCK = re.compile(r"[|>][+\-]?\d?[ \t]*(?:#[^\n]*)?(?=\n)")
-_LINE = re.compile(r"[^\n]*")
+_LINE = re.compile(r"[^\n]{0,4000}")
 _BEHIND = re.compile(
     r"\s+(?:\|\|?|&&|>>?|<{1,3}|#|\\(?=\n|$)|--?[A-Za-z][\w\-]*(?=[\s=]|$))|[\s,;&]+[\"']?[A-Za-z_][\w.\-]+[\"']?\s?(?:=|:\s)"
     r"|\s+(?:python3?|bash|sh|ray|torchrun|psql|mysql|srun|env|exec|curl|git|docker|sudo)\b"
@@ -164,14 +164,14 @@ _LITERAL = re.compile(rf"{_QUOTE}(?P<text>[^\"'\n]*?){_QUOTE}(?P<name>[ \t]*:)?"
 
 
 def _by_name(text: str) -> Iterator[_Span]:
-    code = [found.span("code") for found in _FRAME.finditer(text)]
+    code = {text.rfind("\n", 0, found.start("code")) for found in _FRAME.finditer(text)}
     at = 0
     for found in _NAME.finditer(text):
         name, end = found["name"], found.end()
         if found.start() < at:
             continue
         kind = kind_of(name, text[max(0, found.start() - 24) : found.start()])
-        in_code = any(start <= found.start() < stop for start, stop in code)
+        in_code = bool(code) and text.rfind("\n", 0, found.start()) in code
         for span in _named(text, found, kind, in_code):
             at = max(at, span.end) if span.end > end else at
             yield span
@@ -398,8 +398,9 @@ _TOO_WIDE = (
     "Cloudant",
     "Softlayer",
     "Ibm",
+    "Npm",
 )
-"""Detectors of the library that go by a name, which is known better here, or take words for secrets."""
+"""Detectors of the library that go by a name, which is known better here, take words for secrets, or take time without bounds."""
 
 
 @cache
