@@ -400,7 +400,7 @@ _TOO_WIDE = (
     "Ibm",
     "Npm",
 )
-"""Detectors of the library that go by a name, which is known better here, that take words for secrets, or too much time."""
+"""Detectors that go by a name, which is known better here, that take words for secrets, or too much time."""
 
 
 @cache
