@@ -11,7 +11,7 @@ LENGTH, MOST = 100_000, 10.0
 
 
 @pytest.mark.parametrize(
-    "part", ["password ", "token=a,", "mysql ", "https://x", "://", "--password ", 'File "x", line 1\n', "password:\n "]
+    "part", ["password ", "token=a,", "https://x", "://", "--password ", 'File "x", line 1\n', "mysql "]
 )
 def test_a_text_is_masked_in_seconds(part: str) -> None:
     text = part * (LENGTH // len(part))
