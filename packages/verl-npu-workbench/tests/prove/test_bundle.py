@@ -16,6 +16,7 @@ from verl_npu_workbench.prove import bundle
 from verl_npu_workbench.prove.bundle import CORPUS, PROOF, Proof
 from verl_npu_workbench.prove.folder import Folder
 from verl_npu_workbench.prove.result import Check, Verdict
+from verl_npu_workbench.secrecy.redaction import Redaction
 
 from verl_npu.errors import ProofError
 
@@ -26,7 +27,7 @@ SCHEMA = json.loads((importlib.resources.files("verl_npu_workbench.prove") / "bu
 
 @pytest.fixture
 def path(proof: Proof, tmp_path: Path) -> Path:
-    return bundle.write(Folder(tmp_path), proof)
+    return bundle.write(Folder(tmp_path), bundle.redacted(proof, Redaction()))
 
 
 def repacked(path: Path, members: Mapping[str, bytes]) -> Path:
@@ -55,14 +56,14 @@ def test_a_bundle_is_by_its_schema(name: str, path: Path) -> None:
 
 
 def test_names_and_paths_are_taken_out(proof: Proof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: "secrethost")
-    monkeypatch.setattr("getpass.getuser", lambda: "secretuser")
-    said = "secrethost: /home/secretuser/model/a/b/c: connection to 10.1.2.3 refused"
+    monkeypatch.setattr(socket, "gethostname", lambda: "gandalf")
+    monkeypatch.setattr("getpass.getuser", lambda: "frodo")
+    said = "gandalf: /home/frodo/model/a/b/c: connection to 10.1.2.3 refused"
     check = Check(name="one", verdict=Verdict.FAILED, found=said, expected=said)
     shown = replace(proof, stages=(stage(check),), notes={"device": said}, corpus=(operator(said=said, results=()),))
-    with zipfile.ZipFile(bundle.write(Folder(tmp_path), shown)) as archive:
+    with zipfile.ZipFile(bundle.write(Folder(tmp_path), bundle.redacted(shown, Redaction.here()))) as archive:
         text = "".join(archive.read(name).decode() for name in archive.namelist())
-    assert [word for word in ("secrethost", "secretuser", "10.1.2.3") if word in text] == []
+    assert [word for word in ("gandalf", "frodo", "10.1.2.3") if word in text] == []
     assert "refused" in text
 
 

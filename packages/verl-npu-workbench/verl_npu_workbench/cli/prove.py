@@ -26,6 +26,7 @@ from ..prove.page import page
 from ..prove.result import StageResult, Verdict
 from ..prove.running import chosen, run
 from ..prove.table import STAGES
+from ..secrecy.redaction import Redaction
 from .options import command
 
 _STYLES = {Verdict.PASSED: "green", Verdict.FAILED: "red", Verdict.NOT_POSSIBLE: "yellow"}
@@ -111,7 +112,7 @@ def prove(
     else:
         proof = _made(minutes, names, npus or 0, _script(recipe, arguments), resume, output.resolve(), as_json)
     if html is not None:
-        put(html.resolve(), page(proof).encode("utf-8", "backslashreplace"))
+        put(html.resolve(), page(bundle.redacted(proof, Redaction.here())).encode("utf-8", "backslashreplace"))
     if against is not None:
         sys.exit(_compare(bundle.read(against), proof, as_json))
     if as_json:
@@ -167,7 +168,16 @@ def _made(
     told = (lambda result: None) if as_json else _print_stage
     run(folder, stages, minutes, npus or asked.npus, told, recipe)
     proof = bundle.collect(folder)
-    path = bundle.write(folder, proof)
+    redact = Redaction.here()
+    shown = bundle.redacted(proof, redact)
+    if not as_json:
+        terminal.paragraph(
+            _(
+                "A stranger will see {count} checks, and what the operators gave. Masked in their texts: {masked}. "
+                "Addresses, names and folders were taken out as well; read proof.json in it before you send it."
+            ).format(count=sum(len(stage.checks) for stage in shown.stages), masked=redact.said())
+        )
+    path = bundle.write(folder, shown)
     if not as_json:
         _print_end(proof, path)
     return proof

@@ -19,6 +19,7 @@ from verl_npu.errors import ScriptError
 from verl_npu.language import gettext as _
 
 from ..sandbox import Ended, Limits, Pipe, Sandbox, check_possible, device_cache, importable, run
+from ..secrecy.variables import allowed, words_of
 from . import stand_in
 
 STANDINS = (
@@ -128,7 +129,7 @@ def capture(
     """Run `script` in a sandbox, from the root of `tree`, and return what it called; nothing of it is really started.
 
     Args:
-        given: variables that the user sets for it.
+        given: variables that the user sets for it, of which it gets what `allowed` lets pass.
         unconfined: without a sandbox, as the user asks for: the stand-ins are on its PATH, and nothing else is kept
             from it.
 
@@ -143,7 +144,9 @@ def capture(
         inside, root = script.resolve(), tree.resolve()
         places = _Places(folder / "stand-ins", folder / "state", folder / "home") if unconfined else _INSIDE
         programs = _stand_ins(folder / "stand-ins", places)
-        before = _environment(given or {}, places)
+        texts = [*arguments, *(path.read_text(errors="replace") for path in _with_its_own(inside))]
+        named = words_of(texts, root, inside.parent)
+        before = _environment(allowed(given or {}, named), places)
         if unconfined:
             places.state.mkdir()
             places.home.mkdir()

@@ -13,6 +13,7 @@ from pathlib import Path
 from verl_npu.errors import ScriptError
 from verl_npu.language import gettext as _
 
+from ..secrecy.variables import restored
 from .capture import Call, Capture
 
 _TORCHRUN_FLAGS = ("--standalone", "--no-python", "--no_python", "-m", "--module", "--run-path", "--run_path")
@@ -119,6 +120,16 @@ def trainer_of_command(words: Sequence[str], folder: Path, exports: Mapping[str,
             fix=_("give the command as it stands in your script, with its variables filled in"),
         )
     return trainer
+
+
+def with_secrets(trainer: Trainer, environ: Mapping[str, str]) -> Trainer:
+    """Return a trainer to be started outside of a sandbox: with the secrets that its script was not given."""
+    return replace(
+        trainer,
+        overrides=tuple(restored(word, environ) for word in trainer.overrides),
+        options=tuple(restored(word, environ) for word in trainer.options),
+        exports={name: restored(value, environ) for name, value in trainer.exports.items()},
+    )
 
 
 def runtime_environment(captured: Capture) -> dict[str, str] | None:

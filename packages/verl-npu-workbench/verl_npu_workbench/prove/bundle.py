@@ -16,8 +16,8 @@ from verl_npu.errors import ProofError
 from verl_npu.language import gettext as _
 from verl_npu.version import __version__
 
-from ..diagnosis.redaction import Redaction
 from ..sandbox.answers import Answer
+from ..secrecy.redaction import Redaction
 from .corpus import Observation, observation_of
 from .folder import Asked, Folder, asked_of, put
 from .result import Reader, StageResult, Verdict, stage_of
@@ -79,9 +79,8 @@ def collect(folder: Folder) -> Proof:
     )
 
 
-def write(folder: Folder, proof: Proof) -> Path:
-    """Write the bundle into a proof's folder, and return its path."""
-    shown = redacted(proof)
+def write(folder: Folder, shown: Proof) -> Path:
+    """Write the bundle of a proof that is redacted into its folder, and return its path."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in (
@@ -91,14 +90,13 @@ def write(folder: Folder, proof: Proof) -> Path:
             member = zipfile.ZipInfo(name, _DATE)
             member.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(member, json.dumps(content, indent=1))
-    path = folder.path / f"proof-{proof.asked.made}.zip"
+    path = folder.path / f"proof-{shown.asked.made}.zip"
     put(path, stream.getvalue())
     return path
 
 
-def redacted(proof: Proof) -> Proof:
+def redacted(proof: Proof, redact: Redaction) -> Proof:
     """Return it without what should not be shown to strangers: texts of errors may hold anything."""
-    redact = Redaction.here()
 
     def of_check(stage: StageResult) -> StageResult:
         checks = tuple(
