@@ -213,7 +213,7 @@ def engine_for(
         vllm = installed("vllm")
         raise RehearsalError(
             subject=f"{trainer}, {ENGINE}={settings.text(ENGINE)}",
-            expected=_("vLLM in this environment: verl-npu's weight sync gives this trainer's weights to no stand-in"),
+            expected=_("vLLM: this trainer's weights go to no stand-in for an engine"),
             found=_("vLLM {vllm}, and another engine asked for").format(vllm=vllm) if vllm else _("no vLLM"),
             fix=_("give --rollout vllm")
             if vllm
