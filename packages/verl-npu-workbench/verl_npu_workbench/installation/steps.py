@@ -152,6 +152,8 @@ def _vllm_ascend(target: Target) -> Step:
     traps = ["without COMPILE_CUSTOM_KERNELS=1 it cannot sleep (`camem allocator is not available`)"]
     if target.npu is Npu.A3:
         traps.append("its wheels on the package index are built for A2: on A3 it must be built from source")
+    if claim and claim.note and not is_commit(revision):
+        traps.append(claim.note)
     return Step(
         f"vllm-ascend {revision}, compiled for {target.npu.value.upper()}",
         (
