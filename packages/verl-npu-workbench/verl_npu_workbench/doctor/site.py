@@ -170,7 +170,11 @@ class Site:
         for component, cell in named.cells.items():
             package = self.package(component)
             version = None if package is None else package.parsed
-            claims = [claim for claim in cell.about(self.engines, self.kind, self.arch) if claim.needs and not claim.unsupported]
+            claims = [
+                claim
+                for claim in cell.about(self.engines, self.kind, self.arch)
+                if claim.needs and not claim.unsupported
+            ]
             fits += version is not None and any(claim.accepts(version) for claim in claims)
         return fits
 
@@ -197,7 +201,9 @@ class Need:
         if site.pin is None or site.named is None:
             return cls(component, "", ())
         cell = site.named.cells.get(component)
-        return cls(component, site.pin.name_of(site.named), cell.about(site.engines, site.kind, site.arch) if cell else ())
+        return cls(
+            component, site.pin.name_of(site.named), cell.about(site.engines, site.kind, site.arch) if cell else ()
+        )
 
     @property
     def supported(self) -> tuple[Claim, ...]:

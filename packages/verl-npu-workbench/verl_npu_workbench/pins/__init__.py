@@ -132,9 +132,7 @@ class Cell:
         counting = tuple(
             claim
             for claim in self.claims
-            if (not claim.engine or claim.engine in engines)
-            and claim.npu in ("", npu)
-            and claim.arch in ("", arch)
+            if (not claim.engine or claim.engine in engines) and claim.npu in ("", npu) and claim.arch in ("", arch)
         )
         return tuple(claim for claim in counting if claim.arch) or counting
 

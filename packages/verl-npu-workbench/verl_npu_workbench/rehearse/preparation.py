@@ -223,7 +223,7 @@ def engine_for(
 
 
 def _syncing_packages() -> set[str]:
-    """The packages of upstream's recipes whose weights verl-npu's feature weight_sync gives to the engine by itself."""
+    """The packages of upstream's recipes whose weights the feature weight_sync gives to the engine by itself."""
     targets = [patch.target.module for feature in load() if feature.name == "weight_sync" for patch in feature]
     return {module.rpartition(".")[0] for module in targets if module.startswith("recipe.")}
 
