@@ -413,6 +413,11 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
         "placeholders",
         False,
     ),
+    "a script that names no model": (
+        script({"actor_rollout_ref.model.path": "~/models/deepseek-llm-7b-chat"}),
+        "placeholders",
+        False,
+    ),
     "a path to fill in where the job writes": (
         script(overrides=("trainer.default_local_dir=path/to/checkpoints",)),
         "placeholders",

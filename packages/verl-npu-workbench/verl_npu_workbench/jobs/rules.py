@@ -91,6 +91,8 @@ _ACTOR_CONFIG, _VALIDATION = "verl.workers.config.actor", "verl.utils.config"
 _LOSSES = re.compile(rb"valid_loss_agg_modes = \[([^\[\]]{1,400})\]")
 _LARGEST_RANK = 512
 _COLOCATED = re.compile(rb"max_colocate_count(?:: int)? ?= ?(\d{1,3})")
+_NO_MODEL = ("~/models/deepseek-llm-7b-chat", "~/models/gemma-1.1-7b-it")
+"""The models of verl's own configurations, of reinforcement learning and of fine-tuning."""
 _PLACEHOLDER = re.compile(r"(?<![^\s'\"\[\],:=])(?:[^\s'\"\[\],:=]*/)?(?:path/to|PATH/TO)/[^\s'\"\[\],]*")
 _OF_WEIGHT_SYNC = frozenset(
     each.name
@@ -613,6 +615,16 @@ def _ray_cpus(script: Script) -> Iterator[Finding]:
 
 
 def _placeholders(script: Script) -> Iterator[Finding]:
+    for key in script.settings.matching(r"actor_rollout_ref\.model\.path|model\.(path|partial_pretrain)"):
+        path = script.settings.text(key)
+        if path in _NO_MODEL and not Path(path).expanduser().exists():
+            yield warning(
+                "placeholders",
+                _("{path}, which is verl's own default").format(path=path),
+                subject=key,
+                why=_("the script names no model, and this one is hardly yours"),
+                fix=_("add {key}=YOUR_MODEL").format(key=key),
+            )
     for word in script.trainer.overrides:
         key, _unused, value = word.lstrip("+").partition("=")
         for path in map(str, _PLACEHOLDER.findall(value)):
@@ -759,7 +771,7 @@ def _files(script: Script) -> Iterator[Finding]:
             continue
         value = script.settings.get(key)
         for each in value if isinstance(value, list) else [value]:
-            if not isinstance(each, str) or _PLACEHOLDER.search(each):
+            if not isinstance(each, str) or _PLACEHOLDER.search(each) or each in _NO_MODEL:
                 continue
             # A model without a slash in front may be a name of the hub; data are files.
             is_file = each.startswith(("/", "~")) or each.endswith(_DATA)
