@@ -167,8 +167,8 @@ def capture(
             expected=_("a script that ends, as nothing that it starts is really run"),
             found=_("{limit}; its last call was {shown}").format(limit=ended.limit, shown=_shown(calls)),
             fix=_(
-                "look for a loop that waits for something that only the cluster has, and give the trainer's own "
-                "command instead: verl-npu rehearse -- python3 -m verl.trainer.main_ppo key=value …"
+                "it computes for longer itself, or waits for something that only the cluster has: give the trainer's "
+                "own command instead: verl-npu rehearse -- python3 -m verl.trainer.main_ppo key=value …"
             ),
         )
     return result
