@@ -78,8 +78,9 @@ SUBJECTS = (
         Subject(
             component.value,
             partial(packages.judge_versions, component=component),
-            about=f"Whether {component.value} is there, supported on NPUs, and of a version that the pin's "
-            f"documents name.",
+            about=_(
+                "Whether {name} is there, supported on NPUs, and of a version that the pin's documents name."
+            ).format(name=component.value),
         )
         for component in packages.COMPARED
     ),
