@@ -67,7 +67,9 @@ def test_the_status_tells_whether_a_kernel_fails(run: Run, judged: str, only: st
 def test_an_overflow_that_rests_on_a_guess_is_a_warning_that_names_the_guess(run: Run, judged: str) -> None:
     status, said = run("kernels", judged, "--only", "maybe", columns=200)
     assert status == 0
-    assert "ub needs 2113536 bits and has 1572864 (258.0 of 192 KiB), with the guessed WIDTH=128" in " ".join(said.split())
+    assert "ub needs 2113536 bits and has 1572864 (258.0 of 192 KiB), with the guessed WIDTH=128" in " ".join(
+        said.split()
+    )
     assert "warning: What may overflow does so with guessed arguments" in said
 
 

@@ -44,7 +44,9 @@ def test_what_constants_and_casts_tell_is_known(body: str, name: str, known: Kno
     assert launch(body, SIDE=8).given[name] == known
 
 
-@pytest.mark.parametrize("body", ["kernel[g](*a, 4)", "w, _ = a.shape\nkernel[g](a, WIDTH=w)", "kernel[g](a, WIDTH=a % 0)"])
+@pytest.mark.parametrize(
+    "body", ["kernel[g](*a, 4)", "w, _ = a.shape\nkernel[g](a, WIDTH=w)", "kernel[g](a, WIDTH=a % 0)"]
+)
 def test_what_they_do_not_tell_is_not(body: str) -> None:
     assert launch(body).given == {}
 

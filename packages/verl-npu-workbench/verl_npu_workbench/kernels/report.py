@@ -57,7 +57,8 @@ def said(outcome: Outcome, root: Path) -> str:
             kib=f"{outcome.needed / 8192:.1f}",
             of=f"{outcome.there / 8192:.0f}",
         )
-        return text if not outcome.why else _("{text}, with the guessed {guesses}").format(text=text, guesses=outcome.why)
+        guesses = outcome.why
+        return _("{text}, with the guessed {guesses}").format(text=text, guesses=guesses) if guesses else text
     if outcome.verdict is Verdict.COMPILES:
         return _("after an overflow the compiler {did}").format(did=outcome.notes[-1]) if outcome.notes else ""
     file = shown(outcome.file, root)

@@ -52,7 +52,7 @@ class Use:
     real: set[str] = field(default_factory=set)
     """Pointers to what is converted to float32 when it is loaded."""
     choices: dict[str, str | int] = field(default_factory=dict)
-    """What a parameter may be, of those that are compared with texts, the first, or with several integers, the last."""
+    """What a parameter may be: the first of the texts, or largest of several integers, that it is compared with."""
 
 
 def use_of(function: ast.FunctionDef, of: Mapping[str, ast.FunctionDef], depth: int = 0) -> Use:
