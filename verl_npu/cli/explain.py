@@ -93,7 +93,7 @@ def _explain_patch(patch: Patch, bundle: Bundle, source: str) -> None:
     }
     terminal.line(terminal.styled(patch.id, "bold"))
     for label, value in rows.items():
-        terminal.paragraph(value, indent=" " * 16, label=f"  {terminal.padded(label, 14)}")
+        terminal.paragraph(value, indent=" " * 14, label=f"  {terminal.padded(label, 12)}")
     terminal.echo()
     if patch.action is Action.REPLACE and not tree.nodes(patch.target):
         terminal.paragraph(
