@@ -35,8 +35,8 @@ def stand_in(model):
 
 
 _LIMIT = 1800
-"""Seconds for a driver that hangs. It starts six processes that import torch and verl: 50 s by itself, and beside four
-busy processes on two cores over 400 s, all of it before the first weight is moved."""
+"""Seconds for a driver that hangs. It and its workers import torch and verl: 40 s in all by itself, and over 550 s
+beside six busy processes on two cores, nearly all of it before the first weight is moved."""
 
 
 def facts_of(driver: str, workers: str, folder: Path, npus: int, *paths: Path, **changes: str) -> Any:
