@@ -44,6 +44,12 @@ def test_a_part_of_a_subject_can_be_named(make: Make) -> None:
     assert set(by_name(box, "TASK_QUEUE_ENABLE")) == {"TASK_QUEUE_ENABLE"}
 
 
+def test_of_a_part_that_cannot_be_judged_the_subject_says_why(make: Make) -> None:
+    box = make("v0.7.1")
+    box.path("usr/local/bin/npu-smi").unlink()
+    assert {each.code: each.severity for each in examine(box.site(), only=["npu-memory"])} == {"npus": Severity.ERROR}
+
+
 def test_a_subject_that_is_not_known_is_refused(make: Make) -> None:
     with pytest.raises(CommandLineError, match="found cuda"):
         examine(make("v0.7.1").site(), only=["cuda"])

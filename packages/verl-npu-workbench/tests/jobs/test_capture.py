@@ -116,6 +116,20 @@ def test_the_users_own_programs_and_home_do_not_reach_the_script(captured: Captu
     assert found.calls[0].arguments[1] != str(tmp_path)
 
 
+@pytest.mark.parametrize("unconfined", [False, True])
+def test_what_a_script_names_below_its_home_is_in_the_users_and_cannot_be_read_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unconfined: bool
+) -> None:
+    home, tree = tmp_path / "home", tmp_path / "tree"
+    home.mkdir()
+    tree.mkdir()
+    (home / "data.parquet").touch()
+    monkeypatch.setenv("HOME", str(home))
+    script = tree / "run.sh"
+    script.write_text('ray "$HOME/data.parquet" ~/data.parquet "$(ls ~)"\n')
+    assert words(capture(script, tree, unconfined=unconfined)) == [["ray", *2 * [str(home / "data.parquet")], ""]]
+
+
 def test_python_computes_what_a_script_asks_it_with_the_packages_of_this_environment(captured: Captured) -> None:
     found = captured(
         "ray $(python3 -c 'import sys, click; print(6 * 7, sys.prefix)')",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from verl_npu.ascend import software
 from verl_npu.ascend.variables import virtual_npus
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
@@ -150,7 +152,9 @@ def _made(
     output: Path,
     as_json: bool,
 ) -> Proof:
-    """Make a proof, or go on with one, and write its bundle."""
+    """Make a proof, or go on with one, and write its bundle. Raises AscendSoftwareError if there can be no NPU."""
+    if not virtual_npus() and importlib.util.find_spec("torch_npu") is None:
+        raise software.absent()
     folder = Folder(output)
     stages = chosen(names)
     asked = Asked(

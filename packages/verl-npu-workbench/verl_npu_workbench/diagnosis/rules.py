@@ -146,6 +146,14 @@ class _Filled(Message):
         return _filled(catalogue.gettext(self._words), self._groups)
 
 
+def unfilled(words: str) -> str:
+    """Return a sentence of a rule with dots for what it takes from a log."""
+    return _Filled.by(words, dict.fromkeys(_GROUP.findall(words), "…"))
+
+
+_GROUP = re.compile(r"\{([a-z_]{1,40})\}")
+
+
 def read_rules(folder: Path = KNOWN) -> tuple[LogRule, ...]:
     """Read the rows of all subjects."""
     files = [json.loads((folder / f"{subject}.json").read_text(encoding="utf-8")) for subject in _SUBJECTS]
