@@ -11,7 +11,6 @@ from verl_npu_workbench.diagnosis.rules import BY_CODE, KNOWN, RULES, LogRule, P
 
 from verl_npu.findings import Finding
 
-from .form import bare
 from .quoted import QUOTED, Quoted
 
 quoted = pytest.mark.parametrize("one", QUOTED, ids=lambda one: f"{one.rule}: {one.source}")
@@ -65,11 +64,6 @@ def test_every_rule_has_a_quote_but_those_that_end_no_job() -> None:
 def test_every_rule_that_is_certain_has_a_quote_for_which_it_is() -> None:
     certain = {one.rule for one in QUOTED if judge(one.text.splitlines()).verdict is Conclusion.CAUSE}
     assert {rule.code for rule in RULES if rule.precision in (Precision.OWN, Precision.EXACT)} - certain == set()
-
-
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.precision is Precision.EXACT], ids=lambda one: one.code)
-def test_a_rule_that_is_certain_needs_a_frame_or_words_of_its_own(rule: LogRule) -> None:
-    assert bare(rule) == []
 
 
 def test_each_alternative_of_a_pattern_is_one_by_itself() -> None:
