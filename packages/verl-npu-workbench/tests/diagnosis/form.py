@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import builtins
 import errno
+import importlib
 import os
 import re
-import re._parser as parser  # type: ignore[import-not-found]  # It has no types.
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -16,6 +16,7 @@ from verl_npu_workbench.diagnosis.rules import LogRule
 
 __all__ = ["bare"]
 
+_PARSER = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 _ANY, _ANY_OF_A_NAME = "\0", "\1"
 """What stands for a part of a pattern that may be anything, and for one that may be more of a name."""
 _MOST_WAYS = 200
@@ -61,7 +62,7 @@ def _is_of_one(text: str) -> bool:
 
 def _literals(pattern: str) -> list[str]:
     """The texts that a pattern can match, as far as it fixes them."""
-    return list(_ways(parser.parse(pattern)))[:_MOST_WAYS]
+    return list(_ways(_PARSER.parse(pattern)))[:_MOST_WAYS]
 
 
 def _ways(parsed: Iterable[Any]) -> Iterator[str]:
