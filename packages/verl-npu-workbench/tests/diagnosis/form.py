@@ -20,7 +20,12 @@ _PARSER = importlib.import_module("re._parser" if sys.version_info >= (3, 11) el
 _ANY, _ANY_OF_A_NAME = "\0", "\1"
 """What stands for a part of a pattern that may be anything, and for one that may be more of a name."""
 _MOST_WAYS = 200
-_PACKAGES = {name for _owner, names in _OWNERS for name in names} | {"hydra", "numpy", "swanlab", *sys.stdlib_module_names}
+_PACKAGES = {name for _owner, names in _OWNERS for name in names} | {
+    "hydra",
+    "numpy",
+    "swanlab",
+    *sys.stdlib_module_names,
+}
 _OF_ANYBODY = re.compile(
     "|".join(
         (
@@ -39,7 +44,9 @@ _OF_ANYBODY = re.compile(
     )
 )
 _NAME = re.compile(r"(?<![\w\1])[A-Za-z_][\w.:/\-]*\w(?![\w\1])|(?<!\d)\d{6}(?!\d)")
-_IS_OF_ONE = re.compile(r"\w[_.:/\-]\w|[A-Z][a-z0-9]+[A-Z][a-z0-9]+[A-Z]|^[A-Z]{2,}\d{3,}|^[EI][A-Z]?\d{4,}$|^\d{6}$|^_\w+")
+_IS_OF_ONE = re.compile(
+    r"\w[_.:/\-]\w|[A-Z][a-z0-9]+[A-Z][a-z0-9]+[A-Z]|^[A-Z]{2,}\d{3,}|^[EI][A-Z]?\d{4,}$|^\d{6}$|^_\w+"
+)
 _WORD = re.compile(r"[A-Za-z]{2,}")
 _WORDS, _LETTERS = 3, 14
 

@@ -151,14 +151,18 @@ class _Filled(Message):
 def read_rules(folder: Path = KNOWN) -> tuple[LogRule, ...]:
     """Read the rows of all subjects."""
     files = [json.loads((folder / f"{subject}.json").read_text(encoding="utf-8")) for subject in _SUBJECTS]
-    return tuple(_rule(row, file.get("texts", {})) for file in files for each in file["rules"] for row in _halves(each))
+    return tuple(
+        _rule(row, file.get("texts", {})) for file in files for each in file["rules"] for row in _halves(each)
+    )
 
 
 def _halves(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """A row, and what it says by the texts from which its cause is likely only."""
     yield row
     if "likely" in row:
-        kept = {key: row[key] for key in ("code", "means", "fix", "seen", "anywhere", "versions", "before") if key in row}
+        kept = {
+            key: row[key] for key in ("code", "means", "fix", "seen", "anywhere", "versions", "before") if key in row
+        }
         families = [row["code"], *_several(row.get("family", ()))]
         yield {**kept, "precision": "code", "pattern": row["likely"], "family": families}
 
