@@ -13,8 +13,8 @@ from . import (
     translations,  # noqa: F401  # it is imported for what it does
     watch,
 )
-from .diagnosis.rules import CAUSES, LogRule
 from .diagnosis.rules import BY_CODE as OF_LOGS
+from .diagnosis.rules import CAUSES, LogRule
 from .doctor.examination import SUBJECTS, Subject
 from .doctor.variables import RULES as OF_VARIABLES
 from .jobs.rules import RULES as OF_SCRIPTS

@@ -31,7 +31,7 @@ BOTH_ARE_TRUE = {
     ("npu-memory", "npu-workspace-memory"),
     ("unknown-setting", "rollout-n-quoted"),
 }
-"""Rules that are certain of another rule's text, and rightly: the other one, which is asked first, knows more of it."""
+"""Rules that are certain of another rule's text, and rightly: the other one, asked first, knows more of it."""
 
 
 @pytest.mark.parametrize("rule", CERTAIN, ids=lambda one: one.code)
