@@ -13,8 +13,8 @@ from . import (
     translations,  # noqa: F401  # it is imported for what it does
     watch,
 )
+from .diagnosis.rules import BY_CODE as OF_LOGS
 from .diagnosis.rules import CAUSES, LogRule, unfilled
-from .diagnosis.rules import RULES as OF_LOGS
 from .doctor.examination import SUBJECTS, Subject
 from .doctor.variables import RULES as OF_VARIABLES
 from .jobs.rules import RULES as OF_SCRIPTS
@@ -74,7 +74,7 @@ def _of_watch() -> Iterator[Meaning]:
 
 
 def _of_logs() -> Iterator[Meaning]:
-    for rule in OF_LOGS:
+    for rule in OF_LOGS.values():
         yield _of_a_log(rule)
     for code, means in CAUSES.items():
         yield meaning(
@@ -90,7 +90,7 @@ def _of_a_log(rule: LogRule) -> Meaning:
         "after a run: `verl-npu doctor --log LOG`",
         a_log_has=" ".join(rule.quotes[0].split()) if rule.quotes else "",
         it_means=_("{text}.").format(text=unfilled(rule.means)),
-        likely=", ".join(rule.candidates),
+        likely=", ".join(code for code in rule.candidates if code != rule.code),
         to_do=_("{text}.").format(text=unfilled(rule.fix)),
         so_in=rule.versions,
         told_before_by=f"`{rule.before}`" if rule.before else "",

@@ -621,6 +621,14 @@ CASES = (
         "unset VLLM_USE_V1",
     ),
     Case(
+        "the attention of the quickstarts",
+        "v0.7.0",
+        _set("VLLM_ATTENTION_BACKEND", "XFORMERS"),
+        {"VLLM_ATTENTION_BACKEND": WARNING},
+        "none of vllm-ascend's",
+        "unset VLLM_ATTENTION_BACKEND",
+    ),
+    Case(
         "an interface that is not there",
         "v0.7.1",
         _set("HCCL_SOCKET_IFNAME", "enp67s0f5"),

@@ -510,9 +510,11 @@ def _show_root(root: LoggedError, progress: Progress) -> None:
     if root.finding is None:
         _show_unknown(root, progress)
         return
-    terminal.paragraph(_("It means: {why}.").format(why=root.finding.why), indent="    ")
+    others = [code for code in root.candidates if code != root.name]
+    means = _("It most likely means: {why}.") if root.name in root.candidates else _("It means: {why}.")
+    terminal.paragraph(means.format(why=root.finding.why), indent="    ")
     terminal.paragraph(_("To do: {fix}.").format(fix=root.finding.fix), indent="    ")
-    _show_candidates(root.candidates)
+    _show_candidates(others)
     if root.rule and root.rule.versions:
         terminal.paragraph(_("It is so in {versions}.").format(versions=root.rule.versions), indent="    ")
     if root.rule and root.rule.before:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -658,6 +659,25 @@ def _imports(script: Script) -> Iterator[Finding]:
             )
 
 
+def _groups(script: Script) -> Iterator[Finding]:
+    package = script.trainer.module.rpartition(".")[0]
+    top = package.partition(".")[0]
+    if not all(map(str.isidentifier, package.split("."))) or _HAVE_OUR_GROUPS.match(script.trainer.module):
+        return
+    with contextlib.suppress(SourceError):
+        sources = script.sources if top in script.sources else SourceTree.at(script.trainer.folder, (top,))
+        texts = ((module, sources.read(module) or b"") for module in sources.modules_below(package))
+        makers = (each for each, text in texts if b"ray.util.collective" in text and _MAKES_A_GROUP.search(text))
+        for module in itertools.islice(makers, 1):
+            yield warning(
+                "ray-collective-hccl",
+                _("a group of ray.util.collective in {module}").format(module=module),
+                subject=script.trainer.module,
+                why=_("Ray's collectives have no HCCL, and verl-npu makes the groups of verl's own recipes alone"),
+                fix=_("start verl's own recipe, or see what else `verl-npu explain ray-collective-hccl` names"),
+            )
+
+
 def _attention(script: Script) -> Iterator[Finding]:
     readers = (script.sources.read(module) or b"" for module in _ATTENTION_READERS)
     if not any(b'.get("attn_implementation"' in text for text in readers):
@@ -789,6 +809,10 @@ def _files(script: Script) -> Iterator[Finding]:
         )
 
 
+_HAVE_OUR_GROUPS = re.compile(r"(?:verl|recipe\.(?:fully_async_policy|gkd|one_step_off_policy))\.")
+"""Trainers whose weight sync's groups verl-npu makes (verl_npu.features.weight_sync), where there are any."""
+_MAKES_A_GROUP = re.compile(rb"\b(?:create|init)_collective_group\(")
+
 _BEFORE = (Stage.SCRIPT,)
 _OF_ENGINES = (
     "rollout.ranks",
@@ -806,6 +830,12 @@ RULES: tuple[Rule[Script], ...] = (
         about="A trainer.device that the job is given by name and that is no NPU.",
     ),
     Rule("imports", _imports, _BEFORE, about="What a trainer imports, before anything else, and its verl has not."),
+    Rule(
+        "ray-collective-hccl",
+        _groups,
+        _BEFORE,
+        about="A group of Ray's collectives, which have no HCCL, in a trainer that is not one of verl's own.",
+    ),
     Rule("shadowed", _shadowed, _BEFORE, about="A key that is given with two values: the later one wins."),
     Rule(
         "empty",
