@@ -200,6 +200,7 @@ def _loaded(brought: metadata.EntryPoint) -> object:
 
 def run() -> None:
     """Run the command as a program."""
+    terminal.go_on_unread()
     try:
         main(prog_name="verl-npu")
     finally:

@@ -18,6 +18,8 @@ from ..logs.lines import DRIVER, Line, Process
 
 MOST_LINES = 60
 """Lines of a message that are kept."""
+_LONGEST_ERROR = 1000
+"""Characters of the line that names an error: a binary file has lines without an end."""
 _BATCH = 256
 """Lines that are searched together before each by itself."""
 _FREE_LINES = 8
@@ -61,7 +63,7 @@ class Event:
     def error(self) -> str:
         """The line that names the error; of a chain of exceptions the first."""
         named = (line for line in self.message if "ray::" not in line and line.strip())
-        return next(named, self.message[0] if self.message else "").strip()
+        return next(named, self.message[0] if self.message else "").strip()[:_LONGEST_ERROR]
 
     @property
     def doing(self) -> str:
@@ -182,6 +184,11 @@ _PLOG_ERROR = re.compile(r"\[ERROR\] [A-Z_]+\(\d+,")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d(?:\.\d+)*")
 _OF_AN_NPU = re.compile(r"npu|NPU|[Aa]cl|ACL|[Hh]ccl|HCCL|OPS |\bE[A-Z]\w{4}\b|ERR\d{5}")
 _NUMBERS = re.compile(r"\d+")
+_ANY_NUMBER = re.compile(r"0x[0-9a-f]+|\b(?=[a-f]*\d)[0-9a-f]{6,}\b|\d+")
+_MOST_EVENTS, _FEW_EVENTS = 20_000, 2_000
+"""Errors that are kept while a log is read, and how many may be left at its end without a look at which are alike."""
+_MOST_ALIKE, _MOST_KINDS = 5, 500
+"""Of errors that differ in numbers alone so many of the first and of the last are kept, and of so many kinds."""
 _NATURAL = re.compile(
     r"\s|\[(?:ERROR|Error|INFO|W\d|E\d)|E[A-Z]\w{4}\b|E\d{5}|Trace[bB]ack|Solution|Possible|Exception raised"
     r"|frame #|loc\(|///|Kernel |DEVICE|launch failed|$"
@@ -194,6 +201,9 @@ class Reader:
 
     def __init__(self, log: str, tells: Sequence[str]) -> None:
         self.events: list[Event] = []
+        self.left_out = 0
+        """Errors of which there are very many alike."""
+        self._most = _MOST_EVENTS
         self._log = log
         self._searches = [re.compile(part).search for part in tells]
         """What a line that belongs to no error tells by itself."""
@@ -215,9 +225,32 @@ class Reader:
             self._quiet = not self._may_tell(together)
             for line in batch:
                 self._take(line)
+            if len(self.events) > self._most:
+                self._thin()
+        if len(self.events) > _FEW_EVENTS:
+            self._open.clear()
+            self._thin()
         for event in self.events:
             event.process = _resolved(event)
         return self.events
+
+    def _thin(self) -> None:
+        """Leave out what is like many others: the first ones may be the cause, and after the last ones the job may not
+        have gone on."""
+        alike: dict[tuple[Kind, str, str], list[Event]] = {}
+        for event in self.events:
+            last = event.frames[-1] if event.frames else ""
+            key = (event.kind, *(_ANY_NUMBER.sub("", text) for text in (event.text, last)))
+            alike.setdefault(key, []).append(event)
+        kinds = list(alike.values())
+        kept = {id(event) for event in self._open.values()}
+        for events in (*kinds[:_MOST_KINDS], *kinds[_MOST_KINDS:][-_MOST_KINDS:]):
+            kept.update(map(id, (*events[:_MOST_ALIKE], *events[-_MOST_ALIKE:])))
+        events = [event for event in self.events if id(event) in kept]
+        self.left_out += len(self.events) - len(events)
+        self.events = events
+        # The errors that processes are still writing may be more than that.
+        self._most = max(_MOST_EVENTS, 2 * len(events))
 
     def _may_tell(self, lines: str) -> bool:
         return any(search(lines) for search in self._in_many)
@@ -238,14 +271,14 @@ class Reader:
             if self._tells(line.text):
                 self._begin(Kind.LINE, line, key, keep=False)
             return
-        passed = _RAY.search(line.text)
-        if _START.search(line.text):
+        passed = _RAY.search(line.text) if "ray::" in line.text else None
+        if "Traceback" in line.text and _START.search(line.text):
             if event is None or key not in self._chained:
                 event = self._begin(Kind.TRACEBACK, line, key)
             self._in_frames.add(key)
         elif passed and not line.text.startswith("  "):
             self._pass_on(event, line, key, passed)
-        elif _FRAME.match(line.text):
+        elif 'File "' in line.text and _FRAME.match(line.text):
             if event is None:
                 event = self._begin(Kind.TRACEBACK, line, key)
             self._in_frames.add(key)
