@@ -1,8 +1,8 @@
-"""Whether the commands that read what others wrote take four times as long for four times as much, and how much memory.
+"""Whether the commands that read what others wrote take four times as long for four times as much, and which memory.
 
-Each input is made at two sizes, a quarter and the whole, in a temporary folder, and given to `verl-npu` in a process of
-its own. Seconds are of processor time, which other work on the machine does not change; memory is the most that the
-process held. The status is 1 if one takes over 30 s or 500 MB, or grows more than six times from a quarter to the whole.
+Each input is made at two sizes, a quarter and the whole, in a temporary folder, and given to `verl-npu` in a process
+of its own. Seconds are of processor time; memory is the most that the process held. The status is 1 if one takes over
+30 s or 500 MB, or grows more than six times from a quarter to the whole.
 
     python benchmarks/scaling.py                      # all, at the sizes that are promised
     python benchmarks/scaling.py --share 0.01         # a short look
@@ -67,7 +67,8 @@ def known(count: int) -> Iterator[str]:
 def of_cann(count: int) -> Iterator[str]:
     """CANN's messages with the times at which they were written."""
     for number in range(count):
-        yield f"[ERROR] 2026-01-01-10:00:{number % 60:02} (PID:{number % 5000}, Device:0, RankID:0) ERR01100 OPS error\n"
+        yield f"[ERROR] 2026-01-01-10:00:{number % 60:02} (PID:{number % 5000}, Device:0, RankID:0) "
+        yield "ERR01100 OPS error\n"
         yield f"EZ9999: Inner Error {number}, aicore timeout\n"
 
 

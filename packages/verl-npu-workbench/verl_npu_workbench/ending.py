@@ -15,7 +15,7 @@ from statistics import median
 
 from verl_npu.language import gettext as _
 
-from .diagnosis.judgement import Conclusion, LoggedError, judge
+from .diagnosis.judgement import LoggedError, judge
 from .logs.files import is_being_written
 from .logs.metrics import STEP_SECONDS
 from .logs.training import Follower, TrainingLog

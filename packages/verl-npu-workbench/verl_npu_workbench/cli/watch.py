@@ -16,6 +16,7 @@ from verl_npu import progress
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
 from verl_npu.errors import TrainingLogError
+from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 from verl_npu.language import translate
 from verl_npu.reporting import clean
@@ -68,19 +69,19 @@ def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
         sys.exit(_as_lines(follower, every, as_json))
 
 
-def _once(log: Path, as_json: bool) -> int:
+def _once(log: Path, as_json: bool) -> Status:
     follower = follow(log)
     found = whole(follower)
     state = state_of(found, ending_of(follower, found))
     if state is None:
-        return 2
+        return Status.NOT_JUDGED
     if as_json:
         click.echo(json.dumps(content(state), indent=2))
     else:
         if sys.stdout.isatty():
             _need_a_screens_packages()
         _print_once(state)
-    return int(not state.calm)
+    return Status.FINE if state.calm else Status.FOUND
 
 
 def _need_a_screens_packages() -> None:
@@ -153,7 +154,7 @@ def _is_old(path: Path) -> bool:
         return False
 
 
-def _as_lines(follower: Follower, every: float, as_json: bool) -> int:
+def _as_lines(follower: Follower, every: float, as_json: bool) -> Status:
     told: set[object] = set()
     calm = True
     with progress.step(_("waiting for the first step")) as waiting:
@@ -169,7 +170,7 @@ def _as_lines(follower: Follower, every: float, as_json: bool) -> int:
                 break
             waiting.what = _("waiting for what follows step {step}").format(step=state.step)
             waiting.began = time.monotonic()
-    return int(not calm)
+    return Status.FINE if calm else Status.FOUND
 
 
 def _tell(state: State, told: set[object], as_json: bool) -> None:

@@ -22,7 +22,12 @@ STDIN = Path("-")
 UNREADABLE = (OSError, EOFError, lzma.LZMAError, zlib.error)
 """What reading raises where a file cannot be read, or what it is packed with is damaged."""
 _GZIP, _BZIP2, _XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0"
-_ARCHIVES = ((0, b"PK\x03\x04", "zip"), (0, b"7z\xbc\xaf", "7z"), (0, b"\x28\xb5\x2f\xfd", "zstd"), (257, b"ustar", "tar"))
+_ARCHIVES = (
+    (0, b"PK\x03\x04", "zip"),
+    (0, b"7z\xbc\xaf", "7z"),
+    (0, b"\x28\xb5\x2f\xfd", "zstd"),
+    (257, b"ustar", "tar"),
+)
 _WIDE = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
 _MARKED, _CHUNK = 512, 1 << 16
 _WRITES = os.O_WRONLY | os.O_RDWR

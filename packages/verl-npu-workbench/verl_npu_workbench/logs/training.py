@@ -23,7 +23,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-
 from verl_npu.errors import TrainingLogError
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
