@@ -177,6 +177,6 @@ def _no_manifest(subject: str, found: str) -> SourceError:
         subject=subject,
         expected=f"a manifest of schema {SCHEMA}",
         found=found,
-        fix="give the folder that the job wrote its manifests to, which is `manifests` in that of a rehearsal; run the job "
-        "again if this one is damaged",
+        fix="give the folder that the job wrote its manifests to, which is `manifests` in that of a rehearsal; run "
+        "the job again if this one is damaged",
     )

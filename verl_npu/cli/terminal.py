@@ -191,7 +191,7 @@ def go_on_unread() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         try:
-            raw = open(stream.fileno(), "wb", closefd=False)
+            raw = open(stream.fileno(), "wb", closefd=False)  # noqa: SIM115 - it stays open
         except (AttributeError, OSError, ValueError):  # it is closed
             continue
         stream.flush()

@@ -100,10 +100,12 @@ def ending_of(follower: Follower, log: TrainingLog) -> Ending:
     written = not follower.ended and any(map(is_being_written, files))
     gone = quiet > max(_GONE, _STEPS_GONE * (_usual(log) or 0.0))
 
-    def ending(standing: Standing, total: int = 0, left: float | None = None, *failure: str) -> Ending:
+    def ending(
+        standing: Standing, total: int = 0, left: float | None = None, error: str = "", process: str = ""
+    ) -> Ending:
         certain = standing in (Standing.ENDED, Standing.FAILED)
         over = follower.ended or (not written and (certain or gone))
-        return Ending(standing, log.last, total, quiet, left, *failure, over=over)
+        return Ending(standing, log.last, total, quiet, left, error, process, over)
 
     if not follower.console:
         return ending(Standing.UNKNOWN)

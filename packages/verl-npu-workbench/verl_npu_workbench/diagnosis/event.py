@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -196,6 +196,9 @@ _NATURAL = re.compile(
 """How the lines of a longer message begin."""
 
 
+_Search = Callable[[str], re.Match[str] | None]
+
+
 class Reader:
     """Puts the lines of one log together to errors."""
 
@@ -205,11 +208,10 @@ class Reader:
         """Errors of which there are very many alike."""
         self._most = _MOST_EVENTS
         self._log = log
-        self._searches = [re.compile(part).search for part in tells]
-        """What a line that belongs to no error tells by itself."""
-        self._in_many = [re.compile(part, re.MULTILINE).search for part in tells]
-        self._quiet = False
-        """None of the lines that are read together tells by itself, as nearly all do not."""
+        self._tells_by = [(re.compile(part, re.MULTILINE).search, re.compile(part).search) for part in tells]
+        """By what a line that belongs to no error tells by itself, asked of many lines together and of one."""
+        self._searches: list[_Search] = []
+        """Those by which one of the lines that are read together tells: of nearly all lines none."""
         self._alike: set[str] = set()
         """The lines that look like an error, without their numbers: one that comes again is no news."""
         self._open: dict[tuple[str, str, str], Event] = {}
@@ -222,7 +224,7 @@ class Reader:
         source = iter(lines)
         while batch := tuple(islice(source, _BATCH)):
             together = "\n".join(line.text for line in batch)
-            self._quiet = not self._may_tell(together)
+            self._searches = [search for in_many, search in self._tells_by if in_many(together)]
             for line in batch:
                 self._take(line)
             if len(self.events) > self._most:
@@ -240,7 +242,7 @@ class Reader:
         alike: dict[tuple[Kind, str, str], list[Event]] = {}
         for event in self.events:
             last = event.frames[-1] if event.frames else ""
-            key = (event.kind, *(_ANY_NUMBER.sub("", text) for text in (event.text, last)))
+            key = (event.kind, _ANY_NUMBER.sub("", event.text), _ANY_NUMBER.sub("", last))
             alike.setdefault(key, []).append(event)
         kinds = list(alike.values())
         kept = {id(event) for event in self._open.values()}
@@ -252,14 +254,11 @@ class Reader:
         # The errors that processes are still writing may be more than that.
         self._most = max(_MOST_EVENTS, 2 * len(events))
 
-    def _may_tell(self, lines: str) -> bool:
-        return any(search(lines) for search in self._in_many)
-
     def _tells(self, text: str) -> bool:
-        return not self._quiet and any(search(text) for search in self._searches)
+        return any(search(text) for search in self._searches)
 
     def _take(self, line: Line) -> None:
-        if line.ordinary and self._quiet and not self._open:
+        if line.ordinary and not self._searches and not self._open:
             return
         process = line.process
         key = (process.ip, process.pid or process.name, process.rank)

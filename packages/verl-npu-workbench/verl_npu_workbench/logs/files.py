@@ -86,7 +86,7 @@ def unpacked(raw: io.BufferedReader) -> io.BufferedReader:
         stream = bz2.BZ2File(raw)
     elif first.startswith(_XZ):
         stream = lzma.LZMAFile(raw)  # noqa: SIM115 - the caller's file is closed with it
-    found = raw if stream is None else io.BufferedReader(stream, _CHUNK)  # type: ignore[arg-type]
+    found = raw if stream is None else io.BufferedReader(stream, _CHUNK)
     first = first if stream is None else found.peek(_MARKED)
     for place, mark, name in _ARCHIVES:
         if first.startswith(mark, place):

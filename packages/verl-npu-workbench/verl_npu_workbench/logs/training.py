@@ -241,8 +241,8 @@ class TrainingLog:
         if self.left_out:
             said.append(
                 _(
-                    "it has {count} steps, which are too many: the first {first}, the last {latest} and each {stride}th "
-                    "between them are looked at"
+                    "it has {count} steps, which are too many: looked at are the first {first}, the last {latest} and "
+                    "each {stride}th between them"
                 ).format(count=self.count, first=_FIRST, latest=_LATEST, stride=self.stride)
             )
         if self.damaged:
