@@ -185,10 +185,12 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d(?:\.\d+)*")
 _OF_AN_NPU = re.compile(r"npu|NPU|[Aa]cl|ACL|[Hh]ccl|HCCL|OPS |\bE[A-Z]\w{4}\b|ERR\d{5}")
 _NUMBERS = re.compile(r"\d+")
 _ANY_NUMBER = re.compile(r"0x[0-9a-f]+|\b(?=[a-f]*\d)[0-9a-f]{6,}\b|\d+")
-_MOST_EVENTS, _FEW_EVENTS = 20_000, 2_000
-"""Errors that are kept while a log is read, and how many may be left at its end without a look at which are alike."""
+_MOST_EVENTS, _FEW_EVENTS, _LITTLE_TEXT = 20_000, 500, 1 << 18
+"""Errors that are kept while a log is read, and how many, with how many characters, may be left at its end without a
+look at which are alike: all rules are asked about each."""
 _MOST_ALIKE, _MOST_KINDS = 5, 500
-"""Of errors that differ in numbers alone so many of the first and of the last are kept, and of so many kinds."""
+"""Of errors that differ in numbers alone so many of the first and of the last are kept, and the earliest by its time;
+of kinds so many of the first and of the last."""
 _NATURAL = re.compile(
     r"\s|\[(?:ERROR|Error|INFO|W\d|E\d)|E[A-Z]\w{4}\b|E\d{5}|Trace[bB]ack|Solution|Possible|Exception raised"
     r"|frame #|loc\(|///|Kernel |DEVICE|launch failed|$"
@@ -229,7 +231,7 @@ class Reader:
                 self._take(line)
             if len(self.events) > self._most:
                 self._thin()
-        if len(self.events) > _FEW_EVENTS:
+        if len(self.events) > _FEW_EVENTS or sum(len(event.text) for event in self.events) > _LITTLE_TEXT:
             self._open.clear()
             self._thin()
         for event in self.events:
@@ -247,7 +249,9 @@ class Reader:
         kinds = list(alike.values())
         kept = {id(event) for event in self._open.values()}
         for events in (*kinds[:_MOST_KINDS], *kinds[_MOST_KINDS:][-_MOST_KINDS:]):
-            kept.update(map(id, (*events[:_MOST_ALIKE], *events[-_MOST_ALIKE:])))
+            timed = [event for event in events if event.moment]
+            earliest = [min(timed, key=lambda event: event.moment)] if timed else []
+            kept.update(map(id, (*events[:_MOST_ALIKE], *events[-_MOST_ALIKE:], *earliest)))
         events = [event for event in self.events if id(event) in kept]
         self.left_out += len(self.events) - len(events)
         self.events = events
