@@ -158,12 +158,13 @@ def _mean_error(metric: Metric, limit: float, npu: TrainingLog, reference: Train
     unusable = _outside_of_numbers(a, b)
     if unusable:
         return Judged(metric.title, formula, words, unusable[0], steps=tuple(a), why=unusable[1])
-    if len(a) < _FEWEST:
-        return Judged(metric.title, formula, words, Outcome.NOT_SHOWN, why=_too_few(len(a), _FEWEST))
     error = mean([abs(a[step] - b[step]) for step in a]) * 100
     outcome = Outcome.WITHIN if _is_within(error, -_ANY, limit) else Outcome.OUTSIDE
+    why = ""
+    if len(a) < _FEWEST:
+        outcome, why = Outcome.NOT_SHOWN, _too_few(len(a), _FEWEST)
     means = mean(a.values()), mean(b.values())
-    return Judged(metric.title, formula, words, outcome, *means, error, "%", tuple(a))
+    return Judged(metric.title, formula, words, outcome, *means, error, "%", tuple(a), why)
 
 
 def _throughput(npu: TrainingLog, reference: TrainingLog) -> Judged:
