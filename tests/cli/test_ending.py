@@ -56,7 +56,9 @@ def test_an_error_of_ours_cannot_be_taken_for_a_finding(
     assert "KeyError: 'ours'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [("explain", "device"), ("env",), ("--help",), ("check", "--json", "--source", "/no")])
+@pytest.mark.parametrize(
+    "words", [("explain", "device"), ("env",), ("--help",), ("check", "--json", "--source", "/no")]
+)
 def test_a_command_whose_output_nobody_reads_comes_to_its_end(words: Sequence[str]) -> None:
     command = [sys.executable, "-m", "verl_npu", *words]
     read = subprocess.run(command, capture_output=True, check=False)

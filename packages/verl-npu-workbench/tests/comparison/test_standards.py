@@ -99,7 +99,11 @@ def test_throughput_takes_the_first_steps_that_both_have() -> None:
 @pytest.mark.parametrize(
     ("npu", "reference", "why"),
     [
-        (constant(1.0, THROUGHPUT, steps=3), constant(1.0, THROUGHPUT), "only 3 steps have it in both logs, and 4 are needed"),
+        (
+            constant(1.0, THROUGHPUT, steps=3),
+            constant(1.0, THROUGHPUT),
+            "only 3 steps have it in both logs, and 4 are needed",
+        ),
         (constant(1.0, THROUGHPUT), constant(0.0, THROUGHPUT), "the reference's is 0"),
         (constant(math.nan, THROUGHPUT), constant(1.0, THROUGHPUT), "not all of its first values are finite numbers"),
         (
