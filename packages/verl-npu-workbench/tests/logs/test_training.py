@@ -514,6 +514,20 @@ def test_two_logs_of_which_few_steps_are_kept_have_the_same_ones(monkeypatch: py
     assert short.steps.keys() >= set(kept)
 
 
+def test_most_lines_of_a_very_long_log_are_not_parsed(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_MOST_STEPS", 4000)
+    parsed = []
+    parse = training.parse_step
+    monkeypatch.setattr(training, "parse_step", lambda text: (parsed.append(text), parse(text))[1])
+    values = {step: {"a": math.nan if step == 70_001 else float(step), "pad": 1e300} for step in range(1, 100_001)}
+    path = write("".join(line(step, each).partition("\x1b[0m ")[2] for step, each in values.items()))
+    log = read(path)
+    assert len(parsed) < 30_000
+    assert (log.count, log.last, log.restarts) == (100_000, 100_000, ())
+    assert {1, 100, 70_001, 99_001, 100_000} <= log.steps.keys()
+    assert all(log.steps[step]["a"] == step for step in log.steps if step != 70_001)
+
+
 def test_each_line_is_parsed_once_and_few_steps_are_gone_through_again(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -308,6 +308,18 @@ class Assembly:
         if len(self._steps) > _MOST_STEPS or self._values > self._most_values:
             self._thin()
 
+    def leaves_out(self, line: str) -> bool:
+        """Take a line that is followed by many others as read, if its step would go at once; most of a very long log's
+        are such."""
+        if self._stride == 1 or not line.startswith("step:") or "nan" in line or "inf" in line:
+            return False
+        number = line[5:21].partition(" ")[0]
+        if not number.isdecimal() or not self._last < int(number) < (self._last // self._stride + 1) * self._stride:
+            return False
+        self._last = int(number)
+        self._left_out += 1
+        return True
+
     def _thin(self) -> None:
         """Let steps go until half of what may be kept is left; which ones depends on their numbers alone, so that two
         logs of the same steps keep the same."""
@@ -555,7 +567,12 @@ class _Lines(Follower):
             self._assembly.simulated |= any(_OURS in line for line in lines)
         if "step" not in text and self._broken is None:
             return
-        for raw in text.split("\n"):
+        lines = text.split("\n")
+        followed = len(lines) - _LATEST
+        for place, raw in enumerate(lines):
+            if place < followed and self._assembly.leaves_out(raw):
+                self._counted += 1
+                continue
             if self._broken is not None:
                 self._broken = _more_of(self._broken, raw)
                 if self._broken is not None:
