@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import os
 import socket
+import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,3 +118,41 @@ def test_two_proofs_differ_by_packages_and_checks(proof: Proof) -> None:
         "torch: 2.13.0 -> 2.14.0",
         "device, memory: passed -> failed",
     ]
+
+
+def _encrypted(path: Path) -> bytes:
+    """Both members marked as encrypted."""
+    data = bytearray(path.read_bytes())
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        place = data.find(mark)
+        while place >= 0:
+            data[place + flags] |= 1
+            place = data.find(mark, place + 1)
+    return bytes(data)
+
+
+def _damaged(path: Path) -> bytes:
+    data = bytearray(path.read_bytes())
+    data[60:90] = bytes(30)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("spoilt", [_encrypted, _damaged])
+def test_a_bundle_that_cannot_be_unpacked_is_refused(path: Path, spoilt: Callable[[Path], bytes]) -> None:
+    path.write_bytes(spoilt(path))
+    with pytest.raises(ProofError, match=r"expected a bundle, proof-DATE\.zip"):
+        bundle.read(path)
+
+
+def test_a_named_pipe_is_no_bundle(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.zip")
+    with pytest.raises(ProofError, match="found no ordinary file"):
+        bundle.read(tmp_path / "pipe.zip")
+
+
+def test_a_small_bundle_that_becomes_large_is_refused(path: Path) -> None:
+    huge = b'{"schema": 1, "observations": [' + b"[]," * (20 << 20) + b"[]]}"
+    began = time.process_time()
+    with pytest.raises(ProofError, match="more than 32 MiB"):
+        bundle.read(repacked(path, {CORPUS: huge}))
+    assert time.process_time() - began < 10

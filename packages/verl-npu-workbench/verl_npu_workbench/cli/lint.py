@@ -15,7 +15,7 @@ import click
 from verl_npu.cli import terminal, upstreams
 from verl_npu.cli.options import example, json_option, source_option
 from verl_npu.errors import ScriptError, VerlNpuError
-from verl_npu.findings import Finding, Severity
+from verl_npu.findings import Finding, Severity, Status
 from verl_npu.language import capitalised, ngettext
 from verl_npu.language import gettext as _
 from verl_npu.pins import pins
@@ -134,7 +134,7 @@ def check_script(script: Path, source: str, arguments: Sequence[str], as_json: b
     else:
         _print(judged)
     refused = any(finding.refused for finding in judged.found)
-    sys.exit(1 if refused else 2 if judged.not_judged else 0)
+    sys.exit(Status.FOUND if refused else Status.NOT_JUDGED if judged.not_judged else Status.FINE)
 
 
 _READERS = {"hydra": "hydra-core", "yaml": "PyYAML"}

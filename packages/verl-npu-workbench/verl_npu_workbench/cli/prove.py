@@ -17,6 +17,7 @@ from verl_npu.ascend.variables import virtual_npus
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
 from verl_npu.errors import ProofError
+from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 
@@ -32,6 +33,11 @@ from ..secrecy.redaction import Redaction
 from .options import command
 
 _STYLES = {Verdict.PASSED: "green", Verdict.FAILED: "red", Verdict.NOT_POSSIBLE: "yellow"}
+_STATUS = {
+    Verdict.PASSED: Status.FINE,
+    Verdict.FAILED: Status.FOUND,
+    Verdict.NOT_POSSIBLE: Status.NOT_JUDGED,
+}
 _PACKAGES = (
     *("verl-npu", "virtual-ascend", "verl", "torch", "torch_npu", "transformers", "vllm", "vllm-ascend"),
     *("mindspeed", "megatron-core", "ray", "tensordict", "triton-ascend", "numpy"),
@@ -98,7 +104,8 @@ def prove(
     The folder has the bundle proof-DATE.zip to send to others. Names of users and hosts, addresses and paths are taken
     out of it.
 
-    Exit status: 0 nothing failed, 1 a stage failed, or the bundles differ, 2 it cannot be made or read.
+    Exit status: 0 nothing failed, 1 a stage failed, or the bundles differ, 2 no stage was possible here, or the bundle
+    cannot be made or read.
     """
     if arguments and recipe is None:
         raise click.UsageError(
@@ -121,7 +128,7 @@ def prove(
         click.echo(json.dumps(proof.as_json(), indent=2))
     elif show is not None:
         _print(proof)
-    sys.exit(1 if proof.verdict is Verdict.FAILED else 0)
+    sys.exit(_STATUS[proof.verdict])
 
 
 def _meant(word: str) -> str:
@@ -259,7 +266,7 @@ def _print(proof: Proof) -> None:
     _print_verdict(proof)
 
 
-def _compare(old: Proof, new: Proof, as_json: bool) -> int:
+def _compare(old: Proof, new: Proof, as_json: bool) -> Status:
     """Print how a proof differs from an earlier one; 1 if it does."""
     lines = list(bundle.differences(old, new))
     others = list(corpus.compared(old.corpus, new.corpus))
@@ -273,4 +280,4 @@ def _compare(old: Proof, new: Proof, as_json: bool) -> int:
         terminal.line(_("{both} observations are in both, {count} differ").format(both=both, count=len(others)))
         for each in others:
             terminal.paragraph(str(each), indent="    ", label="  ")
-    return 1 if lines or others else 0
+    return Status.FOUND if lines or others else Status.FINE

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 
 from .judging import Request
@@ -25,12 +26,12 @@ class Report:
     seconds: float
 
 
-def status(result: Report) -> int:
-    """Return 1 if a kernel fails, 2 if none could be judged, else 0."""
+def status(result: Report) -> Status:
+    """Return whether a kernel fails, or none could be judged."""
     verdicts = {each.best.verdict for each in result.judged}
     if any(verdict.fails for verdict in verdicts):
-        return 1
-    return 0 if verdicts - {Verdict.NOT_JUDGED} else 2
+        return Status.FOUND
+    return Status.FINE if verdicts - {Verdict.NOT_JUDGED} else Status.NOT_JUDGED
 
 
 def stands_for(pair: Pair) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,8 @@ from .result import Reader, StageResult, Verdict, stage_of
 SCHEMA = 1
 """The number of the format: raised if what was written before cannot be read any more."""
 PROOF, CORPUS = "proof.json", "corpus.json"
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 32 << 20
+"""Ten times what all stages write."""
 _DATE = (2020, 1, 1, 0, 0, 0)
 
 
@@ -115,9 +117,12 @@ def redacted(proof: Proof, redact: Redaction) -> Proof:
 def read(path: Path) -> Proof:
     """Read a bundle. Raises ProofError if it is none."""
     try:
+        if not path.is_file():
+            raise OSError(_("no such file") if not path.exists() else _("no ordinary file"))
         with zipfile.ZipFile(path) as archive:
             said, corpus = (_member(archive, name, path) for name in (PROOF, CORPUS))
-    except (OSError, zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+    # The last three: it is damaged, or packed or encrypted in a way that Python does not read.
+    except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         raise ProofError(
             subject=str(path),
             expected=_("a bundle, proof-DATE.zip, as `verl-npu prove` writes it"),
