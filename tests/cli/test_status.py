@@ -213,7 +213,7 @@ def test_targets_shows_what_upstream_patches_by_itself(status: Run, tmp_path: Pa
     assert lines[where + 1] == "  native in WorkerDict:2"
 
 
-def test_nobody_is_told_to_delete_a_file_of_something_else(status: Run, tmp_path: Path) -> None:
+def test_a_file_of_something_else_may_stay(status: Run, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text('{"verdict": "trained"}')
     code, output = status(str(tmp_path))
     assert code == 2
