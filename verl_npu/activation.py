@@ -54,6 +54,7 @@ def deactivate() -> None:
 def status() -> Activity:
     """What verl-npu does in this process; printed, it is one line, which says why verl-npu is off if it is."""
     from . import process
+    from .manifest import Shown
 
     activity: RegistryActivity = {"upstreams": {}, "features": {}, "natives": {}, "tainted": [], "seconds": 0.0}
     for lifecycle in _lifecycles.values():
@@ -66,22 +67,7 @@ def status() -> Activity:
         "role": process.role(),
         **activity,
     }
-    return _Shown(said)  # type: ignore[return-value]
-
-
-class _Shown(dict[str, object]):
-    """An activity that a person can read: each patch of each feature is 30,000 characters."""
-
-    def __repr__(self) -> str:
-        features: dict[str, dict[str, object]] = self["features"]  # type: ignore[assignment]
-        states = ", ".join(f"{name} {feature['state']}" for name, feature in features.items())
-        if not self["active"]:
-            return f"<verl-npu {self['version']} is off: {_why_off()}>"
-        simulated = " on virtual NPUs" if self["simulated"] else ""
-        return (
-            f"<verl-npu {self['version']} is on{simulated}, by {self['origin']}: "
-            f"{states or 'verl is not imported yet'}; by key it has more>"
-        )
+    return Shown(said, "" if said["active"] else _why_off())  # type: ignore[return-value]
 
 
 def _why_off() -> str:

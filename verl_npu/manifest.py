@@ -35,6 +35,26 @@ class Activity(RegistryActivity):
     """Driver, or the class of the Ray actor that the process is."""
 
 
+class Shown(dict[str, object]):
+    """An activity that a person can read: each patch of each feature is 30,000 characters."""
+
+    def __init__(self, activity: Activity, why_off: str) -> None:
+        super().__init__(activity)
+        self.why_off = why_off
+        """Why verl-npu is off in this process; empty if it is on."""
+
+    def __repr__(self) -> str:
+        features = cast("dict[str, dict[str, object]]", self["features"])
+        if self.why_off:
+            return f"<verl-npu {self['version']} is off: {self.why_off}>"
+        states = ", ".join(f"{name} {feature['state']}" for name, feature in features.items())
+        simulated = " on virtual NPUs" if self["simulated"] else ""
+        return (
+            f"<verl-npu {self['version']} is on{simulated}, by {self['origin']}: "
+            f"{states or 'verl is not imported yet'}; by key it has more>"
+        )
+
+
 class Manifest(Activity):
     """What verl-npu did in a process, and which process that is."""
 
