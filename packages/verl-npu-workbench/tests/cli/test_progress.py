@@ -161,7 +161,7 @@ def test_watch_says_for_what_it_waits(
 ) -> None:
     log = tmp_path / "train.log"
     log.write_text(written)
-    own_time = SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep)
+    own_time = SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep, time=time.time)
     monkeypatch.setattr(importlib.import_module("verl_npu_workbench.cli.watch"), "time", own_time)
     slow("verl_npu_workbench.cli.watch:time.sleep", f"waiting for {words}")
     see(f"waiting for {words}, ", "watch", str(log))

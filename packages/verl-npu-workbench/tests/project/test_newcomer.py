@@ -29,7 +29,7 @@ DIED = worker(
     )
 )
 RUNS = "\n".join(
-    f"step:{step} - critic/rewards/mean:0.{step} - perf/throughput:9.5 - timing_s/step:3.0" for step in (1, 2, 3)
+    f"step:{step} - critic/rewards/mean:0.{step} - perf/throughput:9.5 - timing_s/step:3.0" for step in (1, 2, 3, 4, 5)
 )
 
 
