@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from verl_npu_workbench.jobs.settings import Settings
@@ -41,6 +41,20 @@ def test_a_kept_model_that_is_damaged_is_made_anew(tmp_path: Path, made: list[Pa
     assert (preparation._model(ARCHITECTURES[0], 2, tmp_path), len(made)) == (model, 2)
     assert (model / "model.safetensors").read_text() == "model.safetensors"
     assert list(tmp_path.iterdir()) == [model]
+
+
+@pytest.mark.usefixtures("made")
+def test_where_there_is_no_source_the_compiled_reward_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reward.pyc").write_bytes(b"\xa7\r\r\n")
+    (tmp_path / "job").mkdir()
+    monkeypatch.setattr(reward, "__file__", str(tmp_path / "reward.pyc"))
+    monkeypatch.setattr(preparation, "write_questions", lambda folder, *more: (folder, folder))
+    job, layout = SimpleNamespace(settings=Settings({})), SimpleNamespace(pipeline=1, all_npus=1)
+    request = preparation.Request(output=tmp_path)
+    setup, _ = preparation.prepare(job, ARCHITECTURES[0], layout, tmp_path / "job", request, RolloutEngine())  # type: ignore[arg-type]
+    assert setup.reward.read_bytes() == b"\xa7\r\r\n"
 
 
 def test_a_model_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,15 +78,15 @@ def prepare(
             notes.append(
                 _("the small model was not converted to a distributed checkpoint: {failure}").format(failure=failure)
             )
-    # It is a file of its own that verl loads by its path.
-    (folder / "reward.py").write_text(Path(reward.__file__).read_text())
+    # It is a file of its own that verl loads by its path, compiled where there is no source.
+    graded = Path(shutil.copy(reward.__file__, folder))
     setup = Setup(
         folder=written(folder),
         model=model,
         train=train_file,
         test=test_file,
         checkpoint=checkpoint,
-        reward=folder / "reward.py",
+        reward=graded,
         layout=layout,
         steps=request.steps,
         prompt=PROMPT + (_PICTURE_TOKENS if images else 0),
