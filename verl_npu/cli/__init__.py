@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from .. import environment, language, progress
+from ..damage import described, is_damage
 from ..errors import CommandError, VerlNpuError
 from ..findings import Status
 from ..language import gettext as _
@@ -215,9 +216,12 @@ def run() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)
     try:
         main(prog_name="verl-npu")
-    except Exception:
+    except Exception as error:
         # Python's own status for it would say that something was found.
-        traceback.print_exc()
+        if is_damage(error):
+            terminal.fail(described(error))
+        else:
+            traceback.print_exc()
         sys.exit(Status.NOT_JUDGED)
     finally:
         # Python would go through all objects as it ends, for seconds after the answer on a busy machine.
