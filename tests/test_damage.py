@@ -81,3 +81,26 @@ def test_a_patch_that_is_missing_is_damage_and_no_smaller_feature(copy: Path) ->
     assert done.returncode == 1
     said = "ImportError: verl-npu: this installation: expected every patch that its locks list"
     assert done.stderr.splitlines()[-1].startswith(said)
+
+
+@pytest.mark.parametrize("share", [0, 2])
+@pytest.mark.parametrize(
+    ("words", "file", "status", "said"),
+    [
+        ("check", "features/engine_names/names.json", 2, "engine_names/__init__.py cannot be loaded: JSONDecodeError"),
+        ("explain device", "locale/zh_CN/LC_MESSAGES/verl_npu.mo", 0, "the translation of verl_npu cannot be read: "),
+    ],
+    ids=["data", "a translation"],
+)
+def test_a_file_that_was_cut_short_is_one_line_of_a_command(
+    copy: Path, share: int, words: str, file: str, status: int, said: str
+) -> None:
+    damaged = copy / "verl_npu" / file
+    os.truncate(damaged, damaged.stat().st_size // share if share else 0)
+    command = [sys.executable, "-B", "-m", "verl_npu", *words.split()]
+    chinese = os.environ | {"LC_ALL": "zh_CN.UTF-8"}
+    done = subprocess.run(command, cwd=copy, env=chinese, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert said in line
+    assert "install " in line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from verl_npu.errors import SourceError
-from verl_npu.manifest import Manifest, decoded, packed, unpacked, write_manifest
+from verl_npu.manifest import Manifest, decoded, packed, read_manifests, unpacked, write_manifest
 
 
 def manifest(token: str) -> Manifest:
@@ -41,6 +42,27 @@ def test_a_process_that_writes_again_replaces_its_own(tmp_path: Path) -> None:
     path = write_manifest(tmp_path, manifest("a"))
     assert write_manifest(tmp_path, manifest("a")) == path
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interruption_leaves_the_manifest_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_manifest(tmp_path, manifest("a"))
+    before = path.read_bytes()
+
+    def interrupted(source: str, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_manifest(tmp_path, manifest("a") | {"role": "another"})
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == before
+
+
+def test_what_a_killed_process_left_is_not_read(tmp_path: Path) -> None:
+    path = write_manifest(tmp_path, manifest("a"))
+    path.with_name(f".{path.name}.x1y2").write_text('{"schema')
+    found, unread = read_manifests(tmp_path)
+    assert ([each["token"] for each in found], unread) == (["a"], [])
 
 
 def test_what_a_variable_tells_is_what_was_packed() -> None:

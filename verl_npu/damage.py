@@ -74,12 +74,13 @@ def described(error: BaseException) -> str:
     name = error.name if isinstance(error, ImportError) else None
     where = given = getattr(error, "filename", None) or name
     trace = error.__traceback__
+    here = os.path.dirname(__file__) + os.sep
     while trace is not None and not given:
         frame, trace = trace.tb_frame, trace.tb_next
         file = frame.f_code.co_filename
-        if not file.startswith("<"):
+        if file.startswith(here) or (not where and not file.startswith("<")):
             where = file
-        elif isinstance(frame.f_locals.get("path"), str):
+        elif file.startswith("<") and isinstance(frame.f_locals.get("path"), str):
             # Python's own import system, at a file that it cannot read.
             where = frame.f_locals["path"]
     if isinstance(error, SyntaxError) and not error.filename:

@@ -184,10 +184,25 @@ def _catalogue(language: str) -> Catalogue:
     # Imported here: this module is part of every process that imports torch, and those speak English.
     import gettext as standard
 
-    first, *others = (standard.translation(domain, folder, [language]) for domain, folder in _catalogues)
+    read: list[standard.NullTranslations] = []
+    for domain, folder in _catalogues:
+        try:
+            read.append(standard.translation(domain, folder, [language]))
+        except Exception as error:
+            # gettext raises what comes its way of a damaged file. English says the same.
+            _say_in_english(domain, error)
+    first, *others = read or [standard.NullTranslations()]
     for other in others:
         first.add_fallback(other)
     return first
+
+
+def _say_in_english(domain: str, error: Exception) -> None:
+    import sys
+
+    if sys.stderr is not None:
+        why = f"{type(error).__name__}: {error}"
+        sys.stderr.write(f"verl-npu: the translation of {domain} cannot be read: {why}; install it again\n")
 
 
 def speaking(language: str) -> AbstractContextManager[None]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +42,28 @@ def test_what_the_system_refuses_is_one_line(
     status, output = run("check")
     assert (status, len(output.splitlines())) == (2, 1)
     assert said in output
+
+
+def test_in_a_zip_file_it_is_said_that_it_cannot_be_run_there(tmp_path: Path) -> None:
+    project = Path(cli.__file__).parents[2]
+    with zipfile.ZipFile(tmp_path / "ours.zip", "w") as made:
+        for path in (project / "verl_npu").rglob("*.*"):
+            if "__pycache__" not in path.parts:
+                made.write(path, path.relative_to(project))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "ours.zip")}
+    command = [sys.executable, "-m", "verl_npu", "check"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("it cannot be run from inside a zip file")
+
+
+def test_what_is_on_pythons_path_is_there_in_every_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "main", lambda **more: None)
+    monkeypatch.setattr(cli.terminal, "go_on_unread", lambda: None)
+    monkeypatch.setenv("PYTHONPATH", ":.:verl:/packages")
+    cli.run()
+    here = os.getcwd()
+    assert os.environ["PYTHONPATH"] == f"{here}:{here}/verl:/packages"
 
 
 def test_an_error_of_ours_cannot_be_taken_for_a_finding(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import gc
 import importlib
+import os
 import signal
 import sys
 import traceback
@@ -17,6 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from .. import environment, language, progress
+from ..damage import described, is_damage
 from ..errors import CommandError, VerlNpuError
 from ..findings import Status
 from ..language import gettext as _
@@ -208,11 +210,18 @@ def _loaded(brought: metadata.EntryPoint) -> object:
 def run() -> None:
     """Run the command as a program."""
     terminal.go_on_unread()
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if any(entries):
+        # What a command starts runs in other folders. Python has these as they were when it started.
+        os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)
     try:
         main(prog_name="verl-npu")
-    except Exception:
+    except Exception as error:
         # Python's own status for it would say that something was found.
-        traceback.print_exc()
+        if is_damage(error):
+            terminal.fail(described(error))
+        else:
+            traceback.print_exc()
         sys.exit(Status.NOT_JUDGED)
     finally:
         # Python would go through all objects as it ends, for seconds after the answer on a busy machine.
@@ -224,7 +233,9 @@ def _of_the_system(error: OSError, command: str) -> CommandError:
         subject=str(error.filename or f"verl-npu {command}"),
         expected=_("a file or a folder that can be read or written, and room for it"),
         found=error.strerror or str(error),
-        fix=_("give another path, or make room; TMPDIR names the folder for temporary files"),
+        fix=_("give another path, or make room; TMPDIR names the folder for temporary files")
+        if os.path.exists(__file__)
+        else _("install verl-npu with pip: it cannot be run from inside a zip file"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -103,7 +104,13 @@ def write_lock(lock: Lock, folder: Path) -> Path:
         "forms": dict(sorted(lock.forms.items())),
         "sites": {target: dict(sorted(sites.items())) for target, sites in sorted(lock.sites.items()) if sites},
     }
-    path.write_text(json.dumps(content, indent=2) + "\n")
+    # Half a lock would refuse every feature that it is for.
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        new.write_text(json.dumps(content, indent=2) + "\n")
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
     return path
 
 

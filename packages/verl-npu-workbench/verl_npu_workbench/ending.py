@@ -93,10 +93,13 @@ def duration(seconds: float) -> str:
     return _("{days:.1f} days").format(days=seconds / 86400)
 
 
-def ending_of(follower: Follower, log: TrainingLog) -> Ending:
-    """Return how the training of a log stands now. A log that is no console's says nothing of it."""
+def ending_of(follower: Follower, log: TrainingLog, quiet: float | None = None) -> Ending:
+    """Return how the training of a log stands now. A log that is no console's says nothing of it.
+
+    `quiet` is for how many seconds nothing was written to it, by whoever has seen it; else its files tell.
+    """
     files = follower.files()
-    quiet = min(map(_quiet, files), default=0.0)
+    quiet = quiet_of(follower) if quiet is None else quiet
     written = not follower.ended and any(map(is_being_written, files))
     gone = quiet > max(_GONE, _STEPS_GONE * (_usual(log) or 0.0))
 
@@ -119,6 +122,11 @@ def ending_of(follower: Follower, log: TrainingLog) -> Ending:
         return ending(Standing.RUNS, total, _left(log, total))
     # Lines of steps alone are no whole console's log.
     return ending(Standing.STOPPED if total else Standing.UNKNOWN, total)
+
+
+def quiet_of(follower: Follower) -> float:
+    """Return for how many seconds nothing was written to a log, by the clock on the wall, which may be set."""
+    return min(map(_quiet, follower.files()), default=0.0)
 
 
 def _quiet(path: Path) -> float:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from virtual_ascend import cann
+from virtual_ascend.errors import BuildError
 from virtual_ascend.settings import Settings
 
 ASKED = {"VIRTUAL_ASCEND": "2"}
@@ -36,6 +38,17 @@ def test_npu_smi_runs_with_a_python_whose_path_has_a_blank(tmp_path: Path, monke
     monkeypatch.setattr(sys, "executable", str(python))
     done = npu_smi(installed(tmp_path / "cache"))
     assert (done.returncode, done.stdout) == (0, "npu-smi version: 25.2.0\n"), done.stderr
+
+
+def test_a_disk_without_room_is_one_error_and_nothing_half_written(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(BuildError, match=r"and room in it, found .*; set VIRTUAL_ASCEND_CACHE to another folder"):
+            installed(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_relative_cache_is_found_again_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

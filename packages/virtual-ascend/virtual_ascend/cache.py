@@ -43,10 +43,42 @@ def publish(built: Path, library: Path) -> None:
         if each.stat().st_uid == os.geteuid():
             each.chmod(stat.S_IMODE(each.stat().st_mode) & ~stat.S_IWGRP)
     os.replace(built, library)
-    note = _note(library)
-    fresh = note.with_name(f"{note.name}.{os.getpid()}")
-    fresh.write_text(f"{size}\n")
-    os.replace(fresh, note)
+    put(_note(library), f"{size}\n".encode())
+
+
+def put(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Write a file so that no process ever sees half of it: many start at once."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        fresh.write_bytes(content)
+        fresh.chmod(mode)
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(subject: str) -> Iterator[None]:
+    """Raise BuildError if the file system refuses what is written to the cache meanwhile."""
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(
+            subject=subject,
+            expected="a folder that can be written to, and room in it",
+            found=str(error),
+            fix="set VIRTUAL_ASCEND_CACHE to another folder, or compile into this one as a user who may",
+        ) from error
+
+
+def unloadable(path: Path, found: str) -> BuildError:
+    """Return the error of a library in the cache that is damaged, or of another machine."""
+    return BuildError(
+        subject=f"the compiled library {path}",
+        expected="one that this process can load",
+        found=found,
+        fix="delete it, and it is compiled again",
+    )
 
 
 def check_owner(path: Path) -> None:

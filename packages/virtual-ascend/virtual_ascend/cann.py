@@ -18,7 +18,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 from . import soc
-from .cache import check_owner
+from .cache import check_owner, put, writing
 from .variables import HOME, OPERATORS
 
 # A line `#!` cannot hold a path with a blank in it, so the shell starts Python.
@@ -63,7 +63,15 @@ def install(cache: Path, environ: MutableMapping[str, str], cann_version: str, d
     """Put `npu-smi` on the PATH and set ASCEND_HOME_PATH and ASCEND_OPP_PATH, for this process and its children.
 
     A real `npu-smi` or CANN folder that is there already is left alone.
+
+    Raises:
+        BuildError: they cannot be written to the cache.
     """
+    with writing(f"the stand-ins for npu-smi and CANN in {cache}"):
+        _install(cache, environ, cann_version, driver_version)
+
+
+def _install(cache: Path, environ: MutableMapping[str, str], cann_version: str, driver_version: str) -> None:
     folder = _writable(cache) / "stand-ins" / f"cann-{cann_version}-driver-{driver_version}"
     script = folder / "bin" / "npu-smi"
     if shutil.which("npu-smi", path=environ.get("PATH")) is None:
@@ -108,7 +116,4 @@ def _write(path: Path, text: str, mode: int) -> None:
     if path.is_file() and path.read_bytes() == content:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.write_bytes(content)
-    fresh.chmod(mode)
-    os.replace(fresh, path)  # atomic: many processes start at once
+    put(path, content, mode)

@@ -6,11 +6,10 @@ architecture need no compiler; all others compile as before.
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from pathlib import Path
 
+from .cache import put
 from .device import build
 from .errors import VirtualAscendError
 from .hccl import library
@@ -32,9 +31,7 @@ def _copy(compiled: Path) -> Path:
     shipped = build.PREBUILT / compiled.parent.name / compiled.name
     if not shipped.is_file():
         shipped.parent.mkdir(parents=True, exist_ok=True)
-        fresh = shipped.with_name(f"{shipped.name}.{os.getpid()}")
-        shutil.copyfile(compiled, fresh)
-        os.replace(fresh, shipped)  # atomic: nobody sees half a library
+        put(shipped, compiled.read_bytes())
     return shipped
 
 

@@ -67,6 +67,23 @@ def test_a_plain_function_stays_one_and_can_be_pickled(wrapped) -> None:
     assert module.plain(2) == 20
 
 
+@pytest.mark.parametrize("action", ["wrap", "replace"])
+def test_what_takes_the_place_of_an_imported_function_can_be_pickled(package, plugin, why, action: str) -> None:
+    package.write("up.source", "def begin(x=1): return x\n")
+    package.write("up.ops", "from up.source import begin as start\n")
+    # What was imported before the target's module is no copy of it.
+    package.load("up.source")
+    feature = plugin.feature("f")
+    if action == "wrap":
+        feature.wrap("up.ops:start", retired_by=Never("a test"), **why)(lambda original, x=1: 10 * original(x))
+    else:
+        feature.replace("up.ops:start", retired_by=Never("a test"), **why)(lambda x=1: 10 * x)
+    plugin.start()
+    module = package.load("up.ops")
+    assert pickle.loads(pickle.dumps(module.start)) is module.start
+    assert module.start(2) == 20
+
+
 @pytest.mark.parametrize(("target", "call"), [("generated", "generated(2)"), ("K.walk", "K().walk(2)")])
 def test_a_generator_stays_one(wrapped, target: str, call: str) -> None:
     module = wrapped(target)

@@ -311,6 +311,9 @@ def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> ob
     made = (
         _replaced(implementation, function) if patch.action is Action.REPLACE else _wrapped(patch, function, leave_out)
     )
+    if isinstance(made, types.FunctionType):
+        # An imported function has the name of where it comes from, under which pickle would find the original.
+        made.__module__, made.__qualname__ = patch.target.module, patch.target.qualname
     if isinstance(original, staticmethod | classmethod):
         return type(original)(made)
     if isinstance(original, property):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import json
 import math
 import os
@@ -16,9 +17,11 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
+from verl_npu_workbench.logs.training import follow
 
 from tests.logs.conftest import Write, line, write
 
@@ -231,6 +234,21 @@ def test_in_a_pipe_a_finished_log_is_told_and_is_the_end(
     output, _unused = process.communicate(timeout=60)
     assert process.returncode == status
     assert said in output
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_a_clock_that_is_set_ends_no_training(write: Write, monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
+    watch = importlib.import_module("verl_npu_workbench.cli.watch")
+    monkeypatch.setattr(watch, "_QUIET", 0.0)
+    log = write(HEAD.replace("10", "40") + text(STEPS))
+    states = watch._states(follow(log), 0.01)
+    next(states)
+    append(log, {11: STEPS[10]})
+    while (state := next(states)) is None or state.step != 11:
+        pass
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3600 * hours)
+    assert not [state for state in islice(states, 10) if state and state.ending and state.ending.over]
 
 
 @pytest.mark.parametrize("options", [(), ("--once",), ("--json",)])

@@ -171,6 +171,17 @@ def test_hosts_whose_clocks_are_apart_are_compared_by_the_order_of_their_lines()
     assert root.event.process.pid == "11"
 
 
+def test_a_clock_that_is_set_back_does_not_make_the_consequence_the_first_error() -> None:
+    def failed(time: str, pid: str) -> str:
+        about = f"[ERROR] 2025-06-25-{time} (PID:{pid}, Device:0, RankID:0) ERR00100 PTA call acl api failed"
+        return worker(f"{raised(OOM)}\n{about}", pid)
+
+    at_work = [worker(f"2025-06-25 {time},000 at work", "13") for time in ("10:45:20", "09:45:31")]
+    root = said(at_work[0], failed("10:45:30", "11"), at_work[1], failed("09:45:40", "12")).root
+    assert root is not None
+    assert root.event.process.pid == "11"
+
+
 def test_in_a_chain_of_exceptions_the_first_is_the_error() -> None:
     chain = (
         raised("ZeroDivisionError: division by zero")

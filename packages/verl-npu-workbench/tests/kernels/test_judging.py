@@ -190,6 +190,15 @@ def test_a_verdict_is_kept_until_the_source_changes(judge: Judge) -> None:
     assert not changed.best.cached
 
 
+@pytest.mark.parametrize("share", [0, 2])
+def test_a_kept_verdict_that_was_cut_short_is_made_anew(judge: Judge, tmp_path: Path, share: int) -> None:
+    judge(ADD)
+    (kept,) = (tmp_path / "verdicts").rglob("*.json")
+    os.truncate(kept, kept.stat().st_size // share if share else 0)
+    (again,) = judge(ADD)
+    assert (again.best.cached, again.best.verdict) == (False, Verdict.COMPILES)
+
+
 def test_what_a_file_prints_or_exits_with_is_nobody_s_answer(judge: Judge) -> None:
     (found,) = judge("print('{}')\nimport sys\nif sys.argv: noise = print('[]')\n" + ADD)
     assert found.best.verdict is Verdict.COMPILES

@@ -27,6 +27,22 @@ def test_without_wheels_and_network_the_error_says_how_to_get_them(tmp_path: Pat
     assert not list(elsewhere.glob("compilers/*"))
 
 
+@pytest.mark.skipif(sys.version_info[:2] not in ((3, 10), (3, 11)), reason="triton-ascend has no release for it")
+@pytest.mark.parametrize("content", ["", "12345"])
+def test_a_compiler_that_was_cut_short_is_named_and_judges_nothing(elsewhere: Path, content: str) -> None:
+    python = f"py{'{}{}'.format(*toolchain._python('').version)}"
+    folder = elsewhere / "compilers" / f"{PAIRS[0].front}-{PAIRS[0].back}-{python}"
+    (folder / "x-1.dist-info").mkdir(parents=True)
+    elsewhere.chmod(0o700)
+    (folder / "toolchain.json").write_text("{}")
+    (folder / "x-1.dist-info" / "RECORD").write_text("compile,sha256=a,10\n../bin/x,sha256=b,1\nx.pyc,,\n")
+    (folder / "compile").write_text("0123456789")
+    assert toolchain.prepare(PAIRS[0]).folder == folder
+    (folder / "compile").write_text(content)
+    with pytest.raises(KernelError, match="found compile, of another size or gone; delete this folder"):
+        toolchain.prepare(PAIRS[0])
+
+
 @pytest.mark.parametrize("named", ["/no/such/python", "/bin/true"])
 def test_an_interpreter_that_cannot_be_used_is_named(named: str) -> None:
     with pytest.raises(KernelError, match=f"{named} .*--python PATH"):

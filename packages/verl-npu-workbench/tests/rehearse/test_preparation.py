@@ -4,15 +4,69 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
+from subprocess import CompletedProcess
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from verl_npu_workbench.jobs.settings import Settings
-from verl_npu_workbench.rehearse import reward
+from verl_npu_workbench.rehearse import preparation, reward
 from verl_npu_workbench.rehearse.preparation import RolloutEngine, engine_for, rollout_engine, write_questions
 from verl_npu_workbench.rehearse.reward import grade
+from verl_npu_workbench.rehearse.small_model import ARCHITECTURES
 
 from verl_npu.errors import RehearsalError
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders in which small models were made; a stand-in makes them."""
+    folders: list[Path] = []
+
+    def make(command: list[str], **options: object) -> CompletedProcess[str]:
+        folders.append(Path(command[-1]))
+        folders[-1].mkdir(parents=True)
+        for name in ("config.json", "model.safetensors", "model.safetensors.index.json"):
+            (folders[-1] / name).write_text(name)
+        return CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(preparation.subprocess, "run", make)
+    return folders
+
+
+@pytest.mark.parametrize("damage", [b"", b"model.s", b"m0del.safetensors"])
+def test_a_kept_model_that_is_damaged_is_made_anew(tmp_path: Path, made: list[Path], damage: bytes) -> None:
+    model = preparation._model(ARCHITECTURES[0], 2, tmp_path)
+    assert (preparation._model(ARCHITECTURES[0], 2, tmp_path), len(made)) == (model, 1)
+    (model / "model.safetensors").write_bytes(damage)
+    assert (preparation._model(ARCHITECTURES[0], 2, tmp_path), len(made)) == (model, 2)
+    assert (model / "model.safetensors").read_text() == "model.safetensors"
+    assert list(tmp_path.iterdir()) == [model]
+
+
+@pytest.mark.usefixtures("made")
+def test_where_there_is_no_source_the_compiled_reward_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reward.pyc").write_bytes(b"\xa7\r\r\n")
+    (tmp_path / "job").mkdir()
+    monkeypatch.setattr(reward, "__file__", str(tmp_path / "reward.pyc"))
+    monkeypatch.setattr(preparation, "write_questions", lambda folder, *more: (folder, folder))
+    job, layout = SimpleNamespace(settings=Settings({})), SimpleNamespace(pipeline=1, all_npus=1)
+    request = preparation.Request(output=tmp_path)
+    setup, _ = preparation.prepare(job, ARCHITECTURES[0], layout, tmp_path / "job", request, RolloutEngine())  # type: ignore[arg-type]
+    assert setup.reward.read_bytes() == b"\xa7\r\r\n"
+
+
+def test_a_model_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(command: list[str], **options: object) -> CompletedProcess[str]:
+        Path(command[-1]).mkdir(parents=True)
+        return CompletedProcess(command, 1, "", "OSError: [Errno 28] No space left on device: 'x'\n")
+
+    monkeypatch.setattr(preparation.subprocess, "run", fail)
+    with pytest.raises(RehearsalError, match="make room there, or give another --output"):
+        preparation._model(ARCHITECTURES[0], 2, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
 
 ROLLOUT = "actor_rollout_ref.rollout"
 AWAKE = {f"{ROLLOUT}.free_cache_engine": False}

@@ -27,6 +27,7 @@ from ..comparison.standards import BASELINES, SOURCE, Baseline, Outcome, Verdict
 from ..extras import need
 from ..logs.metrics import mean, number
 from ..logs.training import TrainingLog, read, spans
+from ..places import put
 from .options import command, refuse_ignored
 
 _STATUS = {Outcome.WITHIN: Status.FINE, Outcome.OUTSIDE: Status.FOUND, Outcome.NOT_SHOWN: Status.NOT_JUDGED}
@@ -205,7 +206,7 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
                 draw(made, path)
             else:
                 # A path may hold bytes that are no text.
-                path.write_text(page(made), encoding="utf-8", errors="backslashreplace")
+                put(path, page(made).encode(errors="backslashreplace"))
         except OSError as error:
             raise TrainingLogError(
                 subject=option, expected=_("a file that can be written"), found=str(error), fix=_("give another path")

@@ -17,6 +17,7 @@ from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 
 from ..extras import need
+from ..places import put
 from ..plan import report
 from ..plan.hardware import GIB, HARDWARE
 from ..plan.job import Holder
@@ -153,7 +154,7 @@ def plan(
     search = Search() if no_tries else make_fit(trainer, tree, request, planned, verdict, told)
     largest = largest_of(trainer, tree, request, planned, told) if largest_micro_batch else None
     found = report.content(name, planned, verdict, search, largest)
-    (output / "plan.json").write_text(json.dumps(found, indent=1))
+    put(output / "plan.json", json.dumps(found, indent=1).encode())
     if png:
         report.draw(
             planned.outcomes[0],
@@ -162,7 +163,7 @@ def plan(
             png,
         )
     if html:
-        html.write_text(page(name, planned, verdict, search, largest))
+        put(html, page(name, planned, verdict, search, largest).encode())
     if as_json:
         click.echo(json.dumps(found, indent=1))
     else:

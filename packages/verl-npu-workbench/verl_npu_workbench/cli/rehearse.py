@@ -19,6 +19,7 @@ from verl_npu.language import ngettext
 from ..jobs.capture import tree_of
 from ..jobs.job import compose
 from ..kernels.toolchain import Soc
+from ..places import put
 from ..rehearse import rehearsal
 from ..rehearse.outcome import Kind
 from ..rehearse.preparation import ENGINES, Request
@@ -108,7 +109,7 @@ def rehearse(
         _print_plan(made)
     done = run(made, request, (lambda step, metrics: None) if as_json else _print_step)
     result = rehearsal.content(name if script is None else str(script), done, upstreams.nearest_pin(tree))
-    (made.folder / "result.json").write_text(json.dumps(result, indent=2, default=str))
+    put(made.folder / "result.json", json.dumps(result, indent=2, default=str).encode())
     click.echo(json.dumps(result, indent=2, default=str)) if as_json else _print_outcome(done)
     sys.exit(Status.FINE if done.outcome.kind is Kind.TRAINED and not _is_refused(done) else Status.FOUND)
 
@@ -153,7 +154,7 @@ def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) ->
         )
     page = request.output / "report.md"
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(rehearsal.page(results))
+    put(page, rehearsal.page(results).encode())
     if as_json:
         click.echo(json.dumps(results, indent=2, default=str))
     else:

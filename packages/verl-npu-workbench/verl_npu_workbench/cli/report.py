@@ -15,6 +15,7 @@ from verl_npu.manifest import Manifest, read_manifests
 from ..diagnosis import unknown
 from ..diagnosis.judgement import Diagnosis, diagnose
 from ..diagnosis.report import Report, render
+from ..places import put
 from ..secrecy.redaction import Redaction
 
 _Judged = Callable[[], Mapping[str, str]]
@@ -55,7 +56,7 @@ def print_report(
 
 def _write(file: Path, text: str) -> None:
     try:
-        file.write_text(text, "utf-8")
+        put(file, text.encode())
     except OSError as error:
         raise SourceError(
             subject=f"--output {file}",

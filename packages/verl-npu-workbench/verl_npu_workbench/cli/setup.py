@@ -23,6 +23,7 @@ from ..installation.rayjob import manifest
 from ..installation.steps import constraints, dockerfile, requirements, steps
 from ..installation.target import Arch, Npu, Target
 from ..pins import PINS
+from ..places import put
 from .options import arch_option, command, environment_option, named_of, refuse_ignored
 
 _HEAD = """\
@@ -227,7 +228,7 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
                 fix=_("name another folder, or delete what you do not need"),
             )
         for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
+            put(folder / name, text.encode())
             terminal.echo(str(folder / name))
     except OSError as error:
         raise SourceError(

@@ -21,7 +21,7 @@ from verl_npu.language import gettext as _
 from verl_npu.language import translate
 from verl_npu.reporting import clean
 
-from ..ending import Standing, ending_of
+from ..ending import Standing, ending_of, quiet_of
 from ..extras import need
 from ..logs.files import STDIN
 from ..logs.metrics import LOSS, REWARD, number
@@ -118,8 +118,9 @@ _QUIET = 30.0
 
 def _states(follower: Follower, every: float) -> Iterator[State | None]:
     """Yield the state whenever there is news, and None at each look without any; end where no more can come."""
+    began, read, heard = time.monotonic(), False, 0.0
     # A log that nobody has written to for long says at once how it ended.
-    asks = time.monotonic() if all(map(_is_old, follower.files())) else time.monotonic() + _QUIET
+    asks = began if quiet_of(follower) > _QUIET else began + _QUIET
     standing: Standing | None = None
     while True:
         try:
@@ -129,6 +130,9 @@ def _states(follower: Follower, every: float) -> Iterator[State | None]:
             if follower.path != STDIN and follower.path.exists():
                 raise
             news = False
+        if news:
+            # The first are what was there before.
+            read, heard = True, time.monotonic() if read else 0.0
         state = state_of(follower.log()) if news else None
         if follower.ended:
             found = whole(follower)
@@ -137,7 +141,10 @@ def _states(follower: Follower, every: float) -> Iterator[State | None]:
         if state is None and time.monotonic() >= asks:
             asks = time.monotonic() + _QUIET
             log = follower.log()
-            ending = ending_of(follower, log) if log.steps else None
+            # The clock on the wall, which may be set meanwhile, tells only of what was before.
+            seen = time.monotonic() - (heard or began)
+            quiet = seen if heard else max(seen, quiet_of(follower))
+            ending = ending_of(follower, log, quiet) if log.steps else None
             if ending is not None and (ending.standing is not standing or ending.over):
                 standing = ending.standing
                 state = state_of(log, ending) if ending.odd or ending.over else None
@@ -145,13 +152,6 @@ def _states(follower: Follower, every: float) -> Iterator[State | None]:
             asks, standing = max(asks, time.monotonic() + every), None
         yield state
         time.sleep(every)
-
-
-def _is_old(path: Path) -> bool:
-    try:
-        return time.time() - path.stat().st_mtime > _QUIET
-    except OSError:
-        return False
 
 
 def _as_lines(follower: Follower, every: float, as_json: bool) -> Status:

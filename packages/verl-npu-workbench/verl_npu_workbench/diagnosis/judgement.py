@@ -270,10 +270,11 @@ def _first(findings: Sequence[LoggedError], clocks: Clocks) -> LoggedError:
 
 
 def _moment(error: LoggedError, clocks: Clocks) -> float | None:
-    """When an error happened by the clock of the host that the log is of, in seconds."""
+    """When an error happened by the clock of the host that the log is of, in seconds; None if no clock tells."""
     moment = seconds(error.event.moment)
     process = error.event.process
-    return None if moment is None else moment - clocks.ahead(process.ip or clocks.hosts.get(process.pid, ""))
+    host = process.ip or clocks.hosts.get(process.pid, "")
+    return None if moment is None or host in clocks.reset else moment - clocks.ahead(host)
 
 
 def _as_raised(first: LoggedError, findings: Sequence[LoggedError]) -> LoggedError:

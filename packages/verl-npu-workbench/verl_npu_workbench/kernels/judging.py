@@ -7,7 +7,6 @@ import dataclasses
 import fnmatch
 import hashlib
 import json
-import os
 import tempfile
 import threading
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from verl_npu import progress
 from verl_npu.language import gettext as _
 
+from ..places import put
 from ..sandbox import Limits, Sandbox, ask, check_possible
 from . import targets
 from .targets import Target
@@ -354,6 +354,4 @@ def _keep(key: str, outcome: Outcome) -> None:
     with contextlib.suppress(OSError):
         checked(home())
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}")
-        part.write_text(json.dumps(content))
-        part.replace(path)
+        put(path, json.dumps(content).encode())

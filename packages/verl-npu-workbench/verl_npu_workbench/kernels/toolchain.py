@@ -151,7 +151,29 @@ def prepare(pair: Pair, python: str = "", wheels: Path | None = None) -> Toolcha
     folder = checked(home()) / "compilers" / f"{pair.front}-{pair.back}-py{chosen.version[0]}{chosen.version[1]}"
     if not (folder / _DONE).is_file():
         _install(pair, chosen, folder, wheels)
+    damaged = _damaged(folder)
+    if damaged:
+        raise KernelError(
+            subject=str(folder),
+            expected=_("the compiler as it was installed"),
+            found=_("{file}, of another size or gone").format(file=damaged),
+            fix=_("delete this folder, and it is installed anew"),
+        )
     return Toolchain(folder, pair, chosen)
+
+
+def _damaged(folder: Path) -> str:
+    """Name a file that is not as pip noted it; empty if there is none. Of a kernel it would say that it crashes."""
+    for record in folder.glob("*.dist-info/RECORD"):
+        for line in record.read_text(errors="replace").splitlines():
+            name, _unused, size = (*line.rsplit(",", 2), "", "")[:3]
+            # Scripts lie elsewhere, and Python writes what it compiles anew.
+            if not size.isdigit() or name.startswith("..") or name.endswith(".pyc") or name in _NOT_NEEDED:
+                continue
+            path = folder / name.strip('"')
+            if not path.is_file() or path.stat().st_size != int(size):
+                return name
+    return ""
 
 
 def checked(folder: Path) -> Path:

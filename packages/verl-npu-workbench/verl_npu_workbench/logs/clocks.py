@@ -16,6 +16,8 @@ _STAMP = re.compile(
 )
 _APART = 2.0
 """Seconds: what is less may be the way that a line takes."""
+_BACK = 60.0
+"""Seconds that no line is late by: a clock that goes back by more was set."""
 
 
 def seconds(text: str) -> float | None:
@@ -37,6 +39,9 @@ class Clocks:
 
     hosts: dict[str, str] = field(default_factory=dict)
     """The host of each process number, as Ray's prefixes name it."""
+    reset: set[str] = field(default_factory=set)
+    """The hosts whose clocks were set back meanwhile: their times say nothing of an order."""
+    _last: dict[str, float] = field(default_factory=dict)
     _own: float | None = None
     """The time of the last line of the log's own host."""
     _before: dict[str, float] = field(default_factory=dict)
@@ -52,6 +57,9 @@ class Clocks:
         now = seconds(text) if "-" in text[:16] else None
         if now is None:
             return
+        if now < self._last.get(host, now) - _BACK:
+            self.reset.add(host)
+        self._last[host] = now
         if host:
             if self._own is not None:
                 self._most[host] = min(self._most.get(host, now - self._own), now - self._own)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from verl_npu.errors import ProofError
 from verl_npu.language import gettext as _
 
+from .. import places
 from ..sandbox.answers import Answer
 from .record import Recorded, read
 from .result import Reader, StageResult, stage_of
@@ -144,17 +144,8 @@ class Folder:
 
 def put(path: Path, data: bytes) -> None:
     """Put a file in its place, whole: it is there as it was before, or as it is to be. Raises ProofError."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
     with told(path):
-        try:
-            with new.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
-        finally:
-            with contextlib.suppress(OSError):
-                new.unlink(missing_ok=True)
+        places.put(path, data)
 
 
 @contextlib.contextmanager

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
+import json
 import os
 import random
+import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,15 +78,15 @@ def prepare(
             notes.append(
                 _("the small model was not converted to a distributed checkpoint: {failure}").format(failure=failure)
             )
-    # It is a file of its own that verl loads by its path.
-    (folder / "reward.py").write_text(Path(reward.__file__).read_text())
+    # It is a file of its own that verl loads by its path, compiled where there is no source.
+    graded = Path(shutil.copy(reward.__file__, folder))
     setup = Setup(
         folder=written(folder),
         model=model,
         train=train_file,
         test=test_file,
         checkpoint=checkpoint,
-        reward=folder / "reward.py",
+        reward=graded,
         layout=layout,
         steps=request.steps,
         prompt=PROMPT + (_PICTURE_TOKENS if images else 0),
@@ -133,28 +136,55 @@ def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
     made_by = hashlib.sha256(small_model.source()).hexdigest()[:8]
     name = f"{architecture.name}-{layers}-{transformers}-{made_by}"
     target = (folder / name).resolve()
-    if (target / "model.safetensors.index.json").is_file():
+    if _is_whole(target):
         return target
     made = target.with_name(f"{target.name}.{os.getpid()}")
-    done = subprocess.run(
-        own_python("-m", small_model.__name__, architecture.name, str(layers), str(made)),
-        # As the run itself: on virtual NPUs torchvision can be imported whatever it was compiled for.
-        env=os.environ | {VIRTUAL_NPUS: "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RehearsalError(
-            subject=_("a small model of the architecture {architecture}").format(architecture=architecture.name),
-            expected=_("transformers {transformers} to make one").format(transformers=transformers),
-            found=(done.stderr.strip().splitlines() or ["no output"])[-1][:300],
-            fix=_("install the transformers that your verl names, or rehearse with --architecture"),
+    try:
+        done = subprocess.run(
+            own_python("-m", small_model.__name__, architecture.name, str(layers), str(made)),
+            # As the run itself: on virtual NPUs torchvision can be imported whatever it was compiled for.
+            env=os.environ | {VIRTUAL_NPUS: "1"},
+            capture_output=True,
+            text=True,
+            check=False,
         )
-    # If another process was faster, its model is the same.
-    with contextlib.suppress(OSError):
-        made.rename(target)
+        if done.returncode != 0:
+            found = (done.stderr.strip().splitlines() or ["no output"])[-1][:300]
+            is_full = os.strerror(errno.ENOSPC) in found
+            raise RehearsalError(
+                subject=_("a small model of the architecture {architecture}").format(architecture=architecture.name),
+                expected=_("transformers {transformers} to make one").format(transformers=transformers),
+                found=found,
+                fix=_("make room there, or give another --output")
+                if is_full
+                else _("install the transformers that your verl names, or rehearse with --architecture"),
+            )
+        (made / _SUMS).write_text(json.dumps(_sums(made)))
+        # If another process was faster, its model is the same.
+        if not _is_whole(target):
+            shutil.rmtree(target, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                made.rename(target)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
     return target
+
+
+_SUMS = "sums.json"
+"""What the files of a small model are, by name: it is kept for later rehearsals."""
+
+
+def _is_whole(model: Path) -> bool:
+    try:
+        sums = json.loads((model / _SUMS).read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(sums, dict) and bool(sums) and sums.items() <= _sums(model).items()
+
+
+def _sums(model: Path) -> dict[str, str]:
+    files = (path for path in model.iterdir() if path.name != _SUMS)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()}
 
 
 @dataclass(frozen=True, slots=True)

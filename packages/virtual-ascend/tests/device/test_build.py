@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,33 @@ def test_four_processes_that_start_at_once_compile_once(tmp_path: Path, compiler
     linked = [line for line in (tmp_path / "calls").read_text().splitlines() if line.endswith(".so")]
     assert linked == [f"{build.NAME}.so"]
     assert sum("compiling the virtual Ascend" in stderr for _, stderr in outputs) == 1
+
+
+def test_a_process_that_is_killed_leaves_no_compiler_behind(tmp_path: Path) -> None:
+    compiler = tmp_path / "cxx"
+    compiler.write_text(
+        f'#!/bin/sh\ncase "$*" in *-c*) echo $$ > {tmp_path}/running; exec sleep 60;; esac\nexec g++ "$@"\n'
+    )
+    compiler.chmod(0o755)
+    code = (
+        f"import pathlib as p; from virtual_ascend.device import build; build.library('0', p.Path({str(tmp_path)!r}))"
+    )
+    env = {**os.environ, "CXX": str(compiler), "VIRTUAL_ASCEND": ""}
+    process = subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.DEVNULL)
+    assert within(60, lambda: (tmp_path / "running").is_file() and (tmp_path / "running").read_text().strip())
+    process.kill()
+    process.wait()
+    sleeping = Path("/proc", (tmp_path / "running").read_text().strip(), "cmdline")
+    assert within(10, lambda: not sleeping.is_file() or not sleeping.read_bytes())
+
+
+def within(seconds: float, holds: Callable[[], object]) -> bool:
+    ends = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > ends:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def test_a_compiler_error_is_one_line_and_leaves_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from virtual_ascend.device import build
 from virtual_ascend.errors import BuildError
 from virtual_ascend.real import stub, wheel
+from virtual_ascend.settings import Settings
 
 pytestmark = pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 
@@ -57,6 +59,25 @@ def test_the_stub_has_each_name_and_each_library(package: Path, tmp_path: Path) 
     assert core.aclrtFirst(1) == 0
     assert core.aclnnSomething(None, 0, None, None) == core.aclnnSomethingGetWorkspaceSize() == 0
     assert stub.build_stub(package, tmp_path / "cache") == folder
+
+
+@pytest.mark.parametrize("damaged", ["libcannpart.so", "libraries.json", stub.CORE])
+@pytest.mark.parametrize("share", [0, 2])
+def test_a_stub_that_was_cut_short_is_made_anew(package: Path, tmp_path: Path, damaged: str, share: int) -> None:
+    pytest.importorskip("torch")
+    folder = stub.build_stub(package, tmp_path / "cache")
+    size = (folder / damaged).stat().st_size
+    os.truncate(folder / damaged, size // share if share else 0)
+    assert stub.build_stub(package, tmp_path / "cache") == folder
+    assert (folder / damaged).stat().st_size == size
+
+
+def test_a_stub_with_something_else_in_it_says_to_delete_it(package: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    folder = stub.build_stub(package, tmp_path / "cache")
+    (folder / stub.CORE).write_bytes(bytes((folder / stub.CORE).stat().st_size))
+    with pytest.raises(BuildError, match="delete it, and it is compiled again"):
+        stub.load(folder, Settings.read({"VIRTUAL_ASCEND": "2"}))
 
 
 def test_a_collective_that_nobody_wrote_fails_and_says_so(

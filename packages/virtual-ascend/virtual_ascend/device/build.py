@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from .. import variables
-from ..cache import check_owner, is_finished, publish, work_folder
+from ..cache import check_owner, is_finished, publish, unloadable, work_folder, writing
 from ..errors import BuildError
 from ..reporting import report
 from .extension import Extension
@@ -89,23 +89,14 @@ def load(path: Path) -> Extension:
     loader = importlib.machinery.ExtensionFileLoader(name, str(path))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None:
-        raise _unloadable(path, "a file of another kind")
+        raise unloadable(path, "a file of another kind")
     try:
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
     except ImportError as error:
-        raise _unloadable(path, str(error)) from error
+        raise unloadable(path, str(error)) from error
     sys.modules[name] = module
     return cast("Extension", module)
-
-
-def _unloadable(path: Path, found: str) -> BuildError:
-    return BuildError(
-        subject=f"the virtual device {path}",
-        expected="a Python extension that this torch can load",
-        found=found,
-        fix="delete it, and it is compiled again",
-    )
 
 
 def compiler() -> str:
@@ -143,40 +134,26 @@ def run_compiler(out: Path, sources: Iterable[Path], flags: Sequence[str], subje
         )
 
 
-def compile_once(target: Path, make: Callable[[Path], None]) -> None:
-    """Have `make` put a library at `target`, in one process of all that want it.
+def compile_once(target: Path, make: Callable[[Path], None], is_whole: Callable[[Path], bool] = is_finished) -> None:
+    """Have `make` put a library at `target`, in one process of all that want it, unless it is whole by then.
 
     Raises:
         BuildError: it failed, the folder cannot be written to, or another process has been at it for 15 minutes.
     """
     try:
-        from filelock import FileLock, Timeout
+        from filelock import FileLock
     except ModuleNotFoundError as error:
         raise _without("filelock") from error
-    try:
+    with writing(f"compiling {target}"):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _acquired(FileLock(target.parent / "lock")):
-            if not is_finished(target):
+        with _acquired(FileLock(target.parent / "lock"), target):
+            if not is_whole(target):
                 make(target)
-    except Timeout as error:  # before OSError, of which it is one
-        raise BuildError(
-            subject=f"compiling {target}",
-            expected=f"another process, which compiles it now, to finish within {PATIENCE:.0f} s",
-            found="that it has not",
-            fix=f"end that process, delete {target.parent} and try again",
-        ) from error
-    except OSError as error:
-        raise BuildError(
-            subject=f"compiling {target}",
-            expected="a folder that can be written to",
-            found=str(error),
-            fix="set VIRTUAL_ASCEND_CACHE to another folder, or compile into this one as a user who may",
-        ) from error
 
 
 @contextmanager
-def _acquired(lock: FileLock) -> Iterator[None]:
-    """Hold a lock, for which another process that compiles is waited for. Raises Timeout after 15 minutes."""
+def _acquired(lock: FileLock, target: Path) -> Iterator[None]:
+    """Hold a lock, for which another process that compiles is waited for. Raises BuildError after 15 minutes."""
     from filelock import Timeout
 
     started = time.monotonic()
@@ -184,10 +161,15 @@ def _acquired(lock: FileLock) -> Iterator[None]:
         try:
             lock.acquire(timeout=EVERY)
             break
-        except Timeout:
+        except Timeout as error:
             waited = time.monotonic() - started
             if waited > PATIENCE:
-                raise
+                raise BuildError(
+                    subject=f"compiling {target}",
+                    expected=f"another process, which compiles it now, to finish within {PATIENCE:.0f} s",
+                    found="that it has not",
+                    fix=f"end that process, delete {target.parent} and try again",
+                ) from error
             report(f"waiting for another process that compiles the virtual Ascend: {waited:.0f} s")
     try:
         yield
@@ -213,7 +195,14 @@ def _compile(target: Path, module: Module) -> None:
         program = [sys.executable, "-m", "virtual_ascend.device.compiling"]
         with log.open("w") as output:
             command = [*program, module.name, str(module.sources), str(work)]
-            process = subprocess.Popen(command, env=_clean_environment(cxx), stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                command,
+                env=_clean_environment(cxx),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
             status = _watched(process, started, expected)
         built = work / f"{module.name}.so"
         if status != 0 or not built.is_file():
@@ -229,7 +218,10 @@ def _compile(target: Path, module: Module) -> None:
 
 
 def _watched(process: subprocess.Popen[bytes], started: float, expected: float) -> int:
-    """Wait for the compiler, and say now and then how long it has been at it. It is ended with this process."""
+    """Wait for the compiler, and say now and then how long it has been at it.
+
+    It ends itself, and what it has started, when its input ends: with this process, however that is ended.
+    """
     try:
         while True:
             try:
@@ -237,9 +229,9 @@ def _watched(process: subprocess.Popen[bytes], started: float, expected: float) 
             except subprocess.TimeoutExpired:
                 report(f"still compiling: {time.monotonic() - started:.0f} s of about {expected:.0f}")
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+        process.wait()
 
 
 def expected_seconds() -> float:

@@ -8,7 +8,7 @@ import os
 import platform
 from pathlib import Path
 
-from ..cache import check_owner, is_finished, publish
+from ..cache import check_owner, is_finished, publish, unloadable, writing
 from ..device import build
 
 NAME = "libhccl.so"
@@ -29,18 +29,26 @@ def library(cache: Path) -> Path:
         return shipped
     target = cache / key / NAME
     if not is_finished(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        fresh = target.with_name(f"{NAME}.{os.getpid()}")
-        build.run_compiler(fresh, [SOURCE], FLAGS, NAME)
-        # Of several processes that compile at once, any one's will do.
-        publish(fresh, target)
+        with writing(f"compiling {target}"):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            fresh = target.with_name(f"{NAME}.{os.getpid()}")
+            build.run_compiler(fresh, [SOURCE], FLAGS, NAME)
+            # Of several processes that compile at once, any one's will do.
+            publish(fresh, target)
     check_owner(target)
     return target
 
 
 def load(path: Path) -> None:
-    """Load the library, so that programs find it by its bare name: torch_npu brings HCCL into a process as well."""
-    ctypes.CDLL(str(path))
+    """Load the library, so that programs find it by its bare name: torch_npu brings HCCL into a process as well.
+
+    Raises:
+        BuildError: it is damaged.
+    """
+    try:
+        ctypes.CDLL(str(path))
+    except OSError as error:
+        raise unloadable(path, str(error)) from error
 
 
 def sources() -> list[Path]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import faults, soc
-from ..cache import check_owner, is_finished, publish, work_folder
+from ..cache import check_owner, is_finished, publish, unloadable, work_folder
 from ..device import build
 from ..errors import BuildError
 from ..hccl.library import sources as hccl_sources
@@ -23,6 +23,7 @@ from . import wheel
 CORE = "libvirtual_ascend_cann.so"
 """The library that all functions are in; the others have CANN's names, and nothing but a reference to it."""
 _HCCL = "libhccl.so"
+_LISTED = "libraries.json"
 _OPERATORS = "libopapi.so"  # looked up when an operator is called, so that no library names it
 _SOURCES = Path(__file__).parent / "csrc"
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-pthread", "-w")
@@ -55,10 +56,23 @@ def build_stub(package: Path, cache: Path) -> Path:
     """
     folder = cache / f"cann-{platform.machine()}-{key(package)}"
     core = folder / CORE
-    if not is_finished(core):
-        build.compile_once(core, lambda target: _build(package, target.parent))
+    if not _is_whole(core):
+        build.compile_once(core, lambda target: _build(package, target.parent), _is_whole)
     check_owner(core)
     return folder
+
+
+def _is_whole(core: Path) -> bool:
+    """Whether all libraries of a stub are there; its core was the last one."""
+    return is_finished(core) and all(map(is_finished, _libraries(core.parent)))
+
+
+def _libraries(folder: Path) -> list[Path]:
+    """Return the libraries with CANN's names; one that cannot be there if what lists them is damaged."""
+    try:
+        return [folder / name for name in json.loads((folder / _LISTED).read_text())]
+    except (OSError, ValueError, TypeError):
+        return [folder / _LISTED]
 
 
 class _Core:
@@ -85,7 +99,7 @@ class _Core:
 
 def load(folder: Path, settings: Settings) -> None:
     """Load the stub CANN into this process, before torch_npu looks for CANN's libraries."""
-    core = ctypes.CDLL(str(folder / CORE), ctypes.RTLD_GLOBAL)
+    core = _loaded(folder / CORE)
     core.virtual_ascend_cann_configure(
         settings.devices,
         ctypes.c_uint64(int(settings.memory * (1 << 30))),
@@ -94,8 +108,15 @@ def load(folder: Path, settings: Settings) -> None:
     )
     faults.install(_Core(core), settings.faults)
     # By the time torch_npu asks for `libascendcl.so`, a library of that name is there.
-    for name in json.loads((folder / "libraries.json").read_text()):
-        ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
+    for library in _libraries(folder):
+        _loaded(library)
+
+
+def _loaded(library: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise unloadable(library, str(error)) from error
 
 
 def key(package: Path) -> str:
@@ -147,7 +168,7 @@ def _build_in(package: Path, work: Path, folder: Path) -> None:
         _link(work / name, [empty], "-Wl,--no-as-needed", f"-L{work}", f"-l:{CORE}", "-Wl,-rpath,$ORIGIN")
     for name in (*names, _HCCL):
         publish(work / name, folder / name)
-    (folder / "libraries.json").write_text(json.dumps([_HCCL, *names]))
+    (folder / _LISTED).write_text(json.dumps([_HCCL, *names]))
     # Last: that it is there says that all of them are.
     publish(work / CORE, folder / CORE)
 
