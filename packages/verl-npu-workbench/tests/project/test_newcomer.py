@@ -50,7 +50,7 @@ WALKS = {
         "my-job-died.md", "verl-npu doctor --log train.log", "npu-memory", {"train.log": f"step:1 - x:1\n{DIED}\n"}
     ),
     "my job hangs": Walk(
-        "it-hangs.md", "verl-npu watch train.log", '"step": 3', {"train.log": RUNS}, ("--once", "--json")
+        "it-hangs.md", "verl-npu watch train.log", '"step": 5', {"train.log": RUNS}, ("--once", "--json")
     ),
     "is it as good as on GPUs": Walk(
         "compare-and-watch.md", "verl-npu compare npu.log gpu.log", "within", {"npu.log": RUNS, "gpu.log": RUNS}
