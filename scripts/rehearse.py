@@ -16,7 +16,7 @@ from harness.start import become, whole
 _COMMANDS = environment.PROJECT / "docs" / "commands.md"
 _LATER = "0.16.0"
 """The megatron-core whose MindSpeed and bridge import more."""
-_OF_MINDSPEED = ("scipy==1.15.3", "triton==3.4.0")
+_OF_MINDSPEED = ("triton==3.4.0",)
 """What MindSpeed core_r0.16.0 imports as it is itself imported; triton 3.9 refuses one of its kernels' decorators."""
 _OF_BRIDGE = ("nvidia-modelopt==0.47.0",)
 """What Megatron-Bridge imports as a model is made. Itself it comes from where PYTHONPATH says."""
@@ -104,7 +104,7 @@ def _packages(pin: pins.Pin, words: list[str]) -> tuple[str, ...]:
     """Megatron, if a script of the command line speaks of it. MindSpeed comes from where VERL_NPU_MINDSPEED says."""
     texts = [Path(word).read_text(errors="replace") for word in words if Path(word).is_file()]
     words = "\n".join(texts).lower()
-    megatron = (f"megatron-core=={pin.megatron_core}", "einops==0.8.1", "mbridge==0.15.1")
+    megatron = (f"megatron-core=={pin.megatron_core}", "einops==0.8.1", "scipy==1.15.3", "mbridge==0.15.1")
     megatron += (*_OF_MINDSPEED, *_OF_BRIDGE) if pin.megatron_core == _LATER else ()
     # Its compiled part is for CUDA and does not load; what processors of images need of it is Python.
     images = (f"torchvision=={_VISION[pin.torch]}", "qwen-vl-utils==0.0.14", "av==16.0.1")

@@ -51,6 +51,26 @@ def test_ascend_software_and_the_switch_decide(
     assert interpreter.run(f"import verl_npu; {SHOW}", **variables).status["active"] is active
 
 
+@pytest.mark.parametrize(
+    ("software", "variables", "said"),
+    [
+        (False, {}, "is off: there is no torch_npu here, and VIRTUAL_ASCEND asks for no virtual NPU>"),
+        (True, {"VERL_NPU": "off"}, "is off: VERL_NPU is off>"),
+        (True, {}, "is on, by import verl_npu: device drifted, host_copies"),
+    ],
+    ids=str,
+)
+def test_printed_what_is_done_here_is_one_line_that_says_why_it_is_off(
+    interpreter, software: bool, variables: dict[str, str], said: str
+) -> None:
+    if software:
+        interpreter.package("torch_npu")
+    interpreter.package("verl")
+    result = interpreter.run("import verl_npu, verl; print(verl_npu.status())", **variables)
+    assert said in result.out
+    assert len(result.out) < 500
+
+
 def test_a_wrong_switch_is_one_line_and_leaves_it_off(ascend) -> None:
     result = ascend.run(f"import verl_npu; {SHOW}", VERL_NPU="yes")
     assert result.code == 0

@@ -52,13 +52,13 @@ def deactivate() -> None:
 
 
 def status() -> Activity:
-    """What verl-npu does in this process."""
+    """What verl-npu does in this process; printed, it is one line, which says why verl-npu is off if it is."""
     from . import process
 
     activity: RegistryActivity = {"upstreams": {}, "features": {}, "natives": {}, "tainted": [], "seconds": 0.0}
     for lifecycle in _lifecycles.values():
         activity = activity if lifecycle.work is None else lifecycle.work.activity()
-    return {
+    said: Activity = {
         "version": __version__,
         "active": _is_active(),
         "origin": _origin,
@@ -66,6 +66,34 @@ def status() -> Activity:
         "role": process.role(),
         **activity,
     }
+    return _Shown(said)  # type: ignore[return-value]
+
+
+class _Shown(dict[str, object]):
+    """An activity that a person can read: each patch of each feature is 30,000 characters."""
+
+    def __repr__(self) -> str:
+        features: dict[str, dict[str, object]] = self["features"]  # type: ignore[assignment]
+        states = ", ".join(f"{name} {feature['state']}" for name, feature in features.items())
+        if not self["active"]:
+            return f"<verl-npu {self['version']} is off: {_why_off()}>"
+        simulated = " on virtual NPUs" if self["simulated"] else ""
+        return (
+            f"<verl-npu {self['version']} is on{simulated}, by {self['origin']}: "
+            f"{states or 'verl is not imported yet'}; by key it has more>"
+        )
+
+
+def _why_off() -> str:
+    try:
+        wanted = _wanted()
+    except Exception as error:
+        return str(error)
+    if wanted:
+        return "it was deactivated, or torch_npu cannot be imported; `verl-npu status` says more"
+    if environment.SWITCH.read() == "off":
+        return f"{environment.SWITCH.name} is off"
+    return "there is no torch_npu here, and VIRTUAL_ASCEND asks for no virtual NPU"
 
 
 def _is_active() -> bool:

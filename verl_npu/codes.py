@@ -15,6 +15,8 @@ from . import environment, errors
 from .features.megatron import rules as mindspeed
 from .features.rollout import rules as rollout
 from .findings import Rule
+from .language import Message
+from .language import gettext as _
 from .reporting import warn
 from .variable import USER
 
@@ -38,12 +40,19 @@ class Meaning:
 def meanings() -> dict[str, list[Meaning]]:
     """Return all codes, each with what it means in the order of the moments in which it is printed."""
     found: dict[str, list[Meaning]] = {}
-    for each in sorted((*_of_others(), *_of_variables(), *_of_guards(), *_of_errors()), key=_moment):
+    for each in sorted((*_of_others(), *own()), key=_moment):
         said = found.setdefault(each.code, [])
         # The workbench says of a guard that lint asks it, too: the plugin's own row, of the job alone, says less.
         if each.rows not in [other.rows for other in said]:
             said.append(each)
     return found
+
+
+def own() -> Iterator[Meaning]:
+    """Yield what each code of the plugin means."""
+    yield from _of_variables()
+    yield from _of_guards()
+    yield from _of_errors()
 
 
 def _of_others() -> Iterator[Meaning]:
@@ -62,9 +71,12 @@ def _moment(meaning: Meaning) -> int:
 
 def meaning(code: str, said_by: str, **rows: str) -> Meaning:
     """Return what a code means; the name of each row is its label, and rows without a text are left out."""
-    return Meaning(
-        code=code, said_by=said_by, rows={label.replace("_", " "): text for label, text in rows.items() if text}
-    )
+    said = {label.replace("_", " "): text for label, text in rows.items() if text}
+    return Meaning(code=code, said_by=_(said_by), rows={label: _translatable(text) for label, text in said.items()})
+
+
+def _translatable(text: str) -> str:
+    return text if isinstance(text, Message) else _(text)
 
 
 def _of_variables() -> Iterator[Meaning]:

@@ -93,7 +93,7 @@ class SettingError(RegistryError):
 
 
 class AscendSoftwareError(VerlNpuError):
-    """torch_npu is installed and cannot be imported."""
+    """torch_npu cannot be imported, or is not there."""
 
 
 class EarlierPluginError(VerlNpuError):

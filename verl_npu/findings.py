@@ -29,6 +29,19 @@ class Severity(enum.Enum):
     """It cannot be seen here, or it is not needed."""
 
 
+class Status(enum.IntEnum):
+    """What the exit status of a command says; what was merely warned of changes none.
+
+    `launch` has that of its job, and 130 is that of what Ctrl-C has ended, as in a shell.
+    """
+
+    FINE = 0
+    FOUND = 1
+    """What it looks for is there: an error, a misfit, a failure, a difference."""
+    NOT_JUDGED = 2
+    """It was called wrongly, or what it was given cannot be judged."""
+
+
 class Stage(enum.Enum):
     """When a rule can be asked."""
 
@@ -96,10 +109,12 @@ def error(code: str, found: str, *, why: str, fix: str, subject: str = "", expec
     return Finding(code, Severity.ERROR, found, subject, expected, why, fix)
 
 
-def exit_status(findings: Iterable[Finding]) -> int:
-    """Return 2 if there is an error, 1 if there is a warning, else 0."""
+def exit_status(findings: Iterable[Finding]) -> Status:
+    """Return whether an error was found, or nothing could be judged."""
     severities = {finding.severity for finding in findings}
-    return 2 if Severity.ERROR in severities else int(Severity.WARNING in severities)
+    if Severity.ERROR in severities:
+        return Status.FOUND
+    return Status.FINE if severities - {Severity.SKIPPED} else Status.NOT_JUDGED
 
 
 def find(rules: Sequence[Rule[Subject]], subject: Subject, stage: Stage) -> Iterator[Finding]:

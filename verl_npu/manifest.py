@@ -177,5 +177,6 @@ def _no_manifest(subject: str, found: str) -> SourceError:
         subject=subject,
         expected=f"a manifest of schema {SCHEMA}",
         found=found,
-        fix="give the folder that the job wrote its manifests to, or delete this file and run the job again",
+        fix="give the folder that the job wrote its manifests to, which is `manifests` in that of a rehearsal; run "
+        "the job again if this one is damaged",
     )

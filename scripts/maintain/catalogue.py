@@ -23,9 +23,10 @@ from babel.messages.catalog import Catalog, Message
 from babel.messages.extract import extract_from_file
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
-from verl_npu_workbench import translations
+from verl_npu_workbench import codes, translations
 from verl_npu_workbench.diagnosis.rules import CAUSES, KNOWN
 
+from verl_npu import codes as plugins_codes
 from verl_npu import language as plugin
 from verl_npu.cli import COMMANDS, wording
 from verl_npu.cli import main as command
@@ -80,10 +81,25 @@ def texts(catalogues: Catalogues) -> Iterator[tuple[str | tuple[str, str], str]]
             yield words, str(path.relative_to(PROJECT))
     if catalogues is WORKBENCH:
         yield from _of_rules()
+    yield from _of_codes(catalogues)
     for one, where in _commands(command):
         is_plugins = one is command or one.name in COMMANDS
         if is_plugins is (catalogues is PLUGIN):
             yield from _helps(one, where)
+
+
+def _of_codes(catalogues: Catalogues) -> Iterator[tuple[str, str]]:
+    """What `verl-npu explain` says of codes in words of its own: what it is about, when it is said, and the labels."""
+    of = codes if catalogues is WORKBENCH else plugins_codes
+    meanings = codes.meanings() if catalogues is WORKBENCH else plugins_codes.own()
+    where = str(Path(str(of.__file__)).relative_to(PROJECT))
+    for each in meanings:
+        yield each.said_by, where
+        for label, text in each.rows.items():
+            yield label, where
+            if label == "about":
+                # Some are filled in, and translated by the words before that.
+                yield getattr(text, "_words", text), where
 
 
 def _of_rules() -> Iterator[tuple[str, str]]:

@@ -46,8 +46,8 @@ _HEADINGS = {
     "zh": ("组件", ("编号", "文档"), ("组件", "版本", "说法", "文档", "说明")),
 }
 _WORDS = {
-    "en": {"": "", "vllm": "", "sglang": "SGLang: ", "a5": "A5: ", "any version": "any", "not supported": "none"},
-    "zh": {"": "", "vllm": "", "sglang": "SGLang：", "a5": "A5：", "any version": "任意", "not supported": "不支持"},
+    "en": {"sglang": "SGLang: ", "a5": "A5: ", "arm": "ARM: ", "any version": "any", "not supported": "none"},
+    "zh": {"sglang": "SGLang：", "a5": "A5：", "arm": "ARM：", "any version": "任意", "not supported": "不支持"},
 }
 _SEEN = {"en": ("pin", "from", "seen on virtual NPUs"), "zh": ("pin", "来源", "在虚拟 NPU 上看到的")}
 
@@ -163,7 +163,8 @@ def _said(claim: Claim, language: str) -> str:
     words = _WORDS[language]
     text = words.get(str(claim), str(claim).removeprefix("=="))
     git = f" (git {claim.revision[:18]})" if claim.revision and claim.revision not in (text, f"v{text}") else ""
-    return f"{words[claim.npu] or words[claim.engine]}{text}{git}"
+    of = next((words[each] for each in (claim.npu, claim.arch, claim.engine) if each in words), "")
+    return f"{of}{text}{git}"
 
 
 def _documents(numbers: Mapping[str, int], language: str) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from verl_npu_workbench.diagnosis.rules import RULES, LogRule, Precision
+from verl_npu_workbench.diagnosis.rules import BY_CODE, LogRule, Precision
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -26,13 +26,15 @@ _HEADINGS = {
     "en": ("rule", "it is", "so in", "told before the run by", "seen in"),
     "zh": ("规则", "性质", "适用版本", "运行前由谁提示", "出处"),
 }
-_WORDS = {
+_LIKELY = "likely"
+_WORDS: Mapping[str, Mapping[Precision | str, str]] = {
     "en": {
         Precision.OWN: "verl-npu's own error",
         Precision.EXACT: "a cause",
         Precision.SYMPTOM: "a consequence",
         Precision.ECHO: "an echo of another process's end",
         Precision.CODE: "a code with many causes",
+        _LIKELY: "a likely cause",
         Precision.HINT: "a note, no error",
         Precision.GUESS: "a kind of error that no rule knows",
     },
@@ -42,6 +44,7 @@ _WORDS = {
         Precision.SYMPTOM: "后果",
         Precision.ECHO: "另一进程结束的回声",
         Precision.CODE: "有多种原因的错误码",
+        _LIKELY: "可能的原因",
         Precision.HINT: "提示，不是错误",
         Precision.GUESS: "没有规则认识的错误的种类",
     },
@@ -55,11 +58,12 @@ def table(rules: Sequence[LogRule], language: str) -> str:
     for rule in rules:
         seen = ", ".join(_ISSUE.sub(r"[\1#\2](https://github.com/\1/issues/\2)", one) for one in rule.seen)
         before = f"`{rule.before}`" if rule.before else ""
-        rows.append((f"`{rule.code}`", _WORDS[language][rule.precision], rule.versions, before, seen))
+        kind = _LIKELY if rule.code in rule.candidates else rule.precision
+        rows.append((f"`{rule.code}`", _WORDS[language][kind], rule.versions, before, seen))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def render(text: str, language: str, rules: Sequence[LogRule] = RULES) -> str:
+def render(text: str, language: str, rules: Sequence[LogRule] = tuple(BY_CODE.values())) -> str:
     """Return the text of a page with its table made anew. Raises ValueError if a marker is missing."""
     return replaced(text, BEGIN, END, table(rules, language))
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from ..errors import AscendSoftwareError
-from .variables import AUTOLOAD, virtual_npus
+from .variables import AUTOLOAD, VIRTUAL_NPUS, virtual_npus
 
 PATIENCE = 300.0  # seconds: on a file system of a cluster an import may take minutes
 
@@ -46,6 +46,8 @@ def import_torch_npu() -> None:
     try:
         module = importlib.import_module("torch_npu")
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch_npu":
+            raise absent() from error
         raise _explained(f"{type(error).__name__}: {error}") from error
     finally:
         _restore(before)
@@ -53,6 +55,16 @@ def import_torch_npu() -> None:
     original = getattr(module, "ORG_AUTOLOAD", None)
     if imported and before == "0" and isinstance(original, str) and original != before:
         _restore(original)
+
+
+def absent() -> AscendSoftwareError:
+    """Return what is wrong where there is neither torch_npu nor a virtual NPU."""
+    return AscendSoftwareError(
+        subject="torch_npu",
+        expected="that it is installed in this environment, as there is no NPU without it",
+        found="no package of that name",
+        fix=f"install torch_npu, or set {VIRTUAL_NPUS}=2 for two virtual NPUs",
+    )
 
 
 def problem() -> AscendSoftwareError | None:

@@ -7,6 +7,7 @@ import gc
 import importlib
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import click
 
 from .. import environment, language, progress
 from ..errors import CommandError, VerlNpuError
+from ..findings import Status
 from ..language import gettext as _
 from ..language import translate
 from ..reporting import clean
@@ -174,7 +176,12 @@ class _Commands(click.Group):
                 return super().invoke(ctx)
             except VerlNpuError as error:
                 terminal.fail(str(error))
-                sys.exit(2)
+                sys.exit(Status.NOT_JUDGED)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                terminal.fail(str(_of_the_system(error, ctx.invoked_subcommand or "")))
+                sys.exit(Status.NOT_JUDGED)
             except KeyboardInterrupt as error:
                 _end(error)
 
@@ -200,11 +207,25 @@ def _loaded(brought: metadata.EntryPoint) -> object:
 
 def run() -> None:
     """Run the command as a program."""
+    terminal.go_on_unread()
     try:
         main(prog_name="verl-npu")
+    except Exception:
+        # Python's own status for it would say that something was found.
+        traceback.print_exc()
+        sys.exit(Status.NOT_JUDGED)
     finally:
         # Python would go through all objects as it ends, for seconds after the answer on a busy machine.
         gc.freeze()
+
+
+def _of_the_system(error: OSError, command: str) -> CommandError:
+    return CommandError(
+        subject=str(error.filename or f"verl-npu {command}"),
+        expected=_("a file or a folder that can be read or written, and room for it"),
+        found=error.strerror or str(error),
+        fix=_("give another path, or make room; TMPDIR names the folder for temporary files"),
+    )
 
 
 def _end(error: KeyboardInterrupt) -> NoReturn:
@@ -241,6 +262,9 @@ def main(ctx: click.Context) -> None:
     Installing the package is enough to patch verl: no command does that. `check`, `status` and `explain` show the
     patches, and `env` lists the environment variables. The others help before, during and after a run. Each has a
     --help of its own.
+
+    Exit status of all: 0 nothing is wrong, warnings apart; 1 what the command looks for was found: an error, a misfit,
+    a failure, a difference; 2 it was called wrongly, or could not judge; 130 ended by Ctrl-C. `launch` has its job's.
     """
     command = ctx.invoked_subcommand or ""
     if command not in _UNTIL_ENDED:

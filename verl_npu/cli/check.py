@@ -19,6 +19,7 @@ from ..ascend import software
 from ..errors import AscendSoftwareError, SettingError, VerlNpuError
 from ..features import PATCH_MODULES, UPSTREAMS, bundles, policy, wrong_settings
 from ..features.engine_names import NAMES, Lack, lacks
+from ..findings import Status
 from ..language import gettext as _
 from ..language import ngettext
 from ..registry.judge.bundles import Judged, judge_bundles
@@ -100,7 +101,7 @@ def check(source: str, verbose: bool, as_json: bool, diff: bool) -> None:
             terminal.block(text)
     unusable = result.problem is not None and _is_strict()
     bad = any(verdict.state in BAD for verdict in result.verdicts.values())
-    sys.exit(int(unusable or bad or bool(result.wrong or result.undeclared)))
+    sys.exit(Status.FOUND if unusable or bad or result.wrong or result.undeclared else Status.FINE)
 
 
 def _is_strict() -> bool:

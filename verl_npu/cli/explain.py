@@ -61,9 +61,9 @@ def explain(name: str, source: str) -> None:
 def _explain_code(code: str, meanings: Sequence[codes.Meaning]) -> None:
     terminal.line(terminal.styled(code, "bold"))
     for meaning in meanings:
-        terminal.paragraph(f"{meaning.said_by}.", indent="    ", label="  ")
+        terminal.paragraph(_("{text}.").format(text=meaning.said_by), indent="    ", label="  ")
         for label, text in meaning.rows.items():
-            terminal.paragraph(text, indent=" " * 20, label=f"    {label:<16}")
+            terminal.paragraph(text, indent=" " * 20, label=f"    {terminal.padded(_(label), 16)}")
 
 
 def _explain_feature(feature: Feature) -> None:
@@ -82,18 +82,18 @@ def _explain_patch(patch: Patch, bundle: Bundle, source: str) -> None:
     standings = [f"{lock.pin} {lock.patches[patch.id]}" for lock in _locks(patch, bundle) if patch.id in lock.patches]
     rows = {
         **({_("brought by"): bundle.owner} if bundle.owner else {}),
-        "target": str(patch.target),
-        "action": str(patch.action),
-        "why": patch.why,
-        "how": patch.how,
-        "link": patch.link,
+        _("target"): str(patch.target),
+        _("action"): str(patch.action),
+        _("why"): patch.why,
+        _("how"): patch.how,
+        _("link"): patch.link,
         _("retired by"): str(patch.retired_by),
-        "requires": str(patch.requires or "nothing"),
-        "at": _(", ").join(standings) or _("no pin is locked"),
+        _("requires"): str(patch.requires or "nothing"),
+        _("at"): _(", ").join(standings) or _("no pin is locked"),
     }
     terminal.line(terminal.styled(patch.id, "bold"))
     for label, value in rows.items():
-        terminal.paragraph(value, indent=" " * 14, label=f"  {label:12}")
+        terminal.paragraph(value, indent=" " * 14, label=f"  {terminal.padded(label, 12)}")
     terminal.echo()
     if patch.action is Action.REPLACE and not tree.nodes(patch.target):
         terminal.paragraph(

@@ -17,6 +17,7 @@ from ..activation import status as status_of_this_process
 from ..ascend import software
 from ..errors import AscendSoftwareError, SourceError
 from ..features.fleet.comparison import differences
+from ..findings import Status
 from ..language import gettext as _
 from ..manifest import Manifest, read_manifests, titled
 from ..registry.state import State
@@ -46,7 +47,7 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
     for error in unread:
         terminal.fail(str(error))
     if not manifests and unread:
-        sys.exit(2)
+        sys.exit(Status.NOT_JUDGED)
     if not manifests:
         raise SourceError(
             subject=str(folder),
@@ -71,7 +72,7 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
             _print_targets(manifests)
     found = {feature["state"] for manifest in manifests for feature in manifest["features"].values()}
     unusable = problem is not None and environment.STRICT.read()
-    sys.exit(int(bool(unusable or unread or differ or found & BAD)))
+    sys.exit(Status.FOUND if unusable or unread or differ or found & BAD else Status.FINE)
 
 
 def _here(problem: AscendSoftwareError | None) -> Manifest:

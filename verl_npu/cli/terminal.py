@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import select
 import shutil
 import sys
 import textwrap
@@ -160,6 +162,51 @@ def fail(message: str) -> None:
 def note(message: str) -> None:
     """Print something on stderr as one line, which is cut if it repeats something very long."""
     _print(f"verl-npu: {clean(shortened(translate(message), _LONGEST_ERROR))}", err=True)
+
+
+class _Unread(io.TextIOWrapper):
+    """A stream that goes on when nobody reads it any more: `| head` ends no command, which leaves nothing behind."""
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            self._lose()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except BrokenPipeError:
+            self._lose()
+
+    def _lose(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+
+
+def go_on_unread() -> None:
+    """Have what is printed be lost where nobody reads it any more, instead of ending the command."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        try:
+            raw = open(stream.fileno(), "wb", closefd=False)  # noqa: SIM115 - it stays open
+        except (AttributeError, OSError, ValueError):  # it is closed
+            continue
+        stream.flush()
+        made = _Unread(raw, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
+        setattr(sys, name, made)
+
+
+def is_read() -> bool:
+    """Whether somebody may read what is printed: not if it is piped to what has ended."""
+    try:
+        asked = select.poll()
+        asked.register(sys.stdout.fileno(), 0)
+        return not any(event & select.POLLERR for _descriptor, event in asked.poll(0))
+    except (AttributeError, OSError, ValueError):
+        return True
 
 
 def width() -> int:

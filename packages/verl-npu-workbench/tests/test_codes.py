@@ -23,6 +23,7 @@ SAME = {
     "liger-kernel",
     "npu-memory",
     "open-files",
+    "ray-collective-hccl",
     "shared-memory",
     "torch-pair",
     "torchvision",

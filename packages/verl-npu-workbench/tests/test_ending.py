@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from verl_npu_workbench.ending import Ending, Standing, duration, ending_of
-from verl_npu_workbench.logs.training import read
+from verl_npu_workbench.logs.training import follow, whole
 
 from tests.logs.conftest import line
 
@@ -32,7 +32,8 @@ def ends(tmp_path: Path) -> Ends:
         path = tmp_path / "train.log"
         path.write_text(text)
         os.utime(path, (time.time() - ago, time.time() - ago))
-        return ending_of(path, read(path))
+        follower = follow(path)
+        return ending_of(follower, whole(follower))
 
     return write
 
@@ -72,7 +73,8 @@ def test_a_running_training_tells_what_is_left(tmp_path: Path) -> None:
     with path.open("w") as stream:
         stream.write(HEAD + steps(11))
         stream.flush()
-        found = ending_of(path, read(path))
+        follower = follow(path)
+        found = ending_of(follower, whole(follower))
     assert (found.standing, found.left) == (Standing.RUNS, 29 * 30.0)
     assert found.text() == "step 11 of 40, about 14 min to go"
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import random
+from statistics import median
 
 import pytest
+from verl_npu_workbench import watch
 from verl_npu_workbench.logs.training import Assembly, StepLine
 from verl_npu_workbench.watch import OTHER, Kind, content, oddities, split, state_of
 
@@ -256,3 +258,23 @@ def test_an_entropy_that_fell_because_the_task_is_learned_is_calm() -> None:
     for step in range(30, LONG + 1):
         steps[step]["critic/rewards/mean"] = 0.92
     assert oddities(log_of(steps)) == []
+
+
+def test_each_step_is_split_into_phases_a_few_times_however_many_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    split = watch.split
+    monkeypatch.setattr(watch, "split", lambda metrics: (calls.append(1), split(metrics))[1])
+    steps = {step: {"timing_s/step": 10.0 if step % 3 else 30.0, "timing_s/gen": 5.0} for step in range(1, 601)}
+    assembly = Assembly()
+    for step, metrics in steps.items():
+        assembly.add(StepLine(step, metrics))
+    found = watch.oddities(assembly.log("a log"))
+    assert sum(odd.kind is watch.Kind.SLOW for odd in found) == 200
+    assert len(calls) <= 2 * len(steps)
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 9.0, 5.0]])
+def test_the_median_of_all_but_one_value(values: list[float]) -> None:
+    for place, value in enumerate(values):
+        others = values[:place] + values[place + 1 :]
+        assert watch._median_without(sorted(values), value) == median(others)

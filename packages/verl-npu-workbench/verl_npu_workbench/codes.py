@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from verl_npu.codes import JOB, Meaning, meaning
 from verl_npu.features.rollout import rules as rollout
 from verl_npu.findings import Stage
+from verl_npu.language import gettext as _
 
 from . import (
     translations,  # noqa: F401  # it is imported for what it does
     watch,
 )
-from .diagnosis.rules import CAUSES, LogRule
-from .diagnosis.rules import RULES as OF_LOGS
+from .diagnosis.rules import BY_CODE as OF_LOGS
+from .diagnosis.rules import CAUSES, LogRule, unfilled
 from .doctor.examination import SUBJECTS, Subject
 from .doctor.variables import RULES as OF_VARIABLES
 from .jobs.rules import RULES as OF_SCRIPTS
 
 _LINT, _DOCTOR = "`verl-npu lint RUN.SH`", "`verl-npu doctor`"
-_GROUP = re.compile(r"\{[a-z_]{1,40}\}")
-"""What a rule fills in from a log."""
 
 
 def meanings() -> Iterator[Meaning]:
@@ -76,13 +74,13 @@ def _of_watch() -> Iterator[Meaning]:
 
 
 def _of_logs() -> Iterator[Meaning]:
-    for rule in OF_LOGS:
+    for rule in OF_LOGS.values():
         yield _of_a_log(rule)
     for code, means in CAUSES.items():
         yield meaning(
             code,
             "after a run: `verl-npu doctor --log LOG`, among what an error may come of",
-            it_means=f"{means[:1].upper()}{means[1:]}.",
+            it_means=_("{text}.").format(text=_(means)),
         )
 
 
@@ -91,9 +89,9 @@ def _of_a_log(rule: LogRule) -> Meaning:
         rule.code,
         "after a run: `verl-npu doctor --log LOG`",
         a_log_has=" ".join(rule.quotes[0].split()) if rule.quotes else "",
-        it_means=f"{_GROUP.sub('…', rule.means)}.",
-        likely=", ".join(rule.candidates),
-        to_do=f"{_GROUP.sub('…', rule.fix)}.",
+        it_means=_("{text}.").format(text=unfilled(rule.means)),
+        likely=", ".join(code for code in rule.candidates if code != rule.code),
+        to_do=_("{text}.").format(text=unfilled(rule.fix)),
         so_in=rule.versions,
         told_before_by=f"`{rule.before}`" if rule.before else "",
         seen_in=", ".join(rule.seen),

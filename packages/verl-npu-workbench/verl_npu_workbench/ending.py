@@ -1,6 +1,7 @@
 """How a training stands by its console's log: it runs, came to its end, stopped or failed; how long the rest takes.
 
-How many steps it makes, and that it came to its end, only the console's log says. The whole log is read for that.
+How many steps it makes, and that it came to its end, only the console's log says. What was before its last steps the
+training got over: only what comes behind is judged.
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ from statistics import median
 
 from verl_npu.language import gettext as _
 
-from .diagnosis.judgement import Conclusion, LoggedError, diagnose
+from .diagnosis.judgement import LoggedError, judge
+from .logs.files import is_being_written
 from .logs.metrics import STEP_SECONDS
-from .logs.training import TrainingLog
+from .logs.training import Follower, TrainingLog
 
 _RECENT = 20
 """Steps of which the usual duration is taken."""
 _LONGEST = 120
+_GONE, _STEPS_GONE = 300.0, 5
+"""Seconds, and steps of the usual duration, after which a log that no process of this host writes to is not written to
+by one of another host either."""
 
 
 class Standing(enum.Enum):
@@ -48,6 +53,8 @@ class Ending:
     error: str = ""
     """The rule that knows the error at its end, or the error itself."""
     process: str = ""
+    over: bool = False
+    """Nobody writes to the log any more, as far as can be seen."""
 
     @property
     def odd(self) -> bool:
@@ -86,34 +93,39 @@ def duration(seconds: float) -> str:
     return _("{days:.1f} days").format(days=seconds / 86400)
 
 
-def ending_of(path: Path, log: TrainingLog) -> Ending:
+def ending_of(follower: Follower, log: TrainingLog) -> Ending:
     """Return how the training of a log stands now. A log that is no console's says nothing of it."""
-    try:
-        quiet = max(0.0, time.time() - path.stat().st_mtime)
-    except OSError:
-        quiet = 0.0
-    if not path.is_file() or _is_of_a_logger(path):
-        return Ending(Standing.UNKNOWN, log.last, 0, quiet, None)
-    said = diagnose([path])
-    progress = said.progress
-    left = _left(log, progress.total)
-    if said.verdict is Conclusion.NONE and progress.ended:
-        return Ending(Standing.ENDED, log.last, progress.total, quiet, None)
+    files = follower.files()
+    quiet = min(map(_quiet, files), default=0.0)
+    written = not follower.ended and any(map(is_being_written, files))
+    gone = quiet > max(_GONE, _STEPS_GONE * (_usual(log) or 0.0))
+
+    def ending(
+        standing: Standing, total: int = 0, left: float | None = None, error: str = "", process: str = ""
+    ) -> Ending:
+        certain = standing in (Standing.ENDED, Standing.FAILED)
+        over = follower.ended or (not written and (certain or gone))
+        return Ending(standing, log.last, total, quiet, left, error, process, over)
+
+    if not follower.console:
+        return ending(Standing.UNKNOWN)
+    said = judge(follower.end(), str(follower.path), growing=written)
+    total = said.progress.total or log.total
+    if said.progress.ended or 0 < total <= said.progress.last:
+        return ending(Standing.ENDED, total)
     if said.root is not None:
-        return Ending(
-            Standing.FAILED, log.last, progress.total, quiet, None, _named(said.root), str(said.root.event.process)
-        )
-    if progress.growing:
-        return Ending(Standing.RUNS, log.last, progress.total, quiet, left)
+        return ending(Standing.FAILED, total, None, _named(said.root), str(said.root.event.process))
+    if written:
+        return ending(Standing.RUNS, total, _left(log, total))
     # Lines of steps alone are no whole console's log.
-    standing = Standing.STOPPED if progress.total else Standing.UNKNOWN
-    return Ending(standing, log.last, progress.total, quiet, None)
+    return ending(Standing.STOPPED if total else Standing.UNKNOWN, total)
 
 
-def _is_of_a_logger(path: Path) -> bool:
-    """Whether it is verl's file logger's, or TensorBoard's."""
-    with path.open("rb") as file:
-        return "tfevents" in path.name or file.read(1) == b"{"
+def _quiet(path: Path) -> float:
+    try:
+        return max(0.0, time.time() - path.stat().st_mtime)
+    except OSError:
+        return 0.0
 
 
 def _named(error: LoggedError) -> str:
@@ -121,8 +133,12 @@ def _named(error: LoggedError) -> str:
 
 
 def _left(log: TrainingLog, total: int) -> float | None:
-    seconds = _recent([value for step, value in STEP_SECONDS.of(log).items() if step <= log.last])
+    seconds = _usual(log)
     return None if seconds is None or total <= log.last else seconds * (total - log.last)
+
+
+def _usual(log: TrainingLog) -> float | None:
+    return _recent([value for step, value in STEP_SECONDS.of(log).items() if step <= log.last])
 
 
 def _recent(values: Sequence[float]) -> float | None:

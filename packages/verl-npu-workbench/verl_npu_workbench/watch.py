@@ -16,7 +16,8 @@ What is to be seen of a training now.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -214,12 +215,14 @@ def _slow(log: TrainingLog) -> Iterator[Oddity]:
     seconds = _finite(STEP_SECONDS.of(log))
     # The first step of a run compiles and warms up.
     warm = {next(iter(log.steps), 0), *(restart.to for restart in log.restarts)}
+    phases: dict[str, list[float]] | None = None
     if len(seconds) <= FEW:
         return
     usual = median(seconds.values())
     for step, value in seconds.items():
         if step not in warm and 0 < SLOW * usual < value:
-            more = _most_of_it(log, step)
+            phases = phases or _phases(log)
+            more = _most_of_it(log, step, phases)
             yield Oddity(
                 Kind.SLOW,
                 step,
@@ -229,21 +232,32 @@ def _slow(log: TrainingLog) -> Iterator[Oddity]:
             )
 
 
-def _most_of_it(log: TrainingLog, slow: int) -> str:
-    usual: dict[str, list[float]] = {}
-    for step, metrics in log.steps.items():
-        if step != slow:
-            for name, seconds in split(metrics).items():
-                usual.setdefault(name, []).append(seconds)
+def _phases(log: TrainingLog) -> dict[str, list[float]]:
+    """Return the seconds of each phase at all steps, the least first."""
+    found: dict[str, list[float]] = {}
+    for metrics in log.steps.values():
+        for name, seconds in split(metrics).items():
+            found.setdefault(name, []).append(seconds)
+    return {name: sorted(seconds) for name, seconds in found.items()}
+
+
+def _most_of_it(log: TrainingLog, slow: int, phases: Mapping[str, Sequence[float]]) -> str:
     # A phase that few steps have, such as saving, has no median that matters: all of it is more.
     few = len(log.steps) / 2
     more = {
-        name: seconds - (median(usual[name]) if len(usual.get(name, [])) > few else 0.0)
+        name: seconds - (_median_without(phases[name], seconds) if len(phases[name]) - 1 > few else 0.0)
         for name, seconds in split(log.steps[slow]).items()
         if name != OTHER
     }
     name = max(more, key=lambda each: more[each], default="")
     return _("; {name} took {more:.3g} s more than usual").format(name=name, more=more[name]) if name else ""
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """Return the median of all values but one."""
+    place, left = bisect_left(ordered, value), len(ordered) - 1
+    low, high = ((left - 1) // 2, left // 2)
+    return (ordered[low + (low >= place)] + ordered[high + (high >= place)]) / 2
 
 
 def _drift(log: TrainingLog) -> Iterator[Oddity]:
@@ -432,7 +446,7 @@ def content(state: State) -> dict[str, object]:
     return {
         "source": state.log.source,
         "simulated": state.log.simulated,
-        "steps": len(state.log.steps),
+        "steps": state.log.count,
         "step": state.step,
         "of_steps": ending.total if ending else 0,
         "standing": ending.standing.value if ending else None,

@@ -13,7 +13,8 @@ from harness.jobs import grpo, ppo
 from harness.jobs.base import Plan
 
 # One list for all, so that they share an environment.
-PACKAGES = ("megatron-core==0.12.1", "einops==0.8.1", "mbridge==0.15.1")
+# scipy is what MindSpeed imports for a context that is parallel.
+PACKAGES = ("megatron-core==0.12.1", "einops==0.8.1", "scipy==1.15.3", "mbridge==0.15.1")
 SOURCES = ("VERL_NPU_MINDSPEED",)
 _ACTOR = "actor_rollout_ref.actor.megatron"
 _REFERENCE = "actor_rollout_ref.ref.megatron"

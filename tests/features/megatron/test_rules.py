@@ -89,6 +89,7 @@ def test_a_value_that_fails_or_means_its_opposite_is_refused(refusals, key: str,
         ("swap_optimizer_times", None, "int"),
         ("context_parallel_algo", "ring", "one of megatron_cp_algo"),
         ("moe_grouped_gemm", "yes", "bool"),
+        ("use_flash_attn", "maybe", "bool"),
         ("recompute_modules", 3, "[str]"),
     ],
 )
@@ -112,6 +113,11 @@ def test_another_type_that_works_or_is_not_looked_at_is_said(refusals, doubts, k
 )
 def test_a_value_that_mindspeed_or_megatron_takes_is_in_order(judged, key: str, value: object) -> None:
     assert judged(**{key: value}) == []
+
+
+def test_a_word_in_place_of_a_switch_is_said_with_both_of_them(judged) -> None:
+    (problem,) = judged(use_flash_attn="maybe")
+    assert problem.fix == "write use_flash_attn=True or use_flash_attn=False, or leave it out"
 
 
 def test_an_unknown_key_may_be_one_of_megatron_bridges(refusals, doubts) -> None:

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("verl")
 
 from verl_npu.errors import MicroBatchError
+from verl_npu.features.micro_batches import agree_on_a_number
 
 from .mixes import MIXES, first_fit_decreasing
 from .upstream import BOUNDED, REVISIONS, load, nested, padded, patched, tokens
@@ -161,3 +162,13 @@ def test_an_upstream_that_no_longer_asks_for_the_partition_is_told_apart(
     monkeypatch.setattr(module, "get_seqlen_balanced_partitions", lambda *_, **__: [[0, 1], [2], [3]])
     with pytest.raises(MicroBatchError, match="expected micro-batches of at most 100 tokens, found one of 110"):
         module.rearrange_micro_batches(padded([60, 50, 50, 50]), max_token_len=BUDGET)
+
+
+def test_outside_of_a_split_what_is_patched_can_be_compiled_whole() -> None:
+    torch = pytest.importorskip("torch")
+
+    def scaled(values: Any, number: int) -> Any:
+        return values * agree_on_a_number(lambda a, b: -(-a // b) * b, number, 4)
+
+    compiled = torch.compile(scaled, fullgraph=True, backend="eager")
+    assert compiled(torch.ones(2), 5).tolist() == [8.0, 8.0]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from verl_npu.registry.source.definition import fingerprint, signature
+from verl_npu.registry.source.tree import Memory
 
 FUNCTION = "def f(a, b=1):\n    return a + b\n"
 
@@ -30,6 +31,15 @@ def of(source: str) -> str:
 )
 def test_comments_docstrings_and_formatting_change_nothing(same: str) -> None:
     assert of(same) == of(FUNCTION)
+
+
+@pytest.mark.parametrize(
+    ("module", "same"), [("typing", True), ("typing_extensions", True), ("somewhere", False)], ids=str
+)
+def test_what_is_for_type_checkers_alone_is_not_read(module: str, same: bool) -> None:
+    decorated = f"from {module} import override\n@override\n{FUNCTION}"
+    (_, function) = Memory().parse(decorated.encode()).body
+    assert (fingerprint([function]) == of(FUNCTION)) is same
 
 
 @pytest.mark.parametrize(

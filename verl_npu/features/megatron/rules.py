@@ -376,18 +376,21 @@ def _unknown(key: str, value: object, contract: Contract, request: Request) -> F
 def _mistyped(key: str, value: object, contract: Contract) -> Iterator[Finding]:
     """repatch takes any value as it is, so most of another type work, or are never looked at."""
     argument = contract.arguments.get(key)
+    # The switch of a feature that Megatron's command line declares, and no contract records, as use_flash_attn.
+    field = contract.fields.get(key, "bool" if key.startswith("use_") and key in contract.features else "")
     if argument is not None:
         expected, kinds = _expected(argument, value), {argument.type}
-    elif key in contract.fields:
-        expected, kinds = _unfit(contract.fields[key], value), _kinds(contract.fields[key])
     else:
-        return
+        expected, kinds = _unfit(field, value), _kinds(field)
     if not expected:
         return
-    fix = f"write {key}={_corrected(value)} without quotes" if isinstance(value, str) else f"give {expected}"
+    corrected = _corrected(value) if isinstance(value, str) else ""
+    fix = f"write {key}={corrected} without quotes" if corrected else f"give {expected}"
+    if kinds == {"bool"} and corrected not in ("True", "False"):
+        fix = f"write {key}=True or {key}=False, or leave it out"
     # A text in place of False is true. A text, or a broken number, in place of Megatron's numbers ends in a TypeError.
     reversed_ = isinstance(value, str) and "bool" in kinds and value.strip("'\"").lower() in _FALSE
-    number = key in contract.fields and kinds <= {"int", "float"} and isinstance(value, str | float)
+    number = bool(field) and kinds <= {"int", "float"} and isinstance(value, str | float)
     certain = reversed_ or number
     yield _problem(f"{key}={value!r}", expected, f"{type(value).__name__} {value!r}", fix, certain)
 

@@ -37,6 +37,8 @@ _LINK = "https://github.com/verl-project/verl/pull/7553"
 _THERE = AllOf(Defines(_REARRANGE), Defines(_ROUND_UP), Defines(_PARTITION))
 _demand: ContextVar[Demand | None] = ContextVar("demand", default=None)
 """What the call of rearrange_micro_batches that is under way asks for."""
+_calls: list[object] = []
+"""One for each call of it that is under way. What torch.compile takes in cannot ask a ContextVar, and is in none."""
 MicroBatches = TypeVar("MicroBatches")
 
 
@@ -74,9 +76,11 @@ def keep_token_budget(
     if asked["same_micro_num_in_dp"] and asked["dp_group"] is None:
         asked["dp_group"] = _everyone()
     token = _demand.set(demand)
+    _calls.append(token)
     try:
         split, indices = original(*call.args, **call.kwargs)
     finally:
+        _calls.remove(token)
         _demand.reset(token)
     demand.check_result(indices)
     return split, indices
@@ -95,7 +99,7 @@ def keep_token_budget(
 def agree_on_a_number(original: Callable[[int, int], int], a: int, b: int) -> int:
     """Round a number of micro-batches up to a multiple. Raises MicroBatchError if a rank cannot go on with it."""
     count = original(a, b)
-    demand = _demand.get()
+    demand = _demand.get() if _calls else None
     if demand is not None:
         demand.check_agreed(a, count)
     return count
@@ -115,7 +119,7 @@ def split_within_budget(
     original: Callable[..., list[list[int]]], seqlen_list: Sequence[int], k_partitions: int, equal_size: bool
 ) -> list[list[int]]:
     """Return `k_partitions` lists of indices that are even in the sums of what `seqlen_list` holds."""
-    demand = _demand.get()
+    demand = _demand.get() if _calls else None
     if demand is None:
         return original(seqlen_list, k_partitions, equal_size)
     # At v0.6.1 it is a tensor: one copy from the device, and not one for each number.

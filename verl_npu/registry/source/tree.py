@@ -66,6 +66,22 @@ class Target:
 Fact = TypeVar("Fact")
 
 
+def _leave_out_override(tree: ast.Module) -> None:
+    """Take the decorator `typing.override` away: it is for type checkers, and leaves what it decorates."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    names = {
+        alias.asname or alias.name
+        for node in imports
+        if node.module in ("typing", "typing_extensions")
+        for alias in node.names
+        if alias.name == "override"
+    }
+    for each in ast.walk(tree):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            own = each.decorator_list
+            each.decorator_list = [d for d in own if not (isinstance(d, ast.Name) and d.id in names)]
+
+
 class Memory:
     """Syntax trees, of which the oldest are forgotten, and what was found in them, which takes little room."""
 
@@ -80,6 +96,8 @@ class Memory:
         tree = self._trees.pop(data, None)
         if tree is None:
             tree = ast.parse(data)
+            if b"override" in data:
+                _leave_out_override(tree)
         self._trees[data] = tree
         if len(self._trees) > self._limit:
             self._trees.popitem(last=False)

@@ -42,7 +42,7 @@ def test_this_machine_is_examined(run: Run) -> None:
     assert all(set(each) == FIELDS for each in findings)
     verdicts = {each["verdict"] for each in findings}
     assert verdicts <= {verdict.value for verdict in Severity}
-    assert status == (2 if "error" in verdicts else 1 if "warning" in verdicts else 0)
+    assert status == (1 if "error" in verdicts else 0)
 
 
 @pytest.mark.parametrize("pin", PINS)
@@ -53,7 +53,7 @@ def test_any_pin_can_be_named(run: Run, pin: str) -> None:
 
 def test_errors_come_first_with_all_that_is_known(run: Run, said: list[Finding]) -> None:
     status, output = run("doctor")
-    assert status == 2
+    assert status == 1
     assert output.splitlines()[:4] == [
         "error  cann: none",
         "    needed  8.2.RC1 (v0.6.1)",
@@ -69,7 +69,7 @@ def test_what_was_not_judged_stands_together_with_its_reason(run: Run, said: lis
     assert output.splitlines()[-1] == "1 ok, 1 warning, 1 error, 2 skipped"
 
 
-@pytest.mark.parametrize(("left", "status"), [(["python"], 0), (["python", "ray"], 1), (["cann"], 2)])
+@pytest.mark.parametrize(("left", "status"), [(["python"], 0), (["python", "ray"], 0), (["cann"], 1), ([], 2)])
 def test_the_status_is_that_of_the_worst(run: Run, said: list[Finding], left: list[str], status: int) -> None:
     said[:] = [each for each in said if each.code in left]
     assert run("doctor")[0] == status
@@ -110,7 +110,7 @@ def test_an_empty_environment_is_led_to_the_command_that_installs_all_of_it(
     # Not by `run`: no entry point would be found on that path.
     done = CliRunner().invoke(module.doctor, ["--only", "verl,torch,transformers,ray,numpy,tensordict"])
     status, output = done.exit_code, done.output
-    assert status == 2
+    assert status == 1
     assert output.startswith("error  verl: neither verl nor torch")
     assert "verl-npu setup --pin v0.7.1" in output
     assert "pip install" not in output, "nothing that is of no pin"

@@ -6,6 +6,9 @@ import bz2
 import gzip
 import json
 import lzma
+import os
+import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -185,3 +188,54 @@ def test_an_error_that_no_rule_knows_is_unknown_with_its_kind_and_its_candidates
     assert "Likely, the likeliest first: engine-defect (a defect of the rollout engine" in said
     root = json.loads(run("doctor", "--log", str(path), "--json")[1])["root"]
     assert (root["rule"], root["kind"], root["likely"][:2]) == (None, "engine-mistake", ["engine-defect", "vllm-pair"])
+
+
+# What is no ordinary log.
+
+
+def test_the_log_may_be_piped(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with log.open() as piped:
+        before = os.dup(0)
+        os.dup2(piped.fileno(), 0)
+        try:
+            status, printed = run("doctor", "--log", "-", "--json")
+        finally:
+            os.dup2(before, 0)
+            os.close(before)
+    assert (status, json.loads(printed)["root"]["rule"]) == (1, "npu-memory")
+
+
+def test_a_named_pipe_is_read_to_its_end(run: Run, log: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(log.read_text(),))
+    writer.start()
+    status, printed = run("doctor", "--log", str(pipe), "--json")
+    writer.join()
+    assert (status, json.loads(printed)["root"]["rule"]) == (1, "npu-memory")
+
+
+def test_a_zip_is_one_line(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "logs.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("train.log", OOM)
+    status, printed = run("doctor", "--log", str(path))
+    assert (status, len(printed.splitlines())) == (2, 1)
+    assert "found an archive (zip): unpack it first" in printed
+
+
+def test_a_line_of_a_binary_file_is_cut(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "core.log"
+    path.write_bytes(b"RuntimeError: " + b"\0\x1b\x07" * 5000 + b"\n" + b"text\n" * 5)
+    status, printed = run("doctor", "--log", str(path))
+    assert status == 1
+    assert max(map(len, printed.splitlines())) < 400
+    assert "\0" not in printed
+
+
+def test_very_many_errors_that_are_alike_are_counted(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(worker(raised(f"ValueError: answer {number} is odd")) for number in range(1000)))
+    status, printed = run("doctor", "--log", str(path))
+    assert status == 1
+    assert "990 more errors are like others in all but numbers" in " ".join(printed.split())

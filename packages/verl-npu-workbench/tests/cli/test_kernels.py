@@ -17,6 +17,9 @@ _GUESS = Arguments(signature={"x_ptr": "*fp32"}, constants={"BLOCK": 64}, label=
 _SAID = {
     "good": Outcome(verdict=Verdict.COMPILES),
     "large": Outcome(verdict=Verdict.OVERFLOWS, stage=Stage.COMPILER, buffer="ub", needed=8577280, there=1572864),
+    "maybe": Outcome(
+        verdict=Verdict.MAY_OVERFLOW, stage=Stage.COMPILER, buffer="ub", needed=2113536, there=1572864, why="WIDTH=128"
+    ),
     "wrong": Outcome(verdict=Verdict.REFUSED, stage=Stage.FRONT_END, why="no such thing", line=7),
     "gone": Outcome(verdict=Verdict.CRASHED, stage=Stage.ADAPTER, why="triton-adapter-opt ended by SIGSEGV"),
     "slow": Outcome(verdict=Verdict.NOT_JUDGED, why="the compiler was still running after 120 s"),
@@ -44,7 +47,7 @@ def test_each_verdict_is_said_with_what_belongs_to_it(run: Run, judged: str) -> 
     assert "ub needs 8577280 bits and has 1572864 (1047.0 of 192 KiB), with BLOCK=64" in said
     assert "front end: line 7" in said or "line 7: no such thing" in said
     assert "adapter: triton-adapter-opt ended by SIGSEGV" in said
-    assert ": 1 compiles, 1 overflows, 1 refused, 1 crashed, 1 not judged" in said
+    assert ": 1 compiles, 1 overflows, 1 may overflow, 1 refused, 1 crashed, 1 not judged" in said
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
@@ -55,10 +58,19 @@ def test_what_compiling_does_not_show_is_in_every_output(run: Run, judged: str, 
 
 
 @pytest.mark.parametrize(
-    ("only", "status"), [("good", 0), ("large", 1), ("slow", 2), ("none_of_these", 2), ("some:good", 0)]
+    ("only", "status"), [("good", 0), ("large", 1), ("maybe", 0), ("slow", 2), ("none_of_these", 2), ("some:good", 0)]
 )
 def test_the_status_tells_whether_a_kernel_fails(run: Run, judged: str, only: str, status: int) -> None:
     assert run("kernels", judged, "--only", only)[0] == status
+
+
+def test_an_overflow_that_rests_on_a_guess_is_a_warning_that_names_the_guess(run: Run, judged: str) -> None:
+    status, said = run("kernels", judged, "--only", "maybe", columns=200)
+    assert status == 0
+    assert "ub needs 2113536 bits and has 1572864 (258.0 of 192 KiB), with the guessed WIDTH=128" in " ".join(
+        said.split()
+    )
+    assert "warning: What may overflow does so with guessed arguments" in said
 
 
 def test_json_has_the_figures_and_the_arguments(run: Run, judged: str) -> None:

@@ -62,6 +62,17 @@ def test_all_files_are_written_where_asked(run: Run, tmp_path: Path) -> None:
     assert {Path(line).name for line in printed.splitlines()} == names
 
 
+def test_a_file_of_the_users_is_not_written_over(run: Run, tmp_path: Path) -> None:
+    asked = ("setup", "--pin", "v0.8.0", "--output", str(tmp_path))
+    assert run(*asked)[0] == 0
+    assert run(*asked)[0] == 0
+    (tmp_path / "install.sh").write_text("mine")
+    status, printed = run(*asked)
+    assert status == 2
+    assert "found install.sh with something else in it" in " ".join(printed.split())
+    assert (tmp_path / "install.sh").read_text() == "mine"
+
+
 def test_the_json_holds_steps_and_files(run: Run) -> None:
     _, printed = run("setup", "--pin", "v0.6.1", "--json")
     content = json.loads(printed)

@@ -211,3 +211,46 @@ def test_once_needs_no_package_of_a_screen_in_a_pipe(run: Run, write: Write, mon
     status, output = run("watch", "--once", str(write(STEPS)))
     assert status == 0
     assert "step" in output
+
+
+# Its end.
+
+HEAD = "(TaskRunner pid=12) Total training steps: 10\n"
+
+
+@pytest.mark.parametrize(
+    ("steps", "status", "said"),
+    [(STEPS, 0, "it came to its end, step 10 of 10"), (ODD, 1, "not-a-number, step 11")],
+)
+def test_in_a_pipe_a_finished_log_is_told_and_is_the_end(
+    start: Start, write: Write, steps: dict[int, dict[str, float]], status: int, said: str
+) -> None:
+    log = write(HEAD + text(steps))
+    os.utime(log, (time.time() - 3600, time.time() - 3600))
+    process = start(str(log), stdout=subprocess.PIPE)
+    output, _unused = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert said in output
+
+
+@pytest.mark.parametrize("options", [(), ("--once",), ("--json",)])
+def test_what_is_piped_to_it_is_followed_to_its_end(start: Start, options: tuple[str, ...]) -> None:
+    process = start(*options, "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    output, _unused = process.communicate(HEAD + text(STEPS), timeout=60)
+    assert process.returncode == 0
+    assert '"step": 10' in output if options == ("--json",) else "step 10" in output
+
+
+def test_what_is_piped_without_a_step_cannot_be_judged(start: Start) -> None:
+    process = start("-", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    _unused, said = process.communicate("nothing\n", timeout=60)
+    assert process.returncode == 2
+    assert "found no step in it" in said
+
+
+def test_it_ends_when_nobody_reads_it_any_more(start: Start, write: Write) -> None:
+    process = start(str(write(HEAD + text({1: STEPS[1]}))), stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(30) == 0

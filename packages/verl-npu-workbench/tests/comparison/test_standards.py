@@ -99,7 +99,11 @@ def test_throughput_takes_the_first_steps_that_both_have() -> None:
 @pytest.mark.parametrize(
     ("npu", "reference", "why"),
     [
-        (constant(1.0, THROUGHPUT, steps=3), constant(1.0, THROUGHPUT), "only 3 steps have it in both logs"),
+        (
+            constant(1.0, THROUGHPUT, steps=3),
+            constant(1.0, THROUGHPUT),
+            "only 3 steps have it in both logs, and 4 are needed",
+        ),
         (constant(1.0, THROUGHPUT), constant(0.0, THROUGHPUT), "the reference's is 0"),
         (constant(math.nan, THROUGHPUT), constant(1.0, THROUGHPUT), "not all of its first values are finite numbers"),
         (
@@ -258,3 +262,18 @@ def test_each_published_baseline_is_within_itself(baseline: Baseline) -> None:
     assert judge_regression(log_of(dict.fromkeys(range(1, 16), own)), baseline).outcome is Outcome.WITHIN
     others = [judge_regression(log_of(dict.fromkeys(range(1, 16), own)), one).outcome for one in BASELINES.values()]
     assert others.count(Outcome.WITHIN) == 1
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_of_few_steps_nothing_can_be_said(steps: int) -> None:
+    judged = reward(constant(0.5, steps=steps), constant(0.5, steps=steps))
+    assert judged.outcome is Outcome.NOT_SHOWN
+    assert "4 are needed" in judged.why
+
+
+def test_a_difference_of_just_the_limit_is_within() -> None:
+    # In floating point it is 2.0000000000000018 %.
+    assert loss(constant(1.12, LOSS), constant(1.1, LOSS)).outcome is Outcome.WITHIN
+    assert loss(constant(1.1201, LOSS), constant(1.1, LOSS)).outcome is Outcome.OUTSIDE
+    slower = judge_regression(constant(95.0, THROUGHPUT), constant(100.0, THROUGHPUT)).criteria[1]
+    assert slower.outcome is Outcome.WITHIN

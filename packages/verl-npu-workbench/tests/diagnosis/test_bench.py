@@ -128,7 +128,7 @@ def test_the_family_of_a_rule_is_a_label() -> None:
         ("engine-defect", Conclusion.CODE, "engine-mistake", Outcome.LIKELIEST),
         ("vllm-pair", Conclusion.CODE, "engine-mistake", Outcome.AMONG),
         ("npu-memory", Conclusion.CODE, "engine-mistake", Outcome.VAGUE),
-        ("hccl-group", Conclusion.CODE, "hccl-group", Outcome.RIGHT),
+        ("hccl-group", Conclusion.CODE, "hccl-group", Outcome.LIKELIEST),
         ("verl-defect", Conclusion.CAUSE, "mm-cache", Outcome.WRONG),
         ("engine-dead", Conclusion.CONSEQUENCE, "engine-dead", Outcome.RIGHT),
         ("npu-memory", Conclusion.CAUSE, "host-memory", Outcome.WRONG),

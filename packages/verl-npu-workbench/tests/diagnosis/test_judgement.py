@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from verl_npu_workbench.diagnosis import judgement
 from verl_npu_workbench.diagnosis.judgement import Conclusion, Diagnosis, diagnose, judge
+from verl_npu_workbench.logs.clocks import Clocks
 
 from verl_npu.errors import LogError
 
@@ -276,3 +278,82 @@ def test_a_line_of_any_length_does_not_fill_the_memory(tmp_path: Path) -> None:
 def test_a_device_is_no_log() -> None:
     with pytest.raises(LogError, match="a device, which may have no end"):
         diagnose([Path(os.devnull)])
+
+
+# Very many errors.
+
+
+def _alike(count: int) -> str:
+    return "\n".join(worker(raised(f"ValueError: answer {number} has no number")) for number in range(count))
+
+
+def test_rules_are_asked_about_few_of_very_many_errors_that_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    known = judgement._known
+    monkeypatch.setattr(judgement, "_known", lambda event, rules: (asked.append(event), known(event, rules))[1])
+    said = judge(_alike(3000).splitlines())
+    assert said.verdict is Conclusion.UNKNOWN
+    assert len(asked) < 30
+    assert (said.left_out, len(said.followed)) == (2990, 9)
+
+
+def test_the_cause_among_very_many_errors_that_are_alike_is_found() -> None:
+    said = judge([*_alike(700).splitlines(), *worker(raised(OOM)).splitlines(), *_alike(700).splitlines()])
+    assert said.root is not None
+    assert (said.verdict, said.root.name) == (Conclusion.CAUSE, "npu-memory")
+
+
+def test_the_last_of_very_many_errors_that_are_alike_counts() -> None:
+    lines = [*_alike(700).splitlines(), *(STEP.format(step) for step in range(1, 6)), *_alike(1).splitlines()]
+    said = judge(lines)
+    assert (said.verdict, len(said.followed)) == (Conclusion.UNKNOWN, 0)
+    assert said.root is not None
+    assert said.root.event.line > lines.index(STEP.format(5))
+
+
+def test_a_step_ends_an_error_and_is_no_part_of_it() -> None:
+    said = judge([*raised("ValueError: odd").splitlines(), "step:1 - a:1.0", "step:2 - a:2.0"])
+    assert [each.event.message for each in said.survived] == [["ValueError: odd"]]
+    assert said.steps == 2
+
+
+def test_the_clocks_of_many_hosts_are_looked_at_once_for_each_line() -> None:
+    clocks = Clocks()
+    for number in range(1000):
+        clocks.note(f"10.0.0.{number}", str(number), "2026-01-01 10:00:09,000 loading")
+    assert len(clocks._before) == 1000
+    clocks.note("", "", "2026-01-01 10:00:01,000 waits")
+    # The next line of its own host asks none of them again.
+    assert not clocks._before
+    clocks.note("10.0.0.5", "5", "2026-01-01 10:00:10,000 loaded")
+    assert clocks.ahead("10.0.0.5") == 8.5
+
+
+def test_a_file_that_vanishes_from_a_folder_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.log").write_text(worker(raised(OOM)))
+    (tmp_path / "b.log").write_text("")
+    files = judgement._files
+
+    def vanishing(path: Path) -> list[Path]:
+        found = list(files(path))
+        (tmp_path / "b.log").unlink()
+        return found
+
+    monkeypatch.setattr(judgement, "_files", vanishing)
+    assert diagnose([tmp_path]).verdict is Conclusion.CAUSE
+
+
+def test_a_folder_that_vanishes_meanwhile_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.log").write_text(worker(raised(OOM)))
+    (tmp_path / "gone").mkdir()
+    scandir = os.scandir
+
+    def vanishing(path: str) -> object:
+        if str(path).endswith("gone"):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert diagnose([tmp_path]).verdict is Conclusion.CAUSE

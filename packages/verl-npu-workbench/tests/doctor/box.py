@@ -123,6 +123,7 @@ class Box:
     judged: Judged | None = None
     shared_memory: int | None = 64 << 30
     open_files: int = 1 << 20
+    arch: str = "x86"
 
     @classmethod
     def of(cls, right: Right, folder: Path, libraries: Path, smi: str) -> Box:
@@ -247,4 +248,5 @@ class Box:
             root=self.folder,
             shared_memory=self.shared_memory,
             open_files=self.open_files,
+            arch=self.arch,
         )

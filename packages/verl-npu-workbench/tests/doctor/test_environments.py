@@ -454,6 +454,14 @@ CASES = (
         "0.9.0",
         "pip install 'tensordict>=0.8.0,<=0.10.0,!=0.9.0'",
     ),
+    Case(
+        "a tensordict that the documents do not name for ARM",
+        "796871d7",
+        _all(_field("arch", "arm"), _install("tensordict", "0.9.1")),
+        {"tensordict": WARNING},
+        "0.9.1",
+        "pip install tensordict==0.8.3",
+    ),
     Case("numpy 2", "v0.7.1", _install("numpy", "2.2.6"), {"numpy": WARNING}, "2.2.6", "pip install 'numpy<2.0.0'"),
     Case("no einops", "v0.7.0", _uninstall("einops"), {"einops": WARNING}, "not installed", "pip install einops"),
     Case("another Ray", "v0.6.1", _install("ray", "2.54.0"), {"ray": WARNING}, "2.54.0", "pip install ray==2.46.0"),
@@ -613,6 +621,14 @@ CASES = (
         "unset VLLM_USE_V1",
     ),
     Case(
+        "the attention of the quickstarts",
+        "v0.7.0",
+        _set("VLLM_ATTENTION_BACKEND", "XFORMERS"),
+        {"VLLM_ATTENTION_BACKEND": WARNING},
+        "none of vllm-ascend's",
+        "unset VLLM_ATTENTION_BACKEND",
+    ),
+    Case(
         "an interface that is not there",
         "v0.7.1",
         _set("HCCL_SOCKET_IFNAME", "enp67s0f5"),
@@ -740,6 +756,16 @@ def test_a_wrong_environment_is_told_with_what_mends_it(make: Make, case: Case) 
     assert case.fix in first.fix
     assert first.expected
     assert first.why
+
+
+@pytest.mark.parametrize(("arch", "version"), [("x86", "0.9.1"), ("arm", "0.8.3"), ("", "0.9.1")])
+def test_the_tensordict_that_the_documents_name_for_a_processor_is_no_alarm(
+    make: Make, arch: str, version: str
+) -> None:
+    box = make("796871d7")
+    box.arch = arch
+    box.install("tensordict", version)
+    assert alarms(examine(box.site())) == {}
 
 
 def test_triton_ascend_over_the_triton_that_it_brings_is_no_alarm(make: Make) -> None:

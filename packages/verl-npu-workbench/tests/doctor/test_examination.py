@@ -30,7 +30,8 @@ def by_name(box: Box, *only: str) -> dict:
 
 def test_the_status_is_that_of_the_worst() -> None:
     fine, odd, bad = ok("a", ""), warning("b", "", **TEXTS), error("c", "", **TEXTS)
-    assert [exit_status(some) for some in ([], [fine, skipped("d", "")], [fine, odd], [bad, odd])] == [0, 0, 1, 2]
+    cases = ([fine, skipped("d", "")], [fine, odd], [bad, odd], [skipped("d", "")], [])
+    assert [exit_status(some) for some in cases] == [0, 0, 1, 2, 2]
 
 
 def test_only_the_named_subjects_are_looked_at(make: Make) -> None:
@@ -42,6 +43,12 @@ def test_a_part_of_a_subject_can_be_named(make: Make) -> None:
     assert set(by_name(box, "npu-memory")) == {"npu-memory"}
     box.environ.update(TASK_QUEUE_ENABLE="9", VLLM_USE_V1="0")
     assert set(by_name(box, "TASK_QUEUE_ENABLE")) == {"TASK_QUEUE_ENABLE"}
+
+
+def test_of_a_part_that_cannot_be_judged_the_subject_says_why(make: Make) -> None:
+    box = make("v0.7.1")
+    box.path("usr/local/bin/npu-smi").unlink()
+    assert {each.code: each.severity for each in examine(box.site(), only=["npu-memory"])} == {"npus": Severity.ERROR}
 
 
 def test_a_subject_that_is_not_known_is_refused(make: Make) -> None:

@@ -143,6 +143,28 @@ def test_the_filter_of_an_engines_requirements(line: str, kept: bool, tmp_path: 
     assert (line in (tmp_path / "vllm-ascend-requirements.txt").read_text().splitlines()) is kept
 
 
+@pytest.mark.parametrize(("arch", "needs"), [(Arch.ARM, "==0.8.3"), (Arch.X86, ">=0.8.0,<=0.9.1,!=0.9.0")])
+def test_tensordict_is_the_one_that_the_documents_name_for_the_processor(arch: Arch, needs: str) -> None:
+    target = Target(PINS["796871d7"], arch, Npu.A2)
+    assert parsed(requirements(target))["tensordict"].specifier == SpecifierSet(needs)
+    assert parsed(constraints(target))["tensordict"].specifier == SpecifierSet(needs)
+
+
+@every
+def test_mindspeeds_own_requirements_are_installed_without_what_the_constraints_decide(
+    target: Target, tmp_path: Path
+) -> None:
+    typed = commands(target).splitlines()
+    if not any("-e ./MindSpeed" in line for line in typed):
+        return
+    (command,) = [line for line in typed if line.endswith("> mindspeed-requirements.txt")]
+    (tmp_path / "MindSpeed").mkdir()
+    (tmp_path / "MindSpeed/requirements.txt").write_text("numpy<=1.26.0\nscipy\ntransformers>=4.43.2\neinops\n")
+    subprocess.run(["bash", "-eo", "pipefail", "-c", command], check=True, cwd=tmp_path)
+    assert (tmp_path / "mindspeed-requirements.txt").read_text().split() == ["scipy", "einops"]
+    assert typed.index("pip install -r mindspeed-requirements.txt") > typed.index(command)
+
+
 def test_a3_compiles_vllm_ascend_for_itself() -> None:
     typed = {npu: commands(Target(PINS["v0.7.1"], Arch.ARM, npu)) for npu in Npu}
     assert "SOC_VERSION=ascend910b1" in typed[Npu.A2]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from verl_npu_workbench.jobs.capture import Capture, capture, tree_of
-from verl_npu_workbench.jobs.trainer import trainer_of
+from verl_npu_workbench.jobs.trainer import trainer_of, with_secrets
 
 from verl_npu.errors import ScriptError
 
@@ -67,11 +67,67 @@ def test_variables_of_the_user_reach_the_script(captured: Captured) -> None:
     assert words(captured("ray ${MODEL:-none}", given={"MODEL": "mine"})) == [["ray", "mine"]]
 
 
+SECRET = "correct-horse-7"
+
+
+@pytest.mark.parametrize(
+    ("line", "given", "got"),
+    [
+        ("echo $MODEL_PATH", {"MODEL_PATH": "/data/model"}, "/data/model"),
+        ("echo ${NNODES:-1} $HOME", {"NNODES": "4"}, "4 /"),
+        ("echo ${DATA_KEY} $MAX_TOKENS", {"DATA_KEY": "prompt", "MAX_TOKENS": "1024"}, "prompt 1024"),
+        ("echo ${N_PASS} ${TOKEN_FILE}", {"N_PASS": "4", "TOKEN_FILE": "/data/x.bin"}, "4 /data/x.bin"),
+        ('test -n "$WANDB_API_KEY" && echo set', {"WANDB_API_KEY": SECRET}, "set"),
+        (': "${WANDB_API_KEY:?is needed}"; echo on', {"WANDB_API_KEY": SECRET}, "on"),
+        ("echo $WANDB_API_KEY", {"WANDB_API_KEY": SECRET}, "masked-WANDB_API_KEY"),
+        ("echo $proxy", {"proxy": f"http://me:{SECRET}@proxy:80"}, "masked-proxy"),
+        ("echo ${WANDB_API_KEY:-none}", {}, "none"),
+        ("name=MODE_OF_MINE; echo ${!name}", {"MODE_OF_MINE": "fast"}, "fast"),
+        ("env", {"UNNAMED": SECRET}, ""),
+        ("source settings.sh; echo $MODE", {"MODE_OF_MINE": "fast"}, "fast"),
+    ],
+)
+def test_a_script_gets_what_it_names_and_no_secret(
+    captured: Captured, tree: Path, line: str, given: dict[str, str], got: str
+) -> None:
+    (tree / "settings.sh").write_text("MODE=$MODE_OF_MINE\n")
+    said = captured(line, given=given).ended.output.decode()
+    assert got in said
+    assert SECRET not in said
+
+
+def test_what_is_started_outside_of_a_sandbox_has_its_secrets(captured: Captured) -> None:
+    given = {"MY_TOKEN": SECRET}
+    line = "export HF_TOKEN=$MY_TOKEN"
+    trainer = trainer_of(captured(line, f"{COMMAND} +trainer.token=$MY_TOKEN", given=given))
+    assert SECRET not in str(trainer)
+    assert (trainer.overrides[-1], trainer.exports) == (
+        "+trainer.token=masked-MY_TOKEN",
+        {"HF_TOKEN": "masked-MY_TOKEN"},
+    )
+    whole = with_secrets(trainer, given)
+    assert (whole.overrides[-1], whole.exports) == (f"+trainer.token={SECRET}", {"HF_TOKEN": SECRET})
+
+
 def test_the_users_own_programs_and_home_do_not_reach_the_script(captured: Captured, tmp_path: Path) -> None:
     given = {"PATH": str(tmp_path), "HOME": str(tmp_path), "BASH_ENV": "/none", "PYTHONPATH": "x", "LD_PRELOAD": "y"}
     found = captured('ray "${PYTHONPATH-}${LD_PRELOAD-}" "$HOME"', given=given)
     assert found.calls[0].arguments[0] == ""
     assert found.calls[0].arguments[1] != str(tmp_path)
+
+
+@pytest.mark.parametrize("unconfined", [False, True])
+def test_what_a_script_names_below_its_home_is_in_the_users_and_cannot_be_read_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unconfined: bool
+) -> None:
+    home, tree = tmp_path / "home", tmp_path / "tree"
+    home.mkdir()
+    tree.mkdir()
+    (home / "data.parquet").touch()
+    monkeypatch.setenv("HOME", str(home))
+    script = tree / "run.sh"
+    script.write_text('ray "$HOME/data.parquet" ~/data.parquet "$(ls ~)"\n')
+    assert words(capture(script, tree, unconfined=unconfined)) == [["ray", *2 * [str(home / "data.parquet")], ""]]
 
 
 def test_python_computes_what_a_script_asks_it_with_the_packages_of_this_environment(captured: Captured) -> None:

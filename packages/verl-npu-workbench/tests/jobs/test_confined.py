@@ -129,6 +129,22 @@ def test_a_configuration_that_a_script_names_elsewhere_is_read(tree: Path, tmp_p
     assert compose(asked, tree).settings.values == {"here": 1}
 
 
+def test_a_configuration_is_composed_without_the_users_secrets(
+    tree: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tree / "verl" / "trainer" / "config" / "main.yaml"
+    config.write_text("a: ${oc.env:MY_MODE}\nb: ${oc.env:MY_TOKEN}\nc: ${oc.env:FROM_SCRIPT}\n")
+    monkeypatch.setenv("MY_MODE", "fast")
+    monkeypatch.setenv("MY_TOKEN", "correct-horse-7")
+    made = replace(trainer, exports={"FROM_SCRIPT": "3"})
+    assert compose(made, tree).settings.values == {"a": "fast", "b": "masked-MY_TOKEN", "c": "3"}
+    answering(tree, "sys.exit(str(dict(os.environ)))")
+    monkeypatch.setenv("UNNAMED", "correct-horse-8")
+    with pytest.raises(CompositionError) as error:
+        compose(made, tree)
+    assert "correct-horse" not in str(error.value)
+
+
 def answering(tree: Path, code: str) -> None:
     """Answer in place of what composes."""
     (tree / "hydra.py").write_text(

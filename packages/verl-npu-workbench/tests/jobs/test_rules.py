@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -354,6 +355,11 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
         "variables",
         True,
     ),
+    "the attention that the quickstarts export": (
+        script(exports={"VLLM_ATTENTION_BACKEND": "XFORMERS"}),
+        "variables",
+        False,
+    ),
     "a switch that only warns": (script(exports={"VERL_NPU_DISABLE": "atention"}), "variables", False),
     "a wrong strict": (script(exports={"VERL_NPU_STRICT": "ja"}), "variables", True),
     "a wrong strict that nothing reads": (
@@ -413,6 +419,11 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
         "placeholders",
         False,
     ),
+    "a script that names no model": (
+        script({"actor_rollout_ref.model.path": "~/models/deepseek-llm-7b-chat"}),
+        "placeholders",
+        False,
+    ),
     "a path to fill in where the job writes": (
         script(overrides=("trainer.default_local_dir=path/to/checkpoints",)),
         "placeholders",
@@ -467,6 +478,7 @@ def test_every_rule_has_a_wrong_script() -> None:
         "rollout.unread_parallelism",
         "rollout.sizes_in_one_word",
         "imports",
+        "ray-collective-hccl",
         "flash-attention-3",
     }
 
@@ -608,3 +620,29 @@ def test_a_trainer_is_refused_that_imports_what_its_verl_has_not(
         (tmp_path / name).write_text(text)
     given = script(module="recipe.mine.main", sources=SourceTree.at(tmp_path, ("verl", "recipe")))
     assert found(given) == ([("imports", True)] if refused else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("mine", "import ray.util.collective as cc\ncc.init_collective_group(2, 0, 'hccl')", True),
+        (
+            "recipe.mine",
+            "from ray.util.collective import collective\ncollective.create_collective_group([], 0, [])",
+            True,
+        ),
+        ("recipe.mine", "from verl.utils import create_collective_group\ncreate_collective_group()", False),
+        ("recipe.one_step_off_policy", "import ray.util.collective as cc\ncc.init_collective_group(2, 0)", False),
+    ],
+)
+def test_a_forks_own_group_of_rays_is_said(
+    tmp_path: Path, verl: Callable[..., SourceTree], name: str, text: str, said: bool
+) -> None:
+    verl(SCHEMA)
+    folder = tmp_path.joinpath(*name.split("."))
+    folder.mkdir(parents=True)
+    for file, content in {"main.py": "", "workers.py": text}.items():
+        (folder / file).write_text(content)
+    given = script(module=f"{name}.main", sources=SourceTree.at(tmp_path, ("verl", "recipe")))
+    given = replace(given, trainer=replace(given.trainer, folder=tmp_path))
+    assert found(given) == ([("ray-collective-hccl", False)] if said else [])

@@ -126,6 +126,12 @@ def test_other_programs_with_a_setting_or_two_are_no_trainers(trained: Trained) 
     assert found.module == "verl.trainer.main_small"
 
 
+@pytest.mark.parametrize("words", ["a=1", "--config-name main +a=1 b=2", "~a"])
+def test_a_trainer_with_a_setting_or_two_is_one(trained: Trained, words: str) -> None:
+    found = trained("python3 scripts/convert.py --src a=1", "python3 get.py org/model", f"python3 -m x.main {words}")
+    assert found.module == "x.main"
+
+
 def test_two_trainers_are_too_many(captured: Captured) -> None:
     with pytest.raises(ScriptError, match="expected one trainer, found 2"):
         trainer_of(captured(COMMAND, f"{COMMAND} a=2"))

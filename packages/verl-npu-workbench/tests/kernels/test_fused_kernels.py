@@ -294,7 +294,8 @@ def test_the_compiler_refuses_upstreams_blocks_and_takes_ours(compiler: Toolchai
         assert {name: case.constants[name] for name in BLOCKS[kernel.name].upstreams} == BLOCKS[kernel.name].upstreams
         ours = replace(case, constants={**case.constants, **BLOCKS[kernel.name].ours})
         outcomes = judging.outcomes(target, [(kernel, case), (kernel, ours)], request)
-        assert [each.verdict for each in outcomes] == [Verdict.OVERFLOWS, Verdict.COMPILES], kernel.name
+        assert outcomes[0].verdict in (Verdict.OVERFLOWS, Verdict.MAY_OVERFLOW), kernel.name
+        assert outcomes[1].verdict is Verdict.COMPILES, kernel.name
 
 
 PROGRAM = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -21,9 +22,6 @@ def kernel(x, y, index, table, scale, n, out, WIDTH):
     value += inner(y, rows, WIDTH)
     tl.store(out + last, value)
 
-def launch(x, BLOCK=64):
-    WIDTH = BLOCK * 2
-    kernel[(1,)](x, x, x, x, 0.5, n=4, out=x, WIDTH=WIDTH)
 """
 TREE = ast.parse(SOURCE)
 FUNCTIONS = {each.name: each for each in TREE.body if isinstance(each, ast.FunctionDef)}
@@ -47,12 +45,6 @@ def test_what_is_made_a_float_when_it_is_loaded_is_floating_data(use: guessing.U
     assert use.real == {"x"}
 
 
-def test_the_constants_of_a_launch_are_computed_from_those_of_its_function() -> None:
-    parameters = [each.arg for each in FUNCTIONS["kernel"].args.args]
-    (launch,) = guessing.launches(TREE, {"kernel": parameters})["kernel"]
-    assert launch.constants == {"scale": 0.5, "n": 4, "WIDTH": 128}
-
-
 def test_the_innermost_stride_of_a_tensor_is_1() -> None:
     assert guessing._ones(["stride_am", "stride_ak", "stride_b_n", "stride_b_k", "stride_x"]) == {
         "stride_ak",
@@ -64,7 +56,37 @@ def test_the_innermost_stride_of_a_tensor_is_1() -> None:
 def test_a_parameter_that_is_compared_with_texts_is_the_first_of_them() -> None:
     tree = ast.parse("def kernel(KIND, n):\n    if KIND == 'grpo' or KIND == 'dapo':\n        n += 1")
     (function,) = (each for each in tree.body if isinstance(each, ast.FunctionDef))
-    assert guessing.use_of(function, {}).texts == {"KIND": "grpo"}
+    assert guessing.use_of(function, {}).choices == {"KIND": "grpo"}
+
+
+def test_a_parameter_that_is_compared_with_several_integers_is_the_last_of_them() -> None:
+    tree = ast.parse(
+        "def kernel(WIDTH, ONE):\n    if WIDTH == 2:\n        n = 1\n    elif WIDTH == 4 and ONE == 1:\n        n = 2"
+    )
+    (function,) = (each for each in tree.body if isinstance(each, ast.FunctionDef))
+    assert guessing.use_of(function, {}).choices == {"WIDTH": 4}
+
+
+def overflow_of(**sides: int | str) -> Callable[[guessing.Guess], bool]:
+    """A compiler in whose place a rule stands: with all of these types and values a kernel overflows."""
+    return lambda made: all({**made.signature, **made.constants}.get(name) == side for name, side in sides.items())
+
+
+@pytest.mark.parametrize(
+    ("guessed", "overflows", "rests"),
+    [
+        ({"x"}, overflow_of(BLOCK=64), {}),
+        ({"x"}, overflow_of(x="*bf16"), {"x": "*bf16"}),
+        ({"BLOCK"}, overflow_of(), {"BLOCK": 64}),
+        ({"x_stride"}, overflow_of(x_stride="i32"), {"x_stride": "i32"}),
+    ],
+)
+def test_an_overflow_rests_on_a_guess_unless_it_is_there_without_it(
+    guessed: set[str], overflows: Callable[[guessing.Guess], bool], rests: dict[str, object]
+) -> None:
+    made = guessing.Guess({"x": "*bf16", "x_stride": "i32"}, {"BLOCK": 64}, guessed=guessed)
+    assert overflows(made)
+    assert guessing.rests_on(made, overflows) == rests
 
 
 def test_variants_change_only_what_was_guessed(use: guessing.Use) -> None:

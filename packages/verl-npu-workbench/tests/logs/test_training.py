@@ -8,18 +8,24 @@ Logs on disk: whole, broken, growing, and what is none.
 from __future__ import annotations
 
 import builtins
+import bz2
+import gzip
 import json
+import lzma
 import math
 import os
 import pprint
+import threading
 import time
 import tracemalloc
+import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from verl_npu_workbench.logs import training
 from verl_npu_workbench.logs.training import (
     Assembly,
     Restart,
@@ -30,6 +36,7 @@ from verl_npu_workbench.logs.training import (
     parse_step,
     read,
     spans,
+    whole,
 )
 
 from verl_npu.errors import TrainingLogError
@@ -480,3 +487,141 @@ def test_two_lines_of_one_step_are_one_step(tmp_path: Path) -> None:
     steps = Steps(lambda: [log])
     assert steps.poll() == [1]
     assert steps.by_step == {1: {"train/loss": 0.5, "val/loss": 0.7}}
+
+
+# Very many steps.
+
+
+def test_of_very_many_steps_few_are_kept_and_this_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_MOST_STEPS", 4000)
+    metrics = ((step, {"a": math.nan if step == 7777 else float(step)}) for step in range(1, 20_001))
+    log = log_of(metrics)
+    assert len(log.steps) <= 4000
+    assert log.count == 20_000
+    assert {1, 2, 3, 99, 7777, 19_999, 20_000} <= log.steps.keys()
+    assert log.gaps() == []
+    assert log.notes() == [
+        f"it has 20000 steps, which are too many: looked at are the first 100, the last 1000 and each {log.stride}th "
+        "between them"
+    ]
+
+
+def test_two_logs_of_which_few_steps_are_kept_have_the_same_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_MOST_STEPS", 4000)
+    short, long = (log_of((10 * step, {"a": 1.0}) for step in range(1, last)) for last in (6_000, 30_000))
+    kept = [step for step in long.steps if step < 45_000]
+    assert len(kept) > 150
+    assert short.steps.keys() >= set(kept)
+
+
+def test_most_lines_of_a_very_long_log_are_not_parsed(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_MOST_STEPS", 4000)
+    parsed = []
+    parse = training.parse_step
+    monkeypatch.setattr(training, "parse_step", lambda text: (parsed.append(text), parse(text))[1])
+    values = {step: {"a": math.nan if step == 70_001 else float(step), "pad": 1e300} for step in range(1, 100_001)}
+    path = write("".join(line(step, each).partition("\x1b[0m ")[2] for step, each in values.items()))
+    log = read(path)
+    assert len(parsed) < 30_000
+    assert (log.count, log.last, log.restarts) == (100_000, 100_000, ())
+    assert {1, 100, 70_001, 99_001, 100_000} <= log.steps.keys()
+    assert all(log.steps[step]["a"] == step for step in log.steps if step != 70_001)
+
+
+def test_each_line_is_parsed_once_and_few_steps_are_gone_through_again(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_MOST_STEPS", 2500)
+    looked_at = []
+    finite = math.isfinite
+    monkeypatch.setattr(math, "isfinite", lambda value: (looked_at.append(value), finite(value))[1])
+    counts = []
+    for steps in (10_000, 40_000):
+        looked_at.clear()
+        read(write({step: {"a": 1.0} for step in range(1, steps + 1)}))
+        counts.append(len(looked_at))
+    assert counts[1] < 6 * counts[0]
+
+
+# As somebody has printed them.
+
+BROKEN = """step:1 - actor/grad_norm:0.04106094129383564 - \x20
+……
+critic/rewards/mean:-0.4141845703125 -
+response_length/mean:7385.140625 -\x20
+……
+timing_s/gen:1315.2451746799998 -\x20
+
+timing_s/step:1738.0274970199998
+timing_s/not_of_it:3.0
+step:2 - actor/grad_norm:0.05
+"""
+"""The console's lines as the document on Ascend's image prints them."""
+
+
+def test_a_line_that_is_printed_over_several_is_one_step(write: Write) -> None:
+    log = read(write(BROKEN))
+    assert log.steps[1] == {
+        "actor/grad_norm": 0.04106094129383564,
+        "critic/rewards/mean": -0.4141845703125,
+        "response_length/mean": 7385.140625,
+        "timing_s/gen": 1315.2451746799998,
+        "timing_s/step": 1738.0274970199998,
+    }
+    assert (list(log.steps), log.damaged) == ([1, 2], 0)
+
+
+# What is no ordinary file.
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_packed_log_is_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(pack("".join(line(step, GOOD[step]) for step in GOOD).encode()))
+    assert read(path).steps == GOOD
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_packed_log_that_is_damaged_is_refused(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "train.log"
+    packed = bytearray(pack("".join(line(step, {"a": step / 7}) for step in range(2000)).encode()))
+    packed[len(packed) // 2] ^= 0xFF
+    path.write_bytes(packed[: len(packed) * 3 // 4])
+    with pytest.raises(TrainingLogError, match="found "):
+        read(path)
+
+
+def test_an_archive_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("train.log", line(1, {"a": 1.0}))
+    with pytest.raises(TrainingLogError, match=r"an archive \(zip\): unpack it first"):
+        read(path)
+
+
+def test_a_device_is_refused() -> None:
+    with pytest.raises(TrainingLogError, match="a device"):
+        read(Path("/dev/zero"))
+
+
+def test_a_named_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    text = "".join(line(step, GOOD[step]) for step in GOOD)
+    writer = threading.Thread(target=path.write_text, args=(text,))
+    writer.start()
+    follower = follow(path)
+    log = whole(follower)
+    writer.join()
+    assert (log.steps, follower.ended) == (GOOD, True)
+    assert "".join(follower.end()) == text
+
+
+def test_only_the_end_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("".join(line(step, {"a": 1.0, "pad": 1e300}) for step in range(1, 60_000)) + "the last line\n")
+    follower = follow(path)
+    whole(follower)
+    lines = list(follower.end())
+    assert lines[-1] == "the last line"
+    assert 3 < len(lines) < 30_000

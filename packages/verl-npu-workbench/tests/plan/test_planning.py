@@ -27,7 +27,7 @@ def test_changes_are_torchruns_options_a_variable_or_settings(torchrun: Trainer)
 
 def test_a_rank_has_our_torch_npu_whichever_is_installed_or_asked_for(torchrun: Trainer) -> None:
     asked = dataclasses.replace(torchrun, exports={"VIRTUAL_ASCEND_TORCH_NPU": "real"})
-    assert planning._variables(job_of(), asked)["VIRTUAL_ASCEND_TORCH_NPU"] == "ours"
+    assert planning._variables(job_of(), asked, False)["VIRTUAL_ASCEND_TORCH_NPU"] == "ours"
 
 
 @pytest.fixture

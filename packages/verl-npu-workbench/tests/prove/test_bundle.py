@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import os
 import socket
+import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from verl_npu_workbench.prove import bundle
 from verl_npu_workbench.prove.bundle import CORPUS, PROOF, Proof
 from verl_npu_workbench.prove.folder import Folder
 from verl_npu_workbench.prove.result import Check, Verdict
+from verl_npu_workbench.secrecy.redaction import Redaction
 
 from verl_npu.errors import ProofError
 
@@ -26,7 +29,7 @@ SCHEMA = json.loads((importlib.resources.files("verl_npu_workbench.prove") / "bu
 
 @pytest.fixture
 def path(proof: Proof, tmp_path: Path) -> Path:
-    return bundle.write(Folder(tmp_path), proof)
+    return bundle.write(Folder(tmp_path), bundle.redacted(proof, Redaction()))
 
 
 def repacked(path: Path, members: Mapping[str, bytes]) -> Path:
@@ -55,14 +58,14 @@ def test_a_bundle_is_by_its_schema(name: str, path: Path) -> None:
 
 
 def test_names_and_paths_are_taken_out(proof: Proof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: "secrethost")
-    monkeypatch.setattr("getpass.getuser", lambda: "secretuser")
-    said = "secrethost: /home/secretuser/model/a/b/c: connection to 10.1.2.3 refused"
+    monkeypatch.setattr(socket, "gethostname", lambda: "gandalf")
+    monkeypatch.setattr("getpass.getuser", lambda: "frodo")
+    said = "gandalf: /home/frodo/model/a/b/c: connection to 10.1.2.3 refused"
     check = Check(name="one", verdict=Verdict.FAILED, found=said, expected=said)
     shown = replace(proof, stages=(stage(check),), notes={"device": said}, corpus=(operator(said=said, results=()),))
-    with zipfile.ZipFile(bundle.write(Folder(tmp_path), shown)) as archive:
+    with zipfile.ZipFile(bundle.write(Folder(tmp_path), bundle.redacted(shown, Redaction.here()))) as archive:
         text = "".join(archive.read(name).decode() for name in archive.namelist())
-    assert [word for word in ("secrethost", "secretuser", "10.1.2.3") if word in text] == []
+    assert [word for word in ("gandalf", "frodo", "10.1.2.3") if word in text] == []
     assert "refused" in text
 
 
@@ -115,3 +118,41 @@ def test_two_proofs_differ_by_packages_and_checks(proof: Proof) -> None:
         "torch: 2.13.0 -> 2.14.0",
         "device, memory: passed -> failed",
     ]
+
+
+def _encrypted(path: Path) -> bytes:
+    """Both members marked as encrypted."""
+    data = bytearray(path.read_bytes())
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        place = data.find(mark)
+        while place >= 0:
+            data[place + flags] |= 1
+            place = data.find(mark, place + 1)
+    return bytes(data)
+
+
+def _damaged(path: Path) -> bytes:
+    data = bytearray(path.read_bytes())
+    data[60:90] = bytes(30)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("spoilt", [_encrypted, _damaged])
+def test_a_bundle_that_cannot_be_unpacked_is_refused(path: Path, spoilt: Callable[[Path], bytes]) -> None:
+    path.write_bytes(spoilt(path))
+    with pytest.raises(ProofError, match=r"expected a bundle, proof-DATE\.zip"):
+        bundle.read(path)
+
+
+def test_a_named_pipe_is_no_bundle(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.zip")
+    with pytest.raises(ProofError, match="found no ordinary file"):
+        bundle.read(tmp_path / "pipe.zip")
+
+
+def test_a_small_bundle_that_becomes_large_is_refused(path: Path) -> None:
+    huge = b'{"schema": 1, "observations": [' + b"[]," * (20 << 20) + b"[]]}"
+    began = time.process_time()
+    with pytest.raises(ProofError, match="more than 32 MiB"):
+        bundle.read(repacked(path, {CORPUS: huge}))
+    assert time.process_time() - began < 10

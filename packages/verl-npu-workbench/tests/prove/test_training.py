@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -91,4 +92,16 @@ def test_arguments_without_a_script_are_one_error_before_anything_runs(tmp_path:
     assert "trainer.nnodes=1: arguments are those of a script, and none is given by --recipe" in ended.output
     assert "a stage is named by --stage STAGE" in ended.output
     assert "a stage is named by --stage training" in CliRunner().invoke(command, ["prove", "training"]).output
+    assert not (tmp_path / "proof").exists()
+
+
+def test_where_there_can_be_no_npu_that_is_said_once_and_no_stage_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VIRTUAL_ASCEND", raising=False)
+    monkeypatch.setitem(sys.modules, "torch_npu", None)
+    ended = CliRunner().invoke(command, ["prove", "--output", str(tmp_path / "proof")])
+    assert (ended.exit_code, len(ended.output.splitlines())) == (2, 1)
+    assert ended.output.startswith("verl-npu: torch_npu: expected that it is installed in this environment")
+    assert "or set VIRTUAL_ASCEND=2" in ended.output
     assert not (tmp_path / "proof").exists()

@@ -55,7 +55,7 @@ def test_all_steps_and_status_0_are_a_training(judged: Judged) -> None:
 def test_a_step_less_or_another_status_is_a_failure(judged: Judged, status: int, steps: int) -> None:
     found = judged(["\x1b[36m(WorkerDict pid=7)\x1b[0m the last line", ""], status=status, steps=steps)
     assert (found.kind, found.steps) == (Kind.FAILED, steps)
-    ended = f"no error was found: it ended with status {status} after {steps} steps"
+    ended = f"no error was found: it ended with status {status} after {steps} step{'s' if steps > 1 else ''}"
     assert failure(found).error == f"{ended}; its last line: (WorkerDict pid=7) the last line"
 
 

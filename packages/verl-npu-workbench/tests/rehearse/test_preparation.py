@@ -9,8 +9,10 @@ from types import ModuleType
 import pytest
 from verl_npu_workbench.jobs.settings import Settings
 from verl_npu_workbench.rehearse import reward
-from verl_npu_workbench.rehearse.preparation import RolloutEngine, rollout_engine, write_questions
+from verl_npu_workbench.rehearse.preparation import RolloutEngine, engine_for, rollout_engine, write_questions
 from verl_npu_workbench.rehearse.reward import grade
+
+from verl_npu.errors import RehearsalError
 
 ROLLOUT = "actor_rollout_ref.rollout"
 AWAKE = {f"{ROLLOUT}.free_cache_engine": False}
@@ -68,6 +70,30 @@ def test_what_stands_in_the_way_is_said() -> None:
 def test_a_rollout_with_npus_of_its_own_keeps_a_vllm_that_cannot_sleep(vllm: str, no_sleep: bool) -> None:
     found = choice("vllm", vllm=vllm, own_npus=True)
     assert (found.name, found.no_sleep) == ("", no_sleep)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "refused"),
+    [
+        ("recipe.one_step_off_policy.main_ppo", True),
+        ("recipe.fully_async_policy.fully_async_main", True),
+        ("recipe.gkd.main_gkd", True),
+        ("recipe.dapo.main_dapo", False),
+        ("recipe.spin.main_spin", False),
+        ("verl.trainer.main_ppo", False),
+        ("verl.experimental.one_step_off_policy.main_ppo", False),
+    ],
+)
+def test_a_trainer_that_syncs_weights_through_us_is_refused_without_vllm(trainer: str, refused: bool) -> None:
+    settings = Settings({f"{ROLLOUT}.name": "vllm"})
+    assert engine_for(trainer, settings, "auto", True, lambda package: "0.11.0+cpu").name == ""
+    if not refused:
+        assert engine_for(trainer, settings, "auto", True, lambda package: "").name == "virtual"
+        return
+    with pytest.raises(RehearsalError, match="no vLLM"):
+        engine_for(trainer, settings, "auto", True, lambda package: "")
+    with pytest.raises(RehearsalError, match="--rollout vllm"):
+        engine_for(trainer, settings, "virtual", True, lambda package: "0.11.0+cpu")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import click
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
 from verl_npu.errors import TrainingLogError
+from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 
@@ -28,7 +29,7 @@ from ..logs.metrics import mean, number
 from ..logs.training import TrainingLog, read, spans
 from .options import command, refuse_ignored
 
-_STATUS = {Outcome.WITHIN: 0, Outcome.OUTSIDE: 1, Outcome.NOT_SHOWN: 2}
+_STATUS = {Outcome.WITHIN: Status.FINE, Outcome.OUTSIDE: Status.FOUND, Outcome.NOT_SHOWN: Status.NOT_JUDGED}
 _STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "yellow", Outcome.NO_LIMIT: ""}
 _SHOWN = 10
 """The tensors that are named one by one."""
@@ -75,10 +76,11 @@ def compare(
 ) -> None:
     """Compare a training on NPUs with another one.
 
-    A log is the console's, verl's file logger's (JSON lines), or a folder of TensorBoard files. Steps are
-    compared by their number. The standard `parity` is for an NPU beside a GPU: mean error of the reward at most
-    4 %, of the SFT loss at most 2 %. `regression` is for an NPU beside an earlier run: memory, throughput, step
-    time, reward, rollout against trainer. Both are always shown. What the logs do not show never counts as passed.
+    A log is the console's, verl's file logger's (JSON lines), or a folder of TensorBoard files; - is what is piped to
+    it. Steps are compared by their number, at least four. The standard `parity` is for an NPU beside a GPU: mean error
+    of the reward at most 4 %, of the SFT loss at most 2 %. `regression` is for an NPU beside an earlier run: memory,
+    throughput, step time, reward, rollout against trainer. Both are always shown. What the logs do not show never
+    counts as passed.
 
     --merged compares what `python -m verl.model_merger merge` made of an FSDP, FSDP2 or Megatron checkpoint with its
     shards, bit by bit. Give the checkpoint as it was given to --local_dir.
@@ -114,7 +116,7 @@ def compare(
     sys.exit(_STATUS[made.outcome])
 
 
-def _compare_merged(model: Path, checkpoint: Path | None, more: Path | None, as_json: bool) -> int:
+def _compare_merged(model: Path, checkpoint: Path | None, more: Path | None, as_json: bool) -> Status:
     if checkpoint is None or more is not None:
         raise TrainingLogError(
             subject=f"--merged {model}",
@@ -127,7 +129,7 @@ def _compare_merged(model: Path, checkpoint: Path | None, more: Path | None, as_
         click.echo(json.dumps(dataclasses.asdict(made), indent=2))
     else:
         _print_merged(made)
-    return 1 if made.differences else 0
+    return Status.FOUND if made.differences else Status.FINE
 
 
 def _print_merged(made: Merged) -> None:

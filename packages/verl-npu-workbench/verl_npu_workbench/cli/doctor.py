@@ -16,12 +16,13 @@ from verl_npu.cli.check import judged_patches
 from verl_npu.cli.options import example, json_option
 from verl_npu.cli.status import BAD
 from verl_npu.features import UPSTREAMS, bundles, policy
-from verl_npu.findings import Finding, Severity, exit_status
+from verl_npu.findings import Finding, Severity, Status, exit_status
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 from verl_npu.registry.judge.verdict import Verdict
 from verl_npu.registry.patch import Feature
 from verl_npu.registry.state import State, feature_state
+from verl_npu.reporting import clean, shortened
 
 from ..diagnosis import unknown
 from ..diagnosis.judgement import Conclusion, Diagnosis, LoggedError, diagnose
@@ -62,7 +63,8 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     "logs",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Say why a job failed, from its log or a folder of logs (Ray's, CANN's); may be repeated.",
+    help="Say why a job failed, from its log, from a folder of logs (Ray's, CANN's), or from what is piped to it (-); "
+    "may be repeated.",
 )
 @click.option(
     "--hang",
@@ -103,9 +105,9 @@ def doctor(
     verl-npu's features, and of each LOG what --log says, its end, and the lines around its errors. Keys, passwords,
     addresses and names that can be known as such are taken out: read it before you send it.
 
-    Exit status: 0 nothing is wrong, 1 there are warnings, 2 there are errors, or the command was called wrongly. For a
-    log: 0 the training came to its end or still runs, 1 it has an error or just ends, 2 it cannot be read. With
-    --hang: 0 it works or has nothing to do, 1 it hangs or stands still, 2 it cannot be looked into.
+    Exit status: 0 there are no errors, warnings apart, 1 there are errors, or the nodes differ, 2 nothing could be
+    judged. For a log: 0 the training came to its end or still runs, 1 it has an error or just ends, 2 it cannot be
+    read. With --hang: 0 it works or has nothing to do, 1 it hangs or stands still, 2 it cannot be looked into.
     """
     if (manifests is not None or output is not None) and not as_report:
         raise click.UsageError(_("--manifests and --output are about a report: expected --report"))
@@ -205,8 +207,16 @@ def _show(findings: Sequence[Finding], indent: str = "") -> None:
             _("; ").join(said), indent=f"{indent}  ", label=_("{indent}{label}: ").format(indent=indent, label=label)
         )
     worst = next((v for v in (Severity.ERROR, Severity.WARNING, Severity.OK) if counts[v]), Severity.SKIPPED)
-    total = _(", ").join(f"{counts[severity]} {severity.value}" for severity in Severity)
+    total = _(", ").join(_counted(counts))
     terminal.line(indent, terminal.styled(total, _COLOURS[worst]))
+
+
+def _counted(counts: Mapping[Severity, int]) -> Iterator[str]:
+    warnings, errors = counts[Severity.WARNING], counts[Severity.ERROR]
+    yield _("{count} ok").format(count=counts[Severity.OK])
+    yield ngettext("{count} warning", "{count} warnings", warnings).format(count=warnings)
+    yield ngettext("{count} error", "{count} errors", errors).format(count=errors)
+    yield _("{count} skipped").format(count=counts[Severity.SKIPPED])
 
 
 def _in_order(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
@@ -232,7 +242,7 @@ def _in_order(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
         )
 
 
-def _show_nodes(nodes: Mapping[str, Sequence[Finding]], as_json: bool) -> int:
+def _show_nodes(nodes: Mapping[str, Sequence[Finding]], as_json: bool) -> Status:
     differ = cluster.differences(nodes)
     if as_json:
         content = {
@@ -252,8 +262,7 @@ def _show_nodes(nodes: Mapping[str, Sequence[Finding]], as_json: bool) -> int:
         for node, findings in nodes.items():
             terminal.line(terminal.styled(node, "bold"))
             _show(findings, indent="  ")
-    status = max((exit_status(findings) for findings in nodes.values()), default=0)
-    return max(status, int(bool(differ)))
+    return Status.FOUND if differ else exit_status([finding for findings in nodes.values() for finding in findings])
 
 
 _SEVERAL = 3
@@ -282,7 +291,7 @@ def _judge_log(paths: Sequence[Path], as_json: bool) -> NoReturn:
         click.echo(json.dumps(_log_as_json(said), indent=2))
     else:
         _show_log(said)
-    sys.exit(int(said.verdict is not Conclusion.NONE))
+    sys.exit(Status.FINE if said.verdict is Conclusion.NONE else Status.FOUND)
 
 
 def _log_as_json(said: Diagnosis) -> dict[str, object]:
@@ -299,6 +308,7 @@ def _log_as_json(said: Diagnosis) -> dict[str, object]:
         "followed": [_error_as_json(each) for each in said.followed],
         "hints": [_error_as_json(each) for each in said.hints],
         "survived": [_error_as_json(each) for each in said.survived],
+        "left_out": said.left_out,
     }
 
 
@@ -335,12 +345,17 @@ def _excerpt(error: LoggedError) -> list[str]:
     """What of an error is shown: the lines that a rule knows, or the end of the traceback."""
     event, rule = error.event, error.rule
     if rule is None:
-        return [*event.frames[-3:], *[line for line in event.message if line.strip()][:_SHOWN_LINES]]
+        return [_cut(line) for line in (*event.frames[-3:], *filter(str.strip, event.message[:_SHOWN_LINES]))]
     found = rule.pattern.search(event.text)
     if found is None:
         return []
     first, last = (event.text.count("\n", 0, place) for place in found.span())
-    return [line for line in event.message[first : last + 1] if line.strip()][:_SHOWN_LINES]
+    return [_cut(line) for line in event.message[first : last + 1] if line.strip()][:_SHOWN_LINES]
+
+
+def _cut(line: str) -> str:
+    """Return a line as it is shown: one of a binary file has no end, and its bytes take four characters each."""
+    return shortened(clean(line[:_WIDEST].expandtabs(2)), _WIDEST)
 
 
 def _lines(count: int) -> str:
@@ -374,18 +389,25 @@ def _show_log(said: Diagnosis) -> None:
         terminal.echo()
         terminal.paragraph(
             _("Before it, in {process}: {error}").format(
-                process=said.before.event.process, error=said.before.event.error
+                process=said.before.event.process, error=_cut(said.before.event.error)
             ),
             indent="  ",
         )
     if said.followed:
         terminal.echo()
-        counts = Counter(each.name or each.event.error.split(":")[0] for each in said.followed)
+        counts = Counter(each.name or _cut(each.event.error.split(":")[0]) for each in said.followed)
         words = _(", ").join(
             _("{name} ({count})").format(name=name, count=count) if count > 1 else name
             for name, count in counts.most_common(8)
         )
         terminal.paragraph(_("With it came: {words}.").format(words=words), indent="  ")
+    if said.left_out:
+        text = ngettext(
+            "{count} more error is like others in all but numbers, or one of too many, and was not looked at",
+            "{count} more errors are like others in all but numbers, or some of too many, and were not looked at",
+            said.left_out,
+        )
+        terminal.paragraph(text.format(count=said.left_out), label=_("note: "), indent="  ")
     for hint in {each.name: each for each in said.hints}.values():
         if hint.finding and said.root:
             terminal.paragraph(
@@ -424,7 +446,7 @@ def _show_cut(said: Diagnosis) -> None:
         indent="  ",
     )
     for line in _last_lines(said):
-        terminal.line("    | ", f"[{line.process}] " if line.process.pid else "", line.text.strip()[:_WIDEST])
+        terminal.line("    | ", f"[{line.process}] " if line.process.pid else "", _cut(line.text.strip()))
     terminal.paragraph(
         _(
             "No process on this host writes to it. A job that just stops was killed, most often "
@@ -496,7 +518,7 @@ def _show_root(root: LoggedError, progress: Progress) -> None:
         where = _("{log}, line {line}").format(log=event.log, line=event.line)
     else:
         where = _("line {line}").format(line=event.line)
-    terminal.line("  ", terminal.styled(root.name or event.error, "bold"))
+    terminal.line("  ", terminal.styled(root.name or _cut(event.error), "bold"))
     doing = _(", while {doing}").format(doing=event.doing) if event.doing else ""
     step = progress.place(event.line if event.log == progress.log else None)
     terminal.paragraph(
@@ -510,9 +532,11 @@ def _show_root(root: LoggedError, progress: Progress) -> None:
     if root.finding is None:
         _show_unknown(root, progress)
         return
-    terminal.paragraph(_("It means: {why}.").format(why=root.finding.why), indent="    ")
+    others = [code for code in root.candidates if code != root.name]
+    means = _("It most likely means: {why}.") if root.name in root.candidates else _("It means: {why}.")
+    terminal.paragraph(means.format(why=root.finding.why), indent="    ")
     terminal.paragraph(_("To do: {fix}.").format(fix=root.finding.fix), indent="    ")
-    _show_candidates(root.candidates)
+    _show_candidates(others)
     if root.rule and root.rule.versions:
         terminal.paragraph(_("It is so in {versions}.").format(versions=root.rule.versions), indent="    ")
     if root.rule and root.rule.before:

@@ -11,6 +11,7 @@ import click
 
 from verl_npu import progress
 from verl_npu.cli import terminal
+from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 
@@ -26,7 +27,13 @@ _COLOURS = {
     Verdict.IDLE: "yellow",
     Verdict.UNKNOWN: "yellow",
 }
-_STATUS = {Verdict.WORKS: 0, Verdict.IDLE: 0, Verdict.STANDS: 1, Verdict.HANGS: 1, Verdict.UNKNOWN: 2}
+_STATUS = {
+    Verdict.WORKS: Status.FINE,
+    Verdict.IDLE: Status.FINE,
+    Verdict.STANDS: Status.FOUND,
+    Verdict.HANGS: Status.FOUND,
+    Verdict.UNKNOWN: Status.NOT_JUDGED,
+}
 _MOST = 12
 """Processes that are shown one by one."""
 

@@ -26,6 +26,7 @@ from .script import say_unconfined
 _STYLES = {
     Verdict.COMPILES: "green",
     Verdict.OVERFLOWS: "red",
+    Verdict.MAY_OVERFLOW: "yellow",
     Verdict.REFUSED: "red",
     Verdict.CRASHED: "red",
     Verdict.HANGS: "red",
@@ -128,6 +129,8 @@ def kernels(
     are those of a file, to which a program under VIRTUAL_ASCEND=1 has written them, where VERL_NPU_KERNEL_LAUNCHES
     names it.
 
+    An overflow that rests on a guess is *may overflow*: a warning.
+
     Exit status: 0 no kernel fails, 1 at least one fails, 2 nothing could be judged.
     """
     command: tuple[str, ...] = context.meta.get(_COMMAND, ())
@@ -200,7 +203,7 @@ def show(result: report.Report) -> None:
 
 def _show_kernel(each: Judged, root: Path) -> None:
     best, arguments = each.best, each.arguments
-    verdict = terminal.styled(f"{best.verdict.value:<10}", _STYLES[best.verdict])
+    verdict = terminal.styled(f"{best.verdict.value:<12}", _STYLES[best.verdict])
     origin = f" ({arguments.origin.value})" if arguments is not None else ""
     terminal.line("  ", verdict, "  ", each.kernel.name, terminal.styled(origin, "dim"))
     details = [report.said(best, root)]
@@ -211,9 +214,9 @@ def _show_kernel(each: Judged, root: Path) -> None:
         if len(each.kernel.cases) > 1:
             tried = _("{tried} of {all} configurations tried")
             details.append(tried.format(tried=len(each.tried), all=len(each.kernel.cases)))
-    terminal.paragraph(_(", ").join(filter(None, details)), indent=" " * 14)
+    terminal.paragraph(_(", ").join(filter(None, details)), indent=" " * 16)
     if each.searched:
-        terminal.paragraph(report.fitted(each), indent=" " * 14)
+        terminal.paragraph(report.fitted(each), indent=" " * 16)
 
 
 def _show_counts(result: report.Report) -> None:
@@ -224,6 +227,15 @@ def _show_counts(result: report.Report) -> None:
     kept = sum(each.best.cached for each in result.judged)
     if kept:
         terminal.paragraph(_("{count} of them kept from an earlier run.").format(count=kept), indent="  ")
+    if any(each.best.verdict is Verdict.MAY_OVERFLOW for each in result.judged):
+        terminal.paragraph(
+            _(
+                "What may overflow does so with guessed arguments, and does not fail this command: "
+                "`verl-npu kernels -- COMMAND` judges the launches of a program."
+            ),
+            label=_("warning: "),
+            indent="  ",
+        )
     if _has(result.judged, Origin.GUESSED):
         terminal.paragraph(
             _(

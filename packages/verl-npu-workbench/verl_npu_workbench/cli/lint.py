@@ -15,7 +15,7 @@ import click
 from verl_npu.cli import terminal, upstreams
 from verl_npu.cli.options import example, json_option, source_option
 from verl_npu.errors import ScriptError, VerlNpuError
-from verl_npu.findings import Finding, Severity
+from verl_npu.findings import Finding, Severity, Status
 from verl_npu.language import capitalised, ngettext
 from verl_npu.language import gettext as _
 from verl_npu.pins import pins
@@ -69,12 +69,13 @@ def lint(
     """Say what is known to be wrong with a launch script.
 
     The script is run in a sandbox, without your home and without a network, with stand-ins for all that it starts; its
-    settings are composed there, too. Its arguments follow --. Where there can be no sandbox, its text alone is judged.
+    settings are composed there, too. Its arguments follow --. Where there can be no sandbox (it needs the package
+    bubblewrap), its text alone is judged, and the status is 2.
 
     Overrides of MindSpeed's are judged by the MindSpeed that is installed. If there is none and none is chosen, all
     recorded ones are asked, and only what all of them refuse is refused.
 
-    Exit status: 0 nothing is refused, 1 something is, 2 it cannot be judged.
+    Exit status: 0 nothing is refused, 1 something is, 2 it, or a part of it, cannot be judged.
     """
     chosen = [script is not None, text is not None, list_overrides]
     if sum(chosen) != 1:
@@ -94,7 +95,7 @@ def check_script(script: Path, source: str, arguments: Sequence[str], as_json: b
 
     Where there can be no sandbox, and none is to be done without, its text alone is judged.
 
-    Exit status: 0 nothing is refused, 1 something is, 2 it cannot be judged.
+    Exit status: 0 nothing is refused, 1 something is, 2 it, or a part of it, cannot be judged.
     """
     say_unconfined(unconfined)
     if source != upstreams.INSTALLED and not Path(source).is_dir():
@@ -132,7 +133,8 @@ def check_script(script: Path, source: str, arguments: Sequence[str], as_json: b
         click.echo(json.dumps(_content(judged), indent=2))
     else:
         _print(judged)
-    sys.exit(int(any(finding.refused for finding in judged.found)))
+    refused = any(finding.refused for finding in judged.found)
+    sys.exit(Status.FOUND if refused else Status.NOT_JUDGED if judged.not_judged else Status.FINE)
 
 
 _READERS = {"hydra": "hydra-core", "yaml": "PyYAML"}
@@ -286,6 +288,10 @@ def _content(judged: _Judged) -> dict[str, object]:
 
 def _print(judged: _Judged) -> None:
     found, trainer = judged.found, judged.trainer
+    if judged.not_judged:
+        said = _("{not_judged}.").format(not_judged=judged.not_judged)
+        terminal.paragraph(said, label=_("not judged: "), indent="  ")
+        terminal.paragraph(judged.remedy, indent="  ")
     if trainer is not None:
         terminal.line(
             ngettext(
@@ -301,11 +307,6 @@ def _print(judged: _Judged) -> None:
             label=_("judged by: "),
             indent="  ",
         )
-    if judged.not_judged:
-        terminal.paragraph(
-            _("{not_judged}.").format(not_judged=judged.not_judged), label=_("not judged: "), indent="  "
-        )
-        terminal.paragraph(judged.remedy, indent="  ")
     upstreams.say_lacking(upstreams.lacking())
     for path in judged.captured.missing if judged.captured else ():
         terminal.paragraph(
@@ -323,13 +324,10 @@ def _print(judged: _Judged) -> None:
         terminal.paragraph(_("Fix: {fix}.").format(fix=finding.fix), indent="    ")
     refused = sum(finding.refused for finding in found)
     warnings = len(found) - refused
-    if not found:
-        nothing = (
-            _(": nothing is known to be wrong with what was judged of it")
-            if judged.not_judged
-            else _(": nothing is known to be wrong with it")
-        )
-        terminal.line(terminal.styled(_("in order"), "green"), nothing)
+    if not found and judged.not_judged:
+        terminal.echo(_("Nothing is known to be wrong with the rest."))
+    elif not found:
+        terminal.line(terminal.styled(_("in order"), "green"), _(": nothing is known to be wrong with it"))
     else:
         terminal.paragraph(
             ngettext(

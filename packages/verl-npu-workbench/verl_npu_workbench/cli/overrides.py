@@ -17,7 +17,7 @@ from verl_npu.features.megatron.contract import NEWEST, Contract, catalogue, con
 from verl_npu.features.megatron.request import Request, Unexpanded, effective, not_judged, requests
 from verl_npu.features.megatron.rules import in_words, problems
 from verl_npu.features.megatron.source import Installation, installation
-from verl_npu.findings import Finding, Severity
+from verl_npu.findings import Finding, Severity, Status
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 from verl_npu.registry.source.folder import PlainFolder
@@ -48,7 +48,8 @@ def judge(given: str, revision: str | None, pin: str | None, as_json: bool) -> N
         click.echo(json.dumps(_content(source, verdicts, notes), indent=2, default=str))
     else:
         _print(source, verdicts, notes)
-    sys.exit(int(any(problem.refused for verdict in verdicts for problem in verdict.problems)))
+    refused = any(problem.refused for verdict in verdicts for problem in verdict.problems)
+    sys.exit(Status.FOUND if refused else Status.FINE)
 
 
 def _chosen(revision: str | None, pin: str | None, text: str) -> str | None:

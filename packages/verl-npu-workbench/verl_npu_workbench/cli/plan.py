@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
 from verl_npu.errors import PlanError
+from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 
 from ..extras import need
@@ -30,7 +32,7 @@ from .options import command, unconfined_option, verl_option
 from .script import asked_trainer, say_unconfined
 
 _STYLES = {Fit.FITS: "green", Fit.DOES_NOT: "red", Fit.FAILED: "red"}
-_STATUS = {Fit.FITS: 0, Fit.DOES_NOT: 1, Fit.FAILED: 1}
+_STATUS = {Fit.FITS: Status.FINE, Fit.DOES_NOT: Status.FOUND, Fit.FAILED: Status.FOUND}
 _BAR = 40
 _MARKS = {
     Holder.WEIGHTS: "W",
@@ -129,6 +131,7 @@ def plan(
     if html:
         need("jinja2", "--html", error=PlanError)
     _refuse_lengths(lengths, prompt_length, response_length, spread)
+    _refuse_places(output, png, html)
     before = report.read(compare) if compare else None
     say_unconfined(unconfined)
     trainer, tree, name = asked_trainer("plan", script, arguments, verl, unconfined)
@@ -171,6 +174,22 @@ def plan(
             _print_difference(before, found)
         terminal.line(_("all of it: {output}").format(output=output / "plan.json"))
     sys.exit(_STATUS[verdict.fit])
+
+
+def _refuse_places(output: Path, *files: Path | None) -> None:
+    """Refuse what cannot be written to before all the work. Raises PlanError."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for file in filter(None, files):
+            if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+                raise OSError(0, _("a folder, or no place that can be written to"), str(file))
+    except OSError as error:
+        raise PlanError(
+            subject=str(error.filename),
+            expected=_("a folder for --output, and files that can be written for --png and --html"),
+            found=error.strerror or str(error),
+            fix=_("give another path"),
+        ) from None
 
 
 def _refuse_lengths(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 import time
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import click
 
+from verl_npu.ascend import software
 from verl_npu.ascend.variables import virtual_npus
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
 from verl_npu.errors import ProofError
+from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 
@@ -26,9 +29,15 @@ from ..prove.page import page
 from ..prove.result import StageResult, Verdict
 from ..prove.running import chosen, run
 from ..prove.table import STAGES
+from ..secrecy.redaction import Redaction
 from .options import command
 
 _STYLES = {Verdict.PASSED: "green", Verdict.FAILED: "red", Verdict.NOT_POSSIBLE: "yellow"}
+_STATUS = {
+    Verdict.PASSED: Status.FINE,
+    Verdict.FAILED: Status.FOUND,
+    Verdict.NOT_POSSIBLE: Status.NOT_JUDGED,
+}
 _PACKAGES = (
     *("verl-npu", "virtual-ascend", "verl", "torch", "torch_npu", "transformers", "vllm", "vllm-ascend"),
     *("mindspeed", "megatron-core", "ray", "tensordict", "triton-ascend", "numpy"),
@@ -95,7 +104,8 @@ def prove(
     The folder has the bundle proof-DATE.zip to send to others. Names of users and hosts, addresses and paths are taken
     out of it.
 
-    Exit status: 0 nothing failed, 1 a stage failed, or the bundles differ, 2 it cannot be made or read.
+    Exit status: 0 nothing failed, 1 a stage failed, or the bundles differ, 2 no stage was possible here, or the bundle
+    cannot be made or read.
     """
     if arguments and recipe is None:
         raise click.UsageError(
@@ -111,14 +121,14 @@ def prove(
     else:
         proof = _made(minutes, names, npus or 0, _script(recipe, arguments), resume, output.resolve(), as_json)
     if html is not None:
-        put(html.resolve(), page(proof).encode("utf-8", "backslashreplace"))
+        put(html.resolve(), page(bundle.redacted(proof, Redaction.here())).encode("utf-8", "backslashreplace"))
     if against is not None:
         sys.exit(_compare(bundle.read(against), proof, as_json))
     if as_json:
         click.echo(json.dumps(proof.as_json(), indent=2))
     elif show is not None:
         _print(proof)
-    sys.exit(1 if proof.verdict is Verdict.FAILED else 0)
+    sys.exit(_STATUS[proof.verdict])
 
 
 def _meant(word: str) -> str:
@@ -149,7 +159,9 @@ def _made(
     output: Path,
     as_json: bool,
 ) -> Proof:
-    """Make a proof, or go on with one, and write its bundle."""
+    """Make a proof, or go on with one, and write its bundle. Raises AscendSoftwareError if there can be no NPU."""
+    if not virtual_npus() and importlib.util.find_spec("torch_npu") is None:
+        raise software.absent()
     folder = Folder(output)
     stages = chosen(names)
     asked = Asked(
@@ -167,7 +179,16 @@ def _made(
     told = (lambda result: None) if as_json else _print_stage
     run(folder, stages, minutes, npus or asked.npus, told, recipe)
     proof = bundle.collect(folder)
-    path = bundle.write(folder, proof)
+    redact = Redaction.here()
+    shown = bundle.redacted(proof, redact)
+    if not as_json:
+        terminal.paragraph(
+            _(
+                "A stranger will see {count} checks, and what the operators gave. Masked in their texts: {masked}. "
+                "Addresses, names and folders were taken out as well; read proof.json in it before you send it."
+            ).format(count=sum(len(stage.checks) for stage in shown.stages), masked=redact.said())
+        )
+    path = bundle.write(folder, shown)
     if not as_json:
         _print_end(proof, path)
     return proof
@@ -245,7 +266,7 @@ def _print(proof: Proof) -> None:
     _print_verdict(proof)
 
 
-def _compare(old: Proof, new: Proof, as_json: bool) -> int:
+def _compare(old: Proof, new: Proof, as_json: bool) -> Status:
     """Print how a proof differs from an earlier one; 1 if it does."""
     lines = list(bundle.differences(old, new))
     others = list(corpus.compared(old.corpus, new.corpus))
@@ -259,4 +280,4 @@ def _compare(old: Proof, new: Proof, as_json: bool) -> int:
         terminal.line(_("{both} observations are in both, {count} differ").format(both=both, count=len(others)))
         for each in others:
             terminal.paragraph(str(each), indent="    ", label="  ")
-    return 1 if lines or others else 0
+    return Status.FOUND if lines or others else Status.FINE

@@ -12,6 +12,7 @@ import click
 from verl_npu.cli import terminal, upstreams
 from verl_npu.cli.options import example, json_option
 from verl_npu.errors import RehearsalError, ScriptError, VerlNpuError
+from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 
@@ -109,7 +110,7 @@ def rehearse(
     result = rehearsal.content(name if script is None else str(script), done, upstreams.nearest_pin(tree))
     (made.folder / "result.json").write_text(json.dumps(result, indent=2, default=str))
     click.echo(json.dumps(result, indent=2, default=str)) if as_json else _print_outcome(done)
-    sys.exit(0 if done.outcome.kind is Kind.TRAINED and not _is_refused(done) else 1)
+    sys.exit(Status.FINE if done.outcome.kind is Kind.TRAINED and not _is_refused(done) else Status.FOUND)
 
 
 def _is_refused(done: Rehearsed) -> bool:
@@ -157,7 +158,10 @@ def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) ->
         click.echo(json.dumps(results, indent=2, default=str))
     else:
         terminal.line(_("report: {page}").format(page=page))
-    return 1 if refused or any(each["verdict"] != Kind.TRAINED.value for each in results) else 0
+    verdicts = {each["verdict"] for each in results}
+    if refused or verdicts & {Kind.REFUSED.value, Kind.FAILED.value}:
+        return Status.FOUND
+    return Status.FINE if verdicts == {Kind.TRAINED.value} else Status.NOT_JUDGED
 
 
 def _print_plan(made: ScaledJob) -> None:

@@ -14,8 +14,8 @@ from verl_npu.manifest import Manifest, read_manifests
 
 from ..diagnosis import unknown
 from ..diagnosis.judgement import Diagnosis, diagnose
-from ..diagnosis.redaction import Redaction
 from ..diagnosis.report import Report, render
+from ..secrecy.redaction import Redaction
 
 _Judged = Callable[[], Mapping[str, str]]
 """Returns the states of the features by `verl-npu check`."""
@@ -40,15 +40,17 @@ def print_report(
         told_by=told_by,
         said=said,
     )
-    text = render(made, Redaction.here(each["host"] for each in found))
+    redact = Redaction.here(each["host"] for each in found)
+    text = render(made, redact)
     if output is None:
         terminal.block(f"{_FENCE}text\n{text}{_FENCE}")
         return
-    _write(output, text)
     terminal.paragraph(
-        f"{output}: written. Keys, passwords, addresses and names that could be known as such were taken out; read it "
-        "before you send it."
+        f"A stranger will see {len(text.splitlines())} lines. Masked in them: {redact.said()}. Addresses, names and "
+        "folders were taken out as well."
     )
+    _write(output, text)
+    terminal.paragraph(f"{output}: written; read it before you send it.")
 
 
 def _write(file: Path, text: str) -> None:

@@ -12,7 +12,7 @@ from verl_npu.errors import ScriptError
 from verl_npu.language import gettext as _
 
 from ..jobs.capture import capture, tree_of
-from ..jobs.trainer import Trainer, trainer_of, trainer_of_command
+from ..jobs.trainer import Trainer, trainer_of, trainer_of_command, with_secrets
 
 
 def say_unconfined(unconfined: bool) -> None:
@@ -46,7 +46,8 @@ def asked_trainer(
         tree = (verl or Path.cwd()).resolve()
         return trainer_of_command(words, tree, {}), tree, "command"
     tree = (verl or tree_of(script)).resolve() if script.is_file() else Path.cwd()
-    return trainer_of(capture(script, tree, words, os.environ, unconfined)), tree, script.stem
+    trainer = trainer_of(capture(script, tree, words, os.environ, unconfined))
+    return with_secrets(trainer, os.environ) if unconfined else trainer, tree, script.stem
 
 
 def _is_program(word: str) -> bool:

@@ -218,6 +218,14 @@ def _script(target: Target) -> str:
 def _write(folder: Path, files: Mapping[str, str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        taken = [name for name, text in files.items() if _is_another(folder / name, text)]
+        if taken:
+            raise SourceError(
+                subject=f"--output {folder}",
+                expected=_("a folder in which no file is written over"),
+                found=_("{names} with something else in it").format(names=_(", ").join(taken)),
+                fix=_("name another folder, or delete what you do not need"),
+            )
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
             terminal.echo(str(folder / name))
@@ -228,6 +236,10 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
             found=error.strerror or str(error),
             fix=_("name another one"),
         ) from None
+
+
+def _is_another(path: Path, text: str) -> bool:
+    return path.exists() and (not path.is_file() or path.read_bytes() != text.encode())
 
 
 def _content(target: Target, files: Mapping[str, str]) -> dict[str, object]:

@@ -16,14 +16,16 @@ from verl_npu import progress
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
 from verl_npu.errors import TrainingLogError
+from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 from verl_npu.language import translate
 from verl_npu.reporting import clean
 
-from ..ending import Ending, ending_of
+from ..ending import Standing, ending_of
 from ..extras import need
+from ..logs.files import STDIN
 from ..logs.metrics import LOSS, REWARD, number
-from ..logs.training import Follower, follow, read
+from ..logs.training import Follower, follow, whole
 from ..watch import State, content, state_of
 from .options import command
 
@@ -49,10 +51,11 @@ def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
     yet is waited for. Shown are curves, where the time of a step goes, tokens per second, how long the rest takes,
     whether it failed or stopped without an end, and what is odd: NaN, an entropy collapse, a jump of the gradient
     norm, a step of twice the usual time, a rollout that gets slower or drifts from the trainer, answers that are cut
-    at their limit, a host's memory that grows. In a pipe it prints a line for each step. Ctrl-C ends it.
+    at their limit, a host's memory that grows. In a pipe it prints a line for each step, until the training has ended
+    or nobody reads on. Ctrl-C ends it. LOG may be -, what is piped to it.
 
-    Exit status: 0 with --once if nothing is odd, 1 if something is, or the training failed or stopped without an end,
-    2 the log cannot be read, 130 ended by Ctrl-C.
+    Exit status: 0 if nothing is odd, 1 if something is, or the training failed or stopped without an end, 2 the log
+    cannot be read, 130 ended by Ctrl-C.
     """
     if once:
         sys.exit(_once(log, as_json))
@@ -63,21 +66,22 @@ def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
     if screen:
         _on_a_screen(follower, every)
     else:
-        _as_lines(follower, every, as_json)
+        sys.exit(_as_lines(follower, every, as_json))
 
 
-def _once(log: Path, as_json: bool) -> int:
-    found = read(log)
-    state = state_of(found, ending_of(log, found))
+def _once(log: Path, as_json: bool) -> Status:
+    follower = follow(log)
+    found = whole(follower)
+    state = state_of(found, ending_of(follower, found))
     if state is None:
-        return 2
+        return Status.NOT_JUDGED
     if as_json:
         click.echo(json.dumps(content(state), indent=2))
     else:
         if sys.stdout.isatty():
             _need_a_screens_packages()
         _print_once(state)
-    return int(not state.calm)
+    return Status.FINE if state.calm else Status.FOUND
 
 
 def _need_a_screens_packages() -> None:
@@ -99,7 +103,7 @@ def _print_once(state: State) -> None:
 
 
 def _waited_for(log: Path, every: float) -> Follower:
-    if not log.exists():
+    if log != STDIN and not log.exists():
         waiting = _("waiting for {log}").format(log=log)
         click.echo(clean(translate(waiting)), err=True)
         with progress.step(waiting):
@@ -109,43 +113,64 @@ def _waited_for(log: Path, every: float) -> Follower:
 
 
 _QUIET = 30.0
-"""Seconds without news after which it is asked how the training stands."""
+"""Seconds without news after which it is asked how the training stands, and then again."""
 
 
 def _states(follower: Follower, every: float) -> Iterator[State | None]:
-    """Yield the state whenever there is news, and None at each look without any."""
-    since = time.monotonic()
-    ending: Ending | None = None
-    asked = False
+    """Yield the state whenever there is news, and None at each look without any; end where no more can come."""
+    # A log that nobody has written to for long says at once how it ended.
+    asks = time.monotonic() if all(map(_is_old, follower.files())) else time.monotonic() + _QUIET
+    standing: Standing | None = None
     while True:
         try:
             news = follower.poll()
         except TrainingLogError:
             # A log that is replaced is gone for a moment.
-            if follower.path.exists():
+            if follower.path != STDIN and follower.path.exists():
                 raise
             news = False
-        if news:
-            since, asked = time.monotonic(), False
-        tell = news
-        if not news and not asked and time.monotonic() - since > _QUIET:
+        state = state_of(follower.log()) if news else None
+        if follower.ended:
+            found = whole(follower)
+            yield state_of(found, ending_of(follower, found))
+            return
+        if state is None and time.monotonic() >= asks:
+            asks = time.monotonic() + _QUIET
             log = follower.log()
-            ending, asked = ending_of(follower.path, log) if log.steps else None, True
-            tell = ending is not None and ending.odd
-        yield state_of(follower.log(), None if news else ending) if tell else None
+            ending = ending_of(follower, log) if log.steps else None
+            if ending is not None and (ending.standing is not standing or ending.over):
+                standing = ending.standing
+                state = state_of(log, ending) if ending.odd or ending.over else None
+        elif news:
+            asks, standing = max(asks, time.monotonic() + every), None
+        yield state
         time.sleep(every)
 
 
-def _as_lines(follower: Follower, every: float, as_json: bool) -> None:
+def _is_old(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > _QUIET
+    except OSError:
+        return False
+
+
+def _as_lines(follower: Follower, every: float, as_json: bool) -> Status:
     told: set[object] = set()
+    calm = True
     with progress.step(_("waiting for the first step")) as waiting:
         for state in _states(follower, every):
+            if not terminal.is_read():
+                break
             if state is None:
                 continue
             with progress.standing_aside():
                 _tell(state, told, as_json)
+            calm = state.calm
+            if state.ending is not None and state.ending.over:
+                break
             waiting.what = _("waiting for what follows step {step}").format(step=state.step)
             waiting.began = time.monotonic()
+    return Status.FINE if calm else Status.FOUND
 
 
 def _tell(state: State, told: set[object], as_json: bool) -> None:

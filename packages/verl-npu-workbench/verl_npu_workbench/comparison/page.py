@@ -139,8 +139,8 @@ def said_of_both(common: Sequence[int]) -> str:
 
 def said_of_side(name: str, log: TrainingLog) -> str:
     """Return what a log is."""
-    text = ngettext("{name}: {source}, {count} step", "{name}: {source}, {count} steps", len(log.steps))
-    return text.format(name=name, source=log.source, count=len(log.steps)) + (", SIMULATED" if log.simulated else "")
+    text = ngettext("{name}: {source}, {count} step", "{name}: {source}, {count} steps", log.count)
+    return text.format(name=name, source=log.source, count=log.count) + (", SIMULATED" if log.simulated else "")
 
 
 def _side(name: str, log: TrainingLog) -> Iterable[str]:

@@ -128,7 +128,12 @@ PARITY = "parity"
 _REWARD_LIMIT = 4.0
 _LOSS_LIMIT = 2.0
 """In percent, as the guide gives them."""
+_ANY = float("inf")
 _FIRST_STEPS = 4
+_FEWEST = 4
+"""Steps from which a mean tells: two of any two trainings may be near each other."""
+_ROUNDING = 1e-9
+"""What floating point makes of a difference that is just at a limit, as a part of it."""
 _PARITY_TITLE = _("an NPU beside a GPU")
 _PARITY_SOURCE = _("verl's docs/ascend_tutorial/ascend_quick_start.rst at 796871d7")
 
@@ -154,9 +159,12 @@ def _mean_error(metric: Metric, limit: float, npu: TrainingLog, reference: Train
     if unusable:
         return Judged(metric.title, formula, words, unusable[0], steps=tuple(a), why=unusable[1])
     error = mean([abs(a[step] - b[step]) for step in a]) * 100
-    outcome = Outcome.WITHIN if error <= limit else Outcome.OUTSIDE
+    outcome = Outcome.WITHIN if _is_within(error, -_ANY, limit) else Outcome.OUTSIDE
+    why = ""
+    if len(a) < _FEWEST:
+        outcome, why = Outcome.NOT_SHOWN, _too_few(len(a), _FEWEST)
     means = mean(a.values()), mean(b.values())
-    return Judged(metric.title, formula, words, outcome, *means, error, "%", tuple(a))
+    return Judged(metric.title, formula, words, outcome, *means, error, "%", tuple(a), why)
 
 
 def _throughput(npu: TrainingLog, reference: TrainingLog) -> Judged:
@@ -169,9 +177,7 @@ def _throughput(npu: TrainingLog, reference: TrainingLog) -> Judged:
     if npu.simulated or reference.simulated:
         missing = _("SIMULATED: virtual NPUs do not show it")
     if not missing and len(a) < _FIRST_STEPS:
-        missing = ngettext(
-            "only {count} step has it in both logs", "only {count} steps have it in both logs", len(a)
-        ).format(count=len(a))
+        missing = _too_few(len(a), _FIRST_STEPS)
     if not missing and (_not_finite(a) or _not_finite(b)):
         missing = _("not all of its first values are finite numbers")
     if not missing and mean(b.values()) == 0:
@@ -180,6 +186,18 @@ def _throughput(npu: TrainingLog, reference: TrainingLog) -> Judged:
         return Judged("throughput", formula, _NO_LIMIT, Outcome.NOT_SHOWN, why=missing)
     means = mean(a.values()), mean(b.values())
     return Judged("throughput", formula, _NO_LIMIT, Outcome.NO_LIMIT, *means, means[0] / means[1], "", tuple(a))
+
+
+def _too_few(found: int, needed: int) -> str:
+    return ngettext(
+        "only {count} step has it in both logs, and {needed} are needed",
+        "only {count} steps have it in both logs, and {needed} are needed",
+        found,
+    ).format(count=found, needed=needed)
+
+
+def _is_within(value: float, least: float, most: float) -> bool:
+    return least - abs(least) * _ROUNDING <= value <= most + abs(most) * _ROUNDING
 
 
 def _common(
@@ -207,7 +225,6 @@ _REGRESSION_SOURCE = _("baseline/check_npu.py of verl-project/verl-ascend-recipe
 
 # The script takes this name alone.
 _STEP_SECONDS = Metric(_("step time"), ("timing_s/step",))
-_ANY = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +308,6 @@ def _judged(rule: _Rule, formula: str, a: dict[int, float], b: dict[int, float],
         return Judged(rule.title, formula, rule.limit, unusable[0], steps=tuple(a), why=unusable[1])
     npu, reference = mean(a.values()), mean(b.values())
     value = (npu - reference) / reference * 100 if rule.relative else npu - reference
-    outcome = Outcome.WITHIN if rule.least <= value <= rule.most else Outcome.OUTSIDE
+    outcome = Outcome.WITHIN if _is_within(value, rule.least, rule.most) else Outcome.OUTSIDE
     unit = "%" if rule.relative else ""
     return Judged(rule.title, formula, rule.limit, outcome, npu, reference, value, unit, tuple(a))

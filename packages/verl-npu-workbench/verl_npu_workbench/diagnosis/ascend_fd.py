@@ -33,11 +33,11 @@ _VAGUE = re.compile(r"_ERRCODE_|^AISW_(?:TRACEBACK|SEG)")
 
 def faults_of(path: Path) -> tuple[Fault, ...] | None:
     """Return the faults of a report, in its order, which is that of importance; None if the file is no report."""
-    if path.suffix != ".json" or not path.is_file() or path.stat().st_size > _LARGEST:
-        return None
     try:
+        if path.suffix != ".json" or not path.is_file() or path.stat().st_size > _LARGEST:
+            return None
         report = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return None
     section = report.get(_SECTION) if isinstance(report, dict) else None
     if not isinstance(section, dict):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -18,6 +18,8 @@ from ..logs.lines import DRIVER, Line, Process
 
 MOST_LINES = 60
 """Lines of a message that are kept."""
+_LONGEST_ERROR = 1000
+"""Characters of the line that names an error: a binary file has lines without an end."""
 _BATCH = 256
 """Lines that are searched together before each by itself."""
 _FREE_LINES = 8
@@ -61,7 +63,7 @@ class Event:
     def error(self) -> str:
         """The line that names the error; of a chain of exceptions the first."""
         named = (line for line in self.message if "ray::" not in line and line.strip())
-        return next(named, self.message[0] if self.message else "").strip()
+        return next(named, self.message[0] if self.message else "").strip()[:_LONGEST_ERROR]
 
     @property
     def doing(self) -> str:
@@ -182,6 +184,13 @@ _PLOG_ERROR = re.compile(r"\[ERROR\] [A-Z_]+\(\d+,")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d(?:\.\d+)*")
 _OF_AN_NPU = re.compile(r"npu|NPU|[Aa]cl|ACL|[Hh]ccl|HCCL|OPS |\bE[A-Z]\w{4}\b|ERR\d{5}")
 _NUMBERS = re.compile(r"\d+")
+_ANY_NUMBER = re.compile(r"0x[0-9a-f]+|\b(?=[a-f]*\d)[0-9a-f]{6,}\b|\d+")
+_MOST_EVENTS, _FEW_EVENTS, _LITTLE_TEXT = 20_000, 500, 1 << 18
+"""Errors that are kept while a log is read, and how many, with how many characters, may be left at its end without a
+look at which are alike: all rules are asked about each."""
+_MOST_ALIKE, _MOST_KINDS = 5, 500
+"""Of errors that differ in numbers alone so many of the first and of the last are kept, and the earliest by its time;
+of kinds so many of the first and of the last."""
 _NATURAL = re.compile(
     r"\s|\[(?:ERROR|Error|INFO|W\d|E\d)|E[A-Z]\w{4}\b|E\d{5}|Trace[bB]ack|Solution|Possible|Exception raised"
     r"|frame #|loc\(|///|Kernel |DEVICE|launch failed|$"
@@ -189,17 +198,22 @@ _NATURAL = re.compile(
 """How the lines of a longer message begin."""
 
 
+_Search = Callable[[str], re.Match[str] | None]
+
+
 class Reader:
     """Puts the lines of one log together to errors."""
 
     def __init__(self, log: str, tells: Sequence[str]) -> None:
         self.events: list[Event] = []
+        self.left_out = 0
+        """Errors of which there are very many alike."""
+        self._most = _MOST_EVENTS
         self._log = log
-        self._searches = [re.compile(part).search for part in tells]
-        """What a line that belongs to no error tells by itself."""
-        self._in_many = [re.compile(part, re.MULTILINE).search for part in tells]
-        self._quiet = False
-        """None of the lines that are read together tells by itself, as nearly all do not."""
+        self._tells_by = [(re.compile(part, re.MULTILINE).search, re.compile(part).search) for part in tells]
+        """By what a line that belongs to no error tells by itself, asked of many lines together and of one."""
+        self._searches: list[_Search] = []
+        """Those by which one of the lines that are read together tells: of nearly all lines none."""
         self._alike: set[str] = set()
         """The lines that look like an error, without their numbers: one that comes again is no news."""
         self._open: dict[tuple[str, str, str], Event] = {}
@@ -212,21 +226,43 @@ class Reader:
         source = iter(lines)
         while batch := tuple(islice(source, _BATCH)):
             together = "\n".join(line.text for line in batch)
-            self._quiet = not self._may_tell(together)
+            self._searches = [search for in_many, search in self._tells_by if in_many(together)]
             for line in batch:
                 self._take(line)
+            if len(self.events) > self._most:
+                self._thin()
+        if len(self.events) > _FEW_EVENTS or sum(len(event.text) for event in self.events) > _LITTLE_TEXT:
+            self._open.clear()
+            self._thin()
         for event in self.events:
             event.process = _resolved(event)
         return self.events
 
-    def _may_tell(self, lines: str) -> bool:
-        return any(search(lines) for search in self._in_many)
+    def _thin(self) -> None:
+        """Leave out what is like many others: the first ones may be the cause, and after the last ones the job may not
+        have gone on."""
+        alike: dict[tuple[Kind, str, str], list[Event]] = {}
+        for event in self.events:
+            last = event.frames[-1] if event.frames else ""
+            key = (event.kind, _ANY_NUMBER.sub("", event.text), _ANY_NUMBER.sub("", last))
+            alike.setdefault(key, []).append(event)
+        kinds = list(alike.values())
+        kept = {id(event) for event in self._open.values()}
+        for events in (*kinds[:_MOST_KINDS], *kinds[_MOST_KINDS:][-_MOST_KINDS:]):
+            timed = [event for event in events if event.moment]
+            earliest = [min(timed, key=lambda event: event.moment)] if timed else []
+            kept.update(map(id, (*events[:_MOST_ALIKE], *events[-_MOST_ALIKE:], *earliest)))
+        events = [event for event in self.events if id(event) in kept]
+        self.left_out += len(self.events) - len(events)
+        self.events = events
+        # The errors that processes are still writing may be more than that.
+        self._most = max(_MOST_EVENTS, 2 * len(events))
 
     def _tells(self, text: str) -> bool:
-        return not self._quiet and any(search(text) for search in self._searches)
+        return any(search(text) for search in self._searches)
 
     def _take(self, line: Line) -> None:
-        if line.ordinary and self._quiet and not self._open:
+        if line.ordinary and not self._searches and not self._open:
             return
         process = line.process
         key = (process.ip, process.pid or process.name, process.rank)
@@ -238,14 +274,14 @@ class Reader:
             if self._tells(line.text):
                 self._begin(Kind.LINE, line, key, keep=False)
             return
-        passed = _RAY.search(line.text)
-        if _START.search(line.text):
+        passed = _RAY.search(line.text) if "ray::" in line.text else None
+        if "Traceback" in line.text and _START.search(line.text):
             if event is None or key not in self._chained:
                 event = self._begin(Kind.TRACEBACK, line, key)
             self._in_frames.add(key)
         elif passed and not line.text.startswith("  "):
             self._pass_on(event, line, key, passed)
-        elif _FRAME.match(line.text):
+        elif 'File "' in line.text and _FRAME.match(line.text):
             if event is None:
                 event = self._begin(Kind.TRACEBACK, line, key)
             self._in_frames.add(key)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import lzma
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from verl_npu.findings import Finding
 from verl_npu.language import gettext as _
 
 from ..logs.clocks import Clocks, seconds
-from ..logs.files import NoLog, is_being_written, opened
+from ..logs.files import STDIN, UNREADABLE, NoLog, is_being_written, opened
 from ..logs.lines import DRIVER, Process, lines_of, parts_of, process_of_file
 from .ascend_fd import Fault, faults_of
 from .event import Event, Kind, Reader, failed_first, looks_like_an_error
@@ -94,6 +94,8 @@ class Diagnosis:
     """Errors after which the job went on."""
     progress: Progress
     """How far the job came."""
+    left_out: int = 0
+    """Errors that are like very many others, and were not looked at."""
 
     @property
     def lines(self) -> int:
@@ -113,6 +115,7 @@ class _Reading:
     progress: Progress
     errors: tuple[LoggedError, ...]
     """In the order of the log."""
+    left_out: int = 0
 
 
 def judge(
@@ -132,9 +135,8 @@ def _read(
     certain = [each for each in rules if each.precision is not Precision.GUESS]
     anywhere = [each for each in certain if each.anywhere]
     progress = Progress(log=log, growing=growing)
-    events = Reader(log, [part for each in anywhere for part in each.alternatives]).read(
-        progress.watch(lines_of(source, process))
-    )
+    reader = Reader(log, [part for each in anywhere for part in each.alternatives])
+    events = reader.read(progress.watch(lines_of(source, process)))
     known: dict[tuple[object, ...], tuple[LogRule, Finding] | None] = {}
     errors = []
     for event in events:
@@ -146,7 +148,7 @@ def _read(
         errors.append(_error(event, known[key]))
     if all(each.event.kind is Kind.LINE and each.precision not in _NAMED for each in errors):
         errors += _said_last(progress, rules)
-    return _Reading(progress, tuple(errors))
+    return _Reading(progress, tuple(errors), reader.left_out)
 
 
 def _error(event: Event, known: tuple[LogRule, Finding] | None) -> LoggedError:
@@ -177,6 +179,7 @@ def _said_last(progress: Progress, rules: Sequence[LogRule]) -> list[LoggedError
 def _conclude(readings: Sequence[_Reading], rules: Sequence[LogRule]) -> Diagnosis:
     """Choose the root among the errors of all logs."""
     progress = joined([each.progress for each in readings])
+    left_out = sum(each.left_out for each in readings)
     found: list[LoggedError] = []
     survived: list[LoggedError] = []
     for reading in readings:
@@ -192,14 +195,14 @@ def _conclude(readings: Sequence[_Reading], rules: Sequence[LogRule]) -> Diagnos
     verdict, root = _root(errors, progress.clocks)
     if root is None:
         verdict = Conclusion.NONE if progress.ended or progress.growing else Conclusion.UNKNOWN
-        return Diagnosis(verdict, None, None, (), hints, tuple(survived), progress)
+        return Diagnosis(verdict, None, None, (), hints, tuple(survived), progress, left_out)
     root = _by_torchrun(verdict, _with_the_next_line(root, errors), errors)
     before = next(
         (each for each in errors if each.rule is None and each is not root and _is_before(each, root)),
         None,
     )
     followed = tuple(each for each in errors if each is not root and each is not before)
-    return Diagnosis(verdict, _guessed(root, rules), before, followed, hints, tuple(survived), progress)
+    return Diagnosis(verdict, _guessed(root, rules), before, followed, hints, tuple(survived), progress, left_out)
 
 
 _BESIDE = 2
@@ -242,8 +245,11 @@ def _root(errors: Sequence[LoggedError], clocks: Clocks) -> tuple[Conclusion, Lo
     if named:
         first = _first(named, clocks)
         return Conclusion.CAUSE, _as_raised(first, named)
-    vague = [each for each in errors if each.rule is None and each.event.kind is not Kind.LINE]
-    vague = [each for each in errors if each in vague or each.precision is Precision.CODE]
+    vague = [
+        each
+        for each in errors
+        if (each.rule is None and each.event.kind is not Kind.LINE) or each.precision is Precision.CODE
+    ]
     if vague:
         first = _as_raised(_first(vague, clocks), vague)
         return (Conclusion.CODE if first.rule else Conclusion.UNKNOWN), first
@@ -327,9 +333,12 @@ def _opened(path: Path, faults: Sequence[Fault] | None, rules: Sequence[LogRule]
     try:
         with opened(path) as source:
             return _read(parts_of(source), str(path), process_of_file(path), rules, is_being_written(path))
+    except FileNotFoundError:
+        # It was there a moment ago: a job that goes on cleans up.
+        return _Reading(Progress(log=str(path)), ())
     except NoLog as error:
         raise _refusal(path, str(error)) from None
-    except (OSError, EOFError, lzma.LZMAError) as error:
+    except UNREADABLE as error:
         raise _refusal(path, getattr(error, "strerror", None) or str(error)) from None
 
 
@@ -342,9 +351,13 @@ def _reported(fault: Fault, rules: Sequence[LogRule]) -> LoggedError:
 
 def _files(path: Path) -> Iterator[Path]:
     if not path.is_dir():
+        if path != STDIN and not path.exists():
+            raise _refusal(path, _("no such file"))
         yield path
         return
-    files = sorted({file for pattern in _FILES for file in path.rglob(pattern) if file.is_file()})
+    # os.walk passes over a folder that vanishes meanwhile, or that is another user's; a job goes on, and cleans up.
+    names = (Path(folder, name) for folder, _unused, names in os.walk(path) for name in names)
+    files = sorted(file for file in names if any(map(file.match, _FILES)) and file.is_file())
     if not files:
         raise _refusal(path, _("a folder without one"))
     yield from files

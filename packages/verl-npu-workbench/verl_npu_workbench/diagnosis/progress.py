@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import re
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,17 +51,22 @@ class Progress:
     """Those of the hosts that write to the log."""
     damaged: int = 0
     """Lines that are no text."""
-    _steps: list[int] = field(default_factory=list)
+    _steps: array[int] = field(default_factory=lambda: array("Q"))
     """The lines of steps."""
-    _numbers: list[int] = field(default_factory=list)
+    _numbers: array[int] = field(default_factory=lambda: array("Q"))
     """The steps of these lines."""
 
     def watch(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Pass the lines through, and note what they say of the job."""
+        """Pass the lines through, and note what they say of the job; of a step's line nothing is left to be looked at,
+        because it is no error."""
         note, keep = self.clocks.note, self.last_lines.append
         for line in lines:
             self.lines += 1
             process, text = line.process, line.text
+            if text.startswith("step:") and self._take(line):
+                keep(line)
+                yield Line(line.number, process, "", ordinary=True)
+                continue
             note(process.ip, process.pid, text)
             if (
                 "step:" in text
@@ -80,7 +86,8 @@ class Progress:
                     self.damaged += 1
             yield line
 
-    def _take(self, line: Line) -> None:
+    def _take(self, line: Line) -> bool:
+        """Note what a line says of the progress; return whether it is a step's."""
         found = _STEP.search(line.text) if "step:" in line.text else None
         if found:
             step = int(found["step"])
@@ -105,6 +112,7 @@ class Progress:
             or (found is not None and self.total > 0 and self.last >= self.total)
             or (epoch is not None and epoch["epoch"] == epoch["epochs"])
         )
+        return found is not None
 
     def _take_ours(self, text: str, number: int) -> None:
         if found := _SMOKE.match(text):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,23 +11,19 @@ from verl_npu.findings import Finding, Severity
 
 from ..logs.files import opened
 from ..logs.lines import parts_of, uncoloured
+from ..secrecy.redaction import Redaction
+from ..secrecy.variables import OF_A_JOB
 from .judgement import Diagnosis, LoggedError
-from .redaction import Redaction
 
 _BEFORE, _AFTER = 20, 60
 """Lines of a log around an error."""
-_LONGEST = 600
-"""Characters of a line."""
+_LONGEST, _LONGEST_READ = 600, 6000
+"""Characters of a line, and of what is looked at of it: a secret that is cut is not known any more."""
 _MOST_ERRORS = 5
 
 
 _LONGEST_TEXT = 60_000
 """Characters of all of it: a forum's longest post has 65,536."""
-_VARIABLES = re.compile(
-    r"(?:VERL|ASCEND|HCCL|NPU|PYTORCH|TORCH|VLLM|SGLANG|RAY|GLOO|TP|OMP|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM"
-    r"|COMBINED|ATB|HF_HUB|HYDRA|VIRTUAL_ASCEND|LD_PRELOAD|CUDA|NCCL|LCCL)(?:_.*)?"
-)
-"""What a job's processes read of their environment; others are nobody's business."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +56,17 @@ def render(made: Report, redact: Redaction) -> str:
             sections.append(_section(title, _around(each)))
         # The end goes in even where there are many errors before it.
         sections.insert(4, _section("the log's end", (line.text for line in said.progress.last_lines)))
-    text = redact("\n".join(filter(None, sections)))
+    shown = redact("\n".join(filter(None, sections))).split("\n")
+    text = "\n".join(line[:_LONGEST] for line in shown)
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}\n… (cut: a post can hold no more)\n"
 
 
 def _of_the_job(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    return sorted((name, text) for name, text in environ.items() if _VARIABLES.fullmatch(name))
+    return sorted((name, text) for name, text in environ.items() if OF_A_JOB.fullmatch(name))
 
 
 def _section(title: str, lines: Iterable[str]) -> str:
-    said = [line[:_LONGEST] for line in lines]
+    said = [line[:_LONGEST_READ] for line in lines]
     return "\n".join((f"== {title}", *said, "")) if said else ""
 
 

@@ -6,6 +6,7 @@ The fields of a row:
     precision  one of Precision's, in small letters
     pattern    a regular expression, or several of which one has to match; `@NAME` stands for those of that name in the
                file's `texts`
+    likely     texts that others write too, so that the cause is the likeliest one and not certain; they need no frame
     beside     a regular expression that has to match as well
     means      the cause; named groups of the pattern can be used here and in `fix`
     fix        what to do
@@ -63,6 +64,7 @@ _SUBJECTS = (
     "mistakes",
 )
 """The more telling first: where two rules of one precision match, the first one counts."""
+_FIELD = re.compile(r"\{([a-z_]+)\}")
 
 
 class Precision(enum.IntEnum):
@@ -71,7 +73,7 @@ class Precision(enum.IntEnum):
     OWN = 0
     """An error of verl-npu: it says itself what to do."""
     EXACT = 1
-    """The text names one cause."""
+    """The text names one cause, and nobody else writes it: it has a frame, a file or words of its own package."""
     SYMPTOM = 2
     """Another process failed, or is late: the cause is there."""
     CODE = 3
@@ -146,10 +148,31 @@ class _Filled(Message):
         return _filled(catalogue.gettext(self._words), self._groups)
 
 
+def unfilled(words: str) -> str:
+    """Return a sentence of a rule with dots for what it takes from a log."""
+    return _Filled.by(words, dict.fromkeys(_GROUP.findall(words), "…"))
+
+
+_GROUP = re.compile(r"\{([a-z_]{1,40})\}")
+
+
 def read_rules(folder: Path = KNOWN) -> tuple[LogRule, ...]:
     """Read the rows of all subjects."""
     files = [json.loads((folder / f"{subject}.json").read_text(encoding="utf-8")) for subject in _SUBJECTS]
-    return tuple(_rule(row, file.get("texts", {})) for file in files for row in file["rules"])
+    return tuple(
+        _rule(row, file.get("texts", {})) for file in files for each in file["rules"] for row in _halves(each)
+    )
+
+
+def _halves(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A row, and what it says by the texts from which its cause is likely only."""
+    yield row
+    if "likely" in row:
+        kept = {
+            key: row[key] for key in ("code", "means", "fix", "seen", "anywhere", "versions", "before") if key in row
+        }
+        families = [row["code"], *_several(row.get("family", ()))]
+        yield {**kept, "precision": "code", "pattern": row["likely"], "family": families}
 
 
 def _rule(row: Mapping[str, Any], texts: Mapping[str, Sequence[str]]) -> LogRule:
@@ -162,10 +185,12 @@ def _rule(row: Mapping[str, Any], texts: Mapping[str, Sequence[str]]) -> LogRule
         tuple(row["seen"]),
     )
 
+    fields: dict[str, str | None] = dict.fromkeys(_FIELD.findall(row["means"] + row["fix"]))
+
     def ask(text: str) -> Iterator[Finding]:
         matched = pattern.search(text)
         if matched is not None and (beside is None or beside.search(text)):
-            groups = matched.groupdict()
+            groups = fields | matched.groupdict()
             yield Finding(
                 code=row["code"],
                 severity=Severity.WARNING if precision is Precision.HINT else Severity.ERROR,
@@ -205,3 +230,5 @@ def _text(said: str | list[str]) -> str:
 
 
 RULES = read_rules()
+BY_CODE: Mapping[str, LogRule] = dict(reversed({rule.code: rule for rule in reversed(RULES)}.items()))
+"""Each code's first rule: the one for texts that make its cause certain, if there are two."""

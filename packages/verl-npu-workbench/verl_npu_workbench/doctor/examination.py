@@ -78,8 +78,9 @@ SUBJECTS = (
         Subject(
             component.value,
             partial(packages.judge_versions, component=component),
-            about=f"Whether {component.value} is there, supported on NPUs, and of a version that the pin's "
-            f"documents name.",
+            about=_(
+                "Whether {name} is there, supported on NPUs, and of a version that the pin's documents name."
+            ).format(name=component.value),
         )
         for component in packages.COMPARED
     ),
@@ -149,9 +150,12 @@ def examine(site: Site, level: Level = Level.STATIC, only: Sequence[str] = ()) -
                 fix=_("add --level {level}").format(level=subject.level.value),
             )
     asked = [known[name] for name in only] if only else [subject for subject in SUBJECTS if subject.level in reached]
-    return [
-        finding
-        for subject in dict.fromkeys(asked)
-        for finding in subject.ask(site)
-        if not only or subject.code in only or finding.code in only
-    ]
+    return [finding for subject in dict.fromkeys(asked) for finding in _asked(subject, site, only)]
+
+
+def _asked(subject: Subject, site: Site, only: Sequence[str]) -> list[Finding]:
+    """What a subject says, or of it what is asked for; all of it where it says nothing of a part that is asked for: of
+    the memory of NPUs that are not there, that they are not there."""
+    found = list(subject.ask(site))
+    named = [finding for finding in found if finding.code in only]
+    return found if not only or subject.code in only else named or found

@@ -355,9 +355,17 @@ def judge_versions(site: Site, component: Component) -> Iterator[Finding]:
             component.value,
             str(package),
             expected=str(need),
-            why=_WHY.get(component, _("verl {pin} was written for and tested with these").format(pin=need.pin)),
+            why=_why(need),
             fix=install_command(need),
         )
+
+
+def _why(need: Need) -> str:
+    arch = next((claim.arch for claim in need.supported if claim.arch), "")
+    if arch:
+        return _("verl's documents name this version for {arch} processors").format(arch=arch)
+    tested = _("verl {pin} was written for and tested with these").format(pin=need.pin)
+    return _WHY.get(need.component, tested)
 
 
 def _clashing(need: Need, package: Package, clash: Judgement) -> Finding:

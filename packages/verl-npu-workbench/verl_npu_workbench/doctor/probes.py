@@ -49,7 +49,8 @@ class Probe:
     @property
     def about(self) -> str:
         """What it shows."""
-        return f"Whether this works, in a process of its own: `{self.again}`; {self.why}."
+        said = _("Whether this works, in a process of its own: `{command}`; {why}.")
+        return said.format(command=self.again, why=self.why)
 
     @property
     def again(self) -> str:

@@ -73,6 +73,9 @@ class Judged:
     """The features that the user has switched off."""
 
 
+_ARCHES = {"aarch64": "arm", "arm64": "arm", "x86_64": "x86", "amd64": "x86"}
+
+
 @dataclass(frozen=True)
 class Site:
     """One environment on one machine; the defaults are this one."""
@@ -91,6 +94,8 @@ class Site:
     """The size of /dev/shm in bytes; None if there is none."""
     open_files: int = 0
     """How many files a process may have open."""
+    arch: str = ""
+    """`arm` or `x86`, or empty if it is another kind of processor."""
 
     @classmethod
     def here(cls, pin: Pin | None, judged: Judged | None) -> Site:
@@ -101,7 +106,8 @@ class Site:
             shared = None
         files, _unused = resource.getrlimit(resource.RLIMIT_NOFILE)
         endless = files == resource.RLIM_INFINITY
-        return cls(pin, judged, shared_memory=shared, open_files=sys.maxsize if endless else files)
+        arch = _ARCHES.get(platform.machine().lower(), "")
+        return cls(pin, judged, shared_memory=shared, open_files=sys.maxsize if endless else files, arch=arch)
 
     def at(self, path: str) -> Path:
         """Return where an absolute path of the file system is."""
@@ -164,7 +170,11 @@ class Site:
         for component, cell in named.cells.items():
             package = self.package(component)
             version = None if package is None else package.parsed
-            claims = [claim for claim in cell.about(self.engines, self.kind) if claim.needs and not claim.unsupported]
+            claims = [
+                claim
+                for claim in cell.about(self.engines, self.kind, self.arch)
+                if claim.needs and not claim.unsupported
+            ]
             fits += version is not None and any(claim.accepts(version) for claim in claims)
         return fits
 
@@ -191,7 +201,9 @@ class Need:
         if site.pin is None or site.named is None:
             return cls(component, "", ())
         cell = site.named.cells.get(component)
-        return cls(component, site.pin.name_of(site.named), cell.about(site.engines, site.kind) if cell else ())
+        return cls(
+            component, site.pin.name_of(site.named), cell.about(site.engines, site.kind, site.arch) if cell else ()
+        )
 
     @property
     def supported(self) -> tuple[Claim, ...]:

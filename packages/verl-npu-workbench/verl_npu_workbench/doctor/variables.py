@@ -127,6 +127,10 @@ def _without_v1(text: str, site: Site) -> str:
     return _("vLLM has no V0 engine from 0.11 on") if text == "0" and recent else ""
 
 
+def _attention(text: str, site: Site) -> str:
+    return "" if re.search("ASCEND|CUSTOM", text.upper()) else _("none of vllm-ascend's")
+
+
 def _preloaded(text: str, site: Site) -> str:
     missing = [each for each in re.split(r"[:\s]+", text) if each.startswith("/") and not Path(each).is_file()]
     return _("no such file: {missing}").format(missing=_(", ").join(missing)) if missing else ""
@@ -186,6 +190,16 @@ RULES = (
         stages=_EITHER,
     ),
     VariableRule("VLLM_USE_V1", _without_v1, _("1, or left out"), _("the engine does not start"), Severity.ERROR),
+    VariableRule(
+        "VLLM_ATTENTION_BACKEND",
+        _attention,
+        _("left out, though verl's quickstarts for Ascend up to v0.7 export XFORMERS"),
+        _(
+            "vllm-ascend chooses the attention itself and does not look at it. But vLLM 0.8 to 0.10 takes XFORMERS "
+            "for a wish for its V0 engine: beside VLLM_USE_V1=1 it ends with NotImplementedError"
+        ),
+        stages=_EITHER,
+    ),
     VariableRule(
         "HCCL_CONNECT_TIMEOUT",
         _number(120, 7200),

@@ -152,6 +152,8 @@ def _vllm_ascend(target: Target) -> Step:
     traps = ["without COMPILE_CUSTOM_KERNELS=1 it cannot sleep (`camem allocator is not available`)"]
     if target.npu is Npu.A3:
         traps.append("its wheels on the package index are built for A2: on A3 it must be built from source")
+    if claim and claim.note and not is_commit(revision):
+        traps.append(claim.note)
     return Step(
         f"vllm-ascend {revision}, compiled for {target.npu.value.upper()}",
         (
@@ -183,6 +185,8 @@ def _megatron(target: Target) -> Iterator[Step]:
         "git clone https://gitcode.com/Ascend/MindSpeed",
         f"git -C MindSpeed checkout {mindspeed.revision}",
         f"git clone --depth 1 --branch {megatron.revision} https://github.com/NVIDIA/Megatron-LM",
+        f"grep -viE '^({_KEPT})\\b' MindSpeed/requirements.txt > mindspeed-requirements.txt",
+        "pip install -r mindspeed-requirements.txt",
         "pip install --no-build-isolation --no-deps -e ./MindSpeed",
         'export PYTHONPATH="$PWD/Megatron-LM:$PYTHONPATH"',
     ]
@@ -192,6 +196,7 @@ def _megatron(target: Target) -> Iterator[Step]:
         "MindSpeed and Megatron-LM, for the Megatron backend only",
         tuple(commands),
         (
+            "without scipy, which its requirements name, context_parallel_size above 1 fails",
             "other revisions have other overrides: `verl-npu lint --overrides` tells before the job starts",
             "PYTHONPATH has to be set on each host before `ray start`",
         ),

@@ -77,7 +77,7 @@ class Target:
     def claim(self, component: Component) -> Claim | None:
         """What is installed of a component; None if nothing is."""
         cell = self.environment.cells.get(component)
-        claims = [claim for claim in cell.about() if not claim.unsupported] if cell else []
+        claims = [claim for claim in cell.about(arch=self.arch.value) if not claim.unsupported] if cell else []
         if self.in_image:
             claims.sort(key=lambda claim: not any(word in claim.source.document.lower() for word in _OF_IMAGES))
         return claims[0] if claims else None

@@ -19,6 +19,7 @@ from verl_npu.errors import ScriptError
 from verl_npu.language import gettext as _
 
 from ..sandbox import Ended, Limits, Pipe, Sandbox, check_possible, device_cache, importable, run
+from ..secrecy.variables import allowed, words_of
 from . import stand_in
 
 STANDINS = (
@@ -57,8 +58,9 @@ class _Places:
 
 
 def fresh_home() -> Path:
-    """Return the home that there is in a sandbox: an empty folder."""
-    return Path("/root" if os.getuid() == 0 else f"/home/{os.environ.get('USER', 'user')}")
+    """Return the home that there is in a sandbox: an empty folder, where the user's own is, so that what a script
+    names below it is what it would read."""
+    return Path.home().absolute()
 
 
 _INSIDE = _Places(Path("/stand-ins"), Path("/stand-in-state"), fresh_home())
@@ -128,7 +130,7 @@ def capture(
     """Run `script` in a sandbox, from the root of `tree`, and return what it called; nothing of it is really started.
 
     Args:
-        given: variables that the user sets for it.
+        given: variables that the user sets for it, of which it gets what `allowed` lets pass.
         unconfined: without a sandbox, as the user asks for: the stand-ins are on its PATH, and nothing else is kept
             from it.
 
@@ -143,7 +145,9 @@ def capture(
         inside, root = script.resolve(), tree.resolve()
         places = _Places(folder / "stand-ins", folder / "state", folder / "home") if unconfined else _INSIDE
         programs = _stand_ins(folder / "stand-ins", places)
-        before = _environment(given or {}, places)
+        texts = [*arguments, *(path.read_text(errors="replace") for path in _with_its_own(inside))]
+        named = words_of(texts, root, inside.parent)
+        before = _environment(allowed(given or {}, named), places)
         if unconfined:
             places.state.mkdir()
             places.home.mkdir()
@@ -157,7 +161,8 @@ def capture(
                 folder / "log",
                 keep=(pipe.writer,),
             )
-    calls, missing = _calls(pipe.data)
+    data = pipe.data.replace(_quoted(places.home), _quoted(fresh_home()))
+    calls, missing = _calls(data)
     result = Capture(inside, root, calls, missing, ended, before)
     if ended.limit:
         raise ScriptError(
@@ -165,8 +170,8 @@ def capture(
             expected=_("a script that ends, as nothing that it starts is really run"),
             found=_("{limit}; its last call was {shown}").format(limit=ended.limit, shown=_shown(calls)),
             fix=_(
-                "look for a loop that waits for something that only the cluster has, and give the trainer's own "
-                "command instead: verl-npu rehearse -- python3 -m verl.trainer.main_ppo key=value …"
+                "it computes for longer itself, or waits for something that only the cluster has: give the trainer's "
+                "own command instead: verl-npu rehearse -- python3 -m verl.trainer.main_ppo key=value …"
             ),
         )
     return result
@@ -253,6 +258,10 @@ def _plumbing(descriptor: int, places: _Places) -> dict[str, str]:
         # What a script asks Python is answered as on NPUs, if the device is compiled already.
         "STAND_IN_NPUS": "2" if device_cache().is_dir() else "0",
     }
+
+
+def _quoted(path: Path) -> bytes:
+    return json.dumps(str(path))[1:-1].encode()
 
 
 def _calls(data: bytes) -> tuple[tuple[Call, ...], tuple[str, ...]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from verl_npu import environment
 
 from ..sandbox import Sandbox, device_cache, importable, is_private
+from ..secrecy.variables import words_of
 from .capture import fresh_home
 from .trainer import Trainer
 
@@ -28,6 +29,11 @@ def sandbox_of(
     seen = (*(path.resolve() for path in reads), *importable(tree), *_sources(trainer, tree))
     machine = [path for path in (device_cache(), _PROCESSORS) if path.is_dir()]
     return Sandbox(read_only=(*seen, *machine), tree=tree, writable=writes or {}, folders=(fresh_home(),))
+
+
+def named(trainer: Trainer) -> set[str]:
+    """Return the variables that a trainer's script, its settings, or files that those name may ask for."""
+    return words_of(trainer.overrides, trainer.folder) | set(trainer.inherited)
 
 
 def script_paths(trainer: Trainer) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib.util
+import itertools
 import os
 import re
 import sys
@@ -20,6 +21,7 @@ from verl_npu.language import gettext as _
 
 from ..processes import own_python
 from ..sandbox import Limits, ask, check_possible, is_private
+from ..secrecy.variables import allowed
 from . import composing
 from .capture import fresh_home
 from .confined import sandbox_of
@@ -30,6 +32,8 @@ _LIMITS = Limits(120.0, memory=4 << 30, file=256 << 20)
 _LARGEST_SOURCE = 4 << 20
 _COMPOSING = Path("/composing.py")
 _FOLLOWS_ALL = re.compile(rb"OmegaConf\.(resolve\(config\)|to_container\((self\.)?config, resolve=True\))")
+_OF_THE_ENVIRONMENT = re.compile(r"\boc\.env:\s*(\w+)")
+_MOST_FILES = 1000
 _CONFIGURATIONS = Path("verl", "trainer", "config")
 
 
@@ -143,7 +147,10 @@ def _answer(trainer: Trainer, tree: Path, entry: Entry, unconfined: bool) -> Map
     if not unconfined:
         sandbox = sandbox_of(trainer, tree, _configurations(entry, tree))
         sandbox = dataclasses.replace(sandbox, files={_COMPOSING: program})
-        program, environment = _COMPOSING, {**environment, "HOME": str(fresh_home())}
+        read = _read_of_the_environment(trainer, entry, tree)
+        exported = {name: value for name, value in trainer.exports.items() if name in read}
+        environment = {**allowed(environment, read), **exported, "HOME": str(fresh_home())}
+        program = _COMPOSING
     with tempfile.TemporaryDirectory(prefix="verl-npu-") as made:
         log = Path(made, "log")
         ended, answer = ask(sandbox, own_python(str(program)), tree, environment, _LIMITS, log, request)
@@ -160,6 +167,14 @@ def _answer(trainer: Trainer, tree: Path, entry: Entry, unconfined: bool) -> Map
     if answer.wrong:
         raise _not_composed(trainer, _("{wrong} for an answer").format(wrong=answer.wrong))
     return answer.content
+
+
+def _read_of_the_environment(trainer: Trainer, entry: Entry, tree: Path) -> set[str]:
+    """The variables that a configuration asks for."""
+    shown = entry.folder.is_relative_to(tree) or not is_private(entry.folder)
+    files = itertools.islice(entry.folder.rglob("*.yaml"), _MOST_FILES) if shown else ()
+    texts = [*trainer.overrides, *(path.read_text(errors="replace") for path in files if path.is_file())]
+    return {name for text in texts for name in _OF_THE_ENVIRONMENT.findall(text)}
 
 
 def _configurations(entry: Entry, tree: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -91,6 +92,8 @@ _ACTOR_CONFIG, _VALIDATION = "verl.workers.config.actor", "verl.utils.config"
 _LOSSES = re.compile(rb"valid_loss_agg_modes = \[([^\[\]]{1,400})\]")
 _LARGEST_RANK = 512
 _COLOCATED = re.compile(rb"max_colocate_count(?:: int)? ?= ?(\d{1,3})")
+_NO_MODEL = ("~/models/deepseek-llm-7b-chat", "~/models/gemma-1.1-7b-it")
+"""The models of verl's own configurations, of reinforcement learning and of fine-tuning."""
 _PLACEHOLDER = re.compile(r"(?<![^\s'\"\[\],:=])(?:[^\s'\"\[\],:=]*/)?(?:path/to|PATH/TO)/[^\s'\"\[\],]*")
 _OF_WEIGHT_SYNC = frozenset(
     each.name
@@ -613,6 +616,16 @@ def _ray_cpus(script: Script) -> Iterator[Finding]:
 
 
 def _placeholders(script: Script) -> Iterator[Finding]:
+    for key in script.settings.matching(r"actor_rollout_ref\.model\.path|model\.(path|partial_pretrain)"):
+        path = script.settings.text(key)
+        if path in _NO_MODEL and not Path(path).expanduser().exists():
+            yield warning(
+                "placeholders",
+                _("{path}, which is verl's own default").format(path=path),
+                subject=key,
+                why=_("the script names no model, and this one is hardly yours"),
+                fix=_("add {key}=YOUR_MODEL").format(key=key),
+            )
     for word in script.trainer.overrides:
         key, _unused, value = word.lstrip("+").partition("=")
         for path in map(str, _PLACEHOLDER.findall(value)):
@@ -643,6 +656,25 @@ def _imports(script: Script) -> Iterator[Finding]:
                     line=unmet.line, unmet=unmet.name
                 ),
                 fix=_("take the script and its trainer from the revision of this verl, or the verl that they are for"),
+            )
+
+
+def _groups(script: Script) -> Iterator[Finding]:
+    package = script.trainer.module.rpartition(".")[0]
+    top = package.partition(".")[0]
+    if not all(map(str.isidentifier, package.split("."))) or _HAVE_OUR_GROUPS.match(script.trainer.module):
+        return
+    with contextlib.suppress(SourceError):
+        sources = script.sources if top in script.sources else SourceTree.at(script.trainer.folder, (top,))
+        texts = ((module, sources.read(module) or b"") for module in sources.modules_below(package))
+        makers = (each for each, text in texts if b"ray.util.collective" in text and _MAKES_A_GROUP.search(text))
+        for module in itertools.islice(makers, 1):
+            yield warning(
+                "ray-collective-hccl",
+                _("a group of ray.util.collective in {module}").format(module=module),
+                subject=script.trainer.module,
+                why=_("Ray's collectives have no HCCL, and verl-npu makes the groups of verl's own recipes alone"),
+                fix=_("start verl's own recipe, or see what else `verl-npu explain ray-collective-hccl` names"),
             )
 
 
@@ -759,7 +791,7 @@ def _files(script: Script) -> Iterator[Finding]:
             continue
         value = script.settings.get(key)
         for each in value if isinstance(value, list) else [value]:
-            if not isinstance(each, str) or _PLACEHOLDER.search(each):
+            if not isinstance(each, str) or _PLACEHOLDER.search(each) or each in _NO_MODEL:
                 continue
             # A model without a slash in front may be a name of the hub; data are files.
             is_file = each.startswith(("/", "~")) or each.endswith(_DATA)
@@ -776,6 +808,10 @@ def _files(script: Script) -> Iterator[Finding]:
             fix=_("see that they are on every node"),
         )
 
+
+_HAVE_OUR_GROUPS = re.compile(r"(?:verl|recipe\.(?:fully_async_policy|gkd|one_step_off_policy))\.")
+"""Trainers whose weight sync's groups verl-npu makes (verl_npu.features.weight_sync), where there are any."""
+_MAKES_A_GROUP = re.compile(rb"\b(?:create|init)_collective_group\(")
 
 _BEFORE = (Stage.SCRIPT,)
 _OF_ENGINES = (
@@ -794,6 +830,12 @@ RULES: tuple[Rule[Script], ...] = (
         about="A trainer.device that the job is given by name and that is no NPU.",
     ),
     Rule("imports", _imports, _BEFORE, about="What a trainer imports, before anything else, and its verl has not."),
+    Rule(
+        "ray-collective-hccl",
+        _groups,
+        _BEFORE,
+        about="A group of Ray's collectives, which have no HCCL, in a trainer that is not one of verl's own.",
+    ),
     Rule("shadowed", _shadowed, _BEFORE, about="A key that is given with two values: the later one wins."),
     Rule(
         "empty",

@@ -13,11 +13,14 @@ from pathlib import Path
 from verl_npu.errors import ScriptError
 from verl_npu.language import gettext as _
 
+from ..secrecy.variables import restored
 from .capture import Call, Capture
 
 _TORCHRUN_FLAGS = ("--standalone", "--no-python", "--no_python", "-m", "--module", "--run-path", "--run_path")
 _TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
 _FEWEST_OVERRIDES = 3
+"""Of a trainer that a script starts beside converters and downloads, which have options of their own."""
+_SETTING = re.compile(r"\+{0,2}[A-Za-z_][\w.@/]*=.*|~[A-Za-z_].*", re.DOTALL)
 _LARGEST_YAML = 1 << 18
 """Characters: upstream's have a thousand, and reading a million takes nine seconds."""
 _PYTHON = re.compile(r"\b(python[\d.]*|torchrun)\b")
@@ -78,7 +81,9 @@ def trainer_of(captured: Capture) -> Trainer:
     Raises:
         ScriptError: it starts none, or more than one.
     """
-    found = [trainer for call in captured.calls if (trainer := _of_call(call, captured))]
+    started = [trainer for call in captured.calls if (trainer := _of_call(call, captured))]
+    # A short one is only looked for where nothing else can be the trainer.
+    found = [each for each in started if len(each.overrides) >= _FEWEST_OVERRIDES] or list(filter(_is_short, started))
     different = list(dict.fromkeys(_name(trainer) for trainer in found))
     if len(different) > 1:
         raise ScriptError(
@@ -121,6 +126,16 @@ def trainer_of_command(words: Sequence[str], folder: Path, exports: Mapping[str,
     return trainer
 
 
+def with_secrets(trainer: Trainer, environ: Mapping[str, str]) -> Trainer:
+    """Return a trainer to be started outside of a sandbox: with the secrets that its script was not given."""
+    return replace(
+        trainer,
+        overrides=tuple(restored(word, environ) for word in trainer.overrides),
+        options=tuple(restored(word, environ) for word in trainer.options),
+        exports={name: restored(value, environ) for name, value in trainer.exports.items()},
+    )
+
+
 def runtime_environment(captured: Capture) -> dict[str, str] | None:
     """Return the variables of the runtime environment that a script submits its job with; None if it submits none."""
     for call in captured.calls:
@@ -140,9 +155,13 @@ def _of_call(call: Call, captured: Capture) -> Trainer | None:
         variables, words = _submitted(words[3:], call.runtime)
         exports = {**exports, **variables}
     trainer = _started(words, call.folder, exports)
-    trainer = trainer and replace(trainer, inherited=captured.inherited(call))
-    # A converter or a download is started as well, with options of its own.
-    return trainer if trainer and len(trainer.overrides) >= _FEWEST_OVERRIDES else None
+    return trainer and replace(trainer, inherited=captured.inherited(call))
+
+
+def _is_short(trainer: Trainer) -> bool:
+    """Whether a command has nothing but a setting or two, and options of Hydra's."""
+    hydras = all(word.startswith(("--config-", "-cn", "-cp")) or not word.startswith("-") for word in trainer.options)
+    return hydras and bool(trainer.overrides) and all(map(_SETTING.fullmatch, trainer.overrides))
 
 
 def _started(words: list[str], folder: Path, exports: Mapping[str, str]) -> Trainer | None:

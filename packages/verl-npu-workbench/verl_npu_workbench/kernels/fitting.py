@@ -20,6 +20,7 @@ _BLOCK = re.compile(r"BLOCK|TILE|CHUNK|^B[A-Z0-9]{1,2}$|^BLK", re.IGNORECASE)
 _LEAST = 16
 """The smallest side that the compiler's matrix products take."""
 _AT_ONCE = 2
+_OVERFLOWS = (Verdict.OVERFLOWS, Verdict.MAY_OVERFLOW)
 
 
 def fit(target: Target, judged: Sequence[Judged], request: Request) -> list[Judged]:
@@ -28,7 +29,7 @@ def fit(target: Target, judged: Sequence[Judged], request: Request) -> list[Judg
     Raises:
         SandboxError: there can be no sandbox here.
     """
-    left = [each for each in judged if each.best.verdict is Verdict.OVERFLOWS]
+    left = [each for each in judged if each.best.verdict in _OVERFLOWS]
     if not left:
         return list(judged)
     found: dict[int, Judged] = {}
@@ -61,7 +62,7 @@ def _fitted(target: Target, judged: Judged, request: Request) -> Judged:
                 tried += 1
                 if outcome.verdict is Verdict.COMPILES:
                     fits.append(blocks)
-                elif outcome.verdict is Verdict.OVERFLOWS:
+                elif outcome.verdict in _OVERFLOWS:
                     refused.append((blocks, halvings_needed(outcome)))
     return replace(judged, fits=tuple(fits), searched=tried)
 

@@ -25,7 +25,7 @@ from .targets import Target
 from .toolchain import Soc, Toolchain, checked, home
 from .verdict import Arguments, Judged, Kernel, Origin, Outcome, Stage, Verdict
 
-_FORMAT = 1
+_FORMAT = 2
 """Of a verdict that is kept."""
 _FILES_AT_ONCE = 24
 _KERNELS_AT_ONCE = 4
@@ -266,7 +266,7 @@ def _arguments(content: Mapping[str, object]) -> Arguments:
         options=_mapping(content.get("options")),
         origin=Origin.GUESSED if content.get("guessed", True) else Origin.CAPTURED,
         label=str(content.get("label", "")),
-        open=_texts(content.get("open")),
+        unsure=_names(content.get("unsure")),
     )
 
 
@@ -315,6 +315,7 @@ def _case(case: Arguments) -> dict[str, object]:
         "ones": sorted(case.ones),
         "options": dict(case.options),
         "guessed": case.origin is Origin.GUESSED,
+        "unsure": sorted(case.unsure),
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 
 from .judging import Request
@@ -25,12 +26,12 @@ class Report:
     seconds: float
 
 
-def status(result: Report) -> int:
-    """Return 1 if a kernel fails, 2 if none could be judged, else 0."""
+def status(result: Report) -> Status:
+    """Return whether a kernel fails, or none could be judged."""
     verdicts = {each.best.verdict for each in result.judged}
     if any(verdict.fails for verdict in verdicts):
-        return 1
-    return 0 if Verdict.COMPILES in verdicts else 2
+        return Status.FOUND
+    return Status.FINE if verdicts - {Verdict.NOT_JUDGED} else Status.NOT_JUDGED
 
 
 def stands_for(pair: Pair) -> str:
@@ -49,14 +50,16 @@ def shown(file: str, root: Path) -> str:
 
 def said(outcome: Outcome, root: Path) -> str:
     """Return an outcome in words, without its verdict."""
-    if outcome.verdict is Verdict.OVERFLOWS:
-        return _("{buffer} needs {needed} bits and has {there} ({kib} of {of} KiB)").format(
+    if outcome.verdict in (Verdict.OVERFLOWS, Verdict.MAY_OVERFLOW):
+        text = _("{buffer} needs {needed} bits and has {there} ({kib} of {of} KiB)").format(
             buffer=outcome.buffer,
             needed=outcome.needed,
             there=outcome.there,
             kib=f"{outcome.needed / 8192:.1f}",
             of=f"{outcome.there / 8192:.0f}",
         )
+        guesses = outcome.why
+        return _("{text}, with the guessed {guesses}").format(text=text, guesses=guesses) if guesses else text
     if outcome.verdict is Verdict.COMPILES:
         return _("after an overflow the compiler {did}").format(did=outcome.notes[-1]) if outcome.notes else ""
     file = shown(outcome.file, root)
@@ -143,6 +146,7 @@ def _arguments(arguments: Arguments) -> dict[str, object]:
         "constants": dict(arguments.constants),
         "divisible_by_16": list(arguments.divisible),
         "equal_to_1": list(arguments.ones),
+        "unsure": list(arguments.unsure),
         "options": dict(arguments.options),
         "grid": list(arguments.grid),
     }

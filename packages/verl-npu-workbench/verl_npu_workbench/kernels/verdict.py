@@ -25,6 +25,8 @@ class Verdict(enum.Enum):
     """Up to the binary, which CANN alone can make."""
     OVERFLOWS = "overflows"
     """It needs more of a buffer than the NPU has."""
+    MAY_OVERFLOW = "may overflow"
+    """It does with arguments that were guessed, and with others it may fit."""
     REFUSED = "refused"
     """A stage of the compiler says what it does not take."""
     CRASHED = "crashed"
@@ -77,8 +79,8 @@ class Arguments:
     origin: Origin = Origin.GUESSED
     label: str = ""
     """What its configuration sets."""
-    open: Mapping[str, str] = field(default_factory=dict)
-    """Why a constant was guessed although its source names one."""
+    unsure: tuple[str, ...] = ()
+    """Parameters whose type or value was guessed, or may be another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,10 @@ class Clocks:
 
     hosts: dict[str, str] = field(default_factory=dict)
     """The host of each process number, as Ray's prefixes name it."""
-    _last: dict[str, float] = field(default_factory=dict)
+    _own: float | None = None
+    """The time of the last line of the log's own host."""
+    _before: dict[str, float] = field(default_factory=dict)
+    """The times of the other hosts' lines since the last one of the log's own host: a later one says no more."""
     _most: dict[str, float] = field(default_factory=dict)
     _least: dict[str, float] = field(default_factory=dict)
 
@@ -50,13 +53,14 @@ class Clocks:
         if now is None:
             return
         if host:
-            if "" in self._last:
-                self._most[host] = min(self._most.get(host, now - self._last[""]), now - self._last[""])
+            if self._own is not None:
+                self._most[host] = min(self._most.get(host, now - self._own), now - self._own)
+            self._before[host] = now
         else:
-            for other, then in self._last.items():
-                if other:
-                    self._least[other] = max(self._least.get(other, then - now), then - now)
-        self._last[host] = now
+            self._own = now
+            for other, then in self._before.items():
+                self._least[other] = max(self._least.get(other, then - now), then - now)
+            self._before.clear()
 
     def ahead(self, host: str) -> float:
         """How many seconds a host's clock is ahead of the log's own host; 0 if it is not shown to be apart."""

@@ -8,17 +8,28 @@ import io
 import lzma
 import os
 import stat
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TextIO
+from typing import TextIO
 
 from verl_npu import progress
 from verl_npu.language import gettext as _
 
+STDIN = Path("-")
+"""What is piped to the command."""
+UNREADABLE = (OSError, EOFError, lzma.LZMAError, zlib.error)
+"""What reading raises where a file cannot be read, or what it is packed with is damaged."""
 _GZIP, _BZIP2, _XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0"
+_ARCHIVES = (
+    (0, b"PK\x03\x04", "zip"),
+    (0, b"7z\xbc\xaf", "7z"),
+    (0, b"\x28\xb5\x2f\xfd", "zstd"),
+    (257, b"ustar", "tar"),
+)
 _WIDE = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
-_MARKED = 6
+_MARKED, _CHUNK = 512, 1 << 16
 _WRITES = os.O_WRONLY | os.O_RDWR
 
 
@@ -26,40 +37,76 @@ class NoLog(Exception):
     """It cannot be read as a log; the text says what it is."""
 
 
+def is_a_stream(path: Path) -> bool:
+    """Whether it can be read only once: what is piped to the command, or a named pipe."""
+    try:
+        return path == STDIN or stat.S_ISFIFO(path.stat().st_mode)
+    except OSError:
+        return False
+
+
 @contextmanager
-def opened(path: Path) -> Iterator[TextIO]:
-    """Open a log as text: plain, or packed with gzip, bzip2 or xz, by its first bytes and not by its name.
+def reading(path: Path) -> Iterator[io.BufferedReader]:
+    """Open a file, and say meanwhile how much of it is read.
 
     Raises:
         NoLog: it is a device without an end.
         OSError: it cannot be read.
     """
-    with path.open("rb") as raw:
+    with progress.step(_("reading {path}").format(path=path)) as step, _file(path) as raw:
         status = os.fstat(raw.fileno())
-        if stat.S_ISCHR(status.st_mode) and not raw.isatty():
+        if stat.S_ISBLK(status.st_mode) or (stat.S_ISCHR(status.st_mode) and not raw.isatty()):
             raise NoLog(_("a device, which may have no end"))
-        first = raw.peek(_MARKED)
-        stream: IO[bytes] | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile = raw
-        # The text that is made of it closes it.
-        if first.startswith(_GZIP):
-            stream = gzip.GzipFile(fileobj=raw)
-        elif first.startswith(_BZIP2):
-            stream = bz2.BZ2File(raw)
-        elif first.startswith(_XZ):
-            stream = lzma.LZMAFile(raw)  # noqa: SIM115
-        if stream is not raw:
-            first = stream.read(_MARKED)
-            stream.seek(0)
+        if stat.S_ISREG(status.st_mode):
+            step.total, step.measure = status.st_size, lambda: os.lseek(raw.fileno(), 0, os.SEEK_CUR)
+        yield raw
+
+
+def _file(path: Path) -> io.BufferedReader:
+    if path == STDIN:
+        return open(0, "rb", closefd=False)
+    if is_a_stream(path):
+        # It is opened once somebody writes to it.
+        with progress.step(_("waiting for somebody to write to {path}").format(path=path)):
+            return path.open("rb")
+    return path.open("rb")
+
+
+def unpacked(raw: io.BufferedReader) -> io.BufferedReader:
+    """Return a file without what it is packed with, gzip, bzip2 or xz, by its first bytes and not by its name.
+
+    Raises:
+        NoLog: it is an archive of files.
+    """
+    first = raw.peek(_MARKED)
+    stream: gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile | None = None
+    if first.startswith(_GZIP):
+        stream = gzip.GzipFile(fileobj=raw)
+    elif first.startswith(_BZIP2):
+        stream = bz2.BZ2File(raw)
+    elif first.startswith(_XZ):
+        stream = lzma.LZMAFile(raw)  # noqa: SIM115 - the caller's file is closed with it
+    found = raw if stream is None else io.BufferedReader(stream, _CHUNK)
+    first = first if stream is None else found.peek(_MARKED)
+    for place, mark, name in _ARCHIVES:
+        if first.startswith(mark, place):
+            raise NoLog(_("an archive ({name}): unpack it first").format(name=name))
+    return found
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    """Open a log as text: plain, or packed.
+
+    Raises:
+        NoLog: it is a device without an end, or an archive.
+        OSError: it cannot be read.
+    """
+    with reading(path) as raw:
+        stream = unpacked(raw)
+        first = stream.peek(_MARKED)
         encoding = next((name for mark, name in _WIDE if first.startswith(mark)), "utf-8")
-        size = status.st_size if stat.S_ISREG(status.st_mode) else 0
-        with (
-            io.TextIOWrapper(stream, encoding=encoding, errors="replace") as text,
-            progress.step(
-                _("reading {path}").format(path=path),
-                total=size,
-                measure=lambda: os.lseek(raw.fileno(), 0, os.SEEK_CUR),
-            ),
-        ):
+        with io.TextIOWrapper(stream, encoding=encoding, errors="replace") as text:
             yield text
 
 

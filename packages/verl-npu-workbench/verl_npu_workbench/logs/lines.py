@@ -90,6 +90,7 @@ _ORDINARY = re.compile(
 _FIRST_ORDINARY = frozenset("0123456789IWD")
 _LONGEST = 1 << 14
 """Characters of a line that are read: what tells what happened stands at its beginning."""
+_CHUNK = 1 << 18
 _LOW = ("INFO", "WARNING", "DEBUG", "EVENT", "TRACE")
 _RAY_FILE = re.compile(r"(?:worker|python-core-worker)-\w+(?:-\w+)?[-_](?P<pid>\d+)\.(?:out|err|log)$")
 _PLOG_FILE = re.compile(r"(?:plog|device)-(?P<pid>\d+)_\d+\.log$")
@@ -102,11 +103,17 @@ def uncoloured(text: str) -> str:
 
 def parts_of(stream: TextIO) -> Iterator[str]:
     """Yield the lines of a log, of a long one its beginning: it need not fit into the memory, nor ever end."""
-    whole = True
-    while part := stream.readline(_LONGEST):
-        if whole:
-            yield part
-        whole = part.endswith("\n")
+    rest = ""
+    while chunk := stream.read(_CHUNK):
+        *lines, last = chunk.split("\n")
+        if lines:
+            lines[0] = rest + lines[0]
+            rest = ""
+        for line in lines:
+            yield line if len(line) < _LONGEST else line[:_LONGEST]
+        rest = (rest + last)[:_LONGEST]
+    if rest:
+        yield rest
 
 
 def lines_of(source: Iterable[str], process: Process = DRIVER) -> Iterator[Line]:

@@ -7,26 +7,34 @@ Ray puts the process in front, colours it, and may say after it how often it was
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import re
+import select
+import sys
 from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from verl_npu.errors import TrainingLogError
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 
-from .lines import uncoloured
+from .files import UNREADABLE, NoLog, is_a_stream, reading, unpacked
+from .lines import parts_of, uncoloured
 
 # A progress bar on stderr may stand before it on the same line, with no space between.
 _STEP = re.compile(r"(?<![\w/])step:(\d{1,15}) - (\S.*)")
 # As scripts/smoke.sh and scripts/quickstart.sh print it.
 _SMOKE = re.compile(r"^step {1,3}(\d{1,9})/\d{1,9}  (\w{1,40}) (\S+)(?:  (\S+) s)?$")
+_TOTAL = re.compile(r"Total training steps: (\d{1,12})")
 _SMOKES = {"reward": "critic/score/mean", "loss": "train/loss"}
 _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|inf)"
 # Names hold colons where a data set's name does; what follows a blank is not verl's, but Ray's or a progress bar's.
@@ -34,6 +42,7 @@ _METRIC = re.compile(
     rf"(?P<name>\S.*?):(?:np\.\w+\((?P<numpy>{_NUMBER}|True|False)\)|(?P<plain>{_NUMBER}|True|False))(?=\s|$)",
     re.IGNORECASE,
 )
+_FIRST_OF_JSON = frozenset("{ \t")
 _STEPS = 10**15
 _LARGEST = 1 << 1023
 _TRUTH = {"true": 1.0, "false": 0.0}
@@ -42,37 +51,71 @@ _CHUNK = 1 << 20
 _LONGEST_LINE = 1 << 20
 """Bytes. A step's line has a few thousand; a longer one is left out, and a file without line ends fills no memory."""
 _SHOWN = 8
-"""Restarts, and rows of steps that are missing, that are named one by one."""
-_SAYS_SIMULATED = b"SIMULATED"
-_OURS = b"verl-npu: "
+"""Restarts, and rows of steps, that are named one by one."""
+_SAYS_SIMULATED = "SIMULATED"
+_OURS = "verl-npu: "
+_MOST_STEPS, _MOST_VALUES = 50_000, 1_500_000
+"""How many are kept of a log: of a longer one each second step goes, then again each second one of what is left."""
+_FIRST, _LATEST, _MOST_NOT_FINITE = 100, 1_000, 1_000
+"""Steps that never go: those that tell how it began, how it is now, and where a value was no number."""
+_MOST_RESTARTS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class StepLine:
+# A log has millions of them, which dataclasses take twice as long to make.
+class StepLine(NamedTuple):
     """What one line says of a step."""
 
     step: int
     metrics: Mapping[str, float]
     damaged: int = 0
     """How many of its parts could not be read: verl itself prints numbers only."""
+    goes_on: bool = False
+    """It ends with what stands between two metrics: somebody has broken it into several lines."""
 
 
 def parse_step(text: str) -> StepLine | None:
     """Return what a line says, or None when it is no step line."""
-    if text.lstrip()[:1] == "{":
+    if text[:1] in _FIRST_OF_JSON and text.lstrip()[:1] == "{":
         return _file_logger(text)
     found = _STEP.search(uncoloured(text))
     if found is None:
         return _smokes(text) if text.startswith("step ") else None
+    step, said = found.groups()
+    said = said.rstrip()
+    goes_on = said.endswith(" -")
+    metrics, damaged = _metrics(said.removesuffix(" -") if goes_on else said)
+    return StepLine(int(step), metrics, damaged, goes_on) if metrics else None
+
+
+def _metrics(said: str) -> tuple[dict[str, float], int]:
+    """Return metrics by name, and how many parts are none."""
     metrics: dict[str, float] = {}
     damaged = 0
-    for part in found.group(2).split(" - "):
+    for part in said.split(" - "):
+        name, _unused, value = part.rpartition(":")
+        try:
+            # Nearly all parts are as verl writes them.
+            if name and " " not in name:
+                metrics[sys.intern(name)] = float(value)
+                continue
+        except ValueError:
+            pass
         metric = _METRIC.match(part.strip())
         if metric is None:
             damaged += 1
         else:
-            metrics[metric["name"]] = _number(metric["numpy"] or metric["plain"])
-    return StepLine(int(found.group(1)), metrics, damaged) if metrics else None
+            metrics[sys.intern(metric["name"])] = _number(metric["numpy"] or metric["plain"])
+    return metrics, damaged
+
+
+def _more_of(before: StepLine, text: str) -> StepLine | None:
+    """Return what the next line says of a step whose line was broken, or None when it is no part of it."""
+    said = text.strip()
+    if not said.strip("….- "):
+        return before._replace(metrics={}, damaged=0)
+    goes_on = said.endswith(" -")
+    metrics, damaged = _metrics(said.removesuffix(" -") if goes_on else said)
+    return None if damaged else StepLine(before.step, metrics, 0, goes_on)
 
 
 def _smokes(text: str) -> StepLine | None:
@@ -146,6 +189,19 @@ class TrainingLog:
     """The log ends within a line, whose last value may not be whole."""
     simulated: bool = False
     """verl-npu said in the log that the NPUs were virtual."""
+    total: int = 0
+    """How many steps it is to make; 0 if no line says it."""
+    went_back: int = 0
+    """How often, those among `restarts`, and more if they are very many."""
+    left_out: int = 0
+    """How many steps were read and are not among `steps`, because there are too many."""
+    stride: int = 1
+    """Of how many steps one is kept."""
+
+    @property
+    def count(self) -> int:
+        """How many steps it has."""
+        return len(self.steps) + self.left_out
 
     def series(self, *names: str) -> dict[int, float]:
         """Return one metric by step; of several names the first that a step has."""
@@ -158,7 +214,9 @@ class TrainingLog:
         return found
 
     def gaps(self) -> list[tuple[int, int]]:
-        """Return the first and the last of each row of steps that are missing between others."""
+        """Return the first and the last of each row of steps that are missing between others, if all are kept."""
+        if self.left_out:
+            return []
         return [(one + 1, two - 1) for one, two in pairwise(self.steps) if two > one + 1]
 
     def notes(self) -> list[str]:
@@ -169,20 +227,24 @@ class TrainingLog:
             ).format(after=restart.after, to=restart.to)
             for restart in self.restarts[:_SHOWN]
         ]
-        if len(self.restarts) > _SHOWN:
-            more = len(self.restarts) - _SHOWN
+        more = self.went_back - _SHOWN
+        if more > 0:
             text = ngettext("it went back {count} more time", "it went back {count} more times", more)
             said.append(text.format(count=more))
         if self.left_over:
             said.append(
                 _("{steps} of an earlier run, and no later run has come so far").format(steps=_steps(self.left_over))
             )
-        if self.gaps():
-            gaps = self.gaps()
-            left = len(gaps) - _SHOWN
-            more_rows = ngettext(" and {count} more row", " and {count} more rows", left) if left > 0 else ""
-            rows = _(", ").join(_span(first, final) for first, final in gaps[:_SHOWN])
-            said.append(_("it has no line of step {rows}{more}").format(rows=rows, more=more_rows.format(count=left)))
+        gaps = self.gaps()
+        if gaps:
+            said.append(_("it has no line of step {rows}").format(rows=_rows(gaps)))
+        if self.left_out:
+            said.append(
+                _(
+                    "it has {count} steps, which are too many: looked at are the first {first}, the last {latest} and "
+                    "each {stride}th between them"
+                ).format(count=self.count, first=_FIRST, latest=_LATEST, stride=self.stride)
+            )
         if self.damaged:
             said.append(
                 _("{damaged} values in its step lines are damaged and were left out").format(damaged=self.damaged)
@@ -202,42 +264,104 @@ class Assembly:
     """The step at which each metric was logged last: training and validation of one step have a line each, and
     asynchronous trainers log a validation when later steps are already there."""
     _restarts: list[Restart] = field(default_factory=list)
+    _went_back: int = 0
     _damaged: int = 0
     _last: int = 0
+    _values: int = 0
+    _most_values: int = _MOST_VALUES
+    _left_out: int = 0
+    _stride: int = 1
     cut: bool = False
     simulated: bool = False
+    total: int = 0
 
     def add(self, line: StepLine) -> None:
         """Take in the next line; one that repeats what is known, as a worker's file does the driver's, is no news."""
-        known = self._steps.get(line.step, {})
-        this_run = self._run_of.get(line.step) == len(self._restarts)
-        if this_run and all(_same(known.get(name), value) for name, value in line.metrics.items()):
-            return
-        if any(self._latest.get(name, -1) >= line.step for name in line.metrics):
-            self._restarts.append(Restart(self._last, line.step))
-            self._latest.clear()
-            self._last = line.step
-            this_run = False
-        if not this_run and not known.keys().isdisjoint(line.metrics):
-            # Nothing of the earlier run's may stand among the later one's.
-            known.clear()
-        self._steps.setdefault(line.step, {}).update(line.metrics)
-        self._run_of[line.step] = len(self._restarts)
-        self._latest.update(dict.fromkeys(line.metrics, line.step))
-        self._last = max(self._last, line.step)
+        step, metrics = line.step, line.metrics
+        known = self._steps.get(step)
+        if known is None and step > self._last:
+            # Nearly all lines are of a step that was not there before.
+            self._steps[step] = dict(metrics)
+            self._last = step
+        else:
+            known = known or {}
+            this_run = self._run_of.get(step) == self._went_back
+            if this_run and all(_same(known.get(name), value) for name, value in metrics.items()):
+                return
+            if any(self._latest.get(name, -1) >= step for name in metrics):
+                self._went_back += 1
+                if len(self._restarts) < _MOST_RESTARTS:
+                    self._restarts.append(Restart(self._last, step))
+                self._latest.clear()
+                self._last = step
+                this_run = False
+            if not this_run and not known.keys().isdisjoint(metrics):
+                # Nothing of the earlier run's may stand among the later one's.
+                known.clear()
+            self._steps.setdefault(step, {}).update(metrics)
+            self._last = max(self._last, step)
+        self._run_of[step] = self._went_back
+        for name in metrics:
+            self._latest[name] = step
         self._damaged += line.damaged
+        self._values += len(metrics)
+        if len(self._steps) > _MOST_STEPS or self._values > self._most_values:
+            self._thin()
+
+    def leaves_out(self, line: str) -> bool:
+        """Take a line that is followed by many others as read, if its step would go at once; most of a very long log's
+        are such."""
+        if self._stride == 1 or not line.startswith("step:") or "nan" in line or "inf" in line:
+            return False
+        number = line[5:21].partition(" ")[0]
+        if not number.isdecimal() or not self._last < int(number) < (self._last // self._stride + 1) * self._stride:
+            return False
+        self._last = int(number)
+        self._left_out += 1
+        return True
+
+    def _thin(self) -> None:
+        """Let steps go until half of what may be kept is left; which ones depends on their numbers alone, so that two
+        logs of the same steps keep the same."""
+        steps = sorted(self._steps)
+        now = bisect_right(steps, self._last)
+        always = {*steps[:_FIRST], *steps[max(now - _LATEST, 0) : now]}
+        # One that is no number anywhere has to be told.
+        odd = (step for step in steps if not all(map(math.isfinite, self._steps[step].values())))
+        always.update(step for step, _unused in zip(odd, range(_MOST_NOT_FINITE), strict=False))
+        while True:
+            window = -1
+            for step in steps:
+                if step // self._stride != window:
+                    window = step // self._stride
+                elif step not in always:
+                    del self._steps[step], self._run_of[step]
+                    self._left_out += 1
+            steps = sorted(self._steps)
+            self._values = sum(map(len, self._steps.values()))
+            few = len(steps) <= _MOST_STEPS // 2 and self._values <= self._most_values // 2
+            if few or self._stride > _STEPS:
+                break
+            self._stride *= 2
+        # Steps of very many values each may be too large all the same, and are not gone through with each line.
+        self._most_values = max(self._most_values, 2 * self._values)
 
     def log(self, source: str) -> TrainingLog:
         """Return what is known now."""
+        steps = sorted(self._steps)
         return TrainingLog(
             source=source,
-            steps={step: dict(self._steps[step]) for step in sorted(self._steps)},
+            steps={step: self._steps[step] for step in steps},
             last=self._last,
             restarts=tuple(self._restarts),
-            left_over=tuple(step for step in sorted(self._steps) if step > self._last),
+            left_over=tuple(steps[bisect_right(steps, self._last) :]),
             damaged=self._damaged,
             cut=self.cut,
             simulated=self.simulated,
+            total=self.total,
+            went_back=self._went_back,
+            left_out=self._left_out,
+            stride=self._stride,
         )
 
 
@@ -249,7 +373,15 @@ def spans(steps: Iterable[int]) -> str:
             rows[-1][1] = step
         else:
             rows.append([step, step])
-    return _(", ").join(_span(first, final) for first, final in rows)
+    return _rows(rows)
+
+
+def _rows(rows: Sequence[Sequence[int]]) -> str:
+    left = len(rows) - _SHOWN
+    more = ngettext(" and {count} more row", " and {count} more rows", left) if left > 0 else ""
+    return _("{rows}{more}").format(
+        rows=_(", ").join(_span(first, final) for first, final in rows[:_SHOWN]), more=more.format(count=left)
+    )
 
 
 def _span(first: int, final: int) -> str:
@@ -321,19 +453,29 @@ class _Splitter:
         """A last line without an end."""
         self._skips = False
 
-    def lines(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that end in the next chunk."""
+    def text(self, chunk: bytes) -> str:
+        """Return the lines that end in the next chunk as one text."""
         if self._skips:
             _unused, end, chunk = chunk.partition(b"\n")
             self._skips = not end
-        *lines, self.rest = (self.rest + chunk).split(b"\n")
+        whole, end, rest = chunk.rpartition(b"\n")
+        whole, self.rest = (self.rest + whole, rest) if end else (b"", self.rest + chunk)
         if len(self.rest) > _LONGEST_LINE:
             self.rest, self._skips = b"", True
-        return [line for line in lines if len(line) <= _LONGEST_LINE]
+        return whole.decode(errors="replace")
+
+    def lines(self, chunk: bytes) -> list[str]:
+        """Return the lines that end in the next chunk."""
+        return [line for line in self.text(chunk).split("\n") if len(line) <= _LONGEST_LINE]
 
 
 class Follower(ABC):
     """Reads what is new in a log each time it is asked to."""
+
+    console = True
+    """It is the console's, which says more than steps."""
+    ended = False
+    """No more can come of it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -348,48 +490,104 @@ class Follower(ABC):
         """
 
     def log(self) -> TrainingLog:
-        """Return what is known now."""
+        """Return what is known now, which goes on with the next poll."""
         return self._assembly.log(str(self.path))
 
     def finish(self) -> TrainingLog:
         """Return all of a log that does not grow any more."""
         return self.log()
 
+    def files(self) -> Sequence[Path]:
+        """Return the files that it is in, as far as they can be looked at."""
+        return [self.path]
+
+    def end(self) -> Iterator[str]:
+        """Yield the lines behind which there are few steps: what was before them, the training got over."""
+        return iter(())
+
+
+_FEW = 3
+"""Steps that the end of a log has: two after an error show that the training got over it."""
+
 
 class _Lines(Follower):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._offset = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """Read it from its beginning."""
+        self._assembly = Assembly()
+        self._offset = self._counted = 0
         self._splitter = _Splitter()
+        self._places: deque[tuple[int, int]] = deque([(0, 0)])
+        """Where lines begin, and how many lines of steps are before them: the first one is where the end begins."""
+        self._broken: StepLine | None = None
 
     def poll(self) -> bool:
         try:
-            with self.path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self._offset:
-                    # The job was started again with the same file.
-                    self._offset, self._splitter, self._assembly = 0, _Splitter(), Assembly()
-                file.seek(self._offset)
-                return self._take(iter(lambda: file.read(_CHUNK), b""))
-        except OSError as error:
-            raise _unreadable(self.path, error.strerror or str(error)) from error
+            with reading(self.path) as file:
+                size = os.fstat(file.fileno()).st_size
+                stream = unpacked(file)
+                packed = stream is not file
+                if size < self._offset or (packed and size != self._offset):
+                    # The job was started again with the same file. What is packed is read as a whole.
+                    self._begin()
+                if packed and size == self._offset:
+                    return False
+                if not packed:
+                    file.seek(self._offset)
+                news = self._take(iter(lambda: stream.read(_CHUNK), b""))
+                if packed:
+                    self._offset = size
+                return news
+        except NoLog as error:
+            raise _unreadable(self.path, str(error)) from None
+        except UNREADABLE as error:
+            raise _unreadable(self.path, getattr(error, "strerror", None) or str(error)) from error
 
     def _take(self, chunks: Iterator[bytes]) -> bool:
-        before = self._offset
+        news = False
         for chunk in chunks:
-            if self._offset == 0 and b"\0" in chunk[:4096]:
-                raise _unreadable(self.path, _("a binary file"))
+            if self._offset == 0:
+                if b"\0" in chunk[:4096]:
+                    raise _unreadable(self.path, _("a binary file"))
+                self.console = not chunk.startswith(b"{")
+            news = True
             self._offset += len(chunk)
-            for line in self._splitter.lines(chunk):
-                self._add(line)
-        return self._offset > before
+            self._add(self._splitter.text(chunk))
+            self._places.append((self._offset - len(self._splitter.rest), self._counted))
+            while len(self._places) > 1 and self._places[1][1] <= self._counted - _FEW:
+                self._places.popleft()
+        return news
 
-    def _add(self, raw: bytes) -> None:
-        if _SAYS_SIMULATED in raw and _OURS in raw:
-            self._assembly.simulated = True
-        if b"step" in raw:
-            line = parse_step(raw.decode(errors="replace"))
+    def _add(self, text: str) -> None:
+        if _SAYS_SIMULATED in text and _OURS in text:
+            told = (line for line in text.split("\n") if _SAYS_SIMULATED in line)
+            self._assembly.simulated |= any(_OURS in line for line in told)
+        if "step" not in text and self._broken is None:
+            return
+        lines = text.split("\n")
+        followed = len(lines) - _LATEST
+        for place, raw in enumerate(lines):
+            if place < followed and self._assembly.leaves_out(raw):
+                self._counted += 1
+                continue
+            if self._broken is not None:
+                self._broken = _more_of(self._broken, raw)
+                if self._broken is not None:
+                    self._assembly.add(self._broken)
+                    self._broken = self._broken if self._broken.goes_on else None
+                    continue
+            if "step" not in raw or len(raw) > _LONGEST_LINE:
+                continue
+            line = parse_step(raw)
             if line is not None:
                 self._assembly.add(line)
+                self._counted += 1
+                self._broken = line if line.goes_on else None
+            elif "Total" in raw and (total := _TOTAL.search(raw)):
+                self._assembly.total = int(total[1])
 
     def finish(self) -> TrainingLog:
         # Of a last line that is cut off, what it says for sure.
@@ -398,7 +596,7 @@ class _Lines(Follower):
         whole = parse_step(text)
         if text.lstrip().startswith("{"):
             self._assembly.cut = whole is None
-        elif whole is not None:
+        elif whole is not None and not whole.goes_on:
             # The last value may have had more digits.
             self._assembly.cut = True
             whole = parse_step(text.rpartition(" - ")[0])
@@ -406,14 +604,64 @@ class _Lines(Follower):
             self._assembly.add(whole)
         return self.log()
 
+    def end(self) -> Iterator[str]:
+        try:
+            with self.path.open("rb") as file:
+                stream = unpacked(file)
+                stream.seek(self._places[0][0])
+                with io.TextIOWrapper(stream, errors="replace") as text:
+                    yield from parts_of(text)
+        except UNREADABLE:
+            return
+
+
+_MOST_KEPT = 16 * _CHUNK
+
+
+class _Stream(_Lines):
+    """What comes through a pipe: it is read once, and of its end so much is kept."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._opened = reading(path)
+        self._descriptor = self._opened.__enter__().fileno()
+        self._kept: deque[bytes] = deque()
+
+    def poll(self) -> bool:
+        return not self.ended and self._take(self._chunks(wait=False))
+
+    def _chunks(self, wait: bool) -> Iterator[bytes]:
+        while wait or select.select([self._descriptor], [], [], 0)[0]:
+            chunk = os.read(self._descriptor, _CHUNK)
+            if not chunk:
+                self.ended = True
+                return
+            self._kept.append(chunk)
+            yield chunk
+            start = max(self._places[0][0], self._offset - _MOST_KEPT)
+            while self._offset - sum(map(len, self._kept)) + len(self._kept[0]) <= start:
+                self._kept.popleft()
+
+    def finish(self) -> TrainingLog:
+        if not self.ended:
+            self._take(self._chunks(wait=True))
+        return super().finish()
+
+    def end(self) -> Iterator[str]:
+        return iter(b"".join(self._kept).decode(errors="replace").splitlines(keepends=True))
+
 
 class _Events(Follower):
     """All of TensorBoard's files are read anew if one has grown: they are small, and its reader does not go on."""
 
+    console = False
     _size = -1
 
+    def files(self) -> Sequence[Path]:
+        return _event_files(self.path)
+
     def poll(self) -> bool:
-        files = _event_files(self.path)
+        files = self.files()
         try:
             size = sum(file.stat().st_size for file in files)
         except OSError as error:
@@ -433,6 +681,11 @@ def follow(path: Path) -> Follower:
     Raises:
         TrainingLogError: there is none.
     """
+    if is_a_stream(path):
+        try:
+            return _Stream(path)
+        except (NoLog, OSError) as error:
+            raise _unreadable(path, str(error)) from None
     if not path.exists():
         raise _unreadable(path, _("no such file"))
     return _Events(path) if path.is_dir() or _EVENT_FILE in path.name else _Lines(path)
@@ -444,11 +697,19 @@ def read(path: Path) -> TrainingLog:
     Raises:
         TrainingLogError: it is no log, cannot be read, or has no step.
     """
-    follower = follow(path)
+    return whole(follow(path))
+
+
+def whole(follower: Follower) -> TrainingLog:
+    """Return all that a log says, of which no more is to come.
+
+    Raises:
+        TrainingLogError: it is no log, cannot be read, or has no step.
+    """
     follower.poll()
     log = follower.finish()
     if not log.steps:
-        raise _unreadable(path, _("no step in it"))
+        raise _unreadable(follower.path, _("no step in it"))
     return log
 
 
@@ -484,8 +745,7 @@ class Steps:
         new = []
         for path in self._files():
             splitter = self._splitters.setdefault(path, _Splitter())
-            for raw in self._lines(path, splitter):
-                text = raw.decode(errors="replace")
+            for text in self._lines(path, splitter):
                 line = parse_step(text)
                 if line is None:
                     continue
@@ -495,7 +755,7 @@ class Steps:
                 self.by_step[line.step] = {**line.metrics, **self.by_step.get(line.step, {})}
         return sorted(new)
 
-    def _lines(self, path: Path, splitter: _Splitter) -> Iterator[bytes]:
+    def _lines(self, path: Path, splitter: _Splitter) -> Iterator[str]:
         with path.open("rb") as file:
             file.seek(self._read.get(path, 0))
             while chunk := file.read(_CHUNK):

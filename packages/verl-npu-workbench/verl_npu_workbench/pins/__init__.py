@@ -98,6 +98,8 @@ class Claim:
     """VLLM or SGLANG if the document is about environments with that rollout engine only."""
     npu: str = ""
     """`a5` if the document is about that kind of NPU only."""
+    arch: str = ""
+    """`arm` or `x86` if the document says it of that kind of processor only."""
     unsupported: bool = False
     """Whether the document says that the part does not work on NPUs."""
     note: str = ""
@@ -121,14 +123,18 @@ class Cell:
     component: Component
     claims: tuple[Claim, ...]
 
-    def about(self, engines: Iterable[str] = (), npu: str = "") -> tuple[Claim, ...]:
-        """Return the claims that count with these rollout engines and this kind of NPU; without an engine, vLLM's."""
+    def about(self, engines: Iterable[str] = (), npu: str = "", arch: str = "") -> tuple[Claim, ...]:
+        """Return the claims that count with these rollout engines, this kind of NPU and of processor.
+
+        Without an engine vLLM's count. What is said of this kind of processor alone replaces what is said of all.
+        """
         engines = {*engines} or {VLLM}
-        return tuple(
+        counting = tuple(
             claim
             for claim in self.claims
-            if (not claim.engine or claim.engine in engines) and (not claim.npu or claim.npu == npu)
+            if (not claim.engine or claim.engine in engines) and claim.npu in ("", npu) and claim.arch in ("", arch)
         )
+        return tuple(claim for claim in counting if claim.arch) or counting
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +277,7 @@ def _claim(said: Mapping[str, Any], document: Mapping[str, str], revision: str) 
         revision=said.get("revision", ""),
         engine=document.get("engine", ""),
         npu=document.get("npu", ""),
+        arch=said.get("arch", ""),
         unsupported=said.get("unsupported", False),
         note=said.get("note", ""),
         note_zh=said.get("note_zh", ""),

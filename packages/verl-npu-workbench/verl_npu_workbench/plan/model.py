@@ -211,6 +211,7 @@ def main(arguments: list[str]) -> int:
     The settings are those of its asked.json. The sizes are printed as JSON.
     """
     import torch
+    import torch._dynamo  # torch 2.8 cannot import it under another device, as transformers would.
     import transformers
 
     from ..rehearse.small_model import tokenizer

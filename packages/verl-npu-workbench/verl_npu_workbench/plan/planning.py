@@ -18,7 +18,7 @@ from verl_npu.language import gettext as _
 
 from ..extras import is_installed
 from ..jobs.capture import fresh_home
-from ..jobs.confined import sandbox_of
+from ..jobs.confined import named, sandbox_of
 from ..jobs.job import Job, compose
 from ..jobs.keys import (
     ACTOR,
@@ -36,6 +36,7 @@ from ..jobs.settings import Settings, override
 from ..jobs.trainer import Trainer, is_of_cluster
 from ..processes import own_python
 from ..sandbox import Limits, ask, available_memory, device_cache
+from ..secrecy.variables import allowed
 from .fine_tuning import Names, module_of, names_of, tuning_changes, tuning_share
 from .hardware import Hardware
 from .job import SAYS, Outcome, Phase, Picture, RankJob
@@ -248,7 +249,7 @@ def _run(
 ) -> Outcome:
     """Have `rank` answer in a process of its own, in a sandbox: it runs the tree's code."""
     log, tree = folder / f"rank-{job.rank}.log", Path(job.tree)
-    variables, sandbox = _variables(job, trainer), None
+    variables, sandbox = _variables(job, trainer, request.unconfined), None
     if not request.unconfined:
         sandbox = sandbox_of(trainer, tree, [folder / "model"])
         variables["HOME"] = str(fresh_home())
@@ -322,10 +323,11 @@ class Phases:
         return data[:whole].decode(errors="replace").splitlines()
 
 
-def _variables(job: RankJob, trainer: Trainer) -> dict[str, str]:
+def _variables(job: RankJob, trainer: Trainer, unconfined: bool) -> dict[str, str]:
     exported = {name: text for name, text in trainer.exports.items() if not is_of_cluster(name)}
     # With Ray's, verl's workers would ask it for their NPU: a plan has no Ray.
-    given = {name: text for name, text in (os.environ | exported).items() if not name.startswith("RAY_")}
+    own = dict(os.environ) if unconfined else allowed(os.environ, named(trainer))
+    given = {name: text for name, text in (own | exported).items() if not name.startswith("RAY_")}
     return {
         **given,
         VIRTUAL_NPUS: str(job.local),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +17,8 @@ from verl_npu.errors import ProofError
 from verl_npu.language import gettext as _
 from verl_npu.version import __version__
 
-from ..diagnosis.redaction import Redaction
 from ..sandbox.answers import Answer
+from ..secrecy.redaction import Redaction
 from .corpus import Observation, observation_of
 from .folder import Asked, Folder, asked_of, put
 from .result import Reader, StageResult, Verdict, stage_of
@@ -25,7 +26,8 @@ from .result import Reader, StageResult, Verdict, stage_of
 SCHEMA = 1
 """The number of the format: raised if what was written before cannot be read any more."""
 PROOF, CORPUS = "proof.json", "corpus.json"
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 32 << 20
+"""Ten times what all stages write."""
 _DATE = (2020, 1, 1, 0, 0, 0)
 
 
@@ -79,9 +81,8 @@ def collect(folder: Folder) -> Proof:
     )
 
 
-def write(folder: Folder, proof: Proof) -> Path:
-    """Write the bundle into a proof's folder, and return its path."""
-    shown = redacted(proof)
+def write(folder: Folder, shown: Proof) -> Path:
+    """Write the bundle of a proof that is redacted into its folder, and return its path."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in (
@@ -91,14 +92,13 @@ def write(folder: Folder, proof: Proof) -> Path:
             member = zipfile.ZipInfo(name, _DATE)
             member.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(member, json.dumps(content, indent=1))
-    path = folder.path / f"proof-{proof.asked.made}.zip"
+    path = folder.path / f"proof-{shown.asked.made}.zip"
     put(path, stream.getvalue())
     return path
 
 
-def redacted(proof: Proof) -> Proof:
+def redacted(proof: Proof, redact: Redaction) -> Proof:
     """Return it without what should not be shown to strangers: texts of errors may hold anything."""
-    redact = Redaction.here()
 
     def of_check(stage: StageResult) -> StageResult:
         checks = tuple(
@@ -117,9 +117,12 @@ def redacted(proof: Proof) -> Proof:
 def read(path: Path) -> Proof:
     """Read a bundle. Raises ProofError if it is none."""
     try:
+        if not path.is_file():
+            raise OSError(_("no such file") if not path.exists() else _("no ordinary file"))
         with zipfile.ZipFile(path) as archive:
             said, corpus = (_member(archive, name, path) for name in (PROOF, CORPUS))
-    except (OSError, zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+    # The last three: it is damaged, or packed or encrypted in a way that Python does not read.
+    except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         raise ProofError(
             subject=str(path),
             expected=_("a bundle, proof-DATE.zip, as `verl-npu prove` writes it"),

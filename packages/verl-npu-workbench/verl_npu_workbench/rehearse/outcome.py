@@ -10,6 +10,7 @@ from pathlib import Path
 
 from verl_npu import errors
 from verl_npu.language import gettext as _
+from verl_npu.language import ngettext
 
 from ..logs.lines import Process, lines_of, process_of_file, uncoloured
 from .training import Run
@@ -139,7 +140,10 @@ def _first_failure(run: Run, tree: Path) -> Failure:
 def _last_words(run: Run, lines: Sequence[str]) -> str:
     line = next((line for line in reversed(lines) if line.strip()), "none")
     last = uncoloured(line)[:400]
-    ended = _("it ended with status {status} after {done} steps").format(status=run.ended.status, done=_done(run))
+    done = _done(run)
+    ended = ngettext(
+        "it ended with status {status} after {done} step", "it ended with status {status} after {done} steps", done
+    ).format(status=run.ended.status, done=done)
     return _("no error was found: {ended}; its last line: {last}").format(ended=ended, last=last)
 
 

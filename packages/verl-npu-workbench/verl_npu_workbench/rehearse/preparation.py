@@ -15,6 +15,7 @@ from pathlib import Path
 
 from verl_npu.ascend.variables import VIRTUAL_NPUS
 from verl_npu.errors import RehearsalError
+from verl_npu.features import load
 from verl_npu.language import gettext as _
 
 from ..jobs.job import Job
@@ -58,13 +59,12 @@ class Request:
 
 
 def prepare(
-    job: Job, architecture: Architecture, layout: Layout, folder: Path, request: Request
+    job: Job, architecture: Architecture, layout: Layout, folder: Path, request: Request, engine: RolloutEngine
 ) -> tuple[Setup, list[str]]:
     """Make model, checkpoint if one is wanted, data and reward; return them, and what is to be said of them."""
     settings, images = job.settings, architecture.takes_images
     model = _model(architecture, LAYERS * layout.pipeline, request.output / "models")
     train_file, test_file = write_questions(folder / "data", _data_source(settings), images)
-    engine = rollout_engine(settings, request.engine, own_npus=layout.rollout_npus > 0)
     notes = [engine.note] if engine.note else []
     checkpoint = None
     if any(settings.truth(key) for key in settings.ending("use_dist_checkpointing")):
@@ -197,6 +197,35 @@ def rollout_engine(
         )
         return RolloutEngine("virtual", said)
     return RolloutEngine("", vllm, no_sleep)
+
+
+def engine_for(
+    trainer: str, settings: Settings, asked: str, own_npus: bool, installed: Callable[[str], str] = _installed
+) -> RolloutEngine:
+    """Return the engine that generates for this trainer.
+
+    Raises:
+        RehearsalError: it would be transformers' generate, and the trainer's weight sync takes vLLM or SGLang alone.
+    """
+    engine = rollout_engine(settings, asked, own_npus, installed)
+    package = trainer.rpartition(".")[0]
+    if engine.name == "virtual" and package in _syncing_packages():
+        vllm = installed("vllm")
+        raise RehearsalError(
+            subject=f"{trainer}, {ENGINE}={settings.text(ENGINE)}",
+            expected=_("vLLM: this trainer's weights go to no stand-in for an engine"),
+            found=_("vLLM {vllm}, and another engine asked for").format(vllm=vllm) if vllm else _("no vLLM"),
+            fix=_("give --rollout vllm")
+            if vllm
+            else _("rehearse it at ccd7d934, where scripts/rehearse.sh --verl CHECKOUT installs a vLLM for CPUs"),
+        )
+    return engine
+
+
+def _syncing_packages() -> set[str]:
+    """The packages of upstream's recipes whose weights the feature weight_sync gives to the engine by itself."""
+    targets = [patch.target.module for feature in load() if feature.name == "weight_sync" for patch in feature]
+    return {module.rpartition(".")[0] for module in targets if module.startswith("recipe.")}
 
 
 def write_questions(folder: Path, source: str, images: bool) -> tuple[Path, Path]:

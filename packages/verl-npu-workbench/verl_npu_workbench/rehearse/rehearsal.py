@@ -24,7 +24,7 @@ from ..logs.metrics import LOSS, REWARD
 from . import kernels
 from .layout import Layout, layout_of
 from .outcome import Outcome, judge
-from .preparation import Request, chosen_architecture, prepare
+from .preparation import Request, chosen_architecture, engine_for, prepare
 from .rules import RULES, Change, scale
 from .training import Run, command_of, prepare_device, train, written
 
@@ -74,14 +74,16 @@ def scale_down(job: Job, name: str, request: Request) -> ScaledJob:
     """Make model and data, and decide what is scaled.
 
     Raises:
-        RehearsalError: the model's architecture is not known here, or the NPUs do not suffice.
+        RehearsalError: the model's architecture is not known here, the NPUs do not suffice, or the trainer's own
+            rollout engine is not installed and has no substitute.
     """
     trainer, entry = job.trainer, job.entry
     architecture = chosen_architecture(job.settings, request.architecture)
     layout = layout_of(job.settings, request.npus, bool(trainer.ranks))
+    engine = engine_for(trainer.module, job.settings, request.engine, layout.rollout_npus > 0)
     folder = _new_folder(request.output, name)
     with progress.step(_("making a small {architecture} and its data").format(architecture=architecture.name)):
-        setup, notes = prepare(job, architecture, layout, folder, request)
+        setup, notes = prepare(job, architecture, layout, folder, request, engine)
     changes = scale(job.settings, setup, request.without)[0]
     # What follows another key by interpolation has followed it.
     changes = [change for change in changes if not _follows(change, changes, job)]

@@ -18,13 +18,14 @@ from verl_npu.errors import RehearsalError
 from verl_npu.language import gettext as _
 
 from ..jobs.capture import fresh_home
-from ..jobs.confined import sandbox_of, script_paths
+from ..jobs.confined import named, sandbox_of, script_paths
 from ..jobs.job import Job
 from ..jobs.trainer import Trainer, is_of_cluster
 from ..logs.training import Steps
 from ..processes import own_python
 from ..sandbox import Ended, Limits, Sandbox, available_memory, check_possible, device_cache, run
 from ..sandbox.copies import Copies
+from ..secrecy.variables import allowed
 from .rules import Change
 
 _PROCESSES, _WRITTEN = 4096, 64 << 30
@@ -71,7 +72,7 @@ def convert(job: Job, model: Path, folder: Path, npus: int, unconfined: bool) ->
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1", "--nproc-per-node=1"]
     target = str(written(folder) / "mcore")
     command = [*start, str(program), "--hf_model_path", str(model), "--output_path", target]
-    variables, _unused = _variables(job.trainer, job.tree, folder, npus)
+    variables, _unused = _variables(job.trainer, job.tree, folder, npus, True, unconfined)
     # What the converter's process did is not what the job's did.
     del variables[environment.MANIFEST_DIR.name]
     log = folder / "convert.log"
@@ -141,7 +142,7 @@ def train(
         SandboxError: there can be no sandbox here.
     """
     check_possible(unconfined)
-    variables, left_out = _variables(trainer, tree, folder, npus, virtual)
+    variables, left_out = _variables(trainer, tree, folder, npus, virtual, unconfined)
     variables |= more
     sandbox, temporary = _sandbox(trainer, tree, folder, variables, reads, unconfined)
     log = folder / "train.log"
@@ -192,7 +193,7 @@ def _remove(folder: Path) -> None:
 
 
 def _variables(
-    trainer: Trainer, tree: Path, folder: Path, npus: int, virtual: bool = True
+    trainer: Trainer, tree: Path, folder: Path, npus: int, virtual: bool, unconfined: bool
 ) -> tuple[dict[str, str], list[str]]:
     exported = {name: value for name, value in trainer.exports.items() if not is_of_cluster(name)}
     left_out = sorted(name for name in trainer.exports if name not in exported)
@@ -201,7 +202,8 @@ def _variables(
     # Workers of Ray do not start in the tree, and must not take another verl than the driver.
     source = [str(tree)] if (tree / "verl" / "__init__.py").is_file() else []
     own = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    inherited = {name: value for name, value in os.environ.items() if not (virtual and is_of_cluster(name))}
+    environ = dict(os.environ) if unconfined else allowed(os.environ, named(trainer))
+    inherited = {name: value for name, value in environ.items() if not (virtual and is_of_cluster(name))}
     variables = inherited | exported
     variables |= {
         "HOME": str(fresh_home()),

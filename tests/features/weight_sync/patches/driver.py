@@ -34,6 +34,11 @@ def stand_in(model):
 """A rollout for workers of verl's without vLLM."""
 
 
+_LIMIT = 1800
+"""Seconds for a driver that hangs. It and its workers import torch and verl: 40 s in all by itself, and over 550 s
+beside six busy processes on two cores, nearly all of it before the first weight is moved."""
+
+
 def facts_of(driver: str, workers: str, folder: Path, npus: int, *paths: Path, **changes: str) -> Any:
     """Run `driver`, which finds `workers` as the module `ranked` and the paths, and return its facts."""
     (folder / "ranked.py").write_text(workers)
@@ -50,7 +55,7 @@ def facts_of(driver: str, workers: str, folder: Path, npus: int, *paths: Path, *
     for name in ("RAY_ADDRESS", "ASCEND_RT_VISIBLE_DEVICES"):
         environment.pop(name, None)
     ended = subprocess.run(
-        [sys.executable, "-c", driver], env=environment, capture_output=True, text=True, timeout=400, check=False
+        [sys.executable, "-c", driver], env=environment, capture_output=True, text=True, timeout=_LIMIT, check=False
     )
     assert ended.returncode == 0, ended.stderr[-6000:]
     return json.loads(ended.stdout.rpartition("FACTS ")[2])

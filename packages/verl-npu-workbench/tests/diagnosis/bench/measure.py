@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from verl_npu_workbench.diagnosis.judgement import Conclusion, judge
-from verl_npu_workbench.diagnosis.rules import RULES, LogRule
+from verl_npu_workbench.diagnosis.rules import BY_CODE, RULES, LogRule
 
 from . import OPEN, Posted
 
 __all__ = ["Answer", "Outcome", "ask", "ask_without_own", "confusion", "figures", "markdown"]
 
-_CODES = frozenset(rule.code for rule in RULES)
+_CODES = frozenset(BY_CODE)
 _CERTAIN = (Conclusion.CAUSE, Conclusion.CONSEQUENCE)
-_FAMILIES = {rule.code: rule.families for rule in RULES}
+_FAMILIES = {code: rule.families for code, rule in BY_CODE.items()}
 
 
 class Outcome(enum.Enum):
@@ -49,8 +49,10 @@ class Answer:
         if self.verdict is Conclusion.NONE:
             return Outcome.NONE
         likely = _FAMILIES.get(self.named, ())
-        if self.named and (self.label == self.named or (self.label in likely and self.verdict in _CERTAIN)):
+        if self.named and self.label in (self.named, *likely) and self.verdict in _CERTAIN:
             return Outcome.RIGHT
+        if self.named == self.label:
+            return Outcome.LIKELIEST
         if self.label in likely:
             return Outcome.LIKELIEST if self.label == likely[0] else Outcome.AMONG
         if self.verdict is Conclusion.CAUSE:

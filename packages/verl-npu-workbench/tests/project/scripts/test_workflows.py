@@ -33,3 +33,13 @@ def test_the_step_after_a_real_rollout_finds_the_environment_that_the_script_mad
         checkout = pins.Checkout(Path(name), pin.version, pin.commit) if commit else None
         recipe = environment.Recipe(pin, checkout, pin.transformers, virtual=True, rollout=rollout)
         assert fnmatch(recipe.folder.name, pattern)
+
+
+@pytest.mark.parametrize("name", ["tests.yml", "nightly.yml"])
+def test_all_tests_have_a_sandbox_and_what_root_runs_has_the_checkouts(name: str) -> None:
+    """Without bubblewrap tests of the sandbox are skipped, and sudo drops variables that it is not told to keep."""
+    text = (WORKFLOWS / name).read_text()
+    assert text.index("sudo apt-get install --yes bubblewrap") < text.index("run: ./scripts/test.sh")
+    as_root = re.findall(r"sudo .*\./scripts/test\.sh", text)
+    assert all(each.startswith("sudo --preserve-env=VERL_NPU_UPSTREAMS ") for each in as_root)
+    assert as_root or "VERL_NPU_UPSTREAMS" not in text

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import compiling, guessing
+from . import compiling, guessing, launchers
 from .loading import Loaded, Loader, Tuned, is_jit
 from .strangers import strangers_in
 
@@ -50,7 +50,7 @@ def _kernels(found: Loaded) -> Iterator[dict[str, object]]:
     jits = {name: node for name, node in functions.items() if any(map(is_jit, node.decorator_list))}
     top = {node.name for node in _top(found.tree.body)}
     parameters = {name: [each.arg for each in node.args.args] for name, node in jits.items()}
-    launched = guessing.launches(found.tree, parameters)
+    launched = launchers.launches(found.tree, parameters, vars(found.module))
     called = {
         call.func.id
         for node in jits.values()
@@ -72,12 +72,12 @@ def _kernels(found: Loaded) -> Iterator[dict[str, object]]:
         about |= {"source": _source(kernel), "launched": name in launched, "calls": _calls(kernel, found.path)}
         try:
             use = guessing.use_of(functions[name], compiling.functions_of(kernel))
-            given = max((each.constants for each in launched.get(name, [])), key=len, default={})
+            launch = max(launched.get(name, []), key=lambda each: len(each.given), default=launchers.Launch({}, {}))
             guesses = [
-                (config, guessing.guess(kernel, use, getattr(config, "kwargs", {}), given, values))
+                (config, guessing.guess(kernel, use, getattr(config, "kwargs", {}), launch.given, values))
                 for config in configs or [None]
             ]
-            cases = [_case(config, made) for config, made in guesses]
+            cases = [_case(config, made, launch.options) for config, made in guesses]
         except Exception as error:  # of one kernel, which must not hide the others
             yield {**about, "why": f"its arguments cannot be guessed: {type(error).__name__}: {error}", "cases": []}
             continue
@@ -132,16 +132,16 @@ def _source(kernel: guessing.Kernel) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _case(config: object, made: guessing.Guess) -> dict[str, object]:
+def _case(config: object, made: guessing.Guess, options: Mapping[str, int | bool]) -> dict[str, object]:
     return {
         "signature": made.signature,
         "constants": {key: compiling.encoded(value) for key, value in made.constants.items()},
         "divisible": made.divisible,
         "ones": made.ones,
-        "options": _options(config),
+        "options": {**options, **_options(config)},
         "guessed": True,
+        "unsure": sorted(made.guessed),
         "label": ", ".join(f"{key}={value}" for key, value in getattr(config, "kwargs", {}).items()),
-        "open": made.open,
     }
 
 

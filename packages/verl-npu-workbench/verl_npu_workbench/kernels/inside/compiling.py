@@ -152,19 +152,30 @@ def compile_kernel(kernel: guessing.Kernel, case: Mapping[str, Any], soc: Mappin
         return {**_refused(kernel, error), **_unknown(kernel, error)}
     constants = {name: decoded(value) for name, value in case["constants"].items()}
     made = guessing.Guess(dict(case["signature"]), constants, list(case["divisible"]), list(case["ones"]))
+    made.guessed = set(case["unsure"])
     options = {**soc["options"], **case.get("options", {})}
     found = _compile(kernel, made, options)
     if case["guessed"] and _may_be_the_guess(found, made):
-        made.guessed = {name for name, value in constants.items() if isinstance(value, bool)}
         for near in guessing.variants(
             made, guessing.use_of(functions_of(kernel)[kernel.fn.__name__], functions_of(kernel))
         ):
             other = _compile(kernel, near, options)
             if not _may_be_the_guess(other, near):
-                return {**other, "signature": near.signature}
+                return {**_judged(kernel, other, near, options), "signature": near.signature}
         # What a guess is refused for says nothing of the kernel.
         found = {**found, "verdict": "not judged", "stage": "", "why": f"no guessed arguments fit it: {found['why']}"}
-    return {**found, "signature": made.signature}
+    return {**_judged(kernel, found, made, options), "signature": made.signature}
+
+
+def _judged(
+    kernel: guessing.Kernel, found: dict[str, object], made: guessing.Guess, options: Mapping[str, Any]
+) -> dict[str, object]:
+    """An overflow that rests on guesses is one that may be."""
+    if found["verdict"] != "overflows" or not made.guessed:
+        return found
+    guesses = guessing.rests_on(made, lambda near: _compile(kernel, near, options)["verdict"] == "overflows")
+    said = ", ".join(f"{name}={value}" for name, value in guesses.items())
+    return {**found, "verdict": "may overflow", "why": said} if guesses else found
 
 
 _WHATEVER = re.compile(

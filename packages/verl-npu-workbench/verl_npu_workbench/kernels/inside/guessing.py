@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Protocol, TypeAlias
 
+from .launchers import CONDITION, Known, Typed
 from .strangers import Stranger, strangers_in
 
 _ACCESS = {"load", "store", "make_block_ptr", "make_tensor_descriptor", "advance"}
@@ -50,8 +51,8 @@ class Use:
     """Pointers to what is made a pointer of."""
     real: set[str] = field(default_factory=set)
     """Pointers to what is converted to float32 when it is loaded."""
-    texts: dict[str, str] = field(default_factory=dict)
-    """What a parameter is compared with, of those that are compared with texts: the first."""
+    choices: dict[str, str | int] = field(default_factory=dict)
+    """What a parameter may be: the first of the texts, or largest of several integers, that it is compared with."""
 
 
 def use_of(function: ast.FunctionDef, of: Mapping[str, ast.FunctionDef], depth: int = 0) -> Use:
@@ -86,12 +87,17 @@ def use_of(function: ast.FunctionDef, of: Mapping[str, ast.FunctionDef], depth: 
                 ):
                     mine |= roots if parameter in theirs else set()
     _types(function, assigned, parameters, found)
+    numbers: dict[str, set[int]] = {}
     for node in (each for each in ast.walk(function) if isinstance(each, ast.Compare)):
         compared = [node.left, *node.comparators]
-        texts = [each.value for each in compared if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        values = [each.value for each in compared if isinstance(each, ast.Constant)]
         for each in compared:
-            if texts and isinstance(each, ast.Name) and each.id in parameters:
-                found.texts.setdefault(each.id, texts[0])
+            if values and isinstance(each, ast.Name) and each.id in parameters:
+                if isinstance(values[0], str):
+                    found.choices.setdefault(each.id, values[0])
+                elif type(values[0]) is int and isinstance(node.ops[0], ast.Eq):
+                    numbers.setdefault(each.id, set()).add(values[0])
+    found.choices |= {name: max(each) for name, each in numbers.items() if len(each) > 1 and name not in found.choices}
     return found
 
 
@@ -201,69 +207,6 @@ def _loads(value: ast.expr) -> Iterator[ast.Call]:
             yield node
 
 
-@dataclass(frozen=True)
-class Launch:
-    """A launch of a kernel in the same source tree: what it gives that is written down as a constant."""
-
-    constants: Mapping[str, object]
-    line: int
-
-
-def launches(tree: ast.Module, kernels: Mapping[str, list[str]]) -> dict[str, list[Launch]]:
-    """Return the launches in a file, `name[grid](…)`, by kernel; `kernels` has the parameters of each."""
-    found: dict[str, list[Launch]] = {}
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    for function in functions:
-        known = _constants(function)
-        for call in ast.walk(function):
-            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Subscript)):
-                continue
-            name = (
-                call.func.value.id if isinstance(call.func.value, ast.Name) else getattr(call.func.value, "attr", "")
-            )
-            if name in kernels:
-                given = {
-                    **dict(zip(kernels[name], call.args, strict=False)),
-                    **{k.arg: k.value for k in call.keywords if k.arg},
-                }
-                values = {key: _value(value, known) for key, value in given.items()}
-                constants = {key: value[0] for key, value in values.items() if value is not None}
-                found.setdefault(name, []).append(Launch(constants, call.lineno))
-    return found
-
-
-def _constants(function: ast.FunctionDef) -> dict[str, ast.expr]:
-    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-    known = dict(zip(names[len(names) - len(function.args.defaults) :], function.args.defaults, strict=True))
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            known[node.targets[0].id] = node.value
-    return known
-
-
-def _value(node: ast.expr, known: Mapping[str, ast.expr], depth: int = 0) -> tuple[object] | None:
-    """Return what an expression is if its constants tell; None if they do not."""
-    if isinstance(node, ast.Constant) and not isinstance(node.value, (bytes, complex)):
-        return (node.value,)
-    if isinstance(node, ast.Name) and node.id in known and depth < 6:
-        return _value(known[node.id], known, depth + 1)
-    if isinstance(node, ast.BinOp):
-        left, right = _value(node.left, known, depth + 1), _value(node.right, known, depth + 1)
-        if left and right and isinstance(left[0], int) and isinstance(right[0], int) and abs(right[0]) < 1 << 20:
-            for kind, compute in _COMPUTED.items():
-                if isinstance(node.op, kind) and not (kind is ast.FloorDiv and right[0] == 0):
-                    return (compute(left[0], right[0]),)
-    return None
-
-
-_COMPUTED: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.FloorDiv: lambda a, b: a // b,
-}
-
-
 Heuristic: TypeAlias = Callable[[Mapping[str, object]], object]
 """A function of `triton.heuristics`: a constant by the arguments of a launch."""
 
@@ -297,17 +240,15 @@ class Guess:
     constants: dict[str, object] = field(default_factory=dict)
     divisible: list[str] = field(default_factory=list)
     ones: list[str] = field(default_factory=list)
-    open: dict[str, str] = field(default_factory=dict)
-    """Why a constexpr has no value."""
     guessed: set[str] = field(default_factory=set)
-    """Constants that only their names suggest."""
+    """Parameters that only their names and their use suggest, or that a launch may give another value."""
 
 
 def guess(
     kernel: Kernel,
     use: Use,
     config: Mapping[str, object],
-    given: Mapping[str, object],
+    given: Mapping[str, Known],
     values: Mapping[str, Heuristic],
 ) -> Guess:
     """Return what a kernel may be launched with.
@@ -315,7 +256,7 @@ def guess(
     Args:
         kernel: Triton's JITFunction.
         config: what one of its configurations sets.
-        given: constants of a launch that was found in its file.
+        given: what a launch gives that was found in its file.
         values: the functions of `triton.heuristics`, which are asked last.
     """
     made = Guess()
@@ -326,16 +267,19 @@ def guess(
             _note(made, parameter, config[name])
         elif name in values:
             continue
-        elif name in given and (parameter.is_constexpr or given[name] is None):
-            _note(made, parameter, given[name])
+        elif name in given and (_is_constant(given[name]) if parameter.is_constexpr else given[name].value is None):
+            made.guessed |= set() if given[name].sure else {name}
+            _note(made, parameter, False if isinstance(given[name].value, Typed) else given[name].value)
         elif parameter.is_constexpr:
             made.guessed |= set() if parameter.has_default else {name}
-            value: object = 1 if name in ones else use.texts.get(name) or constexpr(name)
+            value: object = 1 if name in ones else use.choices.get(name) or constexpr(name)
             _note(made, parameter, parameter.default if parameter.has_default else value)
         elif parameter.has_default and parameter.default is None and not (name in use.pointers and values):
             made.signature[name], made.constants[name] = "*i8", None
         else:
-            made.signature[name] = kind = parameter.annotation_type or _type(name, use)
+            read = parameter.annotation_type or _given_type(given.get(name))
+            made.guessed |= set() if read else {name}
+            made.signature[name] = kind = read or _type(name, use)
             if kind.startswith("*"):
                 made.divisible.append(name)
             elif name in ones:
@@ -344,13 +288,26 @@ def guess(
     for name, function in values.items():
         for parameter in kernel.params:
             if parameter.name == name:
+                made.guessed.add(name)
                 _note(made, parameter, _asked(name, function, made))
     return made
 
 
+def _is_constant(given: Known) -> bool:
+    return not isinstance(given.value, Typed) or given.value.name == CONDITION
+
+
+def _given_type(given: Known | None) -> str:
+    """The type of what a launch gives, if it gives that always."""
+    if given is None or not given.sure:
+        return ""
+    if isinstance(given.value, Typed):
+        return "" if given.value.name == CONDITION else f"*{given.value.name}"
+    return {float: "fp32", int: "i32"}.get(type(given.value), "")
+
+
 def _note(made: Guess, parameter: Parameter, value: object) -> None:
     if strangers_in(value):
-        made.open[parameter.name] = f"its value is {strangers_in(value)[0]}, which is not here"
         value = constexpr(parameter.name)
         made.guessed.add(parameter.name)
     if parameter.is_constexpr:
@@ -412,6 +369,29 @@ def _ones(names: list[str]) -> set[str]:
     return {own[-1] for tensor, own in of.items() if sum(each.startswith(tensor) for each in names) > 1}
 
 
+def rests_on(made: Guess, overflows: Callable[[Guess], bool]) -> dict[str, object]:
+    """Return the guesses that an overflow rests on, by parameter; none if it is there without them.
+
+    Args:
+        made: what overflows.
+        overflows: whether another guess does.
+    """
+    sizes = {name: value for name, value in made.constants.items() if name in made.guessed and value is not None}
+    sizes = {name: value for name, value in sizes.items() if name not in made.ones}
+    if sizes:
+        return sizes
+    for change in ({"*fp32": "*bf16"}, {"*bf16": "*fp32"}):
+        types = {n: kind for n, kind in made.signature.items() if n in made.guessed and kind in change}
+        near = replace(made, signature={**made.signature, **{name: change[kind] for name, kind in types.items()}})
+        if types and not overflows(near):
+            return dict(types)
+    strides = [n for n, kind in made.signature.items() if n in made.guessed and "stride" in n and n not in made.ones]
+    ones = {**made.constants, **dict.fromkeys(strides, 1)}
+    if strides and not overflows(replace(made, constants=ones, ones=[*made.ones, *strides])):
+        return {name: made.signature[name] for name in strides}
+    return {}
+
+
 def variants(made: Guess, use: Use) -> Iterator[Guess]:
     """Yield a guess and others near it, for a front end that refuses the first: pointers that may be None and flags
     the other way, floating data wider or narrower, and integers wider."""
@@ -447,4 +427,4 @@ def _changed(made: Guess, use: Use, pointers: bool, flag: bool | None, change: M
         elif flag is not None and isinstance(value, bool) and name in made.guessed:
             constants[name] = flag
     signature = {name: change.get(kind, kind) if name not in constants else kind for name, kind in signature.items()}
-    return Guess(signature, constants, divisible, made.ones, made.open, made.guessed)
+    return Guess(signature, constants, divisible, made.ones, made.guessed)

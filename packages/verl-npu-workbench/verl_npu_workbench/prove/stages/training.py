@@ -22,7 +22,7 @@ from ...extras import is_installed
 from ...jobs.capture import capture, tree_of
 from ...jobs.job import compose
 from ...jobs.keys import ENGINE, NPUS
-from ...jobs.trainer import Trainer, trainer_of, trainer_of_command
+from ...jobs.trainer import Trainer, trainer_of, trainer_of_command, with_secrets
 from ...processes import own_python
 from ...rehearse.outcome import Kind, judge
 from ...rehearse.preparation import Request
@@ -156,7 +156,8 @@ def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: 
 def _of_the_user(setup: Setup, script: Path, arguments: Sequence[str]) -> _Training:
     """The user's script at its full size, for a few steps."""
     tree = tree_of(script).resolve()
-    trainer = trainer_of(capture(script, tree, arguments, os.environ, unconfined=bool(why_none())))
+    captured = capture(script, tree, arguments, os.environ, unconfined=bool(why_none()))
+    trainer = with_secrets(trainer_of(captured), os.environ)
     settings = compose(trainer, tree, unconfined=True).settings
     changes = [
         Change(key=key, before=settings.get(key), after=value, rule="steps")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from verl_npu_workbench.diagnosis.redaction import Redaction
+from verl_npu_workbench.secrecy.redaction import Redaction
 
 
 @pytest.mark.parametrize(

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
-_SECRETS = (
-    # What is known by its form.
-    (re.compile(r"\b(?:hf_|ghp_|gho_|ghs_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|ms-)[\w\-]{8,200}"), "<key>"),
-    (re.compile(r"\beyJ[\w\-]{8,2000}\.[\w\-]{8,4000}\.[\w\-]{0,500}"), "<token>"),
-    # What is known by its name.
-    (
-        re.compile(
-            r"(?i)(?P<name>\b[\w.\-]{0,60}(?:api[_-]?key|token|secret|passwd|password|credential|access[_-]?key)s?"
-            r"[\"']?\s{0,3}[:=]\s{0,3}[\"']?)(?!\d{1,9}(?:\.\d{1,9})?\b)(?P<value>[^\s\"',;&}]{4,400})"
-        ),
-        r"\g<name><secret>",
-    ),
-    (re.compile(r"(?i)(?P<name>\b(?:bearer|basic) )[\w\-.=+/]{8,2000}"), r"\g<name><secret>"),
-    (re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.\-]{1,20}://)[^\s/@:]{0,200}:[^\s/@]{1,200}@"), r"\g<scheme><secret>@"),
-    (re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.\-]{1,20}://)[^\s/@:]{1,200}@"), r"\g<scheme><secret>@"),
-)
-_BEGIN, _END = "-----BEGIN ", "-----END "
+from .masking import Masking
+
 _MAIL = re.compile(r"\b[\w.+\-]{1,64}@[\w\-]{1,63}(?:\.[\w\-]{1,63}){1,5}\b")
 _ADDRESS = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.]\d)")
 _LOCAL = ("127.0.0.1", "0.0.0.0")
@@ -48,8 +34,9 @@ _SHORTEST = 2
 class Redaction:
     """Replaces the same name by the same word throughout a text, so that it still can be followed."""
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        """`names` are those of users and hosts that are known."""
+    def __init__(self, names: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> None:
+        """`names` are those of users and hosts that are known; values in `environ` may be secret."""
+        self._mask = Masking(environ or {})
         self._names = frozenset(name for name in names if len(name) > _SHORTEST)
         self._addresses: dict[str, str] = {}
         self._hosts: dict[str, str] = {}
@@ -62,13 +49,16 @@ class Redaction:
         except (KeyError, OSError):
             user = ""
         host = socket.gethostname()
-        return Redaction(("" if user == "root" else user, host, host.partition(".")[0], *hosts))
+        return Redaction(("" if user == "root" else user, host, host.partition(".")[0], *hosts), os.environ)
+
+    def said(self) -> str:
+        """Return what was masked so far, by its kind, and how often."""
+        counted = self._mask.counts.most_common()
+        return ", ".join(f"{kind} {count}" for kind, count in counted) or "nothing"
 
     def __call__(self, text: str) -> str:
         """Return a text without what should not be shown."""
-        text = _without_keys(text)
-        for pattern, instead in _SECRETS:
-            text = pattern.sub(instead, text)
+        text = self._mask(text)
         text = _MAIL.sub("<address>", text)
         text = _HOST.sub(lambda found: found["said"] + self._named(self._hosts, found["name"], "host"), text)
         text = _PATH.sub(lambda found: _shortened(found[0]), text)
@@ -81,12 +71,6 @@ class Redaction:
 
     def _named(self, known: dict[str, str], name: str, kind: str) -> str:
         return known.setdefault(name, f"<{kind} {len(known) + 1}>")
-
-
-def _without_keys(text: str) -> str:
-    """Take out keys as OpenSSL and SSH write them; of one without an end, all that follows."""
-    first, *rest = text.split(_BEGIN)
-    return first + "".join("<key>" + part.partition(_END)[2].partition("-----")[2] for part in rest)
 
 
 def _shortened(path: str) -> str:
