@@ -211,3 +211,11 @@ def test_targets_shows_what_upstream_patches_by_itself(status: Run, tmp_path: Pa
     lines = output.splitlines()
     where = lines.index(f"verl.models.transformers.npu_patch  {target}")
     assert lines[where + 1] == "  native in WorkerDict:2"
+
+
+def test_a_file_of_something_else_may_stay(status: Run, tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text('{"verdict": "trained"}')
+    code, output = status(str(tmp_path))
+    assert code == 2
+    assert "which is `manifests` in that of a rehearsal" in output
+    assert "delete" not in output

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from verl_npu_workbench.cli.prove import _STATUS
 from verl_npu_workbench.prove import bundle
 from verl_npu_workbench.prove.bundle import CORPUS, PROOF, Proof
 from verl_npu_workbench.prove.folder import Folder
@@ -156,3 +157,7 @@ def test_a_small_bundle_that_becomes_large_is_refused(path: Path) -> None:
     with pytest.raises(ProofError, match="more than 32 MiB"):
         bundle.read(repacked(path, {CORPUS: huge}))
     assert time.process_time() - began < 10
+
+
+def test_each_verdict_has_its_status() -> None:
+    assert [_STATUS[verdict] for verdict in (Verdict.PASSED, Verdict.FAILED, Verdict.NOT_POSSIBLE)] == [0, 1, 2]

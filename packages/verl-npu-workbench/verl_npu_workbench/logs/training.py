@@ -563,8 +563,8 @@ class _Lines(Follower):
 
     def _add(self, text: str) -> None:
         if _SAYS_SIMULATED in text and _OURS in text:
-            told = (line for line in text.split("\n") if _SAYS_SIMULATED in line)
-            self._assembly.simulated |= any(_OURS in line for line in told)
+            said = (line for line in text.split("\n") if _SAYS_SIMULATED in line)
+            self._assembly.simulated |= any(_OURS in line for line in said)
         if "step" not in text and self._broken is None:
             return
         lines = text.split("\n")
