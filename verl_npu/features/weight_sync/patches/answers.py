@@ -31,7 +31,9 @@ Tag: TypeAlias = Mapping[str, Any]
     retired_by=Never("no revision compares the two"),
     requires=Defines(_SAMPLED),
 )
-def name_answers_by_old_weights(original: Callable[..., Batch], buffer: object, *args: object, **kwargs: object) -> Batch:
+def name_answers_by_old_weights(
+    original: Callable[..., Batch], buffer: object, *args: object, **kwargs: object
+) -> Batch:
     """Return a batch of answers. Raises TransferError if some are by old weights and the user wants an end then."""
     batch = original(buffer, *args, **kwargs)
     ends = environment.OLD_ANSWERS.read() == "error"
