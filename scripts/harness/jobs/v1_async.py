@@ -12,6 +12,8 @@ SYNC_STEP = 2
 
 
 def _over(plan: Plan, settings: dict[str, object]) -> list[str]:
+    # Servers beside those of the trainers' NPUs ask for CPUs too.
+    settings = {**settings, f"{plan.pin.ray_init}.num_cpus": 64}
     return [*grpo.arguments(plan), *(f"{key}={value}" for key, value in settings.items())]
 
 
