@@ -79,6 +79,12 @@ WEIGHT_SYNC_CHECK = Choice(
     ("none", "checksums", "engine"),
     default="none",
 )
+OLD_ANSWERS = Choice(
+    "VERL_NPU_OLD_ANSWERS",
+    _("what becomes of answers by weights that should have been replaced: they are named, or they end the job"),
+    ("warn", "error"),
+    default="warn",
+)
 WEIGHT_SYNC_BUCKET_MB = Number(
     "VERL_NPU_WEIGHT_SYNC_BUCKET_MB",
     _("the size of one message of a weight sync; each rank that moves weights keeps two of them"),

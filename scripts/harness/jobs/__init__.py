@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.errors import BadInput
-from harness.jobs import dapo, fully_async, gkd, grpo, megatron, one_step_off, ppo, sft
+from harness.jobs import dapo, fully_async, gkd, grpo, megatron, one_step_off, ppo, sft, v1_async
 from harness.jobs.base import Job, Plan
 from harness.pins import PINS, Pin
 from verl_npu.language import gettext as _
@@ -23,6 +23,8 @@ JOBS: dict[str, Job] = {
         megatron.JOB,
         megatron.PPO,
         megatron.MOE,
+        v1_async.SEPARATE,
+        v1_async.COLOCATED,
     )
 }
 

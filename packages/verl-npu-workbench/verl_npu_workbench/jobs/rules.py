@@ -73,6 +73,7 @@ from .keys import (
     size,
 )
 from .layout import Framework, indivisible, npus_of, parallelism_of
+from .modes import of_modes
 from .settings import Settings
 from .trainer import Trainer
 
@@ -852,6 +853,12 @@ RULES: tuple[Rule[Script], ...] = (
     Rule("parallel-sizes", _parallel_sizes, _BEFORE, about="Sizes that do not divide the NPUs."),
     Rule("batches", _batches, _BEFORE, about="Batches that verl's validate_config refuses."),
     Rule("validation", _validation, _BEFORE, about="Values that verl refuses as it validates its configuration."),
+    Rule(
+        "trainer-mode",
+        of_modes,
+        _BEFORE,
+        about="A mode of verl's v1 trainer whose own assertions the settings break, or whose weights find no way.",
+    ),
     Rule(
         "mindspeed-overrides",
         _overrides,

@@ -1,0 +1,58 @@
+"""GRPO by verl's v1 trainer in its asynchronous modes: answers are cut and resumed while the trainer works."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.jobs import grpo
+from harness.jobs.base import Job, Plan
+
+SYNC_STEP = 2
+"""Mini-batches that are trained between two syncs of the weights."""
+
+
+def _over(plan: Plan, settings: dict[str, object]) -> list[str]:
+    # Servers beside those of the trainers' NPUs ask for CPUs too.
+    settings = {**settings, f"{plan.pin.ray_init}.num_cpus": 64}
+    return [*grpo.arguments(plan), *(f"{key}={value}" for key, value in settings.items())]
+
+
+def separate(plan: Plan) -> list[str]:
+    """Return the module and Hydra overrides with trainer and rollout on NPUs of their own."""
+    trainers = max(1, plan.npus // 2)
+    return _over(
+        plan,
+        {
+            "trainer.v1.trainer_mode": "separate_async",
+            "trainer.v1.separate_async.parameter_sync_step": SYNC_STEP,
+            "trainer.n_gpus_per_node": trainers,
+            "actor_rollout_ref.rollout.nnodes": 1,
+            "actor_rollout_ref.rollout.n_gpus_per_node": plan.npus - trainers,
+            # On NPUs the engine over HCCL has this name.
+            "actor_rollout_ref.rollout.checkpoint_engine.backend": "nccl",
+            "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes": 16,
+            "actor_rollout_ref.actor.ppo_mini_batch_size": grpo.PROMPTS // SYNC_STEP,
+            "actor_rollout_ref.actor.strategy": "fsdp2",
+            "actor_rollout_ref.rollout.calculate_log_probs": True,
+            "data.gen_batch_size": 1,
+            "transfer_queue.enable": True,
+        },
+    )
+
+
+def colocated(plan: Plan) -> list[str]:
+    """Return those with trainer and rollout on the same NPUs, which the rollout leaves for each step."""
+    return _over(
+        plan,
+        {
+            "trainer.v1.trainer_mode": "colocate_async",
+            "actor_rollout_ref.actor.strategy": "fsdp2",
+            "actor_rollout_ref.rollout.calculate_log_probs": True,
+            "data.gen_batch_size": 1,
+            "transfer_queue.enable": True,
+        },
+    )
+
+
+SEPARATE: Job = replace(grpo.JOB, name="separate_async", arguments=separate, idle=("megatron",))
+COLOCATED: Job = replace(grpo.JOB, name="colocate_async", arguments=colocated)

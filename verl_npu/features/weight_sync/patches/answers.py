@@ -1,0 +1,63 @@
+"""Which weights answered: verl's v1 trainers have it for each answer, and compare it with nothing.
+
+A server stamps its answers with the step of the last weights that it was given. When a prompt is handed out in step N,
+the weights of step N - 1 have reached all servers: its answer by older ones is that of a server which missed a sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from .... import environment, reporting
+from ....errors import TransferError
+from ....registry.source.probe import Defines, Never
+from .. import weight_sync
+
+_SAMPLED = "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer._materialize_batch"
+
+Batch: TypeAlias = Any
+"""The KVBatchMeta of TransferQueue, which carries no types: the keys of some answers and their tags."""
+Tag: TypeAlias = Mapping[str, Any]
+
+
+@weight_sync.wrap(
+    _SAMPLED,
+    why="A rollout server that missed a weight sync answers with old weights, and training goes on with its answers "
+    "without a word: upstream's limit of staleness counts from the step that handed out the prompt.",
+    how="Answers by older weights than those that had reached all servers when their prompts were handed out are "
+    "named in each batch. With VERL_NPU_OLD_ANSWERS=error they end the job.",
+    link="https://github.com/verl-project/verl/pull/7568",
+    retired_by=Never("no revision compares the two"),
+    requires=Defines(_SAMPLED),
+)
+def name_answers_by_old_weights(
+    original: Callable[..., Batch], buffer: object, *args: object, **kwargs: object
+) -> Batch:
+    """Return a batch of answers. Raises TransferError if some are by old weights and the user wants an end then."""
+    batch = original(buffer, *args, **kwargs)
+    ends = environment.OLD_ANSWERS.read() == "error"
+    for error in old_answers(batch.tags):
+        if ends:
+            raise error
+        reporting.warn(str(error))
+    return batch
+
+
+def old_answers(tags: Sequence[Tag]) -> Iterator[TransferError]:
+    """Yield an error for each step of weights that answered and should not have."""
+    answers = [tag for tag in tags if "min_global_steps" in tag and not tag.get("is_padding")]
+    old: dict[int | None, list[Tag]] = {}
+    for tag in answers:
+        version = tag["min_global_steps"]
+        if version is None or version < tag["global_steps"] - 1:
+            old.setdefault(version, []).append(tag)
+    for version, late in old.items():
+        first = min(tag["global_steps"] for tag in late)
+        yield TransferError(
+            subject=f"{len(late)} of {len(answers)} answers, the first to a prompt of step {first}",
+            expected=f"the weights of step {first - 1}, or newer ones",
+            found="weights of an unknown step" if version is None else f"the weights of step {version}",
+            fix="a rollout server missed a weight sync: look for its errors, and for one that was started anew",
+            override=f"{environment.OLD_ANSWERS.name}=warn" if environment.OLD_ANSWERS.read() == "error" else "",
+        )
