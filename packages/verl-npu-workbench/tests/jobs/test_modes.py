@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from verl_npu_workbench.jobs.modes import of_modes
 
+from verl_npu.findings import Finding
 from verl_npu.registry.source.tree import SourceTree
 
 from .test_rules import ACTOR, ROLLOUT, script
@@ -72,9 +73,15 @@ def tree(tmp_path: Path) -> SourceTree:
     return SourceTree.at(tmp_path, ("verl",))
 
 
+def found(given: dict[str, object], tree: SourceTree) -> list[Finding]:
+    """What is found in a script, of its trainer's mode alone."""
+    right = script(given)
+    return list(of_modes(right.trainer.module, right.settings, tree))
+
+
 @pytest.mark.parametrize("given", [{}, {"trainer.use_v1": False, MODE: "any"}, {f"{ROLLOUT}.nnodes": 3}])
 def test_a_right_script_has_none(given: dict[str, object], tree: SourceTree) -> None:
-    assert list(of_modes(script({**RIGHT, **given}, sources=tree))) == []
+    assert found({**RIGHT, **given}, tree) == []
 
 
 @pytest.mark.parametrize(
@@ -91,12 +98,12 @@ def test_a_right_script_has_none(given: dict[str, object], tree: SourceTree) -> 
     ],
 )
 def test_what_upstream_refuses_is_refused_in_its_words(given: dict[str, object], said: str, tree: SourceTree) -> None:
-    (finding,) = of_modes(script({**RIGHT, **given}, sources=tree))
+    (finding,) = found({**RIGHT, **given}, tree)
     assert finding.refused
     assert said in str(finding)
 
 
 def test_an_engine_that_nobody_has_seen_on_npus_is_a_warning(tree: SourceTree) -> None:
-    (finding,) = of_modes(script({**RIGHT, BACKEND: "nixl"}, sources=tree))
+    (finding,) = found({**RIGHT, BACKEND: "nixl"}, tree)
     assert not finding.refused
     assert "nixl" in str(finding)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from verl_npu.findings import Finding, error, warning
 from verl_npu.language import gettext as _
@@ -12,9 +11,7 @@ from verl_npu.registry.source.tree import SourceTree, Target
 
 from .asserted import refused
 from .keys import ENGINE
-
-if TYPE_CHECKING:
-    from .rules import Script
+from .settings import Settings
 
 _TRAINERS, _ENGINES = "verl.trainer.ppo.v1", "verl.checkpoint_engine"
 _MODE = "trainer.v1.trainer_mode"
@@ -23,10 +20,9 @@ _NEEDS = {"nixl": "nixl", "mooncake": "mooncake", "kimi_ckpt_engine": "checkpoin
 """What the engines that no NPU has been seen with import beside verl."""
 
 
-def of_modes(script: Script) -> Iterator[Finding]:
-    """Find what the trainer of the chosen mode would refuse."""
-    settings, tree = script.settings, script.sources
-    if script.trainer.module != "verl.trainer.main_ppo" or not settings.truth("trainer.use_v1"):
+def of_modes(module: str, settings: Settings, tree: SourceTree) -> Iterator[Finding]:
+    """Find what the trainer of the chosen mode would refuse; `module` is the program that starts it."""
+    if module != "verl.trainer.main_ppo" or not settings.truth("trainer.use_v1"):
         return
     mode = settings.text(_MODE)
     known = _registered(_TRAINERS, "register_trainer", tree)
@@ -40,11 +36,10 @@ def of_modes(script: Script) -> Iterator[Finding]:
         text = " ".join(message.split())
         yield _finding(error, mode, _MODE, _("its trainer refuses the configuration: {names}"), _("correct it"), text)
     if mode == "separate_async":
-        yield from _backends(script)
+        yield from _backends(settings, tree)
 
 
-def _backends(script: Script) -> Iterator[Finding]:
-    settings, tree = script.settings, script.sources
+def _backends(settings: Settings, tree: SourceTree) -> Iterator[Finding]:
     backend = settings.text(_BACKEND)
     known = _registered(_ENGINES, "register", tree)
     if not known or backend == "naive" or settings.text(f"{_BACKEND.rpartition('.')[0]}.custom_backend_module"):

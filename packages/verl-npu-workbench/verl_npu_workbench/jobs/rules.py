@@ -855,7 +855,7 @@ RULES: tuple[Rule[Script], ...] = (
     Rule("validation", _validation, _BEFORE, about="Values that verl refuses as it validates its configuration."),
     Rule(
         "trainer-mode",
-        of_modes,
+        lambda script: of_modes(script.trainer.module, script.settings, script.sources),
         _BEFORE,
         about="A mode of verl's v1 trainer whose own assertions the settings break, or whose weights find no way.",
     ),
