@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ from harness import process
 from verl_npu_workbench.diagnosis.judgement import Conclusion, Diagnosis, diagnose
 from verl_npu_workbench.processes import descendants
 
-PATIENCE = 240.0
+PATIENCE = 100.0
 """Seconds for a job to end after it was struck."""
 _ALL = 900.0
 _EVERY = 0.02
@@ -45,15 +45,12 @@ _MICRO = ("actor.ppo", "ref.log_prob", "rollout.log_prob")
 _SETTINGS = (*_CHANGED, *(f"actor_rollout_ref.{each}_micro_batch_size_per_gpu=4" for each in _MICRO))
 
 VICTIMS = {
-    "rank": r"ray::(WorkerDict|DetachActorWorker)",
-    "rollout": r"ray::DetachAsyncRolloutWorker",
     "server": r"ray::vLLMHttpServer",
     "engine": r"VLLM::EngineCore",
-    "trainer": r"ray::\w*TaskRunner",
     "raylet": r"/raylet/raylet\b",
     "gcs": r"gcs_server\b",
 }
-"""By name, what the command of the process begins with or has in it."""
+"""By name, what the command of the process has in it. A rank of trainer or rollout is told by the log."""
 PHASES = {
     "sync": r"ray::\w+\.\w*sync_rollout_weights",
     "rollout": r"ray::\w+\.\w*generate_sequences",
@@ -79,12 +76,10 @@ class Fault:
 
 def _faults() -> Iterator[Fault]:
     for phase in ("rollout", "train", "save", "resume"):
-        for victim in ("rank", "raylet", "gcs"):
-            yield Fault("grpo", phase, victim)
-    for phase in PHASES:
-        for victim in ("rank", "rollout", "server", "engine", "raylet", "gcs"):
-            yield Fault("one_step_off", phase, victim)
+        yield from (Fault("grpo", phase, victim) for victim in ("rank", "raylet", "gcs"))
     yield Fault("grpo", "train", "rank", signal.SIGSTOP)
+    for phase in PHASES:
+        yield from (Fault("one_step_off", phase, victim) for victim in ("rank", "rollout", *VICTIMS))
     yield Fault("one_step_off", "sync", "rollout", signal.SIGSTOP)
     yield Fault("one_step_off", "rollout", "engine", signal.SIGSTOP)
 
@@ -134,7 +129,12 @@ class Struck:
 
     def _command(self) -> list[str]:
         asked = ["--job", self.fault.job, "--steps", "400", "--timeout", "800", "--output", str(self.folder / "out")]
-        kept = ["trainer.save_freq=1", "trainer.resume_mode=auto", f"trainer.default_local_dir={self.checkpoints}"]
+        kept = [
+            "data.dataloader_num_workers=0",
+            "trainer.save_freq=1",
+            "trainer.resume_mode=auto",
+            f"trainer.default_local_dir={self.checkpoints}",
+        ]
         if self.fault.job == "grpo":
             script = [sys.executable, str(PROJECT / "scripts" / "smoke.py"), "--no-venv", "--pin", "v0.6.1"]
             return [*script, *asked, "--", *_SETTINGS, *kept]
@@ -142,19 +142,22 @@ class Struck:
         return [str(PROJECT / "scripts" / "smoke.sh"), *checkout, *asked, "--", *kept]
 
     def _strike(self) -> None:
-        phase, victim = re.compile(PHASES[self.fault.phase]), re.compile(VICTIMS[self.fault.victim])
         ready = False
         while not self._over.wait(_EVERY):
             ready = ready or self._ready()
-            if not ready:
-                continue
-            titles = {pid: title for pid in descendants(os.getpid()) if (title := _title(pid))}
-            if any(phase.match(title) for title in titles.values()) and self._written():
-                found = [pid for pid, title in sorted(titles.items()) if victim.search(title)]
-                if found:
-                    self.pid, self.when = found[-1], time.monotonic()
-                    os.kill(self.pid, self.fault.number)
-                    return
+            titles = {pid: _title(pid) for pid in descendants(os.getpid())} if ready else {}
+            there = [pid for pid, title in titles.items() if re.match(PHASES[self.fault.phase], title)]
+            found = self._victims(titles, there) if there and self._written() else []
+            if found:
+                self.pid, self.when = max(found), time.monotonic()
+                os.kill(self.pid, self.fault.number)
+                return
+
+    def _victims(self, titles: Mapping[int, str], there: Sequence[int]) -> Sequence[int]:
+        if self.fault.victim in VICTIMS:
+            return [pid for pid, title in titles.items() if re.search(VICTIMS[self.fault.victim], title)]
+        role = "actor" if self.fault.victim == "rank" else "rollout"
+        return [int(pid) for pid in re.findall(rf"\({role} \S+ pid (\d+)\)", _text(self.log))] or there
 
     def _ready(self) -> bool:
         """Whether the job is to be struck as soon as it is in the phase: it has trained on, or is to load."""
@@ -174,7 +177,7 @@ class Struck:
         ):
             self.seconds = time.monotonic() - self.when
         elif time.monotonic() - self.when > PATIENCE:
-            command = [sys.executable, "-m", "verl_npu", "doctor", "--hang", "--json", str(_driver())]
+            command = [sys.executable, "-m", "verl_npu", "doctor", "--hang", "--json", str(driver)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             with suppress(ValueError):
                 self.hang = json.loads(done.stdout or done.stderr)
@@ -187,10 +190,6 @@ class Struck:
     def broken_manifests(self) -> list[str]:
         """Manifests that cannot be read."""
         return [each.name for each in self.folder.glob("out/*/manifests/*") if not _is_json(each)]
-
-
-def _driver() -> int:
-    return min(pid for pid in descendants(os.getpid()) if "main_ppo" in _title(pid))
 
 
 def _title(pid: int) -> str:
