@@ -101,16 +101,13 @@ class Struck:
     """From the fault to the end of verl's own process; None where it never ended."""
     hang: dict[str, object] = field(default_factory=dict)
     """What `doctor --hang` says of it then."""
+    said: Diagnosis | None = None
+    """What `doctor --log` says of it, before it is ended from outside if it never ended."""
     _over: threading.Event = field(default_factory=threading.Event)
 
     @property
     def log(self) -> Path:
         return next(self.folder.glob("out/*/train.log"), self.folder / "console.log")
-
-    @property
-    def said(self) -> Diagnosis:
-        """What `doctor --log` says."""
-        return diagnose([self.log])
 
     def run(self) -> None:
         """Run the job until it has ended, or has stood still for long enough."""
@@ -124,6 +121,7 @@ class Struck:
             }
             watch.start()
             process.run(self._command(), environment, self.folder, self.folder / "console.log", _ALL, self._look)
+        self.said = self.said or diagnose([self.log])
         self._over.set()
         watch.join()
 
@@ -177,10 +175,11 @@ class Struck:
         ):
             self.seconds = time.monotonic() - self.when
         elif time.monotonic() - self.when > PATIENCE:
-            command = [sys.executable, "-m", "verl_npu", "doctor", "--hang", "--json", str(driver)]
+            command = [sys.executable, "-m", "verl_npu", "doctor", "--hang", str(driver), "--json"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             with suppress(ValueError):
                 self.hang = json.loads(done.stdout or done.stderr)
+            self.said = diagnose([self.log])
             raise TimeoutError
 
     def unmarked(self) -> list[Path]:
@@ -230,6 +229,8 @@ def strike(fault: Fault, folder: Path) -> Struck:
 def row(struck: Struck) -> str:
     """One line of the record."""
     said = struck.said
+    if said is None:
+        raise ValueError(f"{struck.fault} was not run")
     root = said.root
     named = (root.name or root.event.error[:100], str(root.event.process)) if root else ("nothing", "")
     ended = "never" if struck.seconds is None else f"{struck.seconds:.0f} s"
