@@ -24,9 +24,11 @@ from harness import process
 from verl_npu_workbench.diagnosis.judgement import Diagnosis, diagnose
 from verl_npu_workbench.processes import descendants
 
+from verl_npu.manifest import read_manifests
+
 SCRIPTS = Path(__file__).parents[5] / "scripts"
 CHECKOUT = Path(os.environ.get("VERL_NPU_UPSTREAMS", ""), "verl-ccd7d934")
-_PATIENCE = 100.0
+_PATIENCE = 130.0
 """Seconds for a job to end after it was struck."""
 _EVERY = 0.02
 _SETTINGS = ("data.dataloader_num_workers=0", "trainer.save_freq=1", "trainer.resume_mode=auto")
@@ -110,9 +112,9 @@ class Struck:
         return [each.name for each in self.checkpoints.glob("global_step_*") if int(each.name[12:]) > last]
 
     @property
-    def cut_short(self) -> list[str]:
-        """Manifests that cannot be read."""
-        return [each.name for each in self.folder.glob("out/*/manifests/*") if not _is_json(each)]
+    def cut_short(self) -> int:
+        """How many manifests cannot be read."""
+        return sum(len(read_manifests(each)[1]) for each in self.folder.glob("out/*/manifests"))
 
 
 def strike(fault: Fault, folder: Path) -> Struck:
@@ -148,7 +150,7 @@ def _watch(struck: Struck) -> None:
         time.sleep(_EVERY)
         resumes = fault.phase == "resume" and struck.resumed > 0
         ready = ready or resumes or f"step:{struck.resumed + 1} - " in _text(struck.log)
-        titles = {pid: _text(Path(f"/proc/{pid}/cmdline")) for pid in descendants(os.getpid())} if ready else {}
+        titles = _titles() if ready else {}
         there = [pid for pid, title in titles.items() if re.match(PHASES[fault.phase], title)]
         if there and (fault.phase != "save" or struck.unmarked):
             for pid in sorted(_victims(struck, titles, there))[-1:]:
@@ -165,10 +167,14 @@ def _victims(struck: Struck, titles: Mapping[int, str], there: Sequence[int]) ->
     return [int(pid) for pid in re.findall(rf"\({role} \S+ pid (\d+)\)", _text(struck.log))] or there
 
 
+def _titles() -> dict[int, str]:
+    return {pid: _text(Path(f"/proc/{pid}/cmdline")) for pid in descendants(os.getpid())}
+
+
 def _look(struck: Struck) -> None:
     if not struck.when or struck.seconds is not None:
         return
-    drivers = [pid for pid in descendants(os.getpid()) if "main_ppo" in _text(Path(f"/proc/{pid}/cmdline"))]
+    drivers = [pid for pid, title in _titles().items() if "main_ppo" in title]
     since = time.monotonic() - struck.when
     if not drivers:
         struck.seconds = since
@@ -190,18 +196,12 @@ def _text(path: Path) -> str:
     return ""
 
 
-def _is_json(path: Path) -> bool:
-    with suppress(ValueError):
-        return bool(json.loads(path.read_text()))
-    return False
-
-
 def row(struck: Struck) -> str:
     """One line of what was said of a job."""
     root, verdict = (struck.said.root, struck.said.verdict.value) if struck.said else (None, "")
     named = (root.name or root.event.error[:60], str(root.event.process)) if root else ("nothing", "")
     ended = "hangs" if struck.seconds is None else f"{struck.seconds:.0f} s"
     trained = f"resumed from {struck.resumed}, trained to {struck.said.steps if struck.said else 0}"
-    left = f"unmarked: {', '.join(struck.unmarked)}; cut short: {len(struck.cut_short)}"
+    left = f"unmarked: {', '.join(struck.unmarked)}; cut short: {struck.cut_short}"
     hang = f"{struck.hang.get('verdict', '')}: {struck.hang.get('why', '')}"
     return " | ".join((str(struck.fault), f"pid {struck.pid}", ended, verdict, *named, trained, left, hang))
