@@ -30,8 +30,6 @@ from verl_npu.manifest import read_manifests
 
 SCRIPTS = Path(__file__).parents[4] / "scripts"
 CHECKOUT = Path(os.environ.get("VERL_NPU_UPSTREAMS", ""), "verl-ccd7d934")
-_PATIENCE = 130.0
-"""Seconds for a job to end after it was struck."""
 _SETTINGS = ("data.dataloader_num_workers=0", "trainer.save_freq=1", "trainer.resume_mode=auto")
 
 TITLES = {"server": "ray::vLLMHttpServer", "engine": "VLLM::EngineCore", "raylet": "/raylet", "gcs": "/gcs_server"}
@@ -158,7 +156,7 @@ def _look(struck: Struck) -> None:
     since = time.monotonic() - struck.when
     if not drivers:
         struck.seconds = since
-    elif since > _PATIENCE:
+    elif since > 130:
         command = [sys.executable, "-m", "verl_npu", "doctor", "--hang", str(min(drivers)), "--json"]
         struck.hang = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
         struck.said = diagnose([struck.log])
@@ -191,12 +189,10 @@ def test_it_ends_or_its_hang_has_a_name(fault: Fault, folder: Path, pin: str, he
         pytest.skip("there is no checkpoint: run the faults before it, too")
     struck = strike(fault, folder)
     assert struck.pid, f"the job never came to the phase: {struck.log}"
-    assert struck.said is not None
-    root, verdict = struck.said.root, struck.said.verdict
-    said = (root.name or root.event.error, root.event.process) if root else ("nothing",)
-    print(
-        fault, struck.seconds, verdict.value, *said, struck.resumed, struck.unmarked, struck.hang.get("why"), sep=" | "
-    )
+    said = struck.said or diagnose([struck.log])
+    root, why = said.root, struck.hang.get("why")
+    named = (root.name or root.event.error, root.event.process) if root else ("nothing",)
+    print(fault, struck.seconds, said.verdict.value, *named, struck.resumed, struck.unmarked, why, sep=" | ")
     assert not [error for each in struck.log.parent.glob("manifests") for error in read_manifests(each)[1]]
-    named = root is not None and verdict is not Conclusion.NONE
-    assert named or struck.hang.get("verdict") in ("hangs", "stands still")
+    if said.verdict is Conclusion.NONE or root is None:
+        assert struck.hang.get("verdict") in ("hangs", "stands still")
