@@ -60,6 +60,12 @@ def test_an_event_loop_without_an_event_is_idle_and_one_with_a_callback_is_not()
     assert doing([Thread("MainThread", (MINE, handle, once))]).kind is Kind.CODE
 
 
+def test_a_library_s_own_thread_that_runs_no_python_tells_nothing() -> None:
+    loop = frame("Worker.main_loop", "ray/_private/worker.py")
+    native = frame("Thread.run", "/usr/lib/python3.11/threading.py")
+    assert doing([Thread("MainThread", (loop,)), Thread("Thread-3", (native,))]).kind is Kind.IDLE
+
+
 def test_a_thread_that_waits_for_others_tells_more_than_a_main_thread_without_a_task() -> None:
     loop = frame("Worker.main_loop", "ray/_private/worker.py")
     found = doing([Thread("MainThread", (loop,)), Thread("AsyncIO Thread", (STACKS[Kind.COLLECTIVE], MINE))])

@@ -123,6 +123,19 @@ def test_a_process_of_a_job_stands_for_the_job() -> None:
     assert host.chosen(jobs, "8", seen) is jobs[0]
 
 
+def test_a_tracker_of_shared_memory_is_no_process_of_the_job() -> None:
+    code = "from multiprocessing.resource_tracker import _resource_tracker as its; its.ensure_running(); "
+    code += "print(its._pid); input()"
+    with subprocess.Popen([sys.executable, "-uc", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        tracker = int(process.stdout.readline())
+        seen = host.processes()
+        found = host.members(host.Job(str(process.pid), "", (process.pid,)), seen)
+        assert tracker in seen
+        assert [each.pid for each in found] == [process.pid]
+        process.communicate(b"\n")
+
+
 def test_what_a_host_answers_is_read_back() -> None:
     there = member(1)
     assert from_json(json.loads(json.dumps(as_json(there))), "10.0.0.2") == Member(

@@ -155,6 +155,8 @@ _IDLE = (
     (0, re.compile(r"ray/_private/worker\.py$"), "main_loop"),
     (0, re.compile(r"concurrent/futures/thread\.py$"), "_worker"),
     (1, re.compile(r"asyncio/base_events\.py$"), "_run_once"),
+    # A thread of a library's own, which runs no Python: Ray's clients have several.
+    (0, re.compile(r"/threading\.py$"), "run"),
     (4, re.compile(r"multiprocessing/resource_sharer\.py$"), "_serve"),
 )
 """Where a thread stands that waits for something to do, and how many functions it may have called there."""

@@ -27,7 +27,11 @@ _MOST_BYTES = 1 << 20
 _LONGEST_TITLE = 160
 _FIRST_WORDS = 400
 """Characters of a command line in which the program stands."""
-_OF_RAY_ITSELF = re.compile(r"/ray/(?:dashboard|autoscaler|_private(?!/workers/))/|/ray/core/src/ray/|\braylet\b")
+_OF_RAY_ITSELF = re.compile(
+    r"/ray/(?:dashboard|autoscaler|_private(?!/workers/))/|/ray/core/src/ray/|\braylet\b|^ray-dashboard-"
+    r"|from multiprocessing\.resource_tracker import main\b"
+)
+"""And the trackers of shared memory, which Python starts beside a process and which wait for its end."""
 _SHELLS = ("python", "torchrun", "ray::")
 
 
