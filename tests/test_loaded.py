@@ -47,7 +47,7 @@ def loaded(*names: str) -> tuple[list[str], int]:
 def test_what_import_torch_loads_is_next_to_nothing() -> None:
     modules, lines = loaded("torch")
     assert len(modules) <= 13
-    assert lines <= 1_600
+    assert lines <= 1_610
 
 
 @pytest.mark.virtual

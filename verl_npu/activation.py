@@ -54,7 +54,7 @@ def deactivate() -> None:
 def status() -> Activity:
     """What verl-npu does in this process; printed, it is one line, which says why verl-npu is off if it is."""
     from . import process
-    from .manifest import Shown
+    from .manifest import Shown, why_off
 
     activity: RegistryActivity = {"upstreams": {}, "features": {}, "natives": {}, "tainted": [], "seconds": 0.0}
     for lifecycle in _lifecycles.values():
@@ -67,19 +67,7 @@ def status() -> Activity:
         "role": process.role(),
         **activity,
     }
-    return Shown(said, "" if said["active"] else _why_off())  # type: ignore[return-value]
-
-
-def _why_off() -> str:
-    try:
-        wanted = _wanted()
-    except Exception as error:
-        return str(error)
-    if wanted:
-        return "it was deactivated, or torch_npu cannot be imported; `verl-npu status` says more"
-    if environment.SWITCH.read() == "off":
-        return f"{environment.SWITCH.name} is off"
-    return "there is no torch_npu here, and VIRTUAL_ASCEND asks for no virtual NPU"
+    return Shown(said, "" if said["active"] else why_off(_wanted))  # type: ignore[return-value]
 
 
 def _is_active() -> bool:

@@ -190,19 +190,14 @@ def _catalogue(language: str) -> Catalogue:
             read.append(standard.translation(domain, folder, [language]))
         except Exception as error:
             # gettext raises what comes its way of a damaged file. English says the same.
-            _say_in_english(domain, error)
+            from . import reporting
+
+            why = f"{type(error).__name__}: {error}"
+            reporting.warn(f"the translation of {domain} cannot be read: {why}; install it again")
     first, *others = read or [standard.NullTranslations()]
     for other in others:
         first.add_fallback(other)
     return first
-
-
-def _say_in_english(domain: str, error: Exception) -> None:
-    import sys
-
-    if sys.stderr is not None:
-        why = f"{type(error).__name__}: {error}"
-        sys.stderr.write(f"verl-npu: the translation of {domain} cannot be read: {why}; install it again\n")
 
 
 def speaking(language: str) -> AbstractContextManager[None]:

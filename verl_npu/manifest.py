@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import cast, get_args, get_origin, get_type_hints
 
-from . import process
+from . import environment, process
 from .errors import SourceError
 from .registry.state import RegistryActivity
 
@@ -33,6 +33,19 @@ class Activity(RegistryActivity):
     """Whether its NPUs are virtual ones."""
     role: str
     """Driver, or the class of the Ray actor that the process is."""
+
+
+def why_off(wanted: Callable[[], bool]) -> str:
+    """Say why verl-npu is off in this process; `wanted` asks whether it is to be on."""
+    try:
+        is_wanted = wanted()
+    except Exception as error:
+        return str(error)
+    if is_wanted:
+        return "it was deactivated, or torch_npu cannot be imported; `verl-npu status` says more"
+    if environment.SWITCH.read() == "off":
+        return f"{environment.SWITCH.name} is off"
+    return "there is no torch_npu here, and VIRTUAL_ASCEND asks for no virtual NPU"
 
 
 class Shown(dict[str, object]):

@@ -89,7 +89,7 @@ def _features() -> Sequence[Feature]:
     from .micro_batches import micro_batches
     from .rollout import rollout
     from .weight_sync import weight_sync
-    from .weight_sync.patches import answers, checkpoint_engine, vllm_model  # noqa: F401
+    from .weight_sync.patches import checkpoint_engine, vllm_model  # noqa: F401
 
     return (
         device,

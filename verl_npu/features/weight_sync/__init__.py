@@ -31,3 +31,10 @@ def _recipes() -> Feature:
     from .patches.recipes import recipes
 
     return recipes
+
+
+@weight_sync.part("transfer_queue", patches="name_answers_by_old_weights")
+def _answers() -> Feature:
+    from .patches.answers import answers
+
+    return answers

@@ -14,6 +14,8 @@ from ....errors import TransferError
 from ....registry.source.probe import Defines, Never
 from .. import weight_sync
 
+answers = weight_sync.more()
+
 _SAMPLED = "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer._materialize_batch"
 
 Batch: TypeAlias = Any
@@ -21,7 +23,7 @@ Batch: TypeAlias = Any
 Tag: TypeAlias = Mapping[str, Any]
 
 
-@weight_sync.wrap(
+@answers.wrap(
     _SAMPLED,
     why="A rollout server that missed a weight sync answers with old weights, and training goes on with its answers "
     "without a word: upstream's limit of staleness counts from the step that handed out the prompt.",
@@ -46,16 +48,16 @@ def name_answers_by_old_weights(
 
 def old_answers(tags: Sequence[Tag]) -> Iterator[TransferError]:
     """Yield an error for each step of weights that answered and should not have."""
-    answers = [tag for tag in tags if "min_global_steps" in tag and not tag.get("is_padding")]
+    given = [tag for tag in tags if "min_global_steps" in tag and not tag.get("is_padding")]
     old: dict[int | None, list[Tag]] = {}
-    for tag in answers:
+    for tag in given:
         version = tag["min_global_steps"]
         if version is None or version < tag["global_steps"] - 1:
             old.setdefault(version, []).append(tag)
     for version, late in old.items():
         first = min(tag["global_steps"] for tag in late)
         yield TransferError(
-            subject=f"{len(late)} of {len(answers)} answers, the first to a prompt of step {first}",
+            subject=f"{len(late)} of {len(given)} answers, the first to a prompt of step {first}",
             expected=f"the weights of step {first - 1}, or newer ones",
             found="weights of an unknown step" if version is None else f"the weights of step {version}",
             fix="a rollout server missed a weight sync: look for its errors, and for one that was started anew",
