@@ -261,6 +261,7 @@ torch.testing.assert_close(found[:2], torchs(whole), atol=2e-4, rtol=1e-4)
 """
 
 
+@NIGHTLY
 def test_a_vocabulary_that_ranks_share_is_counted_once(tmp_path: Path) -> None:
     ranks = [
         subprocess.Popen(
