@@ -183,6 +183,7 @@ def add_catalogue(domain: str, folder: str) -> None:
 def _catalogue(language: str) -> Catalogue:
     # Imported here: this module is part of every process that imports torch, and those speak English.
     import gettext as standard
+    import sys
 
     read: list[standard.NullTranslations] = []
     for domain, folder in _catalogues:
@@ -190,10 +191,9 @@ def _catalogue(language: str) -> Catalogue:
             read.append(standard.translation(domain, folder, [language]))
         except Exception as error:
             # gettext raises what comes its way of a damaged file. English says the same.
-            from . import reporting
-
-            why = f"{type(error).__name__}: {error}"
-            reporting.warn(f"the translation of {domain} cannot be read: {why}; install it again")
+            why = f"{type(error).__name__}: {error}; install it again"
+            if sys.stderr is not None:
+                sys.stderr.write(f"verl-npu: the translation of {domain} cannot be read: {why}\n")
     first, *others = read or [standard.NullTranslations()]
     for other in others:
         first.add_fallback(other)
