@@ -52,7 +52,7 @@ def deactivate() -> None:
 
 
 def status() -> Activity:
-    """What verl-npu does in this process; printed, it is one line, which says why verl-npu is off if it is."""
+    """Return what verl-npu does in this process. Printed, it is one line, which says why verl-npu is off if it is."""
     from . import process
     from .manifest import Shown, why_off
 

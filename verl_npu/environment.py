@@ -81,7 +81,7 @@ WEIGHT_SYNC_CHECK = Choice(
 )
 OLD_ANSWERS = Choice(
     "VERL_NPU_OLD_ANSWERS",
-    _("what becomes of answers by weights that should have been replaced: they are named, or they end the job"),
+    _("what happens when a rollout server answers with old weights: a warning, or an error that ends the job"),
     ("warn", "error"),
     default="warn",
 )

@@ -30,16 +30,16 @@ class Severity(enum.Enum):
 
 
 class Status(enum.IntEnum):
-    """What the exit status of a command says; what was merely warned of changes none.
+    """The exit status of a command. A warning does not change it.
 
-    `launch` has that of its job, and 130 is that of what Ctrl-C has ended, as in a shell.
+    `launch` ends with the status of its job, and a command that Ctrl-C has ended with 130, as in a shell.
     """
 
     FINE = 0
     FOUND = 1
-    """What it looks for is there: an error, a misfit, a failure, a difference."""
+    """The command found what it looks for: an error, a misfit, a failure, a difference."""
     NOT_JUDGED = 2
-    """It was called wrongly, or what it was given cannot be judged."""
+    """The command was called wrongly, or cannot judge what it was given."""
 
 
 class Stage(enum.Enum):

@@ -12,9 +12,17 @@ SYNC_STEP = 2
 """Mini-batches that are trained between two syncs of the weights."""
 
 
-def _over(plan: Plan, settings: dict[str, object]) -> list[str]:
-    # Servers beside those of the trainers' NPUs ask for CPUs too.
-    settings = {**settings, f"{plan.pin.ray_init}.num_cpus": 64}
+def _over(plan: Plan, mode: str, settings: dict[str, object]) -> list[str]:
+    settings = {
+        "trainer.v1.trainer_mode": mode,
+        "actor_rollout_ref.actor.strategy": "fsdp2",
+        "actor_rollout_ref.rollout.calculate_log_probs": True,
+        "data.gen_batch_size": 1,
+        "transfer_queue.enable": True,
+        # Servers beside those of the trainers' NPUs ask for CPUs too.
+        f"{plan.pin.ray_init}.num_cpus": 64,
+        **settings,
+    }
     return [*grpo.arguments(plan), *(f"{key}={value}" for key, value in settings.items())]
 
 
@@ -23,8 +31,8 @@ def separate(plan: Plan) -> list[str]:
     trainers = max(1, plan.npus // 2)
     return _over(
         plan,
+        "separate_async",
         {
-            "trainer.v1.trainer_mode": "separate_async",
             "trainer.v1.separate_async.parameter_sync_step": SYNC_STEP,
             "trainer.n_gpus_per_node": trainers,
             "actor_rollout_ref.rollout.nnodes": 1,
@@ -33,26 +41,13 @@ def separate(plan: Plan) -> list[str]:
             "actor_rollout_ref.rollout.checkpoint_engine.backend": "nccl",
             "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes": 16,
             "actor_rollout_ref.actor.ppo_mini_batch_size": grpo.PROMPTS // SYNC_STEP,
-            "actor_rollout_ref.actor.strategy": "fsdp2",
-            "actor_rollout_ref.rollout.calculate_log_probs": True,
-            "data.gen_batch_size": 1,
-            "transfer_queue.enable": True,
         },
     )
 
 
 def colocated(plan: Plan) -> list[str]:
     """Return those with trainer and rollout on the same NPUs, which the rollout leaves for each step."""
-    return _over(
-        plan,
-        {
-            "trainer.v1.trainer_mode": "colocate_async",
-            "actor_rollout_ref.actor.strategy": "fsdp2",
-            "actor_rollout_ref.rollout.calculate_log_probs": True,
-            "data.gen_batch_size": 1,
-            "transfer_queue.enable": True,
-        },
-    )
+    return _over(plan, "colocate_async", {})
 
 
 _ENGINES = (pins.SMALL,)

@@ -38,7 +38,7 @@ _THERE = AllOf(Defines(_REARRANGE), Defines(_ROUND_UP), Defines(_PARTITION))
 _demand: ContextVar[Demand | None] = ContextVar("demand", default=None)
 """What the call of rearrange_micro_batches that is under way asks for."""
 _calls: list[object] = []
-"""One for each call of it that is under way. What torch.compile takes in cannot ask a ContextVar, and is in none."""
+"""One entry for each call of it that is under way. It is asked before `_demand`, which torch.compile cannot trace."""
 MicroBatches = TypeVar("MicroBatches")
 
 

@@ -181,16 +181,20 @@ def _refuse_places(output: Path, *files: Path | None) -> None:
     """Refuse what cannot be written to before all the work. Raises PlanError."""
     try:
         output.mkdir(parents=True, exist_ok=True)
-        for file in filter(None, files):
-            if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
-                raise OSError(0, _("a folder, or no place that can be written to"), str(file))
     except OSError as error:
-        raise PlanError(
-            subject=str(error.filename),
-            expected=_("a folder for --output, and files that can be written for --png and --html"),
-            found=error.strerror or str(error),
-            fix=_("give another path"),
-        ) from None
+        raise _no_place(error.filename, error.strerror or str(error)) from None
+    for file in filter(None, files):
+        if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise _no_place(file, _("a folder, or no place that can be written to"))
+
+
+def _no_place(path: object, found: str) -> PlanError:
+    return PlanError(
+        subject=str(path),
+        expected=_("a folder for --output, and files that can be written for --png and --html"),
+        found=found,
+        fix=_("give another path"),
+    )
 
 
 def _refuse_lengths(

@@ -64,7 +64,8 @@ _SUBJECTS = (
     "mistakes",
 )
 """The more telling first: where two rules of one precision match, the first one counts."""
-_FIELD = re.compile(r"\{([a-z_]+)\}")
+_FIELD = re.compile(r"\{([a-z_]{1,40})\}")
+"""What a sentence of a rule takes from a log."""
 
 
 class Precision(enum.IntEnum):
@@ -150,10 +151,7 @@ class _Filled(Message):
 
 def unfilled(words: str) -> str:
     """Return a sentence of a rule with dots for what it takes from a log."""
-    return _Filled.by(words, dict.fromkeys(_GROUP.findall(words), "…"))
-
-
-_GROUP = re.compile(r"\{([a-z_]{1,40})\}")
+    return _Filled.by(words, dict.fromkeys(_FIELD.findall(words), "…"))
 
 
 def read_rules(folder: Path = KNOWN) -> tuple[LogRule, ...]:
@@ -230,5 +228,7 @@ def _text(said: str | list[str]) -> str:
 
 
 RULES = read_rules()
-BY_CODE: Mapping[str, LogRule] = dict(reversed({rule.code: rule for rule in reversed(RULES)}.items()))
+BY_CODE: dict[str, LogRule] = {}
 """Each code's first rule: the one for texts that make its cause certain, if there are two."""
+for _rule_of_a_code in RULES:
+    BY_CODE.setdefault(_rule_of_a_code.code, _rule_of_a_code)

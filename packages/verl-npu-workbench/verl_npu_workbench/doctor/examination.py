@@ -154,8 +154,10 @@ def examine(site: Site, level: Level = Level.STATIC, only: Sequence[str] = ()) -
 
 
 def _asked(subject: Subject, site: Site, only: Sequence[str]) -> list[Finding]:
-    """What a subject says, or of it what is asked for; all of it where it says nothing of a part that is asked for: of
-    the memory of NPUs that are not there, that they are not there."""
+    """Return what a subject says, limited to the codes in `only` if it has findings of these.
+
+    Without NPUs, for example, nothing is said of their memory: then the finding that they are missing answers.
+    """
     found = list(subject.ask(site))
     named = [finding for finding in found if finding.code in only]
     return found if not only or subject.code in only else named or found

@@ -1,4 +1,4 @@
-"""The modes of verl's v1 trainer, by its own code: their names, what each asserts, and how weights reach a rollout."""
+"""The modes of verl's v1 trainer, by its own code: their names, what each asserts, and their checkpoint engines."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .settings import Settings
 
 _TRAINERS, _ENGINES = "verl.trainer.ppo.v1", "verl.checkpoint_engine"
 _MODE = "trainer.v1.trainer_mode"
-_BACKEND = "actor_rollout_ref.rollout.checkpoint_engine.backend"
+_ENGINE = "actor_rollout_ref.rollout.checkpoint_engine"
 _NEEDS = {"nixl": "nixl", "mooncake": "mooncake", "kimi_ckpt_engine": "checkpoint_engine", "delta_sharded": "cupy"}
-"""What the engines that no NPU has been seen with import beside verl."""
+"""What each checkpoint engine imports that nobody has shown on NPUs."""
 
 
 def of_modes(module: str, settings: Settings, tree: SourceTree) -> Iterator[Finding]:
@@ -30,34 +30,38 @@ def of_modes(module: str, settings: Settings, tree: SourceTree) -> Iterator[Find
         return
     if mode not in known:
         names = _(", ").join(sorted(known))
-        yield _finding(error, mode, _MODE, _("verl has no trainer of that name"), _("choose one of {names}"), names)
+        fix = _("choose one of {names}").format(names=names)
+        yield _finding(error, mode, _MODE, _("verl has no trainer of that name"), fix)
         return
     for message in refused(Target(known[mode].module, f"{known[mode].qualname}.__init__"), settings, tree):
-        text = " ".join(message.split())
-        yield _finding(error, mode, _MODE, _("its trainer refuses the configuration: {names}"), _("correct it"), text)
+        why = _("its trainer refuses the configuration: {message}").format(message=" ".join(message.split()))
+        yield _finding(error, mode, _MODE, why, _("change the settings that it names"))
     if mode == "separate_async":
-        yield from _backends(settings, tree)
+        yield from _checkpoint_engine(settings, tree)
 
 
-def _backends(settings: Settings, tree: SourceTree) -> Iterator[Finding]:
-    backend = settings.text(_BACKEND)
+def _checkpoint_engine(settings: Settings, tree: SourceTree) -> Iterator[Finding]:
+    """Find what is wrong with the engine that brings the weights to a rollout on other NPUs."""
+    key = f"{_ENGINE}.backend"
+    backend = settings.text(key)
     known = _registered(_ENGINES, "register", tree)
-    if not known or backend == "naive" or settings.text(f"{_BACKEND.rpartition('.')[0]}.custom_backend_module"):
+    if not known or backend == "naive" or settings.text(f"{_ENGINE}.custom_backend_module"):
         return
+    use_hccl = _("set it to nccl, which is HCCL on NPUs")
     if backend not in known:
-        names = _(", ").join(sorted(known))
         why = _("no checkpoint engine of that name is in verl; the one over HCCL is registered as nccl")
-        yield _finding(error, backend, _BACKEND, why, _("set it to nccl; verl has {names}"), names)
+        fix = _("set it to nccl; verl has {names}").format(names=_(", ").join(sorted(known)))
+        yield _finding(error, backend, key, why, fix)
     elif backend == "delta_sharded" and settings.text(ENGINE) != "sglang":
         why = _("verl ends with NotImplementedError: this engine is for SGLang alone")
-        yield _finding(error, backend, _BACKEND, why, _("set it to nccl, which is HCCL on NPUs"))
+        yield _finding(error, backend, key, why, use_hccl)
     elif backend in _NEEDS:
-        why = _("that engine needs {names}, and nobody has shown it on NPUs")
-        yield _finding(warning, backend, _BACKEND, why, _("set it to nccl, which is HCCL on NPUs"), _NEEDS[backend])
+        why = _("that engine needs {package}, and nobody has shown it on NPUs").format(package=_NEEDS[backend])
+        yield _finding(warning, backend, key, why, use_hccl)
 
 
-def _finding(make: Callable[..., Finding], found: str, subject: str, why: str, fix: str, names: str = "") -> Finding:
-    return make("trainer-mode", found, subject=subject, why=why.format(names=names), fix=fix.format(names=names))
+def _finding(make: Callable[..., Finding], found: str, subject: str, why: str, fix: str) -> Finding:
+    return make("trainer-mode", found, subject=subject, why=why, fix=fix)
 
 
 def _registered(package: str, decorator: str, tree: SourceTree) -> dict[str, Target]:
@@ -67,9 +71,9 @@ def _registered(package: str, decorator: str, tree: SourceTree) -> dict[str, Tar
         parsed = tree.parse(module)
         for node in parsed.body if parsed is not None else ():
             for each in node.decorator_list if isinstance(node, ast.ClassDef) else ():
-                called = each.func if isinstance(each, ast.Call) and each.args else None
-                name = getattr(called, "attr", getattr(called, "id", ""))
-                given = each.args[0] if isinstance(each, ast.Call) and each.args else None
-                if name == decorator and isinstance(given, ast.Constant) and isinstance(node, ast.ClassDef):
-                    found[str(given.value)] = Target(module, node.name)
+                match each:
+                    case ast.Call(
+                        func=ast.Name(id=name) | ast.Attribute(attr=name), args=[ast.Constant(value=str(text)), *_rest]
+                    ) if name == decorator and isinstance(node, ast.ClassDef):
+                        found[text] = Target(module, node.name)
     return found

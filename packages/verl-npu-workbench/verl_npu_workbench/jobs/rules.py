@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import itertools
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -669,7 +668,8 @@ def _groups(script: Script) -> Iterator[Finding]:
         sources = script.sources if top in script.sources else SourceTree.at(script.trainer.folder, (top,))
         texts = ((module, sources.read(module) or b"") for module in sources.modules_below(package))
         makers = (each for each, text in texts if b"ray.util.collective" in text and _MAKES_A_GROUP.search(text))
-        for module in itertools.islice(makers, 1):
+        module = next(makers, None)
+        if module is not None:
             yield warning(
                 "ray-collective-hccl",
                 _("a group of ray.util.collective in {module}").format(module=module),
@@ -857,7 +857,7 @@ RULES: tuple[Rule[Script], ...] = (
         "trainer-mode",
         lambda script: of_modes(script.trainer.module, script.settings, script.sources),
         _BEFORE,
-        about="A mode of verl's v1 trainer whose own assertions the settings break, or whose weights find no way.",
+        about="Settings, or a checkpoint engine, that the chosen mode of verl's v1 trainer refuses.",
     ),
     Rule(
         "mindspeed-overrides",

@@ -1,7 +1,8 @@
-"""Which weights answered: verl's v1 trainers have it for each answer, and compare it with nothing.
+"""Name answers that a rollout server gave with old weights.
 
-A server stamps its answers with the step of the last weights that it was given. When a prompt is handed out in step N,
-the weights of step N - 1 have reached all servers: its answer by older ones is that of a server which missed a sync.
+In verl's v1 trainers a server stamps each answer with the step of the weights that it got last, and no code of verl
+looks at the stamp. A prompt of step N is handed out after the weights of step N - 1 have reached all servers. So an
+answer to it with older weights comes from a server that missed a sync.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ def name_answers_by_old_weights(
     """Return a batch of answers. Raises TransferError if some are by old weights and the user wants an end then."""
     batch = original(buffer, *args, **kwargs)
     ends = environment.OLD_ANSWERS.read() == "error"
-    for error in old_answers(batch.tags):
+    for error in old_answers(batch.tags, override=f"{environment.OLD_ANSWERS.name}=warn" if ends else ""):
         if ends:
             raise error
         reporting.warn(str(error))
     return batch
 
 
-def old_answers(tags: Sequence[Tag]) -> Iterator[TransferError]:
-    """Yield an error for each step of weights that answered and should not have."""
+def old_answers(tags: Sequence[Tag], override: str = "") -> Iterator[TransferError]:
+    """Yield an error for each step whose weights gave an answer after they should have been replaced."""
     given = [tag for tag in tags if "min_global_steps" in tag and not tag.get("is_padding")]
     old: dict[int | None, list[Tag]] = {}
     for tag in given:
@@ -61,5 +62,5 @@ def old_answers(tags: Sequence[Tag]) -> Iterator[TransferError]:
             expected=f"the weights of step {first - 1}, or newer ones",
             found="weights of an unknown step" if version is None else f"the weights of step {version}",
             fix="a rollout server missed a weight sync: look for its errors, and for one that was started anew",
-            override=f"{environment.OLD_ANSWERS.name}=warn" if environment.OLD_ANSWERS.read() == "error" else "",
+            override=override,
         )
