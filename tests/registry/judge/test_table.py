@@ -98,3 +98,18 @@ def test_a_row_decides_by_its_evidence(found: SimpleNamespace, state: State, req
 def test_every_row_has_its_test() -> None:
     assert list(ROWS) == [row.__name__ for row in TABLE]
     assert all(row.__doc__ for row in verdict.TABLE)
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ({"seems_native": None, "unread": "a table"}, "is retired"),
+        ({"seems_native": True}, "is retired"),
+        ({"seems_native": False, "seems_absent": True}, "is required"),
+    ],
+)
+def test_what_cannot_be_told_is_the_question_that_was_asked(given: dict[str, object], asked: str) -> None:
+    found = evidence(**given)
+    found.patch.retired_by, found.patch.requires = "is retired", "is required"
+    row, said = decided(found)
+    assert (row, said.expected) == ("_untold", asked)

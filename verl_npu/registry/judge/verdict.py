@@ -379,18 +379,18 @@ def _not_there(e: Evidence) -> Verdict | None:
 
 def _untold(e: Evidence) -> Verdict | None:
     """The source does not tell whether upstream does it itself, or whether there is anything to patch."""
-    patch = e.patch
+    asked, found = e.patch.retired_by, "code that is like no pin's, and does not show it"
     if e.seems_native is None:
-        reason, found = f"it cannot be told whether {patch.retired_by}: {e.unread}", e.unread
+        found = e.unread
+        reason = f"it cannot be told whether {asked}: {found}"
     elif e.seems_native:
-        found = "code that is like no pin's, and does not show it"
-        reason = f"upstream may do it itself, since {patch.retired_by}; but this is {found}"
-    elif e.seems_absent:
-        found = "code that is like no pin's"
-        reason = f"not so here: {patch.requires}; whether anything is left to patch cannot be told from {found}"
+        reason = f"upstream may do it itself, since {asked}; but this is {found}"
+    elif e.seems_absent and e.patch.requires is not None:
+        asked, found = e.patch.requires, "code that is like no pin's"
+        reason = f"not so here: {asked}; whether anything is left to patch cannot be told from {found}"
     else:
         return None
-    return Verdict(State.DRIFTED, reason, expected=f"{patch.requires or patch.retired_by}", found=found)
+    return Verdict(State.DRIFTED, reason, expected=f"{asked}", found=found)
 
 
 def _uses_another(e: Evidence) -> Verdict | None:
