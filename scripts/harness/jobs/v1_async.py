@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness import pins
 from harness.jobs import grpo
 from harness.jobs.base import Job, Plan
 
@@ -50,6 +49,5 @@ def colocated(plan: Plan) -> list[str]:
     return _over(plan, "colocate_async", {})
 
 
-_ENGINES = (pins.SMALL,)
-SEPARATE: Job = replace(grpo.JOB, name="separate_async", arguments=separate, idle=("megatron",), engines=_ENGINES)
-COLOCATED: Job = replace(grpo.JOB, name="colocate_async", arguments=colocated, engines=_ENGINES)
+SEPARATE: Job = replace(grpo.JOB, name="separate_async", arguments=separate, idle=("megatron",))
+COLOCATED: Job = replace(grpo.JOB, name="colocate_async", arguments=colocated)

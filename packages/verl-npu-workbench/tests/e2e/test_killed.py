@@ -32,9 +32,11 @@ SCRIPTS = Path(__file__).parents[4] / "scripts"
 CHECKOUT = Path(os.environ.get("VERL_NPU_UPSTREAMS", ""), "verl-ccd7d934")
 _SETTINGS = ("data.dataloader_num_workers=0", "trainer.save_freq=1", "trainer.resume_mode=auto")
 
-TITLES = {"server": "ray::vLLMHttpServer", "engine": "VLLM::EngineCore", "raylet": "/raylet", "gcs": "/gcs_server"}
+TITLES = {"server": "HttpServer|VirtualServer", "engine": "VLLM::EngineCore", "raylet": "/raylet", "gcs": "/gcs_server"}
 """By victim, what its program is called. A rank of the trainer or of the rollout is told by the log."""
-PHASES = {"sync": "sync_rollout_weights", "rollout": "generate_sequences", "train": "update_actor"}
+OF_V1 = {"rank": "WorkerDict", "receiver": "CheckpointEngineWorker", "agent": "AgentLoopWorker"}
+OF_V1 |= {"storage": "SimpleStorageUnit", "controller": "TransferQueueController"}
+PHASES = {"sync": "sync_rollout_weights|update_weights", "rollout": "generate_sequences", "train": "update_actor"}
 PHASES |= {"save": "save_checkpoint", "resume": "load_checkpoint"}
 """By name, the method with which Ray titles a process that is in it."""
 
@@ -59,6 +61,11 @@ FAULTS = (
     *(Fault("one_step_off", "resume", victim) for victim in ("rank", *TITLES)),
     Fault("grpo", "train", "rank", signal.SIGSTOP),
     Fault("one_step_off", "sync", "rollout", signal.SIGSTOP),
+    # The servers answer while the trainer's ranks are updated.
+    *(Fault("separate_async", phase, victim) for phase in ("sync", "train") for victim in ("server", *OF_V1)),
+    *(Fault("separate_async", "train", victim, signal.SIGSTOP) for victim in ("server", *OF_V1)),
+    *(Fault("separate_async", "sync", victim, signal.SIGSTOP) for victim in ("rank", "receiver")),
+    *(Fault("separate_async", phase, victim) for phase in ("save", "resume") for victim in ("rank", "controller")),
     # verl before v0.7.1 removes the old checkpoint before it writes the new one: nothing can be resumed after this.
     Fault("grpo", "save", "rank", settings=("trainer.max_actor_ckpt_to_keep=1",)),
 )
@@ -81,12 +88,19 @@ class Struck:
     hang: dict[str, object] = field(default_factory=dict)
     """What `doctor --hang` says of it then."""
     when: float = 0.0
+    trained: int = 0
+    """The steps that were trained before the fault."""
     over: bool = False
 
     @property
     def log(self) -> Path:
         """What the job printed."""
         return next(self.folder.glob("out/*/train.log"), self.folder / "console.log")
+
+    @property
+    def steps(self) -> int:
+        """The steps that were trained so far."""
+        return _text(self.log).count(" - global_seqlen/min:")
 
     @property
     def unmarked(self) -> list[str]:
@@ -118,6 +132,8 @@ def _command(struck: Struck) -> list[str]:
     script = [sys.executable, str(SCRIPTS / "smoke.py"), "--no-venv", "--pin", "v0.6.1"]
     if job == "one_step_off":
         script = [str(SCRIPTS / "smoke.sh"), "--pin", "ccd7d934", "--verl", str(CHECKOUT)]
+    if job == "separate_async":
+        script = [str(SCRIPTS / "smoke.sh"), "--pin", "v0.9.1"]
     return [*script, *asked, "--", *_SETTINGS, kept, *struck.fault.settings]
 
 
@@ -129,18 +145,18 @@ def _watch(struck: Struck) -> None:
         resumes = fault.phase == "resume" and struck.resumed > 0
         ready = ready or resumes or f"step:{struck.resumed + 1} - " in _text(struck.log)
         titles = _titles() if ready else {}
-        there = [pid for pid, title in titles.items() if re.match(rf"ray::\w+\.\w*{PHASES[fault.phase]}\b", title)]
+        there = [pid for pid, title in titles.items() if re.match(rf"ray::\w+\.\w*({PHASES[fault.phase]})\b", title)]
         if there and (fault.phase != "save" or struck.unmarked):
             for pid in sorted(_victims(struck, titles, there))[-1:]:
                 os.kill(pid, fault.signal)
-                struck.pid, struck.when = pid, time.monotonic()
+                struck.pid, struck.when, struck.trained = pid, time.monotonic(), struck.steps
                 return
 
 
 def _victims(struck: Struck, titles: Mapping[int, str], there: Sequence[int]) -> Sequence[int]:
     victim = struck.fault.victim
-    if victim in TITLES:
-        return [pid for pid, title in titles.items() if TITLES[victim] in title.partition("\0")[0]]
+    if program := (TITLES | (OF_V1 if struck.fault.job == "separate_async" else {})).get(victim):
+        return [pid for pid, title in titles.items() if re.search(program, title.partition("\0")[0])]
     role = "actor" if victim == "rank" else "rollout"
     return [int(pid) for pid in re.findall(rf"\({role} \S+ pid (\d+)\)", _text(struck.log))] or there
 
@@ -192,7 +208,9 @@ def test_it_ends_or_its_hang_has_a_name(fault: Fault, folder: Path, pin: str, he
     said = struck.said or diagnose([struck.log])
     root, why = said.root, struck.hang.get("why")
     named = (root.name or root.event.error, root.event.process) if root else ("nothing",)
-    print(fault, struck.seconds, said.verdict.value, *named, struck.resumed, struck.unmarked, why, sep=" | ")
+    went_on = struck.steps - struck.trained if struck.seconds is None else None
+    print(fault, struck.seconds, went_on, said.verdict.value, *named, struck.resumed, struck.unmarked, why, sep=" | ")
     assert not [error for each in struck.log.parent.glob("manifests") for error in read_manifests(each)[1]]
-    if said.verdict is Conclusion.NONE or root is None:
+    # One step may have been on its way.
+    if (went_on or 0) < 2 and (said.verdict is Conclusion.NONE or root is None):
         assert struck.hang.get("verdict") in ("hangs", "stands still")

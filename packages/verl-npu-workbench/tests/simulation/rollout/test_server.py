@@ -61,6 +61,20 @@ async def main():
         try: await ask(5, **given)
         except RuntimeError as error: out[next(iter(given))] = str(error)
     out["device"] = [os.environ["ASCEND_RT_VISIBLE_DEVICES"], torch.npu.device_count()]
+    long = asyncio.create_task(server.generate([8], {"temperature": 0.0, "logprobs": 1, "max_tokens": 2000}, "r"))
+    while not server._turn.locked(): await asyncio.sleep(0)
+    await asyncio.sleep(0.2)
+    await server.abort_all_requests()
+    cut = await long
+    out["cut"] = [cut.stop_reason, 0 < len(cut.token_ids) < 2000, len(cut.log_probs) == len(cut.token_ids)]
+    held = asyncio.create_task(ask(8))
+    await asyncio.sleep(0.1)
+    out["held"] = held.done()
+    await server.abort_all_requests(reject_request=True)
+    rejected = await ask(8)
+    out["rejected"] = [rejected.stop_reason, rejected.token_ids, held.done()]
+    await server.resume_generation()
+    out["resumed"] = (await held).token_ids
     await server.sleep()
     async for bucket in buckets(adapter.items()): await server.take_weights(bucket, {"r": 1, "lora_alpha": 1})
     await server.complete_weights(8, {"r": 1, "lora_alpha": 1})
@@ -106,6 +120,16 @@ def test_images_for_a_model_of_text_and_sound_are_refused(out: Any) -> None:
 
 def test_a_server_uses_its_workers_npu(out: Any) -> None:
     assert out["device"] == ["1", 1]
+
+
+def test_an_abort_cuts_answers_and_gives_what_they_have(out: Any) -> None:
+    assert out["cut"] == ["aborted", True, True]
+
+
+def test_requests_after_an_abort_wait_for_the_resume_or_are_rejected(out: Any) -> None:
+    assert out["held"] is False
+    assert out["rejected"] == ["aborted", [], False]
+    assert out["resumed"] == out["alone"]
 
 
 def test_an_adapter_alone_is_enough_after_a_sleep(out: Any) -> None:

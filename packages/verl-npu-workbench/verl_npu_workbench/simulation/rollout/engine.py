@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, StoppingCriteriaList
 
 from verl_npu.errors import RolloutError
 from verl_npu.reporting import report
@@ -95,8 +96,9 @@ class Engine:
         eos: int | list[int] | None,
         sampling: Sampling,
         with_log_probs: bool,
+        cut: threading.Event | None = None,
     ) -> Answers:
-        """Answer each prompt with at most `length` tokens.
+        """Answer each prompt with at most `length` tokens; with fewer once `cut` is set.
 
         Raises RolloutError if no weights were handed over since the last release.
         """
@@ -119,8 +121,18 @@ class Engine:
         batch = self._prompts.batch(prompts)
         seen = {name: value.to(self.device) for name, value in batch.seen.items()}
         ids, mask = batch.ids.to(self.device), batch.mask.to(self.device)
+
+        def is_cut(ids: torch.Tensor, scores: object, **others: object) -> torch.Tensor:
+            return torch.full((len(ids),), cut is not None and cut.is_set(), device=ids.device)
+
         with torch.no_grad():
-            result = self._model.generate(input_ids=ids, attention_mask=mask, generation_config=config, **seen)
+            result = self._model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                generation_config=config,
+                stopping_criteria=StoppingCriteriaList([is_cut]),
+                **seen,
+            )
         responses = result.sequences[:, ids.shape[1] :]
         log_probs = None
         if with_log_probs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -88,6 +89,10 @@ class VirtualServer:
         self._waiting: list[_Request] = []
         # The model is one: batches, and hand-overs of weights, take turns.
         self._turn = asyncio.Lock()
+        self._open = asyncio.Event()
+        self._open.set()
+        self._rejects = False
+        self._cut = threading.Event()
 
     async def generate(
         self,
@@ -100,7 +105,10 @@ class VirtualServer:
         mm_processor_kwargs: dict[str, object] | None = None,
         **others: object,
     ) -> TokenOutput:
-        """Answer one prompt. Raises RolloutError for sound: the engine takes tokens, images and videos."""
+        """Answer one prompt, once generation is not paused.
+
+        Raises RolloutError for sound: the engine takes tokens, images and videos.
+        """
         if audio_data:
             raise RolloutError(
                 subject="a prompt for the virtual rollout engine",
@@ -123,6 +131,10 @@ class VirtualServer:
             with_log_probs=bool(sampling_params.get("logprobs")),
             answer=asyncio.get_running_loop().create_future(),
         )
+        while not self._open.is_set():
+            if self._rejects:
+                return self._aborted()
+            await self._open.wait()
         self._waiting.append(request)
         if len(self._waiting) == 1:
             await asyncio.sleep(GATHER_SECONDS)
@@ -148,21 +160,51 @@ class VirtualServer:
         torch.npu.set_device(self._engine.device)
         first = batch[0]
         answers = self._engine.generate(
-            [request.prompt for request in batch], first.length, self._eos, first.sampling, first.with_log_probs
+            [request.prompt for request in batch],
+            first.length,
+            self._eos,
+            first.sampling,
+            first.with_log_probs,
+            self._cut,
         )
         log_probs = None if answers.log_probs is None else answers.log_probs.tolist()
         outputs = []
         for index, row in enumerate(answers.responses.tolist()):
-            count = row.index(self._eos) + 1 if self._eos in row else len(row)
+            ended = self._eos in row
+            count = row.index(self._eos) + 1 if ended else len(row)
             outputs.append(
                 TokenOutput(
                     token_ids=row[:count],
                     log_probs=None if log_probs is None else log_probs[index][:count],
-                    stop_reason="completed",
+                    stop_reason="completed" if ended or count == first.length else "aborted",
                     extra_fields={"global_steps": self._global_steps},
                 )
             )
         return outputs
+
+    def _aborted(self) -> TokenOutput:
+        """What a request gets of which no token was generated."""
+        extra = {"global_steps": self._global_steps}
+        return TokenOutput(token_ids=[], log_probs=None, stop_reason="aborted", extra_fields=extra)
+
+    async def abort_all_requests(self, reject_request: bool = False, **others: object) -> None:
+        """Answer all requests with the tokens that they have, and hold new ones, or reject them, until the resume.
+
+        Source: vLLMHttpServer's, whose clients ask again for the rest of an answer (verl's partial rollout).
+        """
+        self._open.clear()
+        self._rejects = reject_request
+        waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            request.answer.set_result(self._aborted())
+        self._cut.set()
+        async with self._turn:
+            self._cut.clear()
+
+    async def resume_generation(self) -> None:
+        """Take requests again, those that were held first."""
+        self._rejects = False
+        self._open.set()
 
     async def take_weights(self, weights: list[tuple[str, torch.Tensor]], adapter: Adapter | None = None) -> None:
         """Copy a part of the trainer's weights; raises RolloutError if they do not fit the model."""
@@ -186,7 +228,8 @@ class VirtualServer:
     async def sleep(self) -> None:
         """Give up the weights; at revisions where the server says so, the workers go back to training."""
         if self._shares:
-            self._engine.weights.release()
+            async with self._turn:
+                self._engine.weights.release()
         await asyncio.gather(*[worker.sleep.remote() for worker in self._wakes])
 
     async def set_global_steps(self, global_steps: int) -> None:
@@ -255,12 +298,6 @@ class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no t
             found=str(self.rollout_mode) + (" for a reward model" if getattr(self, "is_reward_model", False) else ""),
             fix="use a vLLM for the CPU for this one",
         )
-
-    async def abort_all_requests(self, *args: object, **kwargs: object) -> None:
-        """Requests are answered whole: there is none to abort between two batches."""
-
-    async def resume_generation(self) -> None:
-        """Nothing was stopped."""
 
 
 def _place(worker: object) -> tuple[str, str]:
