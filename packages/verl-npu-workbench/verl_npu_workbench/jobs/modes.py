@@ -11,11 +11,10 @@ from verl_npu.language import gettext as _
 from verl_npu.registry.source.tree import SourceTree, Target
 
 from .asserted import refused
-from .keys import ENGINE
+from .keys import ENGINE, MODE
 from .settings import Settings
 
 _TRAINERS, _ENGINES = "verl.trainer.ppo.v1", "verl.checkpoint_engine"
-_MODE = "trainer.v1.trainer_mode"
 _ENGINE = "actor_rollout_ref.rollout.checkpoint_engine"
 _THERE = frozenset({"verl", "torch", "ray", "zmq"}) | sys.stdlib_module_names
 """Packages that any job of verl has."""
@@ -25,20 +24,25 @@ def of_modes(module: str, settings: Settings, tree: SourceTree) -> Iterator[Find
     """Find what the trainer of the chosen mode would refuse; `module` is the program that starts it."""
     if module != "verl.trainer.main_ppo" or not settings.truth("trainer.use_v1"):
         return
-    mode = settings.text(_MODE)
-    known = _registered(_TRAINERS, "register_trainer", tree)
+    mode = settings.text(MODE)
+    known = trainers(tree)
     if not known or not mode:
         return
     if mode not in known:
         names = _(", ").join(sorted(known))
         fix = _("choose one of {names}").format(names=names)
-        yield _finding(error, mode, _MODE, _("verl has no trainer of that name"), fix)
+        yield _finding(error, mode, MODE, _("verl has no trainer of that name"), fix)
         return
     for message in refused(known[mode][-1], settings, tree):
         why = _("its trainer refuses the configuration: {message}").format(message=" ".join(message.split()))
-        yield _finding(error, mode, _MODE, why, _("change the settings that it names"))
+        yield _finding(error, mode, MODE, why, _("change the settings that it names"))
     if mode == "separate_async":
         yield from _checkpoint_engine(settings, tree)
+
+
+def trainers(tree: SourceTree) -> dict[str, list[Target]]:
+    """Return the classes of verl's v1 trainer by the names of their modes."""
+    return _registered(_TRAINERS, "register_trainer", tree)
 
 
 def _checkpoint_engine(settings: Settings, tree: SourceTree) -> Iterator[Finding]:

@@ -191,11 +191,12 @@ def _data(script: Settings, now: Settings, setup: Setup) -> Changed:
     ),
 )
 def _reward(script: Settings, now: Settings, setup: Setup) -> Changed:
-    if keys.ESTIMATOR in script:
-        for section in ("custom_reward_function", "reward.custom_reward_function"):
-            if f"{section}.path" in script:
-                return {f"{section}.path": str(setup.reward), f"{section}.name": "grade"}
-    return {}
+    # Where there are both, verl reads the second; up to v0.8.0 from the first, if that is set.
+    sections = ("custom_reward_function", "reward.custom_reward_function") if keys.ESTIMATOR in script else ()
+    given = [section for section in sections if f"{section}.path" in script]
+    return {
+        f"{each}.{name}": value for each in given for name, value in (("path", str(setup.reward)), ("name", "grade"))
+    }
 
 
 @_rule("lengths", _("Long sequences take hours on a CPU. Memory and speed at full length are not shown."))
