@@ -320,10 +320,11 @@ def _print(judged: _Judged) -> None:
     for finding in found:
         style, label = _LABELS[finding.severity]
         terminal.line(terminal.styled(label, style), f"  {finding.code}: {finding.subject}")
-        why = _(" {why}.").format(why=capitalised(finding.why)) if finding.why else ""
-        terminal.paragraph(_("Found {found}.").format(found=finding.found) + why, indent="    ")
-        proposed = finding.severity is Severity.OK
-        fix = _("Proposal: {fix}.") if proposed else _("Fix: {fix}.")
+        terminal.paragraph(
+            _("Found {found}. {why}.").format(found=finding.found, why=capitalised(finding.why)),
+            indent="    ",
+        )
+        fix = _("Proposal: {fix}.") if finding.severity is Severity.OK else _("Fix: {fix}.")
         terminal.paragraph(fix.format(fix=finding.fix), indent="    ")
     refused = sum(finding.refused for finding in found)
     warnings = sum(finding.severity is Severity.WARNING for finding in found)

@@ -81,11 +81,13 @@ def of_recipe(trainer: Trainer, settings: Settings, tree: SourceTree) -> Iterato
     yield Finding(
         "successor",
         Severity.OK,
-        _("verl's v1 trainer, which takes the place of {recipe}").format(recipe=recipe[1]),
+        _("a recipe whose place verl's v1 trainer takes"),
         subject=trainer.module,
-        why=_("these of its settings have none there: {keys}").format(keys=_(", ").join(without)) if without else "",
+        why=_("nothing there stands for {keys}").format(keys=_(", ").join(without))
+        if without
+        else _("there is a setting there for each of its own"),
         fix=_(
-            "to use it, start verl.trainer.main_ppo with {settings}, and leave async_training.* and rollout.* out"
+            "for that, start verl.trainer.main_ppo with {settings}, and leave async_training.* and rollout.* out"
         ).format(settings=" ".join(f"{key}={written(value)}" for key, value in proposed.items())),
     )
 
