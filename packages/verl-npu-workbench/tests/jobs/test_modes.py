@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from verl_npu_workbench.jobs.modes import of_modes
 from verl_npu_workbench.jobs.settings import Settings
 
+from verl_npu.cli import main
 from verl_npu.findings import Finding
 from verl_npu.registry.source.tree import SourceTree
 
@@ -56,7 +58,7 @@ class PPOTrainer:
 
     def _buffer(self):
         sampler = self.config.trainer.v1.get("sampler", {})
-        made = Buffer if self.mode == "sync" else AsyncBuffer
+        made = Buffer if sampler.get("whole", False) else AsyncBuffer
         given = dict(most=sampler.get("most", 8), refill=self._refill)
         if made is Buffer:
             given.update(size=1)
@@ -159,7 +161,15 @@ def found(given: dict[str, object], tree: SourceTree) -> list[Finding]:
     return list(of_modes(right.trainer.module, right.settings, tree))
 
 
-@pytest.mark.parametrize("given", [{}, {"trainer.use_v1": False, MODE: "any"}, {f"{ROLLOUT}.nnodes": 3}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"trainer.use_v1": False, MODE: "any"},
+        {f"{ROLLOUT}.nnodes": 3},
+        {"trainer.v1.sampler.whole": True},
+    ],
+)
 def test_a_right_script_has_none(given: dict[str, object], tree: SourceTree) -> None:
     assert found({**RIGHT, **given}, tree) == []
 
@@ -284,3 +294,27 @@ def test_what_upstream_ends_with_is_said_before(upstream: tuple[SourceTree, dict
 
 def test_what_upstream_takes_is_not_refused(upstream: tuple[SourceTree, dict[str, object]]) -> None:
     assert [_of_upstream(given, upstream) for given in TAKEN] == [[]] * len(TAKEN)
+
+
+TESTS, RECIPES = "tests/special_e2e", "verl/experimental"
+
+
+@pytest.mark.parametrize(
+    ("script", "note"),
+    [
+        (f"{TESTS}/run_v1_separate_async_ascend.sh", ""),
+        (f"{TESTS}/run_v1_separate_async_opd.sh", ""),
+        (f"{TESTS}/run_v1_colocate_async_disrm.sh", ""),
+        (f"{RECIPES}/fully_async_policy/shell/dapo_30b_a3b_math_fsdp_npu.sh", "parameter_sync_step=2"),
+        (f"{RECIPES}/one_step_off_policy/shell/grpo_qwen3_8b_gsm8k_fsdp2_8_8_npu.sh", "parameter_sync_step=1"),
+    ],
+)
+@pytest.mark.usefixtures("sandboxed")
+def test_none_of_upstreams_own_scripts_is_refused(script: str, note: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = UPSTREAMS / "verl-1dda039b"
+    if not tree.is_dir():
+        pytest.skip("VERL_NPU_UPSTREAMS has no such checkout")
+    monkeypatch.setenv("VERL_USE_UV", "0")
+    done = CliRunner().invoke(main, ["lint", "--source", str(tree), str(tree / script)])
+    assert (done.exit_code, "refused  " in done.output) == (0, False), done.output
+    assert ("Proposal:" in done.output, note in done.output) == (bool(note), True)
