@@ -43,6 +43,7 @@ class Separate(PPOTrainer):
         if probe(lent):
             self.mode = "sync"
         assert self.mode == "sync" or lent.enable, "what a condition that nobody can tell has changed is unknown"
+        self._patched()
         if probe(self):
             return
         assert False, "nobody can tell whether it comes to this"
@@ -55,6 +56,16 @@ class PPOTrainer:
         self.config = config
         self.mode = config.trainer.v1.get("trainer_mode")
         self.buffer = self._buffer()
+        with opened(config):
+            config.trainer.v1.changed = 1
+        assert self.config.trainer.v1.changed == 1, "what is not followed may change the configuration"
+
+    if probe():
+        def _patched(self):
+            assert False, "nobody can tell which of the two it is"
+    else:
+        def _patched(self):
+            pass
 
     def _buffer(self):
         sampler = self.config.trainer.v1.get("sampler", {})
@@ -127,6 +138,7 @@ RIGHT: dict[str, object] = {
     "trainer.v1.separate_async.lent._target_": "verl.trainer.config.Lent",
     LENT_RATIO: 1.0,
     MOST: 8,
+    "trainer.v1.changed": 5,
     f"{ACTOR}.ppo_mini_batch_size": 16,
     f"{ROLLOUT}.nnodes": 1,
     BACKEND: "nccl",

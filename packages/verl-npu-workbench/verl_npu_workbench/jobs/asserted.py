@@ -163,6 +163,8 @@ class _Reading:
         }
         for each in inside:
             match each:
+                case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
+                    self._bind(each, _NOT_TOLD, names)
                 case ast.Name(id=name, ctx=ast.Load()) if isinstance(names.get(name), _Object | dict):
                     if id(each) in called or id(each) not in read:
                         self._change(name, names)
@@ -181,7 +183,7 @@ class _Reading:
         known = names.get(name)
         if isinstance(known, _Object):
             known.attributes.clear()
-        elif isinstance(known, dict):
+        elif isinstance(known, dict | _Section):
             names[name] = _NOT_TOLD
 
     def _bind(self, target: ast.expr, value: object, names: Names) -> None:
@@ -349,11 +351,11 @@ class _Reading:
         self, line: Sequence[Target], name: str, owner: _Object, args: Sequence[object], given: Mapping[str, object]
     ) -> object:
         for each in line:
-            for node in self.tree.nodes(Target(each.module, f"{each.qualname}.{name}")):
-                if not isinstance(node, ast.FunctionDef) or node.decorator_list:
-                    owner.attributes.clear()
-                    raise _Unknown
-                return self._within(each.module, each).body(node, [owner, *args], given)
+            match self.tree.nodes(Target(each.module, f"{each.qualname}.{name}")):
+                case [ast.FunctionDef(decorator_list=[]) as node]:
+                    return self._within(each.module, each).body(node, [owner, *args], given)
+                case [_, *_rest]:
+                    break
         owner.attributes.clear()
         raise _Unknown
 
