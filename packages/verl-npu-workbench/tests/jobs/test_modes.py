@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import yaml
+from click.testing import CliRunner
 from verl_npu_workbench.jobs.modes import of_modes
+from verl_npu_workbench.jobs.settings import Settings
 
+from verl_npu.cli import main
 from verl_npu.findings import Finding
 from verl_npu.registry.source.tree import SourceTree
 
@@ -33,24 +39,106 @@ class Separate(PPOTrainer):
         if config.actor_rollout_ref.rollout.get("disaggregation", {}):
             raise ValueError("no disaggregation")
         super().__init__(config)
-        assert False, "what comes behind it is another question"
+        lent = omega_conf_to_dataclass(self.config.trainer.v1.separate_async.lent)
+        if probe(lent):
+            self.mode = "sync"
+        assert self.mode == "sync" or lent.enable, "what a condition that nobody can tell has changed is unknown"
+        self._patched()
+        if probe(self):
+            return
+        assert False, "nobody can tell whether it comes to this"
 '''
+BASE = """
+from .buffer import Buffer, AsyncBuffer
+
+class PPOTrainer:
+    def __init__(self, config):
+        self.config = config
+        self.mode = config.trainer.v1.get("trainer_mode")
+        self.buffer = self._buffer()
+        with opened(config):
+            config.trainer.v1.changed = 1
+        assert self.config.trainer.v1.changed == 1, "what is not followed may change the configuration"
+
+    if probe():
+        def _patched(self):
+            assert False, "nobody can tell which of the two it is"
+    else:
+        def _patched(self):
+            pass
+
+    def _buffer(self):
+        sampler = self.config.trainer.v1.get("sampler", {})
+        made = Buffer if sampler.get("whole", False) else AsyncBuffer
+        given = dict(most=sampler.get("most", 8), refill=self._refill)
+        if made is Buffer:
+            given.update(size=1)
+        return made(**given)
+"""
+BUFFER = """
+class Buffer:
+    def __init__(self, most, size=None, refill=None, how="drop"):
+        self.most, self.refill = most, refill
+        self.most = most
+        assert isinstance(self.most, int) and self.most > 0, f"at least 1 version, and not {self.most!r}"
+        if how not in ["drop", "wait"]:
+            raise ValueError(how)
+        self._check(size)
+
+    def _check(self, size):
+        if size != 1:
+            raise ValueError("not one at a time")
+
+class AsyncBuffer(Buffer):
+    def _check(self, size):
+        pass
+"""
+LENT = """
+@dataclass
+class Lent(Config):
+    enable: bool = False
+    ratio: float = 0.4
+
+    def __post_init__(self):
+        if not 0.0 < self.ratio <= 1.0:
+            raise ValueError(f"ratio {self.ratio}")
+"""
 ENGINES = """
+import torch
+from vllm.utils import group
+
 @CheckpointEngineRegistry.register("nccl")
 class HCCLCheckpointEngine: ...
+"""
+OF_CUDA = """
+with patch("importlib.metadata.distributions"):
+    import cupy as cp
+
+@CheckpointEngineRegistry.register("nccl")
+class NCCLCheckpointEngine: ...
 
 @CheckpointEngineRegistry.register("nixl")
 class NIXLCheckpointEngine: ...
-
-@CheckpointEngineRegistry.register("delta_sharded")
-class Delta: ...
 """
-MODE, BACKEND = "trainer.v1.trainer_mode", f"{ROLLOUT}.checkpoint_engine.backend"
+MOONCAKE = """
+import torch
+from mooncake.engine import TransferEngine
+
+@CheckpointEngineRegistry.register("mooncake")
+class MooncakeCheckpointEngine: ...
+"""
+MODE, ENGINE = "trainer.v1.trainer_mode", f"{ROLLOUT}.checkpoint_engine"
+BACKEND, MOST = f"{ENGINE}.backend", "trainer.v1.sampler.most"
+LENT_RATIO = "trainer.v1.separate_async.lent.ratio"
 RIGHT: dict[str, object] = {
     "trainer.use_v1": True,
     "trainer.v1": {},
     MODE: "separate_async",
     "trainer.v1.separate_async.parameter_sync_step": 4,
+    "trainer.v1.separate_async.lent._target_": "verl.trainer.config.Lent",
+    LENT_RATIO: 1.0,
+    MOST: 8,
+    "trainer.v1.changed": 5,
     f"{ACTOR}.ppo_mini_batch_size": 16,
     f"{ROLLOUT}.nnodes": 1,
     BACKEND: "nccl",
@@ -64,8 +152,14 @@ def tree(tmp_path: Path) -> SourceTree:
     for name, text in {
         "verl/__init__.py": "",
         "verl/trainer/ppo/v1/separate.py": TRAINER,
+        "verl/trainer/ppo/v1/base.py": BASE,
+        "verl/trainer/ppo/v1/buffer.py": BUFFER,
+        "verl/trainer/config/__init__.py": "from .config import *",
+        "verl/trainer/config/config.py": LENT,
         "verl/trainer/ppo/utils.py": "def need_reward_model(config):\n    return config.reward.reward_model.enable\n",
-        "verl/checkpoint_engine/engines.py": ENGINES,
+        "verl/checkpoint_engine/hccl.py": ENGINES,
+        "verl/checkpoint_engine/nccl.py": OF_CUDA,
+        "verl/checkpoint_engine/mooncake.py": MOONCAKE,
     }.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +173,15 @@ def found(given: dict[str, object], tree: SourceTree) -> list[Finding]:
     return list(of_modes(right.trainer.module, right.settings, tree))
 
 
-@pytest.mark.parametrize("given", [{}, {"trainer.use_v1": False, MODE: "any"}, {f"{ROLLOUT}.nnodes": 3}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"trainer.use_v1": False, MODE: "any"},
+        {f"{ROLLOUT}.nnodes": 3},
+        {"trainer.v1.sampler.whole": True},
+    ],
+)
 def test_a_right_script_has_none(given: dict[str, object], tree: SourceTree) -> None:
     assert found({**RIGHT, **given}, tree) == []
 
@@ -94,7 +196,10 @@ def test_a_right_script_has_none(given: dict[str, object], tree: SourceTree) -> 
         ({"reward.reward_model.enable": True}, "no colocated reward model"),
         ({f"{ROLLOUT}.disaggregation.enabled": True}, "no disaggregation"),
         ({BACKEND: "hccl"}, "registered as nccl"),
-        ({BACKEND: "delta_sharded"}, "for SGLang alone"),
+        ({BACKEND: "nixl"}, "CUDA and ROCm alone"),
+        ({MOST: 0}, "at least 1 version, and not 0"),
+        ({MOST: "8"}, "at least 1 version, and not '8'"),
+        ({LENT_RATIO: 1.5}, "ratio 1.5"),
     ],
 )
 def test_what_upstream_refuses_is_refused_in_its_words(given: dict[str, object], said: str, tree: SourceTree) -> None:
@@ -103,7 +208,125 @@ def test_what_upstream_refuses_is_refused_in_its_words(given: dict[str, object],
     assert said in str(finding)
 
 
-def test_an_engine_that_nobody_has_seen_on_npus_is_a_warning(tree: SourceTree) -> None:
-    (finding,) = found({**RIGHT, BACKEND: "nixl"}, tree)
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({BACKEND: "mooncake"}, "only where mooncake can be imported"),
+        ({BACKEND: "nixl", f"{ENGINE}.engine_kwargs.nixl.device": "cpu"}, "only where cupy can be imported"),
+        ({f"{ROLLOUT}.name": "sglang"}, "only where vllm can be imported"),
+    ],
+)
+def test_an_engine_that_may_not_be_there_is_a_warning(given: dict[str, object], said: str, tree: SourceTree) -> None:
+    (finding,) = found({**RIGHT, **given}, tree)
     assert not finding.refused
-    assert "nixl" in str(finding)
+    assert said in str(finding)
+
+
+@pytest.mark.parametrize("given", [{MOST: "${most}"}, {MOST: "???"}])
+def test_nothing_is_said_of_a_value_that_only_the_job_knows(given: dict[str, object], tree: SourceTree) -> None:
+    assert found({**RIGHT, **given}, tree) == []
+
+
+UPSTREAMS = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"))
+SAMPLER, LENDING = "trainer.v1.sampler", "trainer.v1.separate_async.hybrid_rollout"
+GROUPS = "algorithm.filter_groups"
+COLOCATED, SYNC = {MODE: "colocate_async"}, {MODE: "sync"}
+OF_UPSTREAM: Mapping[str, object] = {
+    MODE: "separate_async",
+    "data.train_batch_size": 64,
+    f"{ACTOR}.ppo_mini_batch_size": 16,
+    f"{ROLLOUT}.name": "vllm",
+    f"{ROLLOUT}.nnodes": 1,
+    BACKEND: "nccl",
+    f"{GROUPS}.metric": "acc",
+}
+WRONG: list[tuple[dict[str, object], str]] = [
+    ({MODE: "seperate_async"}, "no trainer of that name"),
+    ({"data.train_batch_size": 32}, "train_batch_size must equal parameter_sync_step * ppo_mini_batch_size"),
+    ({"trainer.v1.separate_async.parameter_sync_step": 0}, "train_batch_size must equal"),
+    ({f"{ROLLOUT}.nnodes": 0}, "nnodes must be > 0"),
+    ({f"{ROLLOUT}.n_gpus_per_node": 0}, "n_gpus_per_node must be > 0"),
+    ({BACKEND: "naive"}, "please use nccl"),
+    ({BACKEND: "hccl"}, "registered as nccl"),
+    ({BACKEND: "nixl"}, "CUDA and ROCm alone"),
+    ({BACKEND: "delta_sharded"}, "CUDA and ROCm alone"),
+    ({"reward.reward_model.enable": True}, "Colocate reward model"),
+    ({f"{SAMPLER}.max_off_policy_threshold": 0}, "Invalid max off policy threshold: 0"),
+    ({f"{SAMPLER}.max_off_policy_threshold": 1.5}, "Invalid max off policy threshold: 1.5"),
+    ({f"{SAMPLER}.max_off_policy_strategy": "evict"}, "Invalid max off policy strategy: evict"),
+    ({f"{LENDING}.switch_threshold_ratio": 1.5}, "switch_threshold_ratio must be in (0, 1], got 1.5"),
+    ({f"{LENDING}.switch_cost_window_size": 0}, "switch_cost_window_size must be positive"),
+    ({f"{LENDING}.enable_switch": True, f"{ROLLOUT}.disaggregation.enabled": True}, "disaggregation"),
+    ({f"{GROUPS}.enable": True, f"{GROUPS}.metric": None}, "filter_groups.metric must be set"),
+    ({**COLOCATED, f"{GROUPS}.enable": True, "reward.reward_model.enable": True}, "reward metric at sampling time"),
+    ({**SYNC, f"{GROUPS}.enable": True, f"{GROUPS}.max_inflight_gen_batches": 0}, "must be a positive integer"),
+    ({**COLOCATED, f"{SAMPLER}.max_off_policy_threshold": -1}, "Invalid max off policy threshold: -1"),
+]
+"""Settings that verl 0.9.1 was started with, and what it ended with."""
+TAKEN: list[dict[str, object]] = [
+    {},
+    COLOCATED,
+    SYNC,
+    {f"{LENDING}.enable_switch": True},
+    {**SYNC, f"{GROUPS}.enable": True},
+    {**SYNC, f"{SAMPLER}.sync_refill_failed_groups": True},
+    {"trainer.v1.separate_async.num_warmup_batches": -1},
+]
+"""Settings that it takes: a warm-up of less than nothing is none."""
+
+
+def _flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in section.items():
+        yield f"{prefix}{name}", {} if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+
+
+@pytest.fixture(params=("1dda039b", "v0.9.1"))
+def upstream(request: pytest.FixtureRequest) -> tuple[SourceTree, dict[str, object]]:
+    """A verl with the v1 trainer, and the configuration that it writes out itself."""
+    root = UPSTREAMS / f"verl-{request.param}"
+    if not root.is_dir():
+        pytest.skip("VERL_NPU_UPSTREAMS has no such checkout")
+    written = yaml.safe_load((root / "verl/trainer/config/_generated_ppo_trainer.yaml").read_text())
+    return SourceTree.at(root, ("verl",)), {**dict(_flat(written)), **OF_UPSTREAM}
+
+
+def _of_upstream(given: Mapping[str, object], upstream: tuple[SourceTree, dict[str, object]]) -> list[Finding]:
+    tree, settings = upstream
+    return list(of_modes("verl.trainer.main_ppo", Settings({**settings, **given}), tree))
+
+
+def test_what_upstream_ends_with_is_said_before(upstream: tuple[SourceTree, dict[str, object]]) -> None:
+    for given, said in WRONG:
+        findings = _of_upstream(given, upstream)
+        assert [each.refused for each in findings] == [True], given
+        assert said in str(findings[0])
+
+
+def test_what_upstream_takes_is_not_refused(upstream: tuple[SourceTree, dict[str, object]]) -> None:
+    assert [_of_upstream(given, upstream) for given in TAKEN] == [[]] * len(TAKEN)
+
+
+TESTS, RECIPES = "tests/special_e2e", "verl/experimental"
+
+
+@pytest.mark.parametrize(
+    ("script", "note"),
+    [
+        (f"{TESTS}/run_v1_separate_async_ascend.sh", ""),
+        (f"{TESTS}/run_v1_separate_async_opd.sh", ""),
+        (f"{TESTS}/run_v1_colocate_async_disrm.sh", ""),
+        (f"{RECIPES}/fully_async_policy/shell/dapo_30b_a3b_math_fsdp_npu.sh", "parameter_sync_step=2"),
+        (f"{RECIPES}/one_step_off_policy/shell/grpo_qwen3_8b_gsm8k_fsdp2_8_8_npu.sh", "parameter_sync_step=1"),
+    ],
+)
+@pytest.mark.usefixtures("sandboxed")
+def test_none_of_upstreams_own_scripts_is_refused(script: str, note: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = UPSTREAMS / "verl-1dda039b"
+    if not tree.is_dir():
+        pytest.skip("VERL_NPU_UPSTREAMS has no such checkout")
+    monkeypatch.setenv("VERL_USE_UV", "0")
+    done = CliRunner().invoke(main, ["lint", "--source", str(tree), str(tree / script)])
+    assert (done.exit_code, "refused  " in done.output) == (0, False), done.output
+    assert ("Proposal:" in done.output, note in done.output) == (bool(note), True)

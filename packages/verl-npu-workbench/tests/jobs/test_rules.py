@@ -480,6 +480,7 @@ def test_every_rule_has_a_wrong_script() -> None:
         "imports",
         "ray-collective-hccl",
         "trainer-mode",
+        "successor",
         "flash-attention-3",
     }
 

@@ -26,6 +26,9 @@ def sizes(**given: object) -> Settings:
         "rdmp": f"{ROLLOUT}.dp_model_parallel_size",
         "rep": f"{ROLLOUT}.expert_parallel_size",
         "own": "rollout.n_gpus_per_node",
+        "v1": "trainer.use_v1",
+        "mode": "trainer.v1.trainer_mode",
+        "servers": f"{ROLLOUT}.n_gpus_per_node",
     }
     return Settings({"algorithm.adv_estimator": "grpo", **{keys[name]: value for name, value in given.items()}})
 
@@ -47,7 +50,8 @@ def short(layout: Layout) -> dict[str, int]:
     return {name: size for name, size in names.items() if size > 1} | own | {"npus": layout.all_npus}
 
 
-TABLE = [
+SEPARATE = {"v1": True, "mode": "separate_async", "servers": 8}
+TABLE: list[tuple[dict[str, object], int | None, dict[str, int]]] = [
     ({}, None, {"dp": 2, "npus": 2}),
     ({}, 1, {"npus": 1}),
     ({}, 8, {"dp": 8, "npus": 8}),
@@ -76,6 +80,13 @@ TABLE = [
     ({"own": 8, "rtp": 4, "tp": 4}, None, {"own": 2, "rtp": 2, "tp": 2, "npus": 4}),
     ({"own": 8, "rtp": 4}, 2, {"own": 1, "npus": 2}),
     ({"own": 8, "rtp": 4}, 8, {"own": 2, "rtp": 2, "dp": 6, "npus": 8}),
+    ({**SEPARATE, "rtp": 1}, None, {"own": 1, "npus": 2}),
+    # The replicas on the trainer's NPUs are as wide as the servers.
+    ({**SEPARATE, "rtp": 4}, None, {"own": 2, "rtp": 2, "dp": 2, "npus": 4}),
+    ({**SEPARATE, "rtp": 4}, 2, {"own": 1, "npus": 2}),
+    ({**SEPARATE, "rtp": 4}, 5, {"own": 1, "dp": 4, "npus": 5}),
+    ({**SEPARATE, "rtp": 4, "tp": 2, "pp": 2}, 8, {"own": 2, "rtp": 2, "pp": 2, "dp": 3, "npus": 8}),
+    ({**SEPARATE, "mode": "colocate_async", "rtp": 4}, None, {"rtp": 2, "dp": 2, "npus": 2}),
 ]
 
 

@@ -16,7 +16,14 @@ from verl_npu_workbench.rehearse.layout import Layout, layout_of
 from verl_npu_workbench.rehearse.rules import RULES, Setup, scale
 
 ACTOR, REF, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
+OF_REWARD = "reward.custom_reward_function"
 ONE = Layout(npus=2)
+SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
+SEPARATE: Mapping[str, object] = {
+    "trainer.use_v1": True,
+    "trainer.v1.trainer_mode": "separate_async",
+    f"{ROLLOUT}.n_gpus_per_node": 8,
+}
 CONFIG = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "hidden_size": 128}
 
 
@@ -111,6 +118,17 @@ CASES = [
         {"algorithm.adv_estimator": "grpo", "custom_reward_function.path": None, "custom_reward_function.name": "own"},
         {"custom_reward_function.path": "{folder}/reward.py", "custom_reward_function.name": "grade"},
     ),
+    # From v0.9.0 on main_ppo does not read the older section, which is still there.
+    Case(
+        "reward",
+        {"algorithm.adv_estimator": "grpo", "custom_reward_function.path": None, f"{OF_REWARD}.path": None},
+        {
+            "custom_reward_function.path": "{folder}/reward.py",
+            "custom_reward_function.name": "grade",
+            f"{OF_REWARD}.path": "{folder}/reward.py",
+            f"{OF_REWARD}.name": "grade",
+        },
+    ),
     Case(
         "lengths",
         {
@@ -152,6 +170,17 @@ CASES = [
         {"data.train_batch_size": 512, "data.gen_batch_size": 1536, "data.val_batch_size": None},
         {"data.train_batch_size": 8, "data.gen_batch_size": 24},
     ),
+    # The v1 trainer asserts that a batch is the mini batches between two syncs.
+    Case(
+        "batches",
+        {**SEPARATE, "data.train_batch_size": 96, SYNC_STEP: 3},
+        {"data.train_batch_size": 12},
+    ),
+    Case(
+        "batches",
+        {**SEPARATE, "data.train_batch_size": 512, SYNC_STEP: 32, f"{ROLLOUT}.n": 1},
+        {"data.train_batch_size": 8, SYNC_STEP: 4},
+    ),
     Case("samples", {f"{ROLLOUT}.n": 16, f"{ROLLOUT}.val_kwargs.n": 2}, {f"{ROLLOUT}.n": 4}),
     Case(
         "mini batches",
@@ -185,6 +214,12 @@ CASES = [
             "rollout.nnodes": 1,
             "reward_model.n_gpus_per_node": 1,
         },
+        {"layout": replace(ONE, rollout_npus=1)},
+    ),
+    Case(
+        "NPUs",
+        {**SEPARATE, "trainer.n_gpus_per_node": 8, "trainer.nnodes": 2, f"{ROLLOUT}.nnodes": 4},
+        {"trainer.n_gpus_per_node": 2, "trainer.nnodes": 1, f"{ROLLOUT}.n_gpus_per_node": 1, f"{ROLLOUT}.nnodes": 1},
         {"layout": replace(ONE, rollout_npus=1)},
     ),
     Case(
@@ -250,8 +285,12 @@ CASES = [
     ),
     Case(
         "steps",
-        {"trainer.total_training_steps": None, "trainer.total_epochs": 15},
-        {"trainer.total_training_steps": 2},
+        {"trainer.total_training_steps": None, "trainer.v1.separate_async.num_warmup_batches": 8},
+        {
+            "trainer.total_training_steps": 2,
+            "trainer.total_epochs": 1,
+            "trainer.v1.separate_async.num_warmup_batches": 2,
+        },
     ),
     Case(
         "steps",
@@ -285,6 +324,7 @@ CASES = [
             "trainer.resume_mode": "resume_path",
             "trainer.resume_from_path": "/x",
             "trainer.rollout_data_dir": "/y",
+            "skip.rollout_tq.dump_dir": "~/z",
         },
         {
             "trainer.default_local_dir": "{folder}/checkpoints",
@@ -293,6 +333,7 @@ CASES = [
             "trainer.resume_mode": "disable",
             "trainer.resume_from_path": None,
             "trainer.rollout_data_dir": "{folder}/rollout_data_dir",
+            "skip.rollout_tq.dump_dir": "{folder}/dumps",
         },
     ),
     Case("logger", {"trainer.logger": ["console", "wandb"]}, {"trainer.logger": ["console"]}),

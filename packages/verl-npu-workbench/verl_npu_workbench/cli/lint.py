@@ -286,6 +286,9 @@ def _content(judged: _Judged) -> dict[str, object]:
     }
 
 
+_LABELS = {Severity.ERROR: ("red", "refused"), Severity.WARNING: ("yellow", "warning"), Severity.OK: ("green", "note")}
+
+
 def _print(judged: _Judged) -> None:
     found, trainer = judged.found, judged.trainer
     if judged.not_judged:
@@ -315,18 +318,19 @@ def _print(judged: _Judged) -> None:
             indent="  ",
         )
     for finding in found:
-        style, label = ("red", "refused") if finding.refused else ("yellow", "warning")
+        style, label = _LABELS[finding.severity]
         terminal.line(terminal.styled(label, style), f"  {finding.code}: {finding.subject}")
         terminal.paragraph(
             _("Found {found}. {why}.").format(found=finding.found, why=capitalised(finding.why)),
             indent="    ",
         )
-        terminal.paragraph(_("Fix: {fix}.").format(fix=finding.fix), indent="    ")
+        fix = _("Proposal: {fix}.") if finding.severity is Severity.OK else _("Fix: {fix}.")
+        terminal.paragraph(fix.format(fix=finding.fix), indent="    ")
     refused = sum(finding.refused for finding in found)
-    warnings = len(found) - refused
-    if not found and judged.not_judged:
+    warnings = sum(finding.severity is Severity.WARNING for finding in found)
+    if not refused + warnings and judged.not_judged:
         terminal.echo(_("Nothing is known to be wrong with the rest."))
-    elif not found:
+    elif not refused + warnings:
         terminal.line(terminal.styled(_("in order"), "green"), _(": nothing is known to be wrong with it"))
     else:
         terminal.paragraph(

@@ -18,7 +18,10 @@ ESTIMATOR = "algorithm.adv_estimator"
 DEVICE = "trainer.device"
 NPUS, NODES = "trainer.n_gpus_per_node", "trainer.nnodes"
 ROLLOUT_NPUS, ROLLOUT_NODES = "rollout.n_gpus_per_node", "rollout.nnodes"
-"""Of a rollout with NPUs of its own."""
+"""Of a rollout with NPUs of its own, in the recipes that have one."""
+MODE = "trainer.v1.trainer_mode"
+SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
+"""Mini-batches that are trained between two syncs of the weights."""
 BATCH, GENERATION_BATCH, VALIDATION_BATCH = "data.train_batch_size", "data.gen_batch_size", "data.val_batch_size"
 MAX_PROMPT, MAX_RESPONSE = "data.max_prompt_length", "data.max_response_length"
 MAX_LENGTH = "data.max_length"
@@ -42,9 +45,22 @@ def may_sleep(settings: Settings) -> bool:
     return settings.truth(FREE_CACHE_ENGINE) and False not in asked
 
 
+def is_separate(settings: Settings) -> bool:
+    """Return whether verl's v1 trainer has servers on NPUs of their own; those of the trainer have some as well."""
+    return settings.truth("trainer.use_v1") and settings.text(MODE) == "separate_async"
+
+
+def own_rollout(settings: Settings) -> tuple[str, str]:
+    """Return the keys of the NPUs on a node, and of the nodes, of a rollout that has its own."""
+    if is_separate(settings):
+        return f"{ROLLOUT}.n_gpus_per_node", f"{ROLLOUT}.nnodes"
+    return ROLLOUT_NPUS, ROLLOUT_NODES
+
+
 def rollout_npus(settings: Settings) -> int:
     """Return the NPUs of a rollout that has its own; 0 if it shares the trainer's."""
-    return max(settings.whole(ROLLOUT_NPUS), 0) * size(settings, ROLLOUT_NODES)
+    npus, nodes = own_rollout(settings)
+    return max(settings.whole(npus), 0) * size(settings, nodes)
 
 
 def has_critic(settings: Settings) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Iterator
 
 from verl_npu.findings import Finding, error, warning
@@ -10,34 +11,38 @@ from verl_npu.language import gettext as _
 from verl_npu.registry.source.tree import SourceTree, Target
 
 from .asserted import refused
-from .keys import ENGINE
+from .keys import ENGINE, MODE
 from .settings import Settings
 
 _TRAINERS, _ENGINES = "verl.trainer.ppo.v1", "verl.checkpoint_engine"
-_MODE = "trainer.v1.trainer_mode"
 _ENGINE = "actor_rollout_ref.rollout.checkpoint_engine"
-_NEEDS = {"nixl": "nixl", "mooncake": "mooncake", "kimi_ckpt_engine": "checkpoint_engine", "delta_sharded": "cupy"}
-"""What each checkpoint engine imports that nobody has shown on NPUs."""
+_THERE = frozenset({"verl", "torch", "ray", "zmq"}) | sys.stdlib_module_names
+"""Packages that any job of verl has."""
 
 
 def of_modes(module: str, settings: Settings, tree: SourceTree) -> Iterator[Finding]:
     """Find what the trainer of the chosen mode would refuse; `module` is the program that starts it."""
     if module != "verl.trainer.main_ppo" or not settings.truth("trainer.use_v1"):
         return
-    mode = settings.text(_MODE)
-    known = _registered(_TRAINERS, "register_trainer", tree)
+    mode = settings.text(MODE)
+    known = trainers(tree)
     if not known or not mode:
         return
     if mode not in known:
         names = _(", ").join(sorted(known))
         fix = _("choose one of {names}").format(names=names)
-        yield _finding(error, mode, _MODE, _("verl has no trainer of that name"), fix)
+        yield _finding(error, mode, MODE, _("verl has no trainer of that name"), fix)
         return
-    for message in refused(Target(known[mode].module, f"{known[mode].qualname}.__init__"), settings, tree):
+    for message in refused(known[mode][-1], settings, tree):
         why = _("its trainer refuses the configuration: {message}").format(message=" ".join(message.split()))
-        yield _finding(error, mode, _MODE, why, _("change the settings that it names"))
+        yield _finding(error, mode, MODE, why, _("change the settings that it names"))
     if mode == "separate_async":
         yield from _checkpoint_engine(settings, tree)
+
+
+def trainers(tree: SourceTree) -> dict[str, list[Target]]:
+    """Return the classes of verl's v1 trainer by the names of their modes."""
+    return _registered(_TRAINERS, "register_trainer", tree)
 
 
 def _checkpoint_engine(settings: Settings, tree: SourceTree) -> Iterator[Finding]:
@@ -52,21 +57,36 @@ def _checkpoint_engine(settings: Settings, tree: SourceTree) -> Iterator[Finding
         why = _("no checkpoint engine of that name is in verl; the one over HCCL is registered as nccl")
         fix = _("set it to nccl; verl has {names}").format(names=_(", ").join(sorted(known)))
         yield _finding(error, backend, key, why, fix)
-    elif backend == "delta_sharded" and settings.text(ENGINE) != "sglang":
-        why = _("verl ends with NotImplementedError: this engine is for SGLang alone")
+        return
+    # On NPUs the second of two modules that register a name is the one that can be imported there.
+    needs = min((_imported(each.module, tree) - _THERE - {settings.text(ENGINE)} for each in known[backend]), key=len)
+    if "cupy" in needs and not settings.text(f"{_ENGINE}.engine_kwargs.{backend}.device"):
+        why = _("its module computes with cupy, which is for CUDA and ROCm alone: verl ends as it starts the engine")
         yield _finding(error, backend, key, why, use_hccl)
-    elif backend in _NEEDS:
-        why = _("that engine needs {package}, and nobody has shown it on NPUs").format(package=_NEEDS[backend])
-        yield _finding(warning, backend, key, why, use_hccl)
+    elif needs:
+        packages = _(", ").join(sorted(needs))
+        why = _("verl registers that engine only where {packages} can be imported, and ends elsewhere")
+        fix = use_hccl if backend != "nccl" else _("install {packages}").format(packages=packages)
+        yield _finding(warning, backend, key, why.format(packages=packages), fix)
+
+
+def _imported(module: str, tree: SourceTree) -> set[str]:
+    """The top-level packages without which a module cannot be imported."""
+    parsed = tree.parse(module)
+    body = list(parsed.body) if parsed is not None else []
+    body += [inner for node in body if isinstance(node, ast.With) for inner in node.body]
+    names = [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in body if isinstance(node, ast.ImportFrom) and node.module and not node.level]
+    return {name.partition(".")[0] for name in names}
 
 
 def _finding(make: Callable[..., Finding], found: str, subject: str, why: str, fix: str) -> Finding:
     return make("trainer-mode", found, subject=subject, why=why, fix=fix)
 
 
-def _registered(package: str, decorator: str, tree: SourceTree) -> dict[str, Target]:
+def _registered(package: str, decorator: str, tree: SourceTree) -> dict[str, list[Target]]:
     """Return the classes in a package that a decorator registers under a name."""
-    found: dict[str, Target] = {}
+    found: dict[str, list[Target]] = {}
     for module in tree.modules_below(package) if "verl" in tree else ():
         parsed = tree.parse(module)
         for node in parsed.body if parsed is not None else ():
@@ -75,5 +95,5 @@ def _registered(package: str, decorator: str, tree: SourceTree) -> dict[str, Tar
                     case ast.Call(
                         func=ast.Name(id=name) | ast.Attribute(attr=name), args=[ast.Constant(value=str(text)), *_rest]
                     ) if name == decorator and isinstance(node, ast.ClassDef):
-                        found[text] = Target(module, node.name)
+                        found.setdefault(text, []).append(Target(module, node.name))
     return found

@@ -74,6 +74,7 @@ from .keys import (
 from .layout import Framework, indivisible, npus_of, parallelism_of
 from .modes import of_modes
 from .settings import Settings
+from .successor import of_recipe
 from .trainer import Trainer
 
 _ROLLOUT_CONFIG = Target("verl.workers.config.rollout", "RolloutConfig")
@@ -858,6 +859,12 @@ RULES: tuple[Rule[Script], ...] = (
         lambda script: of_modes(script.trainer.module, script.settings, script.sources),
         _BEFORE,
         about="Settings, or a checkpoint engine, that the chosen mode of verl's v1 trainer refuses.",
+    ),
+    Rule(
+        "successor",
+        lambda script: of_recipe(script.trainer, script.settings, script.sources),
+        _BEFORE,
+        about="The settings of verl's v1 trainer that stand for those of fully_async_policy or one_step_off_policy.",
     ),
     Rule(
         "mindspeed-overrides",

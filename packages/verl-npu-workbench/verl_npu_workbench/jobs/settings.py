@@ -73,18 +73,19 @@ class Settings:
 
 def override(key: str, value: object) -> str:
     """Return an override that sets a key whether it is there or not."""
-    return f"++{key}={_written(value)}"
+    return f"++{key}={written(value)}"
 
 
-def _written(value: object) -> str:
+def written(value: object) -> str:
+    """Return a value as Hydra's command line has it."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_written, value))}]"
+        return f"[{','.join(map(written, value))}]"
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_written(each)}" for key, each in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{written(each)}" for key, each in value.items()) + "}"
     if isinstance(value, str):
         # Hydra takes a backslash as it is, unless a quote or the end comes after it.
         return "'" + re.sub(r"(?<!\\)(\\*)('|\Z)", _escaped, value) + "'"

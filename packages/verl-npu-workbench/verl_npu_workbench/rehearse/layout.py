@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from verl_npu.errors import RehearsalError
 from verl_npu.language import gettext as _
 
-from ..jobs.keys import ROLLOUT, ROLLOUT_NPUS, has_critic, size
+from ..jobs.keys import ROLLOUT, has_critic, is_separate, rollout_npus, size
 from ..jobs.layout import Parallelism
 from ..jobs.settings import Settings
 
@@ -47,7 +47,7 @@ def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
     Raises:
         RehearsalError: the NPUs are too few for the script's separate rollout.
     """
-    separate = bool(settings.whole(ROLLOUT_NPUS)) and not torchrun
+    separate = rollout_npus(settings) > 0 and not torchrun
     wanted = _wanted(settings)
     limit = npus if npus is not None else MOST
     if separate:
@@ -59,8 +59,12 @@ def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
                 fix=_("give --npus 2 or more"),
             )
         rollout = min(wanted.rollout_tensor, max(limit // 2, 1))
+        # In the v1 trainer the servers' replicas are on the trainer's NPUs as well.
+        shared = is_separate(settings)
+        rollout = 1 if shared and limit % rollout else rollout
         trainer = _fitted(wanted, limit - rollout, exactly=npus is not None)
-        trainer = replace(trainer, npus=max(trainer.fewest, limit - rollout if npus is not None else 1))
+        fewest = max(trainer.fewest, rollout if shared else 1)
+        trainer = replace(trainer, npus=max(fewest, limit - rollout if npus is not None else 1))
         return _with_rollout(trainer, rollout, separate=True)
     fitted = _fitted(wanted, limit, exactly=npus is not None)
     # Two at least: with one NPU no collective happens at all.

@@ -21,7 +21,7 @@ from ..jobs.settings import Settings, override
 from .layout import Layout
 
 PROMPTS = 8
-_MOST_SAMPLES, _MOST_MICRO, _MOST_GENERATED = 4, 2, 3
+_MOST_SAMPLES, _MOST_MICRO, _MOST_GENERATED, _MOST_SYNC_STEP, _MOST_WARM_UP = 4, 2, 3, 4, 2
 _BUCKET_MEGABYTES = 64
 _SECTION, _OVERRIDES = ".megatron", ".megatron.override_transformer_config"
 _MODELS = (
@@ -191,11 +191,12 @@ def _data(script: Settings, now: Settings, setup: Setup) -> Changed:
     ),
 )
 def _reward(script: Settings, now: Settings, setup: Setup) -> Changed:
-    if keys.ESTIMATOR in script:
-        for section in ("custom_reward_function", "reward.custom_reward_function"):
-            if f"{section}.path" in script:
-                return {f"{section}.path": str(setup.reward), f"{section}.name": "grade"}
-    return {}
+    # Where there are both, verl reads the second; up to v0.8.0 from the first, if that is set.
+    sections = ("custom_reward_function", "reward.custom_reward_function") if keys.ESTIMATOR in script else ()
+    given = [section for section in sections if f"{section}.path" in script]
+    return {
+        f"{each}.{name}": value for each in given for name, value in (("path", str(setup.reward)), ("name", "grade"))
+    }
 
 
 @_rule("lengths", _("Long sequences take hours on a CPU. Memory and speed at full length are not shown."))
@@ -258,6 +259,11 @@ def _overlong(script: Settings, now: Settings, setup: Setup) -> Changed:
     }
 
 
+def _sync_step(script: Settings) -> int:
+    """Mini batches between two syncs of the v1 trainer's weights, which are a batch, as it asserts; 0 for another."""
+    return min(keys.size(script, keys.SYNC_STEP), _MOST_SYNC_STEP) if keys.is_separate(script) else 0
+
+
 def _scaled(number: int, before: int, after: int) -> int:
     return max(1, number * after // before if before else min(number, after))
 
@@ -269,10 +275,11 @@ def _batches(script: Settings, now: Settings, setup: Setup) -> Changed:
     changed: dict[str, object] = {}
     before, generated = script.whole(BATCH), script.whole(keys.GENERATION_BATCH)
     if before > 0:
-        after = min(PROMPTS, before)
-        # verl asserts that the answers can be divided among all NPUs.
-        while after * min(keys.size(script, SAMPLES), _MOST_SAMPLES) % setup.layout.npus:
+        after, parts = min(PROMPTS, before), _sync_step(script) or 1
+        # verl asserts that the answers of what is trained at a time can be divided among all NPUs.
+        while after % parts or after // parts * min(keys.size(script, SAMPLES), _MOST_SAMPLES) % setup.layout.npus:
             after += 1
+        changed |= {keys.SYNC_STEP: parts} if keys.is_separate(script) else {}
         changed[BATCH] = after
         if generated > before:
             changed[keys.GENERATION_BATCH] = min(_scaled(generated, before, after), _MOST_GENERATED * after)
@@ -306,6 +313,7 @@ def _mini_batches(script: Settings, now: Settings, setup: Setup) -> Changed:
     for key in script.ending("ppo_mini_batch_size"):
         if script.whole(key):
             size = _scaled(script.whole(key), max(script.whole(BATCH), 0), now.whole(BATCH) or PROMPTS)
+            size = now.whole(BATCH) // _sync_step(script) if _sync_step(script) else size
             # Each replica of the model gets as many.
             while size * keys.size(now, SAMPLES) % setup.layout.data:
                 size += 1
@@ -349,7 +357,7 @@ def _npus(script: Settings, now: Settings, setup: Setup) -> Changed:
     if keys.NPUS in script:
         changed |= {keys.NPUS: setup.layout.npus, keys.NODES: 1}
     if setup.layout.rollout_npus:
-        changed |= {keys.ROLLOUT_NPUS: setup.layout.rollout_npus, keys.ROLLOUT_NODES: 1}
+        changed |= dict(zip(keys.own_rollout(script), (setup.layout.rollout_npus, 1), strict=True))
         own = {f"{ROLLOUT}.n_gpus_per_node": setup.layout.rollout_npus, f"{ROLLOUT}.nnodes": 1}
         changed |= {key: count for key, count in own.items() if script.whole(key)}
     for section in ("reward_model", "reward.reward_model", "distillation"):
@@ -454,6 +462,8 @@ def _duration(script: Settings, now: Settings, setup: Setup) -> Changed:
         "trainer.total_training_steps": setup.steps,
         "trainer.total_epochs": max(script.whole("trainer.total_epochs", 1), 1),
     }
+    warm_ups = script.ending("num_warmup_batches")
+    changed |= {key: _MOST_WARM_UP for key in warm_ups if script.number(key) > _MOST_WARM_UP}
     if "rollout.total_rollout_steps" in script:
         # Of the fully asynchronous trainer: it counts prompts.
         batches, interval = "async_training.require_batches", "async_training.trigger_parameter_sync_step"
@@ -490,6 +500,7 @@ def _checkpoints(script: Settings, now: Settings, setup: Setup) -> Changed:
     changed |= {key: None for key in ("trainer.default_hdfs_dir", "trainer.resume_from_path") if script.get(key)}
     if script.text("trainer.resume_mode") == "resume_path":
         changed["trainer.resume_mode"] = "disable"
+    changed |= {key: str(setup.folder / "dumps") for key in script.matching(r"skip\.\w+\.dump_dir") if script.get(key)}
     for name in ("rollout_data_dir", "validation_data_dir"):
         if script.get(f"trainer.{name}"):
             changed[f"trainer.{name}"] = str(setup.folder / name)

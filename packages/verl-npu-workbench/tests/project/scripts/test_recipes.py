@@ -22,7 +22,7 @@ from verl_npu_workbench.jobs.trainer import Trainer, trainer_of
 from verl_npu.cli import main
 
 RECIPES = recipes_page.recipes()
-ROWS, OF_THE_IMAGE = 24, 2
+ROWS, OF_THE_IMAGE, OF_VERLS_TESTS = 24, 2, 1
 
 each_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.path.stem)
 
@@ -44,9 +44,9 @@ def tree_of_pin(recipe: Recipe) -> Path:
 # The scripts themselves.
 
 
-def test_there_is_one_for_each_row_of_the_table_and_for_what_the_published_image_has_besides() -> None:
+def test_there_is_one_for_each_row_of_the_table_and_for_what_the_published_image_or_verls_tests_have_besides() -> None:
     rows = {(recipe.algorithm, recipe.model, recipe.backend, recipe.engine) for recipe in RECIPES}
-    assert len(rows) == len(RECIPES) == ROWS + OF_THE_IMAGE
+    assert len(rows) == len(RECIPES) == ROWS + OF_THE_IMAGE + OF_VERLS_TESTS
 
 
 @each_recipe
@@ -70,7 +70,7 @@ def test_it_starts_one_trainer_on_the_machines_that_its_page_names(recipe: Recip
     trainer = trainer_of(captured)
     chosen = settings(trainer)
     assert len(chosen) == len(trainer.overrides), "a setting is given twice"
-    own = int(chosen.get("rollout.n_gpus_per_node", "0"))
+    own = int(chosen.get("rollout.n_gpus_per_node") or chosen.get("actor_rollout_ref.rollout.n_gpus_per_node", "0"))
     assert (trainer.ranks or int(chosen["trainer.n_gpus_per_node"]) + own) == recipe.npus
     assert chosen.get("trainer.nnodes", "1") == str(recipe.nodes)
 
