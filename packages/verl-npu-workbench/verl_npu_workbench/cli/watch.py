@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from verl_npu.reporting import clean
 from ..ending import Standing, ending_of, quiet_of
 from ..extras import need
 from ..logs.files import STDIN
-from ..logs.metrics import LOSS, REWARD, number
+from ..logs.metrics import DROPPED, LOSS, REWARD, STALENESS, number
 from ..logs.training import Follower, follow, whole
 from ..watch import State, content, state_of
 from .options import command
@@ -178,7 +179,9 @@ def _tell(state: State, told: set[object], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(content(state)))
         return
-    news: list[object] = [state.step, *state.odd]
+    # Its figures change with each step.
+    waiting = [re.sub(r"\d+", "", state.waiting.text)] if state.waiting and state.waiting.text else []
+    news: list[object] = [state.step, *waiting, *state.odd]
     if state.ending is not None and state.ending.text():
         news.append(state.ending.standing)
     for line, about in zip(_summary(state), news, strict=True):
@@ -191,7 +194,7 @@ def _tell(state: State, told: set[object], as_json: bool) -> None:
 def _summary(state: State) -> list[str]:
     """One line for the step, and one for each odd thing."""
     parts = [_("step {step}").format(step=state.step)]
-    for metric in (REWARD, LOSS):
+    for metric in (REWARD, LOSS, STALENESS, DROPPED):
         value = metric.of(state.log).get(state.step)
         if value is not None:
             parts.append(_("{metric} {value}").format(metric=metric.title, value=number(value)))
@@ -208,6 +211,7 @@ def _summary(state: State) -> list[str]:
     simulated = " SIMULATED" if state.log.simulated else ""
     lines = [
         _(", ").join(parts) + simulated,
+        *([state.waiting.text] if state.waiting and state.waiting.text else ()),
         *(
             _("{kind}, step {step}: {odd}").format(kind=odd.kind.value, step=odd.step, odd=odd.text)
             for odd in state.odd
