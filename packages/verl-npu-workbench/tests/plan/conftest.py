@@ -81,6 +81,7 @@ MODEL = Model(
     layers=36,
     active=8_000_000_000,
     experts=0,
+    largest=1_200_000_000,
 )
 
 

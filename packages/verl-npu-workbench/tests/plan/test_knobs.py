@@ -195,6 +195,6 @@ def test_a_sync_that_does_not_fit_gets_smaller_buckets_and_the_servers_cache(pla
     plan = planned({"update actor": 1.0}, **given)
     assert [phase.phase for phase in judge(plan).phases if phase.fit is Fit.DOES_NOT] == ["servers' sync"]
     bucket, cache = _changes(plan)[:2]
-    assert bucket == {f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 512}
+    assert bucket == {f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 1145}
     assert cache == {f"{ROLLOUT}.free_cache_engine": True}
     assert judge(planned({"update actor": 1.0}, **(given | cache))).fit is Fit.FITS

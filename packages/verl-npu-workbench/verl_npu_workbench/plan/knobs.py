@@ -22,8 +22,6 @@ _SHARING = _("shares a sequence among more NPUs")
 _DIVIDING = _("divides weights, gradients and the optimizer's state among ")
 _SERVER = 8
 """NPUs of a server, if a script has fewer in a node."""
-_LEAST_BUCKET = 128
-"""MiB: what is sent is a copy of so much at once."""
 _STATE = (Holder.WEIGHTS, Holder.GRADIENTS, Holder.OPTIMIZER)
 _UTILIZATION_STEP, _LEAST_UTILIZATION, _MOST_UTILIZATION = 0.05, 0.2, 0.9
 _OFFLOADS = (
@@ -69,7 +67,7 @@ def _of_reinforcement(
         if phase in (Phase.ROLLOUT, Phase.SERVERS):
             yield from _of_rollout(rollout, verdict, fit)
         if phase in (Phase.WEIGHT_SYNC, Phase.SERVERS_SYNC):
-            yield from _smaller_buckets(planned.settings, rollout)
+            yield from _smaller_buckets(planned, rollout)
         if fit.cost and _room(fit, verdict) > 0:
             yield from _fewer_activations(planned, fit, verdict)
         if fit.cost or phase is Phase.ROLLOUT:
@@ -196,13 +194,15 @@ def _more_tensor(planned: Planned, rollout: Rollout) -> Iterator[Knob]:
         yield Knob((change,), _("divides the engine's weights among more NPUs"))
 
 
-def _smaller_buckets(settings: Settings, rollout: Rollout) -> Iterator[Knob]:
-    """A quarter of a bucket, and a cache that is given back during a sync."""
-    megabytes = (rollout.bucket >> 20) // 4
-    if megabytes >= _LEAST_BUCKET:
+def _smaller_buckets(planned: Planned, rollout: Rollout) -> Iterator[Knob]:
+    """Buckets that hold the largest weight, as NPUs without IPC need it, and a cache that is given back meanwhile."""
+    megabytes = -(-planned.model.largest >> 20)
+    if megabytes < rollout.bucket >> 20:
         yield Knob(((BUCKET, megabytes),), _("makes the buffers of the weight sync smaller"))
     if rollout.bucket:
-        yield from _switched_on(settings, FREE_CACHE_ENGINE, _("has the servers give their cache back meanwhile"))
+        yield from _switched_on(
+            planned.settings, FREE_CACHE_ENGINE, _("has the servers give their cache back meanwhile")
+        )
 
 
 def _offloads(settings: Settings, phase: Phase) -> Iterator[Knob]:
