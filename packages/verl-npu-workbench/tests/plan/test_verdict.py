@@ -69,6 +69,7 @@ def test_both_sides_of_a_separate_trainer_are_judged(planned) -> None:
     plan = planned({"update actor": 40.0, "weight sync": 10.0}, kept=10.0, **SEPARATE)
     found = _by_name(plan)
     assert list(found) == ["rollout", "servers", "update actor", "weight sync", "servers' sync"]
+    assert judge(plan).reserve[0].size == 3 / 2 * judge(planned({"update actor": 40.0})).reserve[0].size
     # The trainer's NPUs serve beside what it keeps, the others have the engine alone.
     assert found["rollout"].held == found["servers"].needed + 10 * GIB == plan.rollout.needed + 10 * GIB
     assert all(sum(each.holders.values()) == each.needed for each in found.values())

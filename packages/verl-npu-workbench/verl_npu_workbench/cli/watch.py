@@ -52,8 +52,9 @@ def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
     yet is waited for. Shown are curves, where the time of a step goes, tokens per second, how long the rest takes,
     whether it failed or stopped without an end, and what is odd: NaN, an entropy collapse, a jump of the gradient
     norm, a step of twice the usual time, a rollout that gets slower or drifts from the trainer, answers that are cut
-    at their limit, a host's memory that grows. In a pipe it prints a line for each step, until the training has ended
-    or nobody reads on. Ctrl-C ends it. LOG may be -, what is piped to it.
+    at their limit, a host's memory that grows. Of a training whose rollout has NPUs of its own it says which side
+    waits for which. In a pipe it prints a line for each step, until the training has ended or nobody reads on. Ctrl-C
+    ends it. LOG may be -, what is piped to it.
 
     Exit status: 0 if nothing is odd, 1 if something is, or the training failed or stopped without an end, 2 the log
     cannot be read, 130 ended by Ctrl-C.

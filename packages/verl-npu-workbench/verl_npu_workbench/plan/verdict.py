@@ -62,7 +62,9 @@ class Verdict:
 def judge(planned: Planned) -> Verdict:
     """Compare each phase with the memory of an NPU."""
     capacity = int(planned.hardware.memory.value)
-    groups = max(outcome.groups for outcome in planned.outcomes)
+    # The checkpoint engine's group is none of torch's.
+    engine = 1 if planned.rollout and planned.rollout.bucket else 0
+    groups = max(outcome.groups for outcome in planned.outcomes) + engine
     peak = max((cost.peak for outcome in planned.outcomes for cost in outcome.phases), default=0)
     reserve = reserve_of(groups, peak, planned.trainer.exports)
     phases = [_of_phase(phase, planned, groups, capacity) for phase in Phase]
