@@ -77,9 +77,9 @@ def test_the_mode_is_the_configurations_else_what_the_trainer_does_before_its_fi
 
 def test_few_steps_tell_nothing_and_of_many_the_recent_ones_count() -> None:
     assert waiting_of(log_of(V1, steps=3)) is None
-    log = log_of(V1 | WAITS, steps=30)
-    steps = {step: {**each, **(V1 if step > 30 - RECENT else {})} for step, each in log.steps.items()}
-    found = waiting_of(TrainingLog("a log", steps, last=30, mode="separate_async"))
+    log = log_of(V1 | WAITS, steps=60)
+    steps = {step: {**each, **(V1 if step > 60 - RECENT else {})} for step, each in log.steps.items()}
+    found = waiting_of(TrainingLog("a log", steps, last=60, mode="separate_async"))
     assert found is not None
     assert found.trainer < 0.01
 
