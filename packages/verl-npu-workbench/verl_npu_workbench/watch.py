@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from itertools import pairwise
 from statistics import median
@@ -43,6 +43,7 @@ from .logs.metrics import (
     Metric,
     plain,
 )
+from .logs.sides import RECENT, Waiting, waiting_of
 from .logs.training import TrainingLog, spans
 
 OTHER = _("the rest")
@@ -380,10 +381,6 @@ _RULES: tuple[Callable[[TrainingLog], Iterator[Oddity]], ...] = (
 )
 
 
-RECENT = 20
-"""Steps that a usual duration is taken of."""
-
-
 @dataclass(frozen=True, slots=True)
 class Phase:
     """One part of a step."""
@@ -409,6 +406,8 @@ class State:
     throughput: float | None
     """Tokens a second and NPU, as verl says it."""
     odd: tuple[Oddity, ...]
+    waiting: Waiting | None = None
+    """Which side waits for which, if the training is asynchronous and the log tells."""
     ending: Ending | None = None
     """How the training stands; None where nobody looked."""
 
@@ -436,6 +435,7 @@ def state_of(log: TrainingLog, ending: Ending | None = None) -> State | None:
         tokens_per_second=tokens / seconds if tokens is not None and seconds else None,
         throughput=THROUGHPUT.of(log).get(log.last),
         odd=tuple(oddities(log)),
+        waiting=waiting_of(log),
         ending=ending,
     )
 
@@ -465,6 +465,7 @@ def content(state: State) -> dict[str, object]:
             for metric in SHOWN
             if state.step in (values := metric.of(state.log))
         },
+        "waiting": asdict(state.waiting) if state.waiting else None,
         "odd": [{"kind": odd.kind.value, "step": odd.step, "text": odd.text} for odd in state.odd],
         "notes": state.log.notes(),
     }

@@ -65,6 +65,19 @@ def test_a_log_whose_training_came_to_its_end_has_status_0(run: Run, tmp_path: P
     assert "3 lines of log, the training came to its end; it has 2 steps." in printed
 
 
+def test_of_an_asynchronous_training_it_is_said_which_side_waits(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    step = "timing_s/step:10.0 - timing_s/gen:4.0 - training/off_policy/trajectory_spans/max:np.int64(2)"
+    steps = "".join(f"(TaskRunnerV1 pid=12) step:{number} - {step}\n" for number in range(1, 31))
+    path.write_text(f"Total training steps: 30\n(TaskRunnerV1 pid=12) 'trainer_mode': 'separate_async'}},\n{steps}")
+    status, printed = run("doctor", "--log", str(path), columns=200)
+    assert status == 0
+    assert "note: the trainer waits for answers for 40% of a step" in printed
+    assert json.loads(run("doctor", "--json", "--log", str(path))[1])["waiting"]["trainer"] == 0.4
+    path.write_text(path.read_text().replace("separate_async", "colocate_async"))
+    assert "waits" not in run("doctor", "--log", str(path))[1]
+
+
 def test_a_log_that_a_job_still_writes_to_has_status_0(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     with path.open("w") as stream:

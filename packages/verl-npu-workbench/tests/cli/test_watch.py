@@ -76,6 +76,28 @@ def test_once_as_json(run: Run, write: Write) -> None:
     assert [odd["kind"] for odd in told["odd"]] == ["not-a-number"]
 
 
+ASYNCHRONOUS = "  'trainer_mode': 'separate_async'},\n" + text(
+    {
+        step: each
+        | {"training/off_policy/trajectory_spans/max": 2.0, "training/off_policy/trajectory_staleness/mean": 1.5}
+        for step, each in STEPS.items()
+    }
+)
+
+
+def test_an_asynchronous_training_is_told_which_side_waits(run: Run, write: Write) -> None:
+    log = str(write(ASYNCHRONOUS))
+    told = json.loads(run("watch", "--once", "--json", log)[1])
+    assert (told["waiting"]["trainer"], told["waiting"]["servers"]) == (0.6, None)
+    assert told["metrics"]["versions in one answer"] == 2.0
+    for options in ((), ("--once",)):
+        status, output = run("watch", *options, log, columns=200)
+        said = " ".join(output.split())
+        assert status == 0
+        assert "the trainer waits for answers for 60% of a step: give the servers more NPUs" in said
+        assert "versions behind 1.5" in said
+
+
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_once_a_log_that_is_not_there_is_one_line(run: Run, tmp_path: Path, options: tuple[str, ...]) -> None:
     status, output = run("watch", "--once", *options, str(tmp_path / "none.log"))

@@ -72,6 +72,18 @@ def test_what_ends_no_job_is_a_note() -> None:
     assert [each.name for each in diagnosis.hints] == ["ray-dashboard"]
 
 
+def test_a_traceback_that_ray_prints_of_its_dashboard_is_a_note_too() -> None:
+    diagnosis = said(
+        "2026-01-01 06:08:43,987\tERROR dashboard.py:308 -- The dashboard on node vm failed with the following error:",
+        "Traceback (most recent call last):",
+        '  File "/venv/ray/dashboard/head.py", line 405, in run',
+        "    handle.wait_for_module_ready()",
+        "RuntimeError: Module MetricsHead failed to start. Timeout after 30.0 seconds.",
+    )
+    assert diagnosis.root is None
+    assert [each.name for each in diagnosis.hints] == ["ray-dashboard"]
+
+
 def test_a_log_that_just_ends_is_no_all_clear() -> None:
     diagnosis = said()
     assert (diagnosis.verdict, diagnosis.root) == (Conclusion.UNKNOWN, None)

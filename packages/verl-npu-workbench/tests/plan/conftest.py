@@ -58,6 +58,19 @@ OF_ENGINES = {
     "data.use_dynamic_bsz": True,
     "data.max_token_len_per_gpu": 16384,
 }
+SEPARATE = {
+    "trainer.use_v1": True,
+    "trainer.v1.trainer_mode": "separate_async",
+    "actor_rollout_ref.hybrid_engine": True,
+    "actor_rollout_ref.rollout.nnodes": 2,
+    "actor_rollout_ref.rollout.n_gpus_per_node": 4,
+    "actor_rollout_ref.rollout.free_cache_engine": True,
+    "actor_rollout_ref.rollout.checkpoint_engine.backend": "nccl",
+    "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes": 2048,
+}
+"""What makes the servers of v1's trainer ones of their own."""
+ALONE = SEPARATE | {"actor_rollout_ref.hybrid_engine": False}
+"""The same where the trainer's NPUs never serve."""
 MODEL = Model(
     folder=Path("model"),
     source="a test",
@@ -68,6 +81,7 @@ MODEL = Model(
     layers=36,
     active=8_000_000_000,
     experts=0,
+    largest=1_200_000_000,
 )
 
 
@@ -87,6 +101,7 @@ def job_of(**others: object) -> RankJob:
         "lengths": (),
         "scored_lengths": (),
         "rollout_weights": 0,
+        "buckets": 0,
         "picture": None,
         "critic": False,
         "reference": False,

@@ -9,6 +9,8 @@ from verl_npu_workbench.plan.knobs import knobs
 from verl_npu_workbench.plan.planning import Planned
 from verl_npu_workbench.plan.verdict import Fit, judge
 
+from .conftest import SEPARATE
+
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
 SIZE = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
@@ -186,3 +188,13 @@ def test_fsdp1_keeps_the_state_on_the_host_and_fsdp2_cannot(tuned: Plan) -> None
 def test_an_engine_whose_weights_are_too_large_is_divided(planned: Plan) -> None:
     plan = planned({"update actor": 30.0}, kept=45.0, **{"actor_rollout_ref.rollout.tensor_model_parallel_size": 1})
     assert {f"{ROLLOUT}.tensor_model_parallel_size": 2} in _changes(plan)
+
+
+def test_a_sync_that_does_not_fit_gets_smaller_buckets_and_the_servers_cache(planned: Plan) -> None:
+    given = SEPARATE | {f"{ROLLOUT}.gpu_memory_utilization": 0.9, f"{ROLLOUT}.free_cache_engine": False}
+    plan = planned({"update actor": 1.0}, **given)
+    assert [phase.phase for phase in judge(plan).phases if phase.fit is Fit.DOES_NOT] == ["servers' sync"]
+    bucket, cache = _changes(plan)[:2]
+    assert bucket == {f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 1145}
+    assert cache == {f"{ROLLOUT}.free_cache_engine": True}
+    assert judge(planned({"update actor": 1.0}, **(given | cache))).fit is Fit.FITS

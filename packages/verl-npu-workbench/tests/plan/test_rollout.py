@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from verl_npu_workbench.plan.hardware import GIB, HARDWARE
 from verl_npu_workbench.plan.rollout import rollout_of
 from verl_npu_workbench.plan.share import share_of
 
-from .conftest import MODEL
+from .conftest import ALONE, MODEL, SEPARATE
 
 ROLLOUT = "actor_rollout_ref.rollout."
 
@@ -46,3 +47,22 @@ def test_an_engine_with_npus_of_its_own_takes_nothing_of_the_trainers(settings) 
     chosen = settings(**{"rollout.n_gpus_per_node": 4, "rollout.nnodes": 2})
     found = rollout_of(chosen, MODEL, share_of(chosen), HARDWARE["a2"])
     assert (found.own_npus, found.weights, found.npus) == (True, 0, 8)
+
+
+def test_v1s_servers_have_npus_of_their_own_and_the_trainers_serve_too_if_they_may(settings) -> None:
+    found = rollout_of(settings(**SEPARATE), MODEL, share_of(settings()), HARDWARE["a2"])
+    assert (found.servers, found.npus, found.own_npus, found.weights) == (8, 8, False, found.engine_weights)
+    assert (found.buckets, found.buckets_of_server, found.sleeps) == (4 * GIB, 6 * GIB, True)
+    alone = rollout_of(settings(**ALONE), MODEL, share_of(settings()), HARDWARE["a2"])
+    assert (alone.servers, alone.own_npus, alone.weights, alone.buckets) == (8, True, 0, 4 * GIB)
+
+
+@pytest.mark.parametrize("changes", [{"trainer.use_v1": False}, {"trainer.v1.trainer_mode": "colocate_async"}])
+def test_other_trainers_have_no_servers(settings, changes: dict[str, object]) -> None:
+    found = rollout_of(settings(**(SEPARATE | changes)), MODEL, share_of(settings()), HARDWARE["a2"])
+    assert (found.servers, found.own_npus, found.bucket) == (0, False, 0)
+
+
+def test_weights_that_are_not_sent_by_a_checkpoint_engine_need_no_buckets(settings) -> None:
+    chosen = settings(**{"rollout.n_gpus_per_node": 4, f"{ROLLOUT}checkpoint_engine.backend": "naive"})
+    assert rollout_of(chosen, MODEL, share_of(chosen), HARDWARE["a2"]).buckets == 0

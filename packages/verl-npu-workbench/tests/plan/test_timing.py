@@ -10,6 +10,8 @@ from verl_npu_workbench.plan.planning import Planned
 from verl_npu_workbench.plan.share import Share
 from verl_npu_workbench.plan.timing import EAGER, GRAPHS, Span, assumptions, spans, total
 
+from .conftest import SEPARATE
+
 
 def _update(plan: Planned) -> Span:
     return next(span for span in spans(plan) if span.phase == Phase.UPDATE_ACTOR.value)
@@ -29,6 +31,13 @@ def test_a_range_has_its_ends_in_order(planned) -> None:
 def test_a_step_takes_as_long_as_its_phases(planned) -> None:
     found = spans(planned({"update actor": 10.0}))
     assert total(found).least == pytest.approx(sum(span.least for span in found))
+
+
+def test_a_step_beside_servers_takes_as_long_as_the_slower_side(planned) -> None:
+    found = (Span("rollout", 4.0, 9.0), Span("update actor", 3.0, 5.0), Span("weight sync", 2.0, 3.0))
+    step = total(found, planned({"update actor": 1.0}, **SEPARATE).servers)
+    assert (step.least, step.most) == (5.0, 9.0)
+    assert total(found, planned({"update actor": 1.0}).servers).least == 9.0
 
 
 def test_work_grows_with_the_sequences_of_a_step(planned) -> None:

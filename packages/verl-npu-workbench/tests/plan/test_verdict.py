@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from verl_npu_workbench.jobs.keys import FREE_CACHE_ENGINE
 from verl_npu_workbench.plan.hardware import GIB, reserve_of
-from verl_npu_workbench.plan.verdict import Fit, judge
+from verl_npu_workbench.plan.planning import Planned
+from verl_npu_workbench.plan.verdict import Fit, PhaseFit, judge
+
+from .conftest import ALONE, SEPARATE
 
 
 def test_a_phase_below_the_memory_fits(planned) -> None:
@@ -55,6 +59,32 @@ def test_an_engine_with_npus_of_its_own_has_no_part_of_the_trainers(planned) -> 
     rollout = next(phase for phase in judge(plan).phases if phase.phase == "rollout")
     assert (rollout.needed, rollout.holders["reserve"]) == (plan.rollout.needed, 0)
     assert "weights" not in rollout.holders
+
+
+def _by_name(plan: Planned) -> dict[str, PhaseFit]:
+    return {phase.phase: phase for phase in judge(plan).phases}
+
+
+def test_both_sides_of_a_separate_trainer_are_judged(planned) -> None:
+    plan = planned({"update actor": 40.0, "weight sync": 10.0}, kept=10.0, **SEPARATE)
+    found = _by_name(plan)
+    assert list(found) == ["rollout", "servers", "update actor", "weight sync", "servers' sync"]
+    assert judge(plan).reserve[0].size == 3 / 2 * judge(planned({"update actor": 40.0})).reserve[0].size
+    # The trainer's NPUs serve beside what it keeps, the others have the engine alone.
+    assert found["rollout"].held == found["servers"].needed + 10 * GIB == plan.rollout.needed + 10 * GIB
+    assert all(sum(each.holders.values()) == each.needed for each in found.values())
+    alone = _by_name(planned({"update actor": 40.0}, kept=10.0, **ALONE))
+    assert "servers" not in alone
+    assert alone["rollout"].needed == plan.rollout.needed
+
+
+def test_a_sync_needs_its_buckets_beside_an_engine_that_keeps_its_cache(planned) -> None:
+    big = SEPARATE | {"actor_rollout_ref.rollout.gpu_memory_utilization": 0.9}
+    sync = _by_name(planned({"update actor": 1.0}, **big))["servers' sync"]
+    assert (sync.fit, sync.holders["communication buffers"], sync.holders["key-value cache"]) == (Fit.FITS, 6 * GIB, 0)
+    kept = _by_name(planned({"update actor": 1.0}, **(big | {FREE_CACHE_ENGINE: False})))["servers' sync"]
+    assert kept.fit is Fit.DOES_NOT
+    assert kept.needed > kept.holders["key-value cache"] + 6 * GIB > 0.7 * 61 * GIB
 
 
 def test_a_rank_that_failed_is_no_plan_that_fits(planned) -> None:

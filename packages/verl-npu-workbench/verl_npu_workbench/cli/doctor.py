@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
@@ -302,6 +303,7 @@ def _log_as_json(said: Diagnosis) -> dict[str, object]:
         "of_steps": said.progress.total,
         "ended": said.progress.ended,
         "growing": said.progress.growing,
+        "waiting": asdict(waiting) if (waiting := said.progress.waiting()) else None,
         "last_lines": [line.text for line in _last_lines(said)],
         "root": _error_as_json(said.root),
         "before": _error_as_json(said.before),
@@ -383,6 +385,9 @@ def _show_log(said: Diagnosis) -> None:
         terminal.paragraph(
             _("{count} of log, {why}{done}.").format(count=_lines(said.lines), why=why, done=done), indent="  "
         )
+        waiting = said.progress.waiting()
+        if waiting and waiting.text:
+            terminal.paragraph(_("{text}.").format(text=waiting.text), label=_("note: "), indent="  ")
     else:
         _show_cut(said)
     if said.before:

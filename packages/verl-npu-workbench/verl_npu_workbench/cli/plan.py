@@ -281,6 +281,18 @@ def _print_rollout(rollout: Rollout) -> None:
         ),
         indent="  ",
     )
+    if rollout.servers:
+        terminal.paragraph(
+            _(
+                "{servers} more NPUs only serve, beside the training; a sync of the weights takes buffers of "
+                "{buckets:.1f} GiB on each NPU of the trainer and {buckets_of_server:.1f} GiB on each of these"
+            ).format(
+                servers=rollout.servers,
+                buckets=rollout.buckets / GIB,
+                buckets_of_server=rollout.buckets_of_server / GIB,
+            ),
+            indent="  ",
+        )
 
 
 def _print_largest(largest: Largest) -> None:
@@ -341,7 +353,7 @@ def _print_time(planned: Planned) -> None:
     found = spans(planned)
     terminal.echo()
     terminal.line(terminal.styled(_("seconds of a step, from at best to at worst"), "bold"))
-    for span in (*found, total(found)):
+    for span in (*found, total(found, planned.servers)):
         terminal.line(f"  {terminal.padded(span.phase, 18)} {span.least:9.1f} {span.most:9.1f}")
     for assumption in assumptions(planned):
         terminal.paragraph(assumption, label=_("  assumed: "), indent="    ")

@@ -12,7 +12,18 @@ from verl_npu.language import gettext as _
 from verl_npu.language import ngettext, translate
 from verl_npu.reporting import clean
 
-from ..logs.metrics import DRIFT, ENTROPY, GRAD_NORM, LOSS, REWARD, STEP_SECONDS, Metric, drawable, number
+from ..logs.metrics import (
+    ASYNCHRONOUS,
+    DRIFT,
+    ENTROPY,
+    GRAD_NORM,
+    LOSS,
+    REWARD,
+    STEP_SECONDS,
+    Metric,
+    drawable,
+    number,
+)
 from ..watch import State
 
 _CURVES = (REWARD, LOSS, ENTROPY, GRAD_NORM, DRIFT, STEP_SECONDS)
@@ -34,6 +45,8 @@ def render(state: State, console: Console, height: int | None = None, quiet: flo
     parts: list[RenderableType] = [_head(state, quiet), *_notes(state), *_odd(state), _last(state)]
     if state.phases:
         parts.append(_phases(state, console.width))
+    if state.waiting and state.waiting.text:
+        parts.append(Text(translate(state.waiting.text)))
     room = None if height is None else height - _lines(parts, console)
     parts.extend(_charts(state, console.width, room))
     return Group(*parts)
@@ -89,7 +102,7 @@ def _last(state: State) -> Text:
     )
     if state.throughput is not None:
         numbers.append(f"{state.throughput:.4g} tokens/s/NPU")
-    for metric in _CURVES:
+    for metric in (*_CURVES, *ASYNCHRONOUS):
         value = metric.of(state.log).get(state.step)
         if value is not None:
             numbers.append(_("{metric} {value}").format(metric=metric.title, value=number(value)))

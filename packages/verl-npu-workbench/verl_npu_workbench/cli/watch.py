@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from verl_npu.reporting import clean
 from ..ending import Standing, ending_of, quiet_of
 from ..extras import need
 from ..logs.files import STDIN
-from ..logs.metrics import LOSS, REWARD, number
+from ..logs.metrics import DROPPED, LOSS, REWARD, STALENESS, number
 from ..logs.training import Follower, follow, whole
 from ..watch import State, content, state_of
 from .options import command
@@ -51,8 +52,9 @@ def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
     yet is waited for. Shown are curves, where the time of a step goes, tokens per second, how long the rest takes,
     whether it failed or stopped without an end, and what is odd: NaN, an entropy collapse, a jump of the gradient
     norm, a step of twice the usual time, a rollout that gets slower or drifts from the trainer, answers that are cut
-    at their limit, a host's memory that grows. In a pipe it prints a line for each step, until the training has ended
-    or nobody reads on. Ctrl-C ends it. LOG may be -, what is piped to it.
+    at their limit, a host's memory that grows. Of a training whose rollout has NPUs of its own it says which side
+    waits for which. In a pipe it prints a line for each step, until the training has ended or nobody reads on. Ctrl-C
+    ends it. LOG may be -, what is piped to it.
 
     Exit status: 0 if nothing is odd, 1 if something is, or the training failed or stopped without an end, 2 the log
     cannot be read, 130 ended by Ctrl-C.
@@ -178,7 +180,9 @@ def _tell(state: State, told: set[object], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(content(state)))
         return
-    news: list[object] = [state.step, *state.odd]
+    # Its figures change with each step.
+    waiting = [re.sub(r"\d+", "", state.waiting.text)] if state.waiting and state.waiting.text else []
+    news: list[object] = [state.step, *waiting, *state.odd]
     if state.ending is not None and state.ending.text():
         news.append(state.ending.standing)
     for line, about in zip(_summary(state), news, strict=True):
@@ -191,7 +195,7 @@ def _tell(state: State, told: set[object], as_json: bool) -> None:
 def _summary(state: State) -> list[str]:
     """One line for the step, and one for each odd thing."""
     parts = [_("step {step}").format(step=state.step)]
-    for metric in (REWARD, LOSS):
+    for metric in (REWARD, LOSS, STALENESS, DROPPED):
         value = metric.of(state.log).get(state.step)
         if value is not None:
             parts.append(_("{metric} {value}").format(metric=metric.title, value=number(value)))
@@ -208,6 +212,7 @@ def _summary(state: State) -> list[str]:
     simulated = " SIMULATED" if state.log.simulated else ""
     lines = [
         _(", ").join(parts) + simulated,
+        *([state.waiting.text] if state.waiting and state.waiting.text else ()),
         *(
             _("{kind}, step {step}: {odd}").format(kind=odd.kind.value, step=odd.step, odd=odd.text)
             for odd in state.odd

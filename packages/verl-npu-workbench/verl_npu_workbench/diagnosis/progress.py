@@ -13,6 +13,8 @@ from verl_npu.language import gettext as _
 
 from ..logs.clocks import Clocks
 from ..logs.lines import Line
+from ..logs.sides import RECENT, Waiting, waiting_of
+from ..logs.training import MODE, Assembly, parse_step
 
 _STEP = re.compile(r"(?<![\w/])step:(?P<step>\d{1,15}) - ")
 _BAR = re.compile(
@@ -51,6 +53,10 @@ class Progress:
     """Those of the hosts that write to the log."""
     damaged: int = 0
     """Lines that are no text."""
+    mode: str = ""
+    """Of v1's trainer; empty if no line says it."""
+    _said: deque[str] = field(default_factory=lambda: deque(maxlen=RECENT + 1))
+    """The lines of the last steps."""
     _steps: array[int] = field(default_factory=lambda: array("Q"))
     """The lines of steps."""
     _numbers: array[int] = field(default_factory=lambda: array("Q"))
@@ -76,6 +82,8 @@ class Progress:
                 or "Final validation" in text
             ):
                 self._take(line)
+            elif "'trainer_mode'" in text and (mode := MODE.search(text)):
+                self.mode = mode[1]
             elif text.startswith(("step ", "ok: ")) or " steps in " in text:
                 self._take_ours(text, line.number)
             if text.startswith("verl-npu: ") and "; " in text and len(self.own) < _MOST_OWN:
@@ -97,6 +105,7 @@ class Progress:
             self.last = step
             self._steps.append(line.number)
             self._numbers.append(step)
+            self._said.append(line.text)
         if "Training Progress" in line.text:
             for bar in _BAR.finditer(line.text):
                 self.ended = bar["done"] == bar["total"] or bar["percent"] == "100"
@@ -124,6 +133,15 @@ class Progress:
     def survived(self, line: int, steps: int) -> bool:
         """Whether the job went on for so many steps after an error in this line, or came to its end."""
         return self.ended or len(self._steps) - bisect.bisect_right(self._steps, line) >= steps
+
+    def waiting(self) -> Waiting | None:
+        """Return which side of an asynchronous training waits for which, by its last steps."""
+        assembly = Assembly(mode=self.mode)
+        for text in self._said:
+            line = parse_step(text)
+            if line is not None:
+                assembly.add(line)
+        return waiting_of(assembly.log(self.log))
 
     @property
     def binary(self) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from verl_npu.language import gettext as _
 
-from .keys import ACTOR, NODES, NPUS, REFERENCE, ROLLOUT, ROLLOUT_NPUS, has_critic, is_megatron, rollout_npus, size
+from .keys import ACTOR, NODES, NPUS, REFERENCE, ROLLOUT, has_critic, is_megatron, rollout_npus, size
 from .settings import Settings
 from .trainer import Trainer
 
@@ -105,8 +105,7 @@ def indivisible(settings: Settings, npus: int) -> Iterator[Indivisible]:
     if npus <= 0:
         return
     yield from _of_trainer(settings, npus)
-    if settings.whole(ROLLOUT_NPUS):
-        npus = rollout_npus(settings)
+    npus = rollout_npus(settings) or npus
     key = f"{ROLLOUT}.tensor_model_parallel_size"
     if npus % size(settings, key):
         yield Indivisible(Framework.ROLLOUT, key, str(size(settings, key)), npus)

@@ -52,6 +52,21 @@ DRIFT = Metric(_("rollout drift"), ("training/rollout_probs_diff_mean",), valid=
 HOST_MEMORY = Metric(_("host memory, GB"), ("actor/perf/cpu_memory_used_gb", "perf/cpu_memory_used_gb"))
 ROLLOUT_SPEED = Metric(_("rollout, ms a token"), ("timing_per_token_ms/gen",))
 MISMATCH = Metric(_("kl to the rollout"), ("rollout_corr/k3_kl", "rollout_corr/kl"))
+STALENESS = Metric(_("versions behind"), ("training/off_policy/trajectory_staleness/mean",))
+VERSIONS = Metric(_("versions in one answer"), ("training/off_policy/trajectory_spans/max",))
+DROPPED = Metric(_("prompts dropped as stale"), ("training/off_policy/evicted_samples",))
+ASYNCHRONOUS = (
+    STALENESS,
+    Metric(_("versions behind at worst"), ("training/off_policy/trajectory_staleness_worst/max",)),
+    VERSIONS,
+    DROPPED,
+    Metric(_("prompts failed"), ("training/rollout_failure/evicted_samples",)),
+    Metric(_("share of answers resumed"), ("fully_async/partial/partial_ratio",)),
+    Metric(_("stale samples used so far"), ("fully_async/count/stale_samples_processed",)),
+    Metric(_("samples dropped so far"), ("fully_async/count/dropped_stale_samples",)),
+    Metric(_("version of the weights"), ("fully_async/count/current_param_version",)),
+)
+"""Of trainings whose rollout goes on while they train; where verl computes them, `sides` says."""
 CUT_ANSWERS = Metric(_("answers cut"), ("response_length/clip_ratio",))
 SHOWN = (
     REWARD,
@@ -69,6 +84,7 @@ SHOWN = (
     THROUGHPUT,
     STEP_SECONDS,
     MEMORY,
+    *ASYNCHRONOUS,
 )
 """What two trainings are compared by, side by side."""
 

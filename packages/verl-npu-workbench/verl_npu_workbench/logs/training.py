@@ -35,6 +35,8 @@ _STEP = re.compile(r"(?<![\w/])step:(\d{1,15}) - (\S.*)")
 # As scripts/smoke.sh and scripts/quickstart.sh print it.
 _SMOKE = re.compile(r"^step {1,3}(\d{1,9})/\d{1,9}  (\w{1,40}) (\S+)(?:  (\S+) s)?$")
 _TOTAL = re.compile(r"Total training steps: (\d{1,12})")
+MODE = re.compile(r"'trainer_mode': '(\w{1,40})'")
+"""The mode of v1's trainer, in the configuration that verl prints at its start."""
 _SMOKES = {"reward": "critic/score/mean", "loss": "train/loss"}
 _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|inf)"
 # Names hold colons where a data set's name does; what follows a blank is not verl's, but Ray's or a progress bar's.
@@ -197,6 +199,8 @@ class TrainingLog:
     """How many steps were read and are not among `steps`, because there are too many."""
     stride: int = 1
     """Of how many steps one is kept."""
+    mode: str = ""
+    """Of v1's trainer; empty if no line says it."""
 
     @property
     def count(self) -> int:
@@ -274,6 +278,7 @@ class Assembly:
     cut: bool = False
     simulated: bool = False
     total: int = 0
+    mode: str = ""
 
     def add(self, line: StepLine) -> None:
         """Take in the next line; one that repeats what is known, as a worker's file does the driver's, is no news."""
@@ -362,6 +367,7 @@ class Assembly:
             went_back=self._went_back,
             left_out=self._left_out,
             stride=self._stride,
+            mode=self.mode,
         )
 
 
@@ -565,6 +571,8 @@ class _Lines(Follower):
         if _SAYS_SIMULATED in text and _OURS in text:
             said = (line for line in text.split("\n") if _SAYS_SIMULATED in line)
             self._assembly.simulated |= any(_OURS in line for line in said)
+        if "'trainer_mode'" in text and (mode := MODE.search(text)):
+            self._assembly.mode = mode[1]
         if "step" not in text and self._broken is None:
             return
         lines = text.split("\n")

@@ -24,6 +24,7 @@ class Phase(Enum):
 
     LOAD = "load"
     ROLLOUT = "rollout"
+    SERVERS = "servers"
     LOG_PROB = "log-probabilities"
     REFERENCE = "reference"
     VALUES = "values"
@@ -33,6 +34,7 @@ class Phase(Enum):
     VALIDATION = "validation"
     CHECKPOINT = "checkpoint"
     WEIGHT_SYNC = _("weight sync")
+    SERVERS_SYNC = _("servers' sync")
 
     @property
     def trains(self) -> bool:
@@ -105,6 +107,8 @@ class RankJob:
     scored_lengths: Sequence[Sequence[int]]
     rollout_weights: int
     """Bytes of the weights that the rollout engine has on this NPU while it is awake; 0 if it has NPUs of its own."""
+    buckets: int
+    """Bytes of the checkpoint engine's buffers during a sync; 0: the weights take another way."""
     picture: Picture | None
     """None if the model takes none."""
     critic: bool

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from verl_npu import environment
 from verl_npu.language import gettext as _
 
-from ..jobs.keys import ACTOR, CRITIC, MODEL, NODES, NPUS, PACKED, ROLLOUT, has_critic, is_megatron
+from ..jobs.keys import ACTOR, CRITIC, FREE_CACHE_ENGINE, MODEL, NODES, NPUS, PACKED, ROLLOUT, has_critic, is_megatron
 from ..jobs.settings import Settings
 from .fine_tuning import MICRO_BATCH, Names, names_of
 from .job import Holder, Phase
 from .planning import TORCHRUN_NODES, TORCHRUN_RANKS, Planned
-from .rollout import Rollout
+from .rollout import BUCKET, Rollout
 from .verdict import Fit, PhaseFit, Verdict
 
 _RECOMPUTATION = _("keeps a layer's input only")
@@ -64,12 +64,16 @@ def _of_reinforcement(
 ) -> Iterator[Knob]:
     for fit in failing:
         phase = Phase(fit.phase)
-        if phase is Phase.ROLLOUT:
+        if phase in (Phase.ROLLOUT, Phase.SERVERS):
             yield from _of_rollout(rollout, verdict, fit)
-        elif _room(fit, verdict) > 0:
+        if phase in (Phase.WEIGHT_SYNC, Phase.SERVERS_SYNC):
+            yield from _smaller_buckets(planned, rollout)
+        if fit.cost and _room(fit, verdict) > 0:
             yield from _fewer_activations(planned, fit, verdict)
-        yield from _offloads(planned.settings, phase)
-        if phase is Phase.WEIGHT_SYNC or (phase is Phase.ROLLOUT and _has_no_room(rollout, verdict, fit)):
+        if fit.cost or phase is Phase.ROLLOUT:
+            yield from _offloads(planned.settings, phase)
+        no_room = phase in (Phase.ROLLOUT, Phase.SERVERS) and _has_no_room(rollout, verdict, fit)
+        if phase in (Phase.WEIGHT_SYNC, Phase.SERVERS_SYNC) or no_room:
             yield from _more_tensor(planned, rollout)
     if any(_room(fit, verdict) > 0 for fit in failing if fit.cost):
         yield from _more_ulysses(planned)
@@ -188,6 +192,17 @@ def _more_tensor(planned: Planned, rollout: Rollout) -> Iterator[Knob]:
     if planned.model.heads % twice == 0 and rollout.npus % twice == 0:
         change = (f"{ROLLOUT}.tensor_model_parallel_size", twice)
         yield Knob((change,), _("divides the engine's weights among more NPUs"))
+
+
+def _smaller_buckets(planned: Planned, rollout: Rollout) -> Iterator[Knob]:
+    """Buckets that hold the largest weight, as NPUs without IPC need it, and a cache that is given back meanwhile."""
+    megabytes = -(-planned.model.largest >> 20)
+    if megabytes < rollout.bucket >> 20:
+        yield Knob(((BUCKET, megabytes),), _("makes the buffers of the weight sync smaller"))
+    if rollout.bucket:
+        yield from _switched_on(
+            planned.settings, FREE_CACHE_ENGINE, _("has the servers give their cache back meanwhile")
+        )
 
 
 def _offloads(settings: Settings, phase: Phase) -> Iterator[Knob]:

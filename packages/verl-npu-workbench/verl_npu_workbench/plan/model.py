@@ -28,7 +28,7 @@ from .share import Share
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-_BYTES = 2  # of bfloat16, in which engines keep keys and values
+_BYTES = 2  # of bfloat16, in which engines keep weights, keys and values
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,8 @@ class Model:
     """Parameters that take part for one token: of a mixture of experts, those that are chosen."""
     experts: int
     """Parameters of all experts."""
+    largest: int
+    """Bytes of the largest weight that is no expert's, as it is handed to an engine."""
     picture: Picture | None = None
     """What it makes of a picture; None if it takes none."""
 
@@ -237,6 +239,7 @@ def main(arguments: list[str]) -> int:
         "parameters": sum(sizes.values()),
         "active": _active(sizes, text),
         "experts": _experts(sizes),
+        "largest": max(size for name, size in sizes.items() if ".experts." not in name) * _BYTES,
         "cache": _cache(text),
         "key_heads": _key_heads(text),
         "heads": text.num_attention_heads,

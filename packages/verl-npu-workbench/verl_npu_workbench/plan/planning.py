@@ -100,6 +100,11 @@ class Planned:
     seconds: float
     notes: tuple[str, ...]
 
+    @property
+    def servers(self) -> int:
+        """NPUs that only serve."""
+        return self.rollout.servers if self.rollout else 0
+
 
 def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], None] = lambda text: None) -> Planned:
     """Run one rank of each kind in phantom memory, and tell what its phases cost.
@@ -135,6 +140,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
             lengths=share.lengths,
             scored_lengths=share.scored_lengths,
             rollout_weights=work.rollout.weights if work.rollout else 0,
+            buckets=work.rollout.buckets if work.rollout else 0,
             picture=work.picture,
             critic=work.critic,
             reference=work.reference,

@@ -52,7 +52,7 @@ def content(
         "rollout": dataclasses.asdict(planned.rollout) if planned.rollout else None,
         "reserve": [dataclasses.asdict(each) for each in verdict.reserve],
         "phases": [_phase(phase) for phase in verdict.phases],
-        "seconds": [dataclasses.asdict(span) for span in (*found, total(found))],
+        "seconds": [dataclasses.asdict(span) for span in (*found, total(found, planned.servers))],
         "assumptions": list(assumptions(planned)),
         "timeline": {
             str(outcome.rank): [dataclasses.asdict(point) for point in outcome.timeline]
@@ -252,7 +252,7 @@ def page(
         verdict=verdict,
         search=search,
         largest=largest,
-        spans=(*found, total(found)),
+        spans=(*found, total(found, planned.servers)),
         figures=figures,
         sentences=(*assumptions(planned), *planned.notes),
         svg=_svg,

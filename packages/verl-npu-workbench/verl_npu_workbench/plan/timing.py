@@ -94,9 +94,11 @@ def spans(planned: Planned) -> list[Span]:
     return found
 
 
-def total(found: Sequence[Span]) -> Span:
-    """Return a whole step, in which one phase comes after the other."""
-    return Span("step", sum(span.least for span in found), sum(span.most for span in found))
+def total(found: Sequence[Span], servers: int = 0) -> Span:
+    """Return a whole step, in which one phase comes after the other; with servers the rollout goes on beside them."""
+    parts = (found[:1], found[1:]) if servers else (found,)
+    least = max(sum(span.least for span in part) for part in parts)
+    return Span("step", least, max(sum(span.most for span in part) for part in parts))
 
 
 def _span(cost: PhaseCost, planned: Planned) -> Span:

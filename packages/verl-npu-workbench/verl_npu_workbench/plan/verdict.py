@@ -62,7 +62,9 @@ class Verdict:
 def judge(planned: Planned) -> Verdict:
     """Compare each phase with the memory of an NPU."""
     capacity = int(planned.hardware.memory.value)
-    groups = max(outcome.groups for outcome in planned.outcomes)
+    # The checkpoint engine's group is none of torch's.
+    engine = 1 if planned.rollout and planned.rollout.bucket else 0
+    groups = max(outcome.groups for outcome in planned.outcomes) + engine
     peak = max((cost.peak for outcome in planned.outcomes for cost in outcome.phases), default=0)
     reserve = reserve_of(groups, peak, planned.trainer.exports)
     phases = [_of_phase(phase, planned, groups, capacity) for phase in Phase]
@@ -77,6 +79,8 @@ def judge(planned: Planned) -> Verdict:
 def _of_phase(phase: Phase, planned: Planned, groups: int, capacity: int) -> PhaseFit | None:
     if phase is Phase.ROLLOUT:
         return _of_rollout(planned.rollout, planned, groups, capacity) if planned.rollout else None
+    if phase in (Phase.SERVERS, Phase.SERVERS_SYNC):
+        return _of_servers(phase, planned.rollout, planned, capacity) if planned.rollout else None
     outcomes = planned.outcomes
     costs = [(cost, outcome.rank) for outcome in outcomes for cost in outcome.phases if cost.phase == phase.value]
     if not costs:
@@ -105,6 +109,24 @@ def _of_rollout(rollout: Rollout, planned: Planned, groups: int, capacity: int) 
     held[Holder.CACHE.value] += rollout.needed - rollout.engine_weights - rollout.buffers
     fits = needed <= capacity and rollout.sequences > 0
     return PhaseFit(Phase.ROLLOUT.value, 0, kept, needed, Fit.FITS if fits else Fit.DOES_NOT, dict(held), None)
+
+
+def _of_servers(phase: Phase, rollout: Rollout, planned: Planned, capacity: int) -> PhaseFit | None:
+    """The engine on an NPU that only serves. A trainer that never serves has it as its rollout already."""
+    syncs = phase is Phase.SERVERS_SYNC
+    if not (rollout.bucket if syncs else rollout.servers and not rollout.own_npus):
+        return None
+    engine, buckets = rollout.engine_weights + rollout.buffers, rollout.buckets_of_server if syncs else 0
+    held = {
+        Holder.ENGINE.value: rollout.engine_weights,
+        Holder.ACTIVATIONS.value: rollout.buffers,
+        Holder.CACHE.value: 0 if syncs and rollout.sleeps else rollout.needed - engine,
+        Holder.MESSAGES.value: buckets,
+        Holder.RESERVE.value: _reserved(1, buckets, planned) if syncs else 0,
+    }
+    needed = sum(held.values())
+    fits = needed <= capacity and rollout.sequences > 0
+    return PhaseFit(phase.value, 0, 0, needed, Fit.FITS if fits else Fit.DOES_NOT, held, None)
 
 
 def _reserved(groups: int, tensors: int, planned: Planned) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 from verl_npu_workbench.plan.job import Picture, RankJob
@@ -59,3 +60,31 @@ def test_phases_that_do_not_train_are_given_more() -> None:
     assert batch(job_of(), training=False)["attention_mask"].sum(-1).tolist() == [7] * 3
     measured = job_of(lengths=((1, 2),), scored_lengths=((1, 2), (3, 4)))
     assert batch(measured, training=False)["attention_mask"].sum(-1).tolist() == [3, 7]
+
+
+@pytest.mark.parametrize(
+    ("given", "handed"),
+    [
+        ({"rollout_weights": 5}, ["naive"]),
+        ({"buckets": 4}, ["nccl through 4"]),
+        ({"rollout_weights": 5, "buckets": 4}, ["nccl through 4", "naive"]),
+    ],
+)
+def test_weights_are_handed_to_servers_through_their_buckets_and_to_an_engine_beside_the_trainer(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, int], handed: list[str]
+) -> None:
+    from verl_npu_workbench.plan.rank import workers
+
+    class Actor:
+        def __init__(self) -> None:
+            self.handed: list[str] = []
+
+        async def update_weights(self, mode: str) -> None:
+            self.handed.append(f"{mode} through {self.checkpoint_engine}" if mode == "nccl" else mode)
+
+    rank = object.__new__(workers.EngineWorkers)
+    rank._actor, rank._job, rank._roles = Actor(), job_of(**given), SimpleNamespace(model={})
+    monkeypatch.setattr(workers, "Buckets", lambda size: size)
+    rank.hand_over()
+    assert rank._actor.handed == handed
+    assert not hasattr(rank._actor, "checkpoint_engine"), "the buffers are given back"

@@ -165,6 +165,21 @@ class SleepingRollout:
             pass
 
 
+class Buckets:
+    """In place of a checkpoint engine: it takes the memory of its buffers, and copies each weight into them."""
+
+    def __init__(self, size: int) -> None:
+        import torch
+
+        self._buffers: Tensor = torch.empty(size, dtype=torch.int8, device="npu")
+        ledger.mark(self._buffers.untyped_storage().data_ptr(), Holder.MESSAGES.number)
+
+    async def send_weights(self, weights: Iterable[tuple[str, Tensor]], **_: object) -> None:
+        """Take one tensor after the other; where they are not sent they are gathered all the same."""
+        for _name, _weight in weights:
+            pass
+
+
 class LegacyWorkers(Workers):
     """The roles of one rank, as verl/trainer/ppo/ray_trainer.py of v0.6.1 makes and calls them."""
 
@@ -280,8 +295,14 @@ class EngineWorkers(Workers):
         return phases
 
     def hand_over(self) -> None:
-        """Give the weights to the rollout, as `update_weights` does."""
+        """Give the weights to the rollout, as `update_weights` does: to servers, and to an engine on the same NPU."""
         worker = self._actor
+        if self._job.buckets:
+            worker.checkpoint_engine = Buckets(self._job.buckets)
+            asyncio.run(worker.update_weights(mode="nccl"))
+            del worker.checkpoint_engine
+        if self._job.buckets and not self._job.rollout_weights:
+            return
         worker.rollout = SleepingRollout(self._job.rollout_weights)
         worker.base_sync_done, worker.layered_summon = True, False
         worker.peft_merge = bool(self._roles.model.get("lora", {}).get("merge", False))
