@@ -81,7 +81,7 @@ def test_a_traceback_that_ray_prints_of_its_dashboard_is_a_note_too() -> None:
         "RuntimeError: Module MetricsHead failed to start. Timeout after 30.0 seconds.",
     )
     assert diagnosis.root is None
-    assert [each.name for each in diagnosis.hints] == ["ray-dashboard"]
+    assert {each.name for each in diagnosis.hints} == {"ray-dashboard"}
 
 
 def test_a_log_that_just_ends_is_no_all_clear() -> None:
