@@ -3,22 +3,25 @@
     python scripts/maintain/pins.py            write what is made
     python scripts/maintain/pins.py --check    status 1 if something is not up to date
 
-Made are the tables of versions in the workbench's docs/doctor.md, those of pins in the READMEs, the jobs of
-.github/workflows/smoke.yml and the checkouts of nightly.yml.
+Made are the tables of versions in the workbench's docs/doctor.md, those of pins in the READMEs and their line of the
+releases of transformers that have a lock, the jobs of .github/workflows/smoke.yml and the checkouts of nightly.yml.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from packaging.version import Version
 from verl_npu_workbench.pins import PINS, Cell, Claim, Component, Pin, Pins, Source
 
 # The scripts are no package that is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness.pins import is_released
 from maintain.section import options, replaced, rewrite
+
+from verl_npu.pins import locks_folder
 
 __all__ = ["BadPin", "check", "made", "render"]
 
@@ -48,6 +51,10 @@ _HEADINGS = {
 _WORDS = {
     "en": {"sglang": "SGLang: ", "a5": "A5: ", "arm": "ARM: ", "any version": "any", "not supported": "none"},
     "zh": {"sglang": "SGLang：", "a5": "A5：", "arm": "ARM：", "any version": "任意", "not supported": "不支持"},
+}
+_LOCKED = {
+    "en": (" to ", ", ", "The patches of transformers have [locks](patches/README.md) for {}."),
+    "zh": (" 至 ", "、", "对 transformers 的补丁有以下版本的[锁](patches/README.md)：{}。"),
 }
 _SEEN = {"en": ("pin", "from", "seen on virtual NPUs"), "zh": ("pin", "来源", "在虚拟 NPU 上看到的")}
 
@@ -83,12 +90,27 @@ def made(pins: Pins = PINS) -> dict[Path, str]:
             (f"`{name}`", "PyPI" if is_released(name) else "git", pins.said(name)["seen"][language]) for name in pins
         ]
         content = _table(_SEEN[language], rows)
-        found[page] = replaced(page.read_text(), BEGIN.format(table="pins"), END.format(table="pins"), content)
+        text = replaced(page.read_text(), BEGIN.format(table="pins"), END.format(table="pins"), content)
+        line = locked((path.name for path in (locks_folder() / "transformers").iterdir()), language)
+        found[page] = replaced(text, BEGIN.format(table="transformers"), END.format(table="transformers"), line)
     for page, lines in (("smoke.yml", _smoke(pins)), ("nightly.yml", _checkouts(pins))):
         path = WORKFLOWS / page
         begin, end = (_marker(path.read_text(), marker) for marker in (_YAML_BEGIN, _YAML_END))
         found[path] = replaced(path.read_text(), begin, end, "\n".join(lines))
     return found
+
+
+def locked(releases: Iterable[str], language: str) -> str:
+    """Return the line that says of which minor versions of transformers a release has a lock."""
+    to, comma, line = _LOCKED[language]
+    runs: list[list[tuple[int, ...]]] = []
+    for minor in sorted({Version(release).release[:2] for release in releases}):
+        if runs and minor == (runs[-1][-1][0], runs[-1][-1][1] + 1):
+            runs[-1].append(minor)
+        else:
+            runs.append([minor])
+    ends = (dict.fromkeys(".".join(map(str, minor)) for minor in (run[0], run[-1])) for run in runs)
+    return line.format(comma.join(to.join(both) for both in ends))
 
 
 def _marker(text: str, marker: str) -> str:

@@ -1,4 +1,4 @@
-"""Locks are written whole."""
+"""Locks are written whole, and say of a patch what their own upstream decides."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.registry.conftest import Package, Plugin, package, plugin
+from verl_npu.maintain.locks import standing
+from verl_npu.registry.patch import Feature
+from verl_npu.registry.source.probe import AllOf, AnyOf, Defines, Probe
 
 __all__ = ["package", "plugin"]  # fixtures
 
@@ -28,3 +31,26 @@ def test_an_interruption_leaves_the_lock_that_was_there(
         plugin.lock()
     assert lock.read_bytes() == before
     assert list(lock.parent.iterdir()) == [lock]
+
+
+HERE, GONE, ELSEWHERE = Defines("up.ops:run"), Defines("up.ops:gone"), Defines("other.ops:run")
+
+
+@pytest.mark.parametrize(
+    ("retired_by", "requires", "expected"),
+    [
+        (AnyOf(ELSEWHERE, HERE), HERE, "native"),
+        (AllOf(ELSEWHERE, HERE), HERE, "needed"),
+        (AnyOf(ELSEWHERE, GONE), AllOf(ELSEWHERE, HERE), "needed"),
+        (GONE, AllOf(ELSEWHERE, GONE), "absent"),
+    ],
+)
+def test_what_another_package_would_answer_decides_only_where_nothing_else_does(
+    package: Package, retired_by: Probe, requires: Probe, expected: str
+) -> None:
+    package.write("up.ops", "def run(): ...")
+    feature = Feature("mine", "a feature")
+    feature.wrap("up.ops:run", why="a test", how="a test", link="none", retired_by=retired_by, requires=requires)(
+        lambda original: original()
+    )
+    assert standing(*feature, package.tree()) == expected

@@ -55,6 +55,7 @@ FOUND = {
     ("v0.9.1", "4.57.6"): {CLAIMED: 19, ABSENT: 7},
     ("v0.9.1", "5.10.4"): {CLAIMED: 27},
     ("1dda039b", "5.10.4"): {CLAIMED: 27},
+    ("1dda039b", "5.24.0"): {CLAIMED: 27},
 }
 # Upstream's module stands for all of these at once; what it does not assign is not left to it.
 NOT_ASSIGNED_FROM_0_9_ON = {

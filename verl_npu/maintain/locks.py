@@ -26,8 +26,8 @@ def standing(patch: Patch, tree: SourceTree) -> Standing:
     """
 
     def holds(probe: Probe, *, unknown: bool) -> bool:
-        known = all(tree.covers(package_of(atom.subject)) for atom in probe.atoms())
-        return bool(probe.answer(lambda atom: atom.holds(tree))) if known else unknown
+        answer = probe.answer(lambda atom: atom.holds(tree) if tree.covers(package_of(atom.subject)) else None)
+        return unknown if answer is None else answer
 
     if holds(patch.retired_by, unknown=False):
         return Standing.NATIVE

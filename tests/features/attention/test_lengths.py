@@ -108,6 +108,12 @@ def test_packed_positions_say_where_sequences_begin() -> None:
     assert found.cu_seqlens.dtype == torch.int32
 
 
+def test_sequences_may_begin_with_another_position_than_0() -> None:
+    # RoBERTa's begin after the padding; transformers from 5.15 on sees them as well.
+    found = packing(torch.tensor([[2, 3, 4, 2, 3]]))
+    assert (found.cu_seqlens.tolist(), found.longest) == ([0, 3, 5], 3)
+
+
 @pytest.mark.parametrize(
     ("positions", "increasing", "consecutive"), [([0, 1, 2], True, True), ([0, 0, 1], True, False)]
 )

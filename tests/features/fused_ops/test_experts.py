@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from testing.programs import EXPERTS
 from virtual_ascend.testing import run
 
 from verl_npu.features.fused_ops.experts import keep_transformers_expert_blocks
+from verl_npu.features.fused_ops.grouped import weights_of_tensors
 
 
 @pytest.mark.virtual
@@ -34,6 +35,14 @@ def test_experts_have_their_gradients_with_every_torch_npu(version: str, refuses
     assert right == [True] * 8
     assert (refused is not None) is refuses
     assert ("the gradients of experts are computed one by one" in done.stderr) is refuses
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_experts_of_which_this_rank_has_some_are_left_to_transformers(parallel: bool) -> None:
+    torch = pytest.importorskip("torch")
+    weights = {"gate_up_proj": torch.ones(2, 6, 4), "down_proj": torch.ones(2, 4, 3), "act_fn": torch.nn.SiLU()}
+    experts: Any = SimpleNamespace(**weights, num_experts=2, _is_expert_parallel=parallel)
+    assert (weights_of_tensors(experts, transposed=True) is None) is parallel
 
 
 def make(version: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

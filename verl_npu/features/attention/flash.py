@@ -171,7 +171,7 @@ def _on_npu() -> bool:
 
 
 _LINK = "none: torch_npu's operator takes its lengths as Python numbers"
-_ALL_VERSIONS = "transformers does it so in every version up to 5.10"
+_ALL_VERSIONS = "transformers does it so in every version that has a lock"
 
 
 @attention.wrap(

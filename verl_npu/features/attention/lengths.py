@@ -75,7 +75,7 @@ def _packing(position_ids: Tensor) -> Packing:
 
     positions = position_ids.cpu()
     steps = positions.diff(dim=-1)
-    starts = (positions.flatten() == 0).nonzero().flatten().to(torch.int32)
+    starts = (positions.flatten() == positions.min()).nonzero().flatten().to(torch.int32)
     cu_seqlens = torch.cat((starts, torch.tensor([positions.numel()], dtype=torch.int32)))
     longest = int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else positions.numel()
     return Packing(bool((steps >= 0).all()), bool((steps == 1).all()), cu_seqlens, longest)

@@ -73,17 +73,23 @@ for _model, (_file, _class) in _MODELS.items():
         link="https://github.com/verl-project/verl/pull/6659",
     )
 for _model, _class in _VISION.items():
-    _target = f"{modeling(_model)}:{_class}.fast_pos_embed_interpolate"
+    _owner = f"{modeling(_model)}:{_class}"
+    _target = f"{_owner}.fast_pos_embed_interpolate"
     declare(
         f"gather_the_positions_of_{_model}",
         _target,
         with_positions,
-        uses=(f"{modeling(_model)}:{_class}.pos_embed",),
+        uses=(f"{_owner}.pos_embed",),
         why="With strategy=fsdp2 and a model that is offloaded, the first image ends with RuntimeError: Expected all "
         "tensors to be on the same device: the indices are made on the device of the table, which is the host.",
         how="FSDP2 gathers the table first, so that it is on the NPU.",
         requires=Defines(_target),
-        retired_by=AnyOf(Sets(_MONKEY_PATCH, "fast_pos_embed_interpolate"), Calls(_target, "unshard")),
+        retired_by=AnyOf(
+            Sets(_MONKEY_PATCH, "fast_pos_embed_interpolate"),
+            Calls(_target, "unshard"),
+            # The indices are made on the device of the images then.
+            Calls(f"{_owner}.forward", "pos_embed", directly=True),
+        ),
         link="none: verl v0.8.0 has a function of its own in its place, see monkey_patch.py",
     )
 

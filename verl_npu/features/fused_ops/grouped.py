@@ -238,6 +238,9 @@ def weights_of_list(experts: Sequence[Expert]) -> Weights | None:
 
 def weights_of_tensors(experts: Experts, *, transposed: bool) -> Weights | None:
     up, down = experts.gate_up_proj, experts.down_proj
+    # transformers from 5.18 on; a token for an expert of another rank has a number then that no expert has here.
+    if getattr(experts, "_is_expert_parallel", False):
+        return None
     if not is_plain(up, down) or not is_silu(experts.act_fn):
         return None
     return Weights(((up,),), (down,), up.shape[0], transposed)

@@ -186,6 +186,8 @@ def _declare_rotary(name: str, model: str, function: str, implementation: Callab
 
 _declare_rotary("fuse_rotary", "qwen2", "apply_rotary_pos_emb", text)
 _declare_rotary("fuse_multimodal_rotary", "qwen2_5_vl", "apply_multimodal_rotary_pos_emb", multimodal)
+# From 5.17 on the angles come with their sections chosen, as those of Qwen3-VL always did.
+_declare_rotary("fuse_rotary", "qwen2_5_vl", "apply_rotary_pos_emb", text)
 _declare_rotary("fuse_vision_rotary", "qwen2_5_vl", "apply_rotary_pos_emb_vision", vision)
 _declare_rotary("fuse_rotary", "qwen3", "apply_rotary_pos_emb", text)
 _declare_rotary("fuse_rotary", "qwen3_moe", "apply_rotary_pos_emb", text)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
+from importlib.metadata import version as version_of
 from pathlib import Path
 
 from testing.interpreter import python
@@ -33,3 +36,17 @@ def side(
     )
     if result.returncode:
         raise RuntimeError(f"the side {name} failed:\n{result.stdout}\n{result.stderr}")
+
+
+def install(version: str) -> Path:
+    """Install another transformers into a folder below ~/.cache/verl-npu, once, and return the folder.
+
+    Raises CalledProcessError where pip cannot.
+    """
+    folder = Path.home() / ".cache" / "verl-npu" / "transformers" / version
+    if not (folder / "transformers" / "__init__.py").is_file():
+        # The code for NPUs of older versions imports einops; torch has been built for the numpy that is here.
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder)]
+        command += [f"transformers=={version}", "einops", f"numpy=={version_of('numpy')}"]
+        subprocess.run(command, check=True)
+    return folder

@@ -59,6 +59,11 @@ def folders(tmp_path: Path) -> Callable[[str, str], Pins]:
     return add
 
 
+def test_the_releases_of_transformers_are_told_by_their_minor_versions() -> None:
+    line = maintained.locked(["5.10.4", "5.9.0", "4.57.6", "4.55.2", "4.55.4", "4.56.2", "5.3.0"], "en")
+    assert " 4.55 to 4.57, 5.3, 5.9 to 5.10." in line
+
+
 def test_a_pin_that_is_new_reaches_all_that_is_made(folders: Callable[[str, str], Pins]) -> None:
     pins = folders("nightly_checkout = false", "nightly_checkout = true")
     assert [*pins].index("v0.7.2") == [*pins].index("v0.7.1") + 1
