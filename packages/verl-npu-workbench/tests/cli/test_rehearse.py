@@ -126,13 +126,17 @@ def rl(tree: Path) -> Path:
     return tree
 
 
+_OF_CAPTURES = pytest.mark.nightly("verl_npu_workbench/jobs", "verl_npu_workbench/rehearse")
 GOOD = "python3 -m verl.trainer.main_rl data.train_batch_size=1024 trainer.nnodes=2 trainer.device=npu"
 
 
 @pytest.mark.parametrize(
     "first",
-    [[sys.executable], ["uv", "run", "python3"], ["A=1", "python3"]],
-    ids=["by its path", "by uv", "with a variable"],
+    [
+        pytest.param([sys.executable], id="by its path"),
+        pytest.param(["uv", "run", "python3"], id="by uv", marks=_OF_CAPTURES),
+        pytest.param(["A=1", "python3"], id="with a variable", marks=_OF_CAPTURES),
+    ],
 )
 def test_a_trainers_command_may_name_its_program_by_path(run: Run, rl: Path, first: list[str], tmp_path: Path) -> None:
     words = ["--plan-only", "--output", str(tmp_path / "out"), "--", *first, *GOOD.split()[1:]]

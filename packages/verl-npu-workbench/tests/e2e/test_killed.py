@@ -32,7 +32,8 @@ SCRIPTS = Path(__file__).parents[4] / "scripts"
 CHECKOUT = Path(os.environ.get("VERL_NPU_UPSTREAMS", ""), "verl-ccd7d934")
 _SETTINGS = ("data.dataloader_num_workers=0", "trainer.save_freq=1", "trainer.resume_mode=auto")
 
-TITLES = {"server": "HttpServer|VirtualServer", "engine": "VLLM::EngineCore", "raylet": "/raylet", "gcs": "/gcs_server"}
+TITLES = {"server": "HttpServer|VirtualServer", "engine": "VLLM::EngineCore"}
+TITLES |= {"raylet": "/raylet", "gcs": "/gcs_server"}
 """By victim, what its program is called. A rank of the trainer or of the rollout is told by the log."""
 OF_V1 = {"rank": "WorkerDict", "receiver": "CheckpointEngineWorker", "agent": "AgentLoopWorker"}
 OF_V1 |= {"storage": "SimpleStorageUnit", "controller": "TransferQueueController"}

@@ -73,6 +73,9 @@ def importable(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
 
 
+_DEVICE = ("packages/virtual-ascend/virtual_ascend/device/csrc", "packages/virtual-ascend/virtual_ascend/hccl")
+
+
 def _check(program: str, ranks: int, cases: Sequence[str], make: pytest.TempPathFactory) -> None:
     real = _measured(program, cases, make.mktemp("real"), ranks)
     phantom = _measured(program, cases, make.mktemp("phantom"), ranks, VIRTUAL_ASCEND_PHANTOM=PHANTOM)
@@ -80,14 +83,14 @@ def _check(program: str, ranks: int, cases: Sequence[str], make: pytest.TempPath
     assert phantom == real
 
 
-@pytest.mark.parametrize(("program", "ranks"), [("single", 1), ("sharded", 2)])
+@pytest.mark.parametrize(
+    ("program", "ranks"), [("single", 1), pytest.param("sharded", 2, marks=pytest.mark.nightly(*_DEVICE))]
+)
 def test_npus_pay_the_same(program: str, ranks: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     _check(program, ranks, SOME[program], tmp_path_factory)
 
 
-@pytest.mark.nightly(
-    "packages/virtual-ascend/virtual_ascend/device/csrc", "packages/virtual-ascend/virtual_ascend/hccl"
-)
+@pytest.mark.nightly(*_DEVICE)
 @pytest.mark.usefixtures("importable")
 @pytest.mark.parametrize(("program", "ranks"), [("single", 1), ("sharded", 2), ("megatron", 2)])
 def test_npus_pay_the_same_in_all_cases(program: str, ranks: int, tmp_path_factory: pytest.TempPathFactory) -> None:
