@@ -41,8 +41,8 @@ def arguments(plan: Plan) -> list[str]:
         "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": micro,
         **_trainer(plan),
-        # Placement groups ask for CPUs as well, and wait for ever where there are too few: a laptop has two.
-        f"{pin.ray_init}.num_cpus": max(16, 3 * plan.npus + 2),
+        # Placement groups, servers, and storage ask for CPUs, and wait where there are too few: a laptop has two.
+        f"{pin.ray_init}.num_cpus": 64,
     }
     if not small_engine:
         # Written after verl's Ascend examples. On real NPUs nobody could try it: none was at hand.

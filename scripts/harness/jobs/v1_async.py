@@ -18,8 +18,6 @@ def _over(plan: Plan, mode: str, settings: dict[str, object]) -> list[str]:
         "actor_rollout_ref.rollout.calculate_log_probs": True,
         "data.gen_batch_size": 1,
         "transfer_queue.enable": True,
-        # Servers beside those of the trainers' NPUs ask for CPUs too.
-        f"{plan.pin.ray_init}.num_cpus": 64,
         **settings,
     }
     return [*grpo.arguments(plan), *(f"{key}={value}" for key, value in settings.items())]
