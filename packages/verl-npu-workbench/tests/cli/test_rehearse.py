@@ -263,7 +263,6 @@ WRONG = {
     "an unknown key": (f"{GOOD} trainer.unknown=1", "hydra"),
     "a plus that is missing": (f"{GOOD} actor_rollout_ref.rollout.engine_kwargs.x=1", "hydra"),
     "an override that cannot be parsed": (f"{GOOD} 'trainer.logger=[a'", "hydra"),
-    "a mini batch above the batch": (GOOD.replace("=1024", "=64"), "batches"),
 }
 
 
@@ -271,8 +270,6 @@ WRONG = {
 def test_a_wrong_script_is_refused_with_status_1(
     sandboxed: None, run: Run, rl: Path, write: Write, line: str, rule: str
 ) -> None:
-    trainer = rl / "verl" / "trainer" / "main_rl.py"
-    trainer.write_text(trainer.read_text().replace("pass", "validate_config(config)"))
     status, content = checked(run, write(line))
     assert (status, refused(content)) == (1, [rule])
 

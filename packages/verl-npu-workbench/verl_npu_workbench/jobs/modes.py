@@ -10,7 +10,7 @@ from verl_npu.findings import Finding, error, warning
 from verl_npu.language import gettext as _
 from verl_npu.registry.source.tree import SourceTree, Target
 
-from .asserted import refused
+from .asserted import refused, section
 from .keys import ENGINE, MODE
 from .settings import Settings
 
@@ -33,7 +33,7 @@ def of_modes(module: str, settings: Settings, tree: SourceTree) -> Iterator[Find
         fix = _("choose one of {names}").format(names=names)
         yield _finding(error, mode, MODE, _("verl has no trainer of that name"), fix)
         return
-    for message in refused(known[mode][-1], settings, tree):
+    for message in refused(known[mode][-1], [section(settings)], tree):
         why = _("its trainer refuses the configuration: {message}").format(message=" ".join(message.split()))
         yield _finding(error, mode, MODE, why, _("change the settings that it names"))
     if mode == "separate_async":

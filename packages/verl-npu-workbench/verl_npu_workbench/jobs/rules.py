@@ -47,6 +47,7 @@ from verl_npu.registry.source.tree import SourceTree, Target
 from ..doctor.site import Site
 from ..doctor.variables import unreadable_devices, wrong_variables
 from ..pins import PINS, Component
+from . import validated
 from .keys import (
     ACTOR,
     BATCH,
@@ -60,16 +61,12 @@ from .keys import (
     MODEL,
     NODES,
     NPUS,
-    PACKED,
-    REFERENCE,
     ROLLOUT,
     SAMPLES,
     STRATEGY,
     has_critic,
-    has_reference,
     is_megatron,
     may_sleep,
-    size,
 )
 from .layout import Framework, indivisible, npus_of, parallelism_of
 from .modes import of_modes
@@ -89,9 +86,6 @@ _PATHS = (
 _DATA = (".parquet", ".json", ".jsonl")
 _REWARD_MODEL = "reward_model.model.path"
 
-_ACTOR_CONFIG, _VALIDATION = "verl.workers.config.actor", "verl.utils.config"
-_LOSSES = re.compile(rb"valid_loss_agg_modes = \[([^\[\]]{1,400})\]")
-_LARGEST_RANK = 512
 _COLOCATED = re.compile(rb"max_colocate_count(?:: int)? ?= ?(\d{1,3})")
 _NO_MODEL = ("~/models/deepseek-llm-7b-chat", "~/models/gemma-1.1-7b-it")
 """The models of verl's own configurations, of reinforcement learning and of fine-tuning."""
@@ -288,7 +282,8 @@ def _empty(script: Script) -> Iterator[Finding]:
                 why=_("Hydra takes it as an empty text, and verl cannot make a number of it"),
                 fix=_("look for the variable of the script that is meant, and whether it is assigned"),
             )
-    for key in (BATCH, f"{ACTOR}.ppo_mini_batch_size", SAMPLES, NPUS, NODES, f"{ROLLOUT}.tensor_model_parallel_size"):
+    sizes = (BATCH, f"{ACTOR}.ppo_mini_batch_size", SAMPLES, NPUS, NODES, f"{ROLLOUT}.tensor_model_parallel_size")
+    for key in dict.fromkeys((*sizes, *validated.no_numbers(script.settings, script.sources))):
         found = script.settings.get(key)
         if isinstance(found, str) and found.strip() and found != "???" and "${" not in found:
             yield error(
@@ -321,8 +316,6 @@ _DIVIDES = {
 
 
 def _parallel_sizes(script: Script) -> Iterator[Finding]:
-    if _trains(script):
-        yield from _packing(script)
     for each in indivisible(script.settings, script.npus):
         sizes = _("sizes whose product divides") if each.by is Framework.MEGATRON else _("a size that divides")
         yield error(
@@ -367,98 +360,67 @@ def _roles(script: Script) -> list[str]:
     return [ACTOR, CRITIC] if critic else [ACTOR]
 
 
-def _packing(script: Script) -> Iterator[Finding]:
-    """Source: `ActorConfig.validate`, which `validate_config` calls, and `CriticConfig.validate`."""
-    settings = script.settings
-    for role in _roles(script):
-        packed = PACKED if role == ACTOR else f"{CRITIC}.model.use_remove_padding"
-        key = f"{role}.ulysses_sequence_parallel_size"
-        is_fsdp = settings.text(f"{role}.strategy") in ("fsdp", "fsdp2")
-        if is_fsdp and settings.whole(key) > 1 and packed in settings and not settings.truth(packed):
-            yield (_refusing(script) if role == ACTOR else error)(
-                "parallel-sizes",
-                settings.text(key),
-                subject=key,
-                why=_("verl divides sequences over ranks only without their padding, and ends the job"),
-                fix=_("set {packed}=True").format(packed=packed),
-            )
-
-
 def _batches(script: Script) -> Iterator[Finding]:
-    if not _trains(script):
-        return
-    yield from _micro_batches(script)
-    settings, npus = script.settings, script.npus
-    train, samples = settings.whole(BATCH), size(settings, SAMPLES)
-    # Trainers that stream their samples have no batch.
-    if train <= 0 or npus <= 0 or ESTIMATOR not in settings:
-        return
-    for role in (role for role in _roles(script) if not settings.truth(f"{role}.use_dynamic_bsz")):
-        mini = settings.whole(f"{role}.ppo_mini_batch_size")
-        if mini > train:
-            yield _refusing(script)(
-                "batches",
-                _("{train} and {mini}").format(train=train, mini=mini),
-                subject=_("{batch} and {mini_batch}").format(batch=BATCH, mini_batch=f"{role}.ppo_mini_batch_size"),
-                why=_("verl asserts that a batch has at least as many prompts as a mini batch"),
-                fix=_("set {mini_batch} to {train} or less").format(
-                    mini_batch=f"{role}.ppo_mini_batch_size", train=train
-                ),
-            )
-    parts = npus // parallelism_of(settings).replica if is_megatron(settings) else npus
-    if parts and not settings.truth(f"{ACTOR}.use_dynamic_bsz") and train * samples % parts:
-        yield _refusing(script)(
-            "batches",
-            _("{train} x {samples} = {train_too} over {parts} parts").format(
-                train=train, samples=samples, train_too=train * samples, parts=parts
-            ),
-            subject=f"{BATCH} x {SAMPLES}",
-            why=_("verl asserts that the samples of a step can be divided among its data parallel ranks"),
-            fix=_("choose a batch that divides"),
-        )
+    settings, megatron = script.settings, is_megatron(script.settings)
+    sizes = parallelism_of(settings)
+    # Ranks that share a sequence have the same samples.
+    replica = sizes.replica if megatron else sizes.sequence
+    if _is_verls(script) and _trains(script):
+        for each in validated.of_shares(settings, script.npus, replica, script.sources):
+            yield _refused(_refusing(script), "batches", script, each)
 
 
-def _micro_batches(script: Script) -> Iterator[Finding]:
-    """Source: `validate_config`, and the `__post_init__` of ActorConfig and CriticConfig."""
+def _choices(script: Script) -> Iterator[Finding]:
     settings = script.settings
-    if ESTIMATOR not in settings:
+    registers = settings.text(f"{MODEL}.external_lib") or "VERL_USE_EXTERNAL_MODULES" in script.environ
+    if registers or ESTIMATOR not in settings or not _trains(script):
         return
-    inference = [ROLLOUT, *([REFERENCE] if has_reference(settings) else [])]
-    asked = [(role, role, "ppo_micro_batch_size") for role in _roles(script)]
-    asked += [(section, ACTOR, "log_prob_micro_batch_size") for section in inference]
-    for section, role, name in asked:
-        old, each = f"{section}.{name}", f"{section}.{name}_per_gpu"
-        given = [key for key in (old, each) if settings.get(key) is not None]
-        is_fixed = not settings.truth(f"{role}.use_dynamic_bsz")
-        if is_fixed and old in settings and each in settings and len(given) != 1:
-            yield (_refusing(script) if section in inference else error)(
-                "batches",
-                _("both") if given else _("neither"),
-                subject=_("{old} and {each}").format(old=old, each=each),
-                why=_("verl refuses a job with batches of a fixed size that has neither of them, or both"),
-                fix=_("set {each} alone").format(each=each),
-            )
+    try:
+        own = list(_own_texts(script))
+    except SourceError:
+        return
+    for each in validated.of_names(settings, _roles(script), script.sources):
+        named = settings.text(each.key).encode()
+        if not any(re.search(rb"[\"']%s[\"']" % re.escape(named), text) for text in own):
+            yield _refused(error, "choices", script, each)
+
+
+def _own_texts(script: Script) -> Iterator[bytes]:
+    """The sources of a recipe, or a reward, of the user's: they may register names of their own."""
+    package, top = script.trainer.module.rpartition(".")[0], script.trainer.module.partition(".")[0]
+    if package not in ("", "verl.trainer") and all(map(str.isidentifier, package.split("."))):
+        sources = script.sources if top in script.sources else SourceTree.at(script.trainer.folder, (top,))
+        yield from (sources.read(module) or b"" for module in sources.modules_below(package))
+    paths = [Path(script.settings.text(key)).expanduser() for key in script.settings.matching(r".*\.path")]
+    for path in (script.trainer.folder / path for path in (*paths, Path(script.trainer.module))):
+        if path.suffix == ".py" and path.is_file():
+            yield path.read_bytes()
+
+
+def _is_verls(script: Script) -> bool:
+    """Whether a trainer starts verl's own workers, with as many NPUs as its settings say."""
+    module = script.trainer.module
+    return module == "verl.trainer.main_ppo" or b"verl.workers.fsdp_workers" in _source_of_trainer(script)
 
 
 def _validation(script: Script) -> Iterator[Finding]:
     settings = script.settings
     if not _trains(script):
         return
-    loss, temperature, rank = f"{ACTOR}.loss_agg_mode", f"{ROLLOUT}.temperature", f"{MODEL}.lora_rank"
-    actor = script.sources.read(_ACTOR_CONFIG) or b""
-    known = _LOSSES.search(actor)
-    if known and settings.text(loss) and f'"{settings.text(loss)}"'.encode() not in known[1]:
-        names = [name.decode() for name in re.findall(rb'"([^"]+)"', known[1])]
-        fix = _("set it to one of {names}").format(names=_(", ").join(names))
-        yield _refused(error, settings, loss, _("verl ends with Invalid loss_agg_mode"), fix)
-    if settings.truth(f"{ROLLOUT}.val_kwargs.do_sample") and settings.number(temperature, 1) <= 0:
-        why = _("verl asserts that it is above 0 if the validation samples")
-        yield _refused(_refusing(script), settings, temperature, why, _("raise it, or leave do_sample out"))
-    asserted = f"LoRA rank in vLLM must be less than or equal to {_LARGEST_RANK}".encode()
-    limited = asserted in (script.sources.read(_VALIDATION) or b"")
-    if limited and settings.text(ENGINE) == "vllm" and settings.whole(rank) > _LARGEST_RANK:
-        why = _("verl asserts that vLLM's adapters have a rank of {most} at most").format(most=_LARGEST_RANK)
-        yield _refused(_refusing(script), settings, rank, why, _("lower it"))
+    if ESTIMATOR in settings:
+        said: set[str] = set()
+        for make, found in (
+            (error, validated.of_sections(settings, _roles(script), script.sources)),
+            # Trainers that stream their samples have no batch.
+            (
+                _refusing(script),
+                validated.of_validation(settings, script.sources) if settings.whole(BATCH) > 0 else (),
+            ),
+        ):
+            for each in found:
+                if each.message not in said:
+                    said.add(each.message)
+                    yield _refused(make, "validation", script, each)
     strategy = settings.text(STRATEGY)
     upstreams = script.trainer.module.startswith("verl.") and "verl" in script.sources
     if upstreams and strategy not in ("", "fsdp", "fsdp2", "megatron"):
@@ -466,13 +428,23 @@ def _validation(script: Script) -> Iterator[Finding]:
         if not any(named in (script.sources.read(module) or b"") for module in script.sources.modules_below("verl")):
             # Later ones take an engine that a plugin has registered.
             ends = b"raise NotImplementedError" in _source_of_trainer(script)
-            make = error if ends and "VERL_USE_EXTERNAL_MODULES" not in script.environ else warning
-            fix = _("set it to fsdp, fsdp2 or megatron, or install the plugin that registers it")
-            yield _refused(make, settings, STRATEGY, _("nothing in verl has workers of that name"), fix)
+            yield (error if ends and "VERL_USE_EXTERNAL_MODULES" not in script.environ else warning)(
+                "validation",
+                strategy,
+                subject=STRATEGY,
+                why=_("nothing in verl has workers of that name"),
+                fix=_("set it to fsdp, fsdp2 or megatron, or install the plugin that registers it"),
+            )
 
 
-def _refused(make: Callable[..., Finding], settings: Settings, key: str, why: str, fix: str) -> Finding:
-    return make("validation", settings.text(key), subject=key, why=why, fix=fix)
+def _refused(make: Callable[..., Finding], code: str, script: Script, refusal: validated.Refusal) -> Finding:
+    return make(
+        code,
+        script.settings.text(refusal.key) or _("settings that verl's own code does not take"),
+        subject=refusal.key,
+        why=_("verl ends the job with its own words: {message}").format(message=" ".join(refusal.message.split())),
+        fix=_("change what they name to what this verl takes"),
+    )
 
 
 def _overrides(script: Script) -> Iterator[Finding]:
@@ -852,8 +824,14 @@ RULES: tuple[Rule[Script], ...] = (
         about="A script that names no rollout engine, if the configuration of its revision names none either.",
     ),
     Rule("parallel-sizes", _parallel_sizes, _BEFORE, about="Sizes that do not divide the NPUs."),
-    Rule("batches", _batches, _BEFORE, about="Batches that verl's validate_config refuses."),
-    Rule("validation", _validation, _BEFORE, about="Values that verl refuses as it validates its configuration."),
+    Rule("batches", _batches, _BEFORE, about="Mini-batches, or micro-batches, that verl's workers cannot divide."),
+    Rule(
+        "validation",
+        _validation,
+        _BEFORE,
+        about="Settings that verl refuses as it validates its configuration, or makes objects of its sections.",
+    ),
+    Rule("choices", _choices, _BEFORE, about="Values that verl looks up by name and does not find."),
     Rule(
         "trainer-mode",
         lambda script: of_modes(script.trainer.module, script.settings, script.sources),

@@ -61,6 +61,12 @@ class Settings:
             if compiled.fullmatch(key):
                 yield key
 
+    def directly_in(self, section: str) -> Iterator[str]:
+        """Yield the keys of a section, and not those of sections in it."""
+        for key in self.values:
+            if key.rpartition(".")[0] == section:
+                yield key
+
     def changed(self, after: Mapping[str, object]) -> Settings:
         """Return them with other values; a section that is replaced loses its keys."""
         kept = {

@@ -1,0 +1,205 @@
+"""What verl's own code refuses of a script's settings, and what it takes: the installed verl, and others."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+from verl_npu_workbench.jobs.rules import findings
+
+from verl_npu.findings import Finding
+from verl_npu.registry.source.tree import SourceTree
+
+from .test_modes import _flat
+from .test_rules import ACTOR, ROLLOUT, script
+
+REFERENCE, MODEL = "actor_rollout_ref.ref", "actor_rollout_ref.model"
+UPSTREAMS = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"))
+CODES = {"batches", "choices", "empty", "validation"}
+GOOD: Mapping[str, object] = {
+    "algorithm.adv_estimator": "grpo",
+    "data.train_batch_size": 64,
+    "trainer.n_gpus_per_node": 8,
+    "trainer.nnodes": 1,
+    f"{ACTOR}.ppo_mini_batch_size": 16,
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4,
+    f"{ACTOR}.ulysses_sequence_parallel_size": 1,
+    f"{ACTOR}.use_kl_loss": True,
+    f"{ACTOR}.rollout_n": 4,
+    f"{REFERENCE}.log_prob_micro_batch_size_per_gpu": 4,
+    f"{ROLLOUT}.n": 4,
+    f"{ROLLOUT}.name": "vllm",
+    f"{ROLLOUT}.tensor_model_parallel_size": 2,
+    f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 4,
+    "critic.use_dynamic_bsz": False,
+    "critic.ppo_micro_batch_size_per_gpu": 4,
+    "critic.ppo_mini_batch_size": 16,
+    "critic.rollout_n": 4,
+}
+GAE = {"algorithm.adv_estimator": "gae"}
+DYNAMIC = {f"{ACTOR}.use_dynamic_bsz": True}
+IN_REWARD = {"algorithm.use_kl_in_reward": True}
+TWO_A_SEQUENCE = {f"{ACTOR}.ulysses_sequence_parallel_size": 2}
+SAMPLED = {f"{ROLLOUT}.val_kwargs.do_sample": True}
+TAKEN: Mapping[str, Mapping[str, object]] = {
+    "as it is": {},
+    "a critic": GAE,
+    "another estimator": {"algorithm.adv_estimator": "reinforce_plus_plus_baseline"},
+    "another loss": {f"{ACTOR}.policy_loss.loss_mode": "gspo"},
+    "another way to sum a loss": {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum"},
+    "another penalty": {f"{ACTOR}.kl_loss_type": "k3"},
+    "a penalty that nothing computes": {f"{ACTOR}.use_kl_loss": False, f"{ACTOR}.kl_loss_type": "none"},
+    "an estimator that a library of the user's registers": {
+        "algorithm.adv_estimator": "mine",
+        f"{MODEL}.external_lib": "my.estimators",
+    },
+    "another data type": {f"{ACTOR}.fsdp_config.model_dtype": "bf16"},
+    "no data type": {f"{ACTOR}.fsdp_config.model_dtype": None},
+    "experts over all of a replica": {f"{ROLLOUT}.expert_parallel_size": 2},
+    "a mini batch above a dynamic batch": {**DYNAMIC, f"{ACTOR}.ppo_mini_batch_size": 128},
+    "no micro-batch of a dynamic batch": {**DYNAMIC, f"{ACTOR}.ppo_micro_batch_size_per_gpu": None},
+    "no micro-batch of a reference that there is not": {
+        f"{ACTOR}.use_kl_loss": False,
+        f"{REFERENCE}.log_prob_micro_batch_size_per_gpu": None,
+    },
+    "greedy validation": {f"{ROLLOUT}.temperature": 0, f"{ROLLOUT}.val_kwargs.do_sample": False},
+    "sequences over ranks without padding": {**TWO_A_SEQUENCE, f"{MODEL}.use_remove_padding": True},
+    "a mini batch over ranks that share sequences": {
+        **TWO_A_SEQUENCE,
+        f"{MODEL}.use_remove_padding": True,
+        f"{ACTOR}.ppo_mini_batch_size": 4,
+        f"{ROLLOUT}.n": 1,
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1,
+    },
+    "an adapter": {f"{MODEL}.lora_rank": 512},
+    "a stream without batches": {"data.train_batch_size": 0},
+    "a size that only the job knows": {f"{ACTOR}.ppo_micro_batch_size_per_gpu": "${other}"},
+}
+REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
+    "an estimator misspelt": ({"algorithm.adv_estimator": "gpro"}, "choices", "Unknown advantage estimator"),
+    "an engine misspelt": ({f"{ROLLOUT}.name": "vlm"}, "choices", "Rollout vlm with mode"),
+    "a penalty misspelt": ({f"{ACTOR}.kl_loss_type": "low_var"}, "choices", "NotImplementedError"),
+    "a penalty of the reward misspelt": ({**IN_REWARD, "algorithm.kl_penalty": "k"}, "choices", "NotImplementedError"),
+    "a loss misspelt": ({f"{ACTOR}.policy_loss.loss_mode": "gsop"}, "choices", "Unsupported loss mode: gsop"),
+    "a data type misspelt": ({f"{ACTOR}.fsdp_config.model_dtype": "float17"}, "choices", "float17"),
+    "a reference's data type misspelt": ({f"{REFERENCE}.fsdp_config.model_dtype": "bf"}, "choices", "precision: bf"),
+    "a way to sum a loss misspelt": ({f"{ACTOR}.loss_agg_mode": "mean"}, "validation", "Invalid loss_agg_mode: mean"),
+    "experts over 3": ({f"{ROLLOUT}.expert_parallel_size": 3}, "validation", "expert_parallel_size must be equal"),
+    "no NPUs": ({"trainer.n_gpus_per_node": 0}, "validation", "ZeroDivisionError"),
+    "answers of 1k tokens": ({f"{ROLLOUT}.response_length": "1k"}, "empty", "the text '1k', and no number"),
+    "a mini batch above the batch": (
+        {"data.train_batch_size": 8},
+        "validation",
+        "must be >= actor.ppo_mini_batch_size",
+    ),
+    "a critic's mini batch above the batch": (
+        {**GAE, "critic.ppo_mini_batch_size": 128},
+        "validation",
+        "must be >= critic.ppo_mini_batch_size",
+    ),
+    "a batch that does not divide": (
+        {"data.train_batch_size": 65, f"{ROLLOUT}.n": 1},
+        "validation",
+        "real_train_batch_size (65) must be divisible",
+    ),
+    "no micro-batch of the rollout": (
+        {f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": None},
+        "validation",
+        "Please set at least one of 'actor_rollout_ref.rollout",
+    ),
+    "no micro-batch of the reference": (
+        {f"{REFERENCE}.log_prob_micro_batch_size_per_gpu": None},
+        "validation",
+        "Please set at least one of 'actor_rollout_ref.ref",
+    ),
+    "two micro-batches": ({f"{ROLLOUT}.log_prob_micro_batch_size": 8}, "validation", "You have set both"),
+    "a critic without a micro-batch": (
+        {**GAE, "critic.ppo_micro_batch_size_per_gpu": None},
+        "validation",
+        "[critic] Please set at least one",
+    ),
+    "samples at no temperature": ({**SAMPLED, f"{ROLLOUT}.temperature": 0}, "validation", "should be greater than 0"),
+    "sequences over ranks with their padding": (
+        {**TWO_A_SEQUENCE, f"{MODEL}.use_remove_padding": False},
+        "validation",
+        "you must enable `use_remove_padding`",
+    ),
+    "micro-batches that do not divide a rank's share": (
+        {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 5},
+        "batches",
+        "divisible by",
+    ),
+    "a mini batch of fewer samples than ranks": (
+        {f"{ACTOR}.ppo_mini_batch_size": 1},
+        "batches",
+        "mini_batch_size",
+    ),
+}
+
+
+def _roots() -> list[Path]:
+    installed = importlib.util.find_spec("verl")
+    places = installed.submodule_search_locations if installed is not None else None
+    checkouts = (UPSTREAMS / f"verl-{pin}" for pin in ("v0.6.1", "v0.9.0", "1dda039b"))
+    return [*(Path(place).parent for place in places or ()), *(each for each in checkouts if each.is_dir())]
+
+
+@pytest.fixture(scope="module", params=_roots(), ids=lambda root: root.name)
+def upstream(request: pytest.FixtureRequest) -> tuple[SourceTree, dict[str, object]]:
+    """A verl, and the configuration that it writes out itself."""
+    written = yaml.safe_load((request.param / "verl/trainer/config/_generated_ppo_trainer.yaml").read_text())
+    return SourceTree.at(request.param, ("verl",)), dict(_flat(written))
+
+
+def found(
+    upstream: tuple[SourceTree, dict[str, object]], given: Mapping[str, object], module: str = "verl.trainer.main_ppo"
+) -> list[Finding]:
+    """What verl's own code says of a good script with other settings."""
+    sources, written = upstream
+    judged = findings(script({**written, **GOOD, **given}, sources=sources, module=module))
+    return [each for each in judged if each.code in CODES]
+
+
+def test_what_verl_takes_is_not_refused(upstream: tuple[SourceTree, dict[str, object]]) -> None:
+    said = {name: found(upstream, given) for name, given in TAKEN.items()}
+    assert {name: findings for name, findings in said.items() if findings} == {}
+
+
+def test_what_verl_refuses_is_refused_in_its_words(upstream: tuple[SourceTree, dict[str, object]]) -> None:
+    said = {name: found(upstream, given) for name, (given, _, _) in REFUSED.items()}
+    missed = {
+        name: [str(each) for each in said[name]]
+        for name, (_, code, words) in REFUSED.items()
+        if not any(each.refused and each.code == code and words in str(each) for each in said[name])
+    }
+    assert missed == {}
+
+
+def test_a_recipe_that_does_not_validate_is_warned(upstream: tuple[SourceTree, dict[str, object]]) -> None:
+    (finding,) = found(upstream, {"data.train_batch_size": 8}, module="recipe.dapo.main_dapo")
+    assert (finding.code, finding.refused) == ("validation", False)
+
+
+def test_a_recipe_may_train_no_critic_whatever_its_estimator(upstream: tuple[SourceTree, dict[str, object]]) -> None:
+    wrong = {**GAE, "critic.enable": None, "critic.ppo_micro_batch_size_per_gpu": None}
+    assert [each.refused for each in found(upstream, wrong, module="recipe.spin.main_spin")] in ([], [False])
+
+
+def test_a_program_that_only_generates_validates_nothing(upstream: tuple[SourceTree, dict[str, object]]) -> None:
+    wrong = {f"{ACTOR}.loss_agg_mode": "mean", "algorithm.adv_estimator": "gpro"}
+    assert found(upstream, wrong, module="verl.trainer.main_generation_server") == []
+
+
+def test_a_recipe_may_register_a_name_of_its_own(
+    upstream: tuple[SourceTree, dict[str, object]], tmp_path: Path
+) -> None:
+    reward = tmp_path / "reward.py"
+    given = {"algorithm.adv_estimator": "mine", "custom_reward_function.path": str(reward)}
+    reward.write_text("def compute_score(): ...")
+    assert [each.code for each in found(upstream, given)] == ["choices"]
+    reward.write_text('@register_adv_est("mine")\ndef estimate(): ...')
+    assert found(upstream, given) == []

@@ -1,0 +1,137 @@
+"""What verl's own code says of a job's settings, followed in the source of the script's verl.
+
+That is its validation, the classes of sections, what it looks up by name, and how its workers share a mini-batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from verl_npu.registry.source.tree import SourceTree, Target
+
+from .asserted import UNTOLD, field_types, instance, refused, refused_sections, returned, section
+from .keys import ACTOR, CRITIC, ENGINE, ESTIMATOR, REFERENCE, ROLES, ROLLOUT, has_critic, has_reference
+from .settings import Settings
+
+_ALGORITHMS = "verl.trainer.ppo.core_algos"
+_KL = Target(_ALGORITHMS, "kl_penalty")
+_VALIDATION = (Target("verl.utils.config", "validate_config"), Target("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"))
+_CRITIC = Target("verl.trainer.ppo.utils", "need_critic")
+_ROLLOUTS = Target("verl.workers.rollout.base", "get_rollout_class")
+_DTYPE = Target("verl.utils.torch_dtypes", "PrecisionType.to_dtype")
+_REWARDS = "reward_manager.registry"
+_DIVIDING = Target("verl.workers.engine.utils", "prepare_micro_batches")
+_LEGACY = "trainer.use_legacy_worker_impl"
+_NUMBERS = ("int", "float", "Optional[int]", "Optional[float]", "int | None", "float | None")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What upstream's code says of a key, or of a section."""
+
+    key: str
+    message: str
+
+
+def of_validation(settings: Settings, tree: SourceTree) -> Iterator[Refusal]:
+    """Yield what `validate_config` says: a function, or a method of the trainer in older revisions."""
+    function, trainer = _VALIDATION
+    critic = returned(_CRITIC, [section(settings)], tree)
+    roles = {
+        "use_reference_policy": has_reference(settings),
+        "use_critic": critic if isinstance(critic, bool) else has_critic(settings),
+    }
+    if tree.nodes(function):
+        said = refused(function, [section(settings), *roles.values()], tree)
+    else:
+        made = instance(trainer, {"config": section(settings), **roles})
+        said = refused(Target(trainer.module, f"{trainer.qualname}._validate_config"), [made], tree)
+    yield from (Refusal(ROLES, each) for each in said)
+
+
+def of_sections(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
+    """Yield what the classes say of which upstream makes objects of sections."""
+    for key, said in refused_sections(settings, [*roles, ROLLOUT], tree):
+        yield Refusal(key, said)
+
+
+def of_names(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
+    """Yield the values that upstream looks up, with what it says as it does not find them."""
+    for key, target, before in _looked_up(settings, roles):
+        value = settings.get(key)
+        if isinstance(value, str) and value and value != "???" and "${" not in value:
+            for message in refused(target, [*before, value], tree):
+                yield Refusal(key, message)
+    engine, mode = settings.get(ENGINE), settings.get(f"{ROLLOUT}.mode") or "async"
+    if isinstance(engine, str) and engine != "???":
+        for message in refused(_ROLLOUTS, [engine, mode], tree):
+            yield Refusal(ENGINE, message)
+
+
+def _looked_up(settings: Settings, roles: Sequence[str]) -> Iterator[tuple[str, Target, Sequence[object]]]:
+    yield ESTIMATOR, Target(_ALGORITHMS, "get_adv_estimator_fn"), ()
+    yield f"{ACTOR}.policy_loss.loss_mode", Target(_ALGORITHMS, "get_policy_loss_fn"), ()
+    if settings.truth(f"{ACTOR}.use_kl_loss"):
+        yield f"{ACTOR}.kl_loss_type", _KL, (UNTOLD, UNTOLD)
+    if settings.truth("algorithm.use_kl_in_reward"):
+        yield "algorithm.kl_penalty", _KL, (UNTOLD, UNTOLD)
+    if settings.text("reward.reward_manager.source") == "register":
+        find = Target(f"verl.experimental.reward_loop.{_REWARDS}", "get_reward_manager_cls")
+        yield "reward.reward_manager.name", find, ()
+    elif "reward.reward_manager.name" not in settings and not settings.truth("reward_model.use_reward_loop"):
+        yield "reward_model.reward_manager", Target(f"verl.workers.{_REWARDS}", "get_reward_manager_cls"), ()
+    for role in (*roles, *([REFERENCE] if has_reference(settings) else [])):
+        # A reference's workers are of the actor's kind.
+        if settings.text(f"{ACTOR if role == REFERENCE else role}.strategy") in ("fsdp", "fsdp2"):
+            for part in (f"{role}.fsdp_config", f"{role}.model.fsdp_config"):
+                yield f"{part}.model_dtype", _DTYPE, ()
+
+
+def of_shares(settings: Settings, npus: int, replica: int, tree: SourceTree) -> Iterator[Refusal]:
+    """Yield what workers say as each takes its share of a mini-batch, in micro-batches."""
+    ranks, mini = npus // max(replica, 1), f"{ACTOR}.ppo_mini_batch_size"
+    batch = settings.whole(mini) * settings.whole(f"{ROLLOUT}.n")
+    if not ranks or batch <= 0 or ESTIMATOR not in settings:
+        return
+    if settings.text(_LEGACY) in ("auto", "enable"):
+        if settings.text(f"{ACTOR}.strategy") not in ("fsdp", "fsdp2"):
+            return
+        known = dict.fromkeys(("self.device_mesh.size()", "torch.distributed.get_world_size()"), npus)
+        worker = Target("verl.workers.fsdp_workers", "ActorRolloutRefWorker")
+        said = refused(worker, [section(settings, ROLES), "actor_rollout"], tree, known)
+        yield from (Refusal(mini, each) for each in said)
+        return
+    worker = Target("verl.workers.engine_workers", "TrainingWorker")
+    taken = {
+        "tu.pop(data, key='mini_batch_size', default=None)": batch,
+        "self.engine.get_data_parallel_size()": ranks,
+    }
+    method = Target(worker.module, f"{worker.qualname}.train_mini_batch")
+    unshared = list(refused(method, [instance(worker, {}), UNTOLD], tree, taken))
+    yield from (Refusal(mini, each) for each in unshared)
+    micro = settings.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu")
+    is_fixed = settings.get(f"{ACTOR}.use_dynamic_bsz") is False and not settings.truth(f"{ACTOR}.use_prefix_grouper")
+    if not unshared and micro and is_fixed:
+        read = "tu.get_non_tensor_data(data=data, key='{}', default={})"
+        divided = {
+            "len(data)": batch // ranks,
+            read.format("use_dynamic_bsz", True): False,
+            **{read.format(name, 1): 1 for name in ("force_group_size", "sp_size")},
+        }
+        for message in refused(_DIVIDING, [{"micro_batch_size_per_gpu": micro}], tree, divided):
+            yield Refusal(f"{ACTOR}.ppo_micro_batch_size_per_gpu", message)
+
+
+def no_numbers(settings: Settings, tree: SourceTree) -> Iterator[str]:
+    """Yield the keys with a text that is no number where the class of their section says that it is one."""
+    for target in settings.matching(r"(actor_rollout_ref|critic|algorithm)\..*_target_"):
+        key = target.removesuffix("._target_")
+        if key.startswith(CRITIC) and not has_critic(settings):
+            continue
+        texts = [name for name in settings.directly_in(key) if isinstance(settings.get(name), str)]
+        types = field_types(settings, key, tree) if texts else {}
+        for name in texts:
+            if types.get(name.rpartition(".")[2]) in _NUMBERS and math.isnan(settings.number(name, math.nan)):
+                yield name
