@@ -147,6 +147,7 @@ def test_verls_plugins(npu, verl) -> None:
     assert origin == "the entry point verl.plugins"
 
 
+@NIGHTLY
 def test_all_ways_at_once_are_one_activation(npu, verl) -> None:
     verl("v0.6.1", first=HOOK)
     npu.package("vllm", VLLM)

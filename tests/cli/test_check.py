@@ -106,6 +106,7 @@ def test_helpers_are_needed_although_another_module_imports_them(run: Run, tree:
     assert patches["attention.add_rearrange"] == "pending"
 
 
+@pytest.mark.nightly("verl_npu/registry", "verl_npu/cli")
 def test_helpers_are_still_wanted_if_the_module_that_imports_them_was_moved(run: Run, tree: Path) -> None:
     # As between v0.6.1 and ccd7d934.
     old, new = (tree / f"verl/workers/{folder}/padding.py" for folder in ("roles/utils", "utils"))
@@ -142,7 +143,14 @@ def test_check_imports_no_upstream_and_no_torch(run: Run, tree: Path) -> None:
     assert result.stdout.splitlines()[-2:] == ["0", "[]"]
 
 
-@pytest.mark.parametrize("form", ["text", "json", "markdown"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "text",
+        pytest.param("json", marks=pytest.mark.nightly("verl_npu/maintain")),
+        pytest.param("markdown", marks=pytest.mark.nightly("verl_npu/maintain")),
+    ],
+)
 def test_drift_names_what_has_to_be_worked_on(maintain: Run, tree: Path, form: str) -> None:
     edit(
         tree, MAIN, "def run_ppo(config, task_runner_class=None)", "def run_ppo(config, task_runner_class=None, *, x)"

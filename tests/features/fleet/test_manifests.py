@@ -158,7 +158,7 @@ print("TRAINED", flush=True)
     ("strict", "of_rank_1", "said"),
     [
         pytest.param("1", [], "2 processes agree on what is patched", id="alike", marks=NIGHTLY),
-        pytest.param("0", ["VERL_NPU=off"], "probably not active: rank 1", id="one is not active"),
+        pytest.param("0", ["VERL_NPU=off"], "probably not active: rank 1", id="one is not active", marks=NIGHTLY),
     ],
 )
 def test_ranks_that_torchrun_started_are_compared(
