@@ -3,10 +3,9 @@
     python benchmarks/checkpoint_engine.py [--tensors 500] [--megabytes 256] [--bucket 64] [--bandwidth 0 1]
 
 Two ranks on two virtual NPUs over the virtual hccl (gloo on loopback): SIMULATED. A trainer sends and a server takes,
-as in `trainer.v1.trainer_mode=separate_async`; the server drops the weights. What is printed are ratios within one
-run: the bytes that the engine broadcasts for each byte of weights (its last bucket goes whole, however little is in
-it), and the share of the raw broadcast's bandwidth. `--bandwidth` is explained in weight_sync.py. It needs verl 0.7.1
-or newer.
+as in `trainer.v1.trainer_mode=separate_async`; the server drops the weights. It prints ratios within one run: the
+bytes that the engine broadcasts for each byte of weights (its last bucket goes whole, however little is in it), and
+the share of the raw broadcast's bandwidth. `--bandwidth` is explained in weight_sync.py. It needs verl 0.7.1 or newer.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def separate(plan: Plan) -> list[str]:
 
 
 def colocated(plan: Plan) -> list[str]:
-    """Return those with trainer and rollout on the same NPUs, which the rollout leaves for each step."""
+    """Return the module and Hydra overrides with both on the same NPUs, which the rollout leaves for each step."""
     return _over(plan, "colocate_async", {})
 
 

@@ -82,7 +82,7 @@ class _Section:
 
 
 class _Registry(dict[object, object]):
-    """A dictionary of upstream's, and what other places register in it, which are read as far as need be."""
+    """A dictionary of upstream's. The names that other modules register in it are read when one is looked up."""
 
     def __init__(self, own: Mapping[object, object], registered: Iterator[object]) -> None:
         super().__init__(own)
@@ -158,10 +158,10 @@ def instance(of: Target, attributes: Mapping[str, object]) -> object:
 def refused(
     target: Target, args: Sequence[object], tree: SourceTree, known: Mapping[str, object] | None = None
 ) -> Iterator[str]:
-    """Yield what a function or a class says of arguments that it refuses: of a class an object is made.
+    """Yield the messages with which a function, or a class as an object of it is made, refuses its arguments.
 
     Args:
-        known: what calls return that depend on the job's size, by their text.
+        known: the values of calls that depend on the job's size, by the text of the call.
     """
     said: list[str] = []
     with contextlib.suppress(_Unknown):
@@ -170,7 +170,7 @@ def refused(
 
 
 def returned(target: Target, args: Sequence[object], tree: SourceTree) -> object:
-    """Return what a function returns; None if that cannot be told, too."""
+    """Return the value that a function returns, or None if the source does not tell it."""
     with contextlib.suppress(_Unknown):
         found = _Reading(target.module, tree, [], {}).asked(target, args)
         return None if found is UNTOLD else found
@@ -178,7 +178,7 @@ def returned(target: Target, args: Sequence[object], tree: SourceTree) -> object
 
 
 def refused_sections(settings: Settings, keys: Sequence[str], tree: SourceTree) -> Iterator[tuple[str, str]]:
-    """Yield the sections, and what the class of each that it names with `_target_` says as it refuses them."""
+    """Yield a section's key and each message with which the class that it names in `_target_` refuses it."""
     for key in keys:
         said: list[str] = []
         with contextlib.suppress(_Unknown):
@@ -187,7 +187,7 @@ def refused_sections(settings: Settings, keys: Sequence[str], tree: SourceTree) 
 
 
 def field_types(settings: Settings, key: str, tree: SourceTree) -> dict[str, str]:
-    """Return what the class that a section names with `_target_` says of its fields' types."""
+    """Return the annotated types of the fields of the class that a section names in `_target_`."""
     with contextlib.suppress(_Unknown):
         return _Reading("", tree, [], {}).field_types(_Section(dict(settings.values), key))
     return {}
@@ -506,7 +506,7 @@ class _Reading:
         raise _Unknown
 
     def field_types(self, of: _Section) -> dict[str, str]:
-        """Return what the class that a section names says of its fields' types."""
+        """Return the annotated types of the fields of the class that a section names."""
         found: dict[str, str] = {}
         for each in reversed(self._line(self._named(of))):
             found |= {name: ast.unparse(node.annotation) for name, node in self._fields(each)}

@@ -1,6 +1,6 @@
-"""What verl's own code says of a job's settings, followed in the source of the script's verl.
+"""The settings that verl's own code refuses, found by following the source of the script's verl.
 
-That is its validation, the classes of sections, what it looks up by name, and how its workers share a mini-batch.
+It follows the validation, the classes of sections, look-ups by name, and how workers share a mini-batch.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _NUMBERS = ("int", "float", "Optional[int]", "Optional[float]", "int | None", "f
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What upstream's code says of a key, or of a section."""
+    """A message with which upstream's code refuses a key, or a section."""
 
     key: str
     message: str
 
 
 def of_validation(settings: Settings, tree: SourceTree) -> Iterator[Refusal]:
-    """Yield what `validate_config` says: a function, or a method of the trainer in older revisions."""
+    """Yield the refusals of `validate_config`, which is a method of the trainer in older revisions."""
     function, trainer = _VALIDATION
     critic = returned(_CRITIC, [section(settings)], tree)
     roles = {
@@ -52,13 +52,13 @@ def of_validation(settings: Settings, tree: SourceTree) -> Iterator[Refusal]:
 
 
 def of_sections(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
-    """Yield what the classes say of which upstream makes objects of sections."""
+    """Yield the refusals by the classes that upstream makes of the sections."""
     for key, said in refused_sections(settings, [*roles, ROLLOUT], tree):
         yield Refusal(key, said)
 
 
 def of_names(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
-    """Yield the values that upstream looks up, with what it says as it does not find them."""
+    """Yield the refusals of values that upstream looks up by name and does not find."""
     for key, target, before in _looked_up(settings, roles):
         value = settings.get(key)
         if isinstance(value, str) and value and value != "???" and "${" not in value:
@@ -90,7 +90,7 @@ def _looked_up(settings: Settings, roles: Sequence[str]) -> Iterator[tuple[str, 
 
 
 def of_shares(settings: Settings, npus: int, replica: int, tree: SourceTree) -> Iterator[Refusal]:
-    """Yield what workers say as each takes its share of a mini-batch, in micro-batches."""
+    """Yield the refusals of workers that divide a mini-batch among ranks, and a rank's share into micro-batches."""
     ranks, mini = npus // max(replica, 1), f"{ACTOR}.ppo_mini_batch_size"
     batch = settings.whole(mini) * settings.whole(f"{ROLLOUT}.n")
     if not ranks or batch <= 0 or ESTIMATOR not in settings:

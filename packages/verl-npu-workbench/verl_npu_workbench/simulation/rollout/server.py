@@ -183,7 +183,7 @@ class VirtualServer:
         return outputs
 
     def _aborted(self) -> TokenOutput:
-        """What a request gets of which no token was generated."""
+        """Return the answer to a request for which no token was generated."""
         extra = {"global_steps": self._global_steps}
         return TokenOutput(token_ids=[], log_probs=None, stop_reason="aborted", extra_fields=extra)
 
