@@ -15,13 +15,12 @@ import asyncio
 import itertools
 import json
 import statistics
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from two_ranks import join, start
+from two_ranks import join, start, timed_in_turn
 
 LIMIT = timedelta(minutes=10)
 
@@ -65,15 +64,7 @@ def rank_main(rank: int, folder: Path, count: int, megabytes: int, bucket: int, 
         asyncio.run(take() if rank else engine.send_weights(weights()))
 
     ways = {"raw": lambda: group.broadcast(raw).wait(LIMIT), "engine": sync}
-    spent: dict[str, list[float]] = {name: [] for name in ways}
-    # Taken in turn: what else the machine does falls on both alike. The first turn of each is not counted.
-    for turn, (name, way) in itertools.product(range(repeats + 1), ways.items()):
-        group.messages.exchange(f"{name}/{turn}", b"")
-        began = time.perf_counter()
-        way()
-        group.messages.exchange(f"{name}/{turn}/done", b"")
-        if turn:
-            spent[name].append(time.perf_counter() - began)
+    spent = timed_in_turn(group, ways, repeats)
     group.close()
     if rank == 0:
         print(json.dumps(spent | {"bytes": moved[0] / (repeats + 1) / raw.nbytes}))

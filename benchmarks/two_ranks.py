@@ -8,10 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["join", "start"]
+__all__ = ["join", "start", "timed_in_turn"]
 
 
 def start(script: str, given: list[str], bandwidth: float) -> dict[str, Any]:
@@ -59,3 +60,24 @@ def join(rank: int, folder: Path) -> tuple[Any, Any]:
         host, port, secret = json.loads(meeting_file.read_text())
         meeting = Meeting(host, port, Secret(bytes.fromhex(secret)))
     return groups.join("benchmark", meeting, rank, 2, timeout=600, device=device), device
+
+
+def timed_in_turn(
+    group: Any, ways: Mapping[str, Callable[[], object]], repeats: int, slow: Collection[str] = ()
+) -> dict[str, list[float]]:
+    """Run each way so many times on both ranks, and return its seconds; a slow way runs twice at most.
+
+    The ways take turns, so that other work on the machine falls on all of them alike. The first turn is not counted.
+    """
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(repeats + 1):
+        for name, way in ways.items():
+            if name in slow and turn > 2:
+                continue
+            group.messages.exchange(f"{name}/{turn}", b"")
+            began = time.perf_counter()
+            way()
+            group.messages.exchange(f"{name}/{turn}/done", b"")
+            if turn:
+                spent[name].append(time.perf_counter() - began)
+    return spent

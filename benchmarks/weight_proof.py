@@ -14,11 +14,11 @@ import argparse
 import itertools
 import json
 import statistics
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from two_ranks import join, start
+from two_ranks import join, start, timed_in_turn
 
 WIDTH = 2048
 
@@ -74,19 +74,14 @@ def rank_main(rank: int, folder: Path, megabytes: int, shares: int, repeats: int
     names = [f"{number}.weight" for number in range(count)]
     tensors = [(name, torch.randn(WIDTH, WIDTH, device=device).to(torch.bfloat16)) for name in names]
     metadata = Metadata.of((name, tensor.shape, tensor.dtype) for name, tensor in tensors)
-    spent: dict[str, list[float]] = {check.value: [] for check in (Check.NONE, Check.ENGINE)}
-    # Taken in turn: what else the machine does falls on both alike.
-    for turn in range(repeats + 1):
-        for check in (Check.NONE, Check.ENGINE):
-            group.messages.exchange(f"{check.value}/{turn}", b"")
-            began = time.perf_counter()
-            if rank == 0:
-                send(group, metadata, tensors, Settings(check=check))
-            else:
-                receive(group, metadata, engine)
-            group.messages.exchange(f"{check.value}/{turn}/done", b"")
-            if turn:
-                spent[check.value].append(time.perf_counter() - began)
+
+    def sync(check: Check) -> None:
+        if rank == 0:
+            send(group, metadata, tensors, Settings(check=check))
+        else:
+            receive(group, metadata, engine)
+
+    spent = timed_in_turn(group, {check.value: partial(sync, check) for check in (Check.NONE, Check.ENGINE)}, repeats)
     group.close()
     if rank == 0:
         print(json.dumps(spent))

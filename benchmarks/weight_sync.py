@@ -17,13 +17,12 @@ import argparse
 import itertools
 import json
 import statistics
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from two_ranks import join, start
+from two_ranks import join, start, timed_in_turn
 
 LIMIT = timedelta(minutes=10)
 
@@ -92,18 +91,7 @@ def rank_main(rank: int, folder: Path, count: int, megabytes: int, repeats: int)
         "sync with checksums": sync(Check.CHECKSUMS),
         "each": one_each,
     }
-    spent: dict[str, list[float]] = {name: [] for name in ways}
-    # Taken in turn: what else the machine does falls on all of them alike.
-    for turn in range(repeats + 1):
-        for name, way in ways.items():
-            if name == "each" and turn > 2:
-                continue
-            group.messages.exchange(f"{name}/{turn}", b"")
-            began = time.perf_counter()
-            way()
-            group.messages.exchange(f"{name}/{turn}/done", b"")
-            if turn:
-                spent[name].append(time.perf_counter() - began)
+    spent = timed_in_turn(group, ways, repeats, slow=["each"])
     group.close()
     if rank == 0:
         print(json.dumps({name: [statistics.median(times), min(times)] for name, times in spent.items()}))
