@@ -16,7 +16,7 @@ from virtual_ascend.testing import results, start_ranks
 NIGHTLY = pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/hccl")
 
 START = """
-import json, os, datetime, torch, torch.distributed as dist
+import json, os, datetime, time, torch, torch.distributed as dist
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.npu.set_device(rank)
 def start(backend, seconds=60):
@@ -36,6 +36,8 @@ for name in ("SUM", "AVG", "MAX", "MIN", "PRODUCT"):
 x = new(rank + 1.0, dtype=torch.bfloat16); dist.all_reduce(x); out["bfloat16"] = [x.item(), str(x.dtype)]
 x = new(rank * 3, dtype=torch.int64); dist.all_reduce(x); out["int64"] = x.tolist()
 w = dist.all_reduce(x := new(1.0), async_op=True); w.wait(); out["async"] = x.tolist()
+if rank: time.sleep(0.5)
+w = dist.all_reduce(x := new(3.0), async_op=True); torch.npu.synchronize(); out["synchronized"] = x.tolist()
 future = dist.all_reduce(x := new(2.0), async_op=True).get_future(); future.wait()
 out["future"] = [t.tolist() for t in future.value()]
 x = new(float(rank)); dist.broadcast(x, 1); out["broadcast"] = x.tolist()
@@ -129,6 +131,7 @@ EXPECTED: dict[str, list[Any]] = {
     "int64": [[3]] * 2,
     "async": [[2]] * 2,
     "future": [[[4]]] * 2,
+    "synchronized": [[6]] * 2,
     "broadcast": [[1]] * 2,
     "reduce": [[3], None],
     "all_gather": [[5, 6]] * 2,

@@ -33,6 +33,7 @@ def rank_of(rank, port, folder):
     total = communicator.all_reduce(torch.tensor([rank + 1], dtype=torch.int8, device="npu"))
     bucket = torch.full((4,), 7 if rank == 0 else 0, dtype=torch.uint8, device="npu")
     communicator.broadcast(bucket, src=0)
+    torch.npu.synchronize()
     communicator.destroyComm(communicator.comm)
     with open(f"{folder}/{rank}.json", "w") as file:
         where = (communicator.rank, communicator.world_size, str(communicator.device))

@@ -15,7 +15,7 @@ from datetime import timedelta
 from types import ModuleType
 
 import torch
-from torch.distributed import BroadcastOptions, ProcessGroup, TCPStore
+from torch.distributed import BroadcastOptions, ProcessGroup, TCPStore, Work
 
 from verl_npu.features.weight_sync.transport import communicator, messages
 
@@ -27,7 +27,10 @@ _TIMEOUT = 300.0
 
 
 class Communicator:
-    """vllm-ascend's PyHcclCommunicator, as far as verl calls it; each call returns when it is done."""
+    """The part of vllm-ascend's PyHcclCommunicator that verl calls.
+
+    As on a real NPU, a broadcast is done once the NPU is synchronized: verl fills its other buffer in the meantime.
+    """
 
     disabled = False
 
@@ -35,6 +38,7 @@ class Communicator:
         self.comm = group
         self.rank, self.world_size = group.rank(), group.size()
         self.device = device
+        self._broadcast: Work | None = None
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the sum over all ranks."""
@@ -43,10 +47,11 @@ class Communicator:
         return total
 
     def broadcast(self, tensor: torch.Tensor, src: int) -> None:
-        """Overwrite `tensor` by that of rank `src`."""
+        """Start to overwrite `tensor` with the tensor of rank `src`."""
         options = BroadcastOptions()
         options.rootRank = src
-        self.comm.broadcast([tensor], options).wait()
+        # An operation without an owner would not be waited for.
+        self._broadcast = self.comm.broadcast([tensor], options)
 
     def destroyComm(self, comm: ProcessGroup) -> None:
         """Destroy the group."""

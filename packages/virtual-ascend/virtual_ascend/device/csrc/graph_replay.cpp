@@ -4,6 +4,7 @@
 #include "copies.h"
 #include "formats.h"
 #include "graph_memory.h"
+#include "hccl_work.h"
 #include "runtime.h"
 
 #include <ATen/core/grad_mode.h>
@@ -508,6 +509,7 @@ namespace virtual_ascend {
 
 void synchronize_npu(int device) {
   if (C10_UNLIKELY(graph::under_way())) graph::refuse_to_synchronise(device);
+  synchronize_collectives(device);
   copies::synchronize_device(device);
 }
 

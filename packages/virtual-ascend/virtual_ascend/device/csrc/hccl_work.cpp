@@ -7,6 +7,7 @@
 #include <ATen/core/jit_type.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -117,11 +118,44 @@ class CoalescedWork final : public c10d::Work {
   Works works_;
 };
 
+// The operations that nobody has waited for, by the NPU that they were issued on.
+class Outstanding {
+ public:
+  void add(int device, const c10::intrusive_ptr<c10d::Work>& work) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    works_.erase(std::remove_if(works_.begin(), works_.end(), [](const auto& each) { return each.second.expired(); }), works_.end());
+    works_.emplace_back(device, work);
+  }
+
+  Works of(int device) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Works found;
+    for (const auto& [on, weak] : works_)
+      if (auto work = on == device ? weak.lock() : nullptr) found.push_back(std::move(work));
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<int, c10::weak_intrusive_ptr<c10d::Work>>> works_;
+};
+
+Outstanding& outstanding() {
+  static Outstanding* it = new Outstanding();  // works may outlive static destructors
+  return *it;
+}
+
 }  // namespace
+
+void synchronize_collectives(int device) {
+  for (const auto& work : outstanding().of(device)) work->wait(kNoTimeout);
+}
 
 c10::intrusive_ptr<c10d::Work> work_of(int rank, c10d::OpType type, Works inner, std::function<void()> finish,
                                        std::vector<at::Tensor> results, std::shared_ptr<const Watched> watched) {
-  return c10::make_intrusive<HcclWork>(rank, type, std::move(inner), std::move(finish), std::move(results), std::move(watched));
+  auto work = c10::make_intrusive<HcclWork>(rank, type, std::move(inner), std::move(finish), std::move(results), std::move(watched));
+  outstanding().add(current_device(), work);
+  return work;
 }
 
 c10::intrusive_ptr<c10d::Work> coalesced_work(int rank, Works works) {

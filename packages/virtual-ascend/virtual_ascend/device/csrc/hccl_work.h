@@ -19,6 +19,9 @@ struct Watched;
 c10::intrusive_ptr<c10d::Work> work_of(int rank, c10d::OpType type, Works inner, std::function<void()> finish,
                                        std::vector<at::Tensor> results, std::shared_ptr<const Watched> watched);
 
+// Wait for the operations that were issued on this NPU, as a device synchronisation does: HCCL's run on its streams.
+void synchronize_collectives(int device);
+
 // Several operations that were issued together.
 c10::intrusive_ptr<c10d::Work> coalesced_work(int rank, Works works);
 
