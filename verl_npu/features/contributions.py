@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from .. import environment, reporting
-from ..damage import is_passing
+from ..damage import is_temporary
 from ..errors import ConflictError, DeclarationError, RegistryError
 from ..registry.patch import Bundle, Feature, Patch, Upstream, owners
 from ..registry.source.tree import package_of
@@ -102,7 +102,7 @@ def _bundle(point: metadata.EntryPoint, earlier: Sequence[Bundle], is_there: Cal
             _refuse(whole, bundle, [*earlier, bundle])
             features.append(whole)
         except Exception as error:
-            if is_passing(error):
+            if is_temporary(error):
                 raise
             errors.append(_failed(owner, f"feature {feature.name}", error))
     return bundle
@@ -112,7 +112,7 @@ def _loaded(point: metadata.EntryPoint, owner: str, ours: Sequence[Upstream]) ->
     try:
         made = point.load()
     except Exception as error:
-        if is_passing(error):
+        if is_temporary(error):
             raise
         raise _failed(owner, point.value, error) from error
     if not isinstance(made, Contribution) or not (

@@ -167,7 +167,7 @@ def test_a_changed_comment_is_no_drift(plugin, package, math) -> None:
     package.load("up.ops")
     assert registry.states() == {"math": State.APPLIED}
     revision = registry.revisions["up"]
-    assert (str(revision), revision.exact) == ("nearest v1, nothing that is used of it differs", False)
+    assert (str(revision), revision.exact) == ("nearest v1, no difference in what is used", False)
 
 
 def test_a_wrapper_survives_a_changed_body_but_not_a_changed_signature(plugin, package, math) -> None:

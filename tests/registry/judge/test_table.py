@@ -47,7 +47,7 @@ def evidence(action: Action = Action.WRAP, *, skips: bool = False, **found: obje
         "lost": lambda atoms: [],
         "unread": "",
         "lacking": None,
-        "put_over": "",
+        "overwriting_package": "",
         "reach": Reach(""),
         "adds": action is Action.ADD,
         "observed": HERE,
@@ -72,7 +72,7 @@ ROWS = {
     "_uses_another": (evidence(lacking=("up.help:scale", "nothing of that name")), State.DRIFTED),
     "_added": (evidence(Action.ADD), State.PENDING),
     "_as_at_the_pin": (evidence(known=EXACT), State.PENDING),
-    "_overwritten": (evidence(put_over="up"), State.DRIFTED),
+    "_overwritten": (evidence(overwriting_package="up"), State.DRIFTED),
     "_as_at_a_pin": (evidence(), State.PENDING),
     "_in_other_words": (
         evidence(Action.REPLACE, observed=replace(HERE, fingerprint="2"), alike={"v1": replace(HERE, words="words")}),
