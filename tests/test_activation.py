@@ -54,7 +54,7 @@ def test_ascend_software_and_the_switch_decide(
 @pytest.mark.parametrize(
     ("software", "variables", "said"),
     [
-        (False, {}, "is off: there is no torch_npu here, and VIRTUAL_ASCEND asks for no virtual NPU>"),
+        (False, {}, "is off: torch_npu is not installed, and VIRTUAL_ASCEND asks for no virtual NPU>"),
         (True, {"VERL_NPU": "off"}, "is off: VERL_NPU is off>"),
         (True, {}, "is on, by import verl_npu: device drifted, host_copies"),
     ],
@@ -335,7 +335,7 @@ def test_beside_the_earlier_plugin_of_the_same_name_it_is_an_error(ascend) -> No
     result = ascend.run(f"{EARLIER} import verl_npu")
     last = result.err.splitlines()[-1]
     assert "EarlierPluginError" in last
-    assert "found the earlier plugin of the same name in one process with it (verl_npu.plugin)" in last
+    assert "found the earlier plugin of that name in the same process (verl_npu.plugin)" in last
     assert "pip uninstall verl_npu" in last
 
 

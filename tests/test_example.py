@@ -166,8 +166,8 @@ def test_what_is_written_into_verl_npu_is_said_to_be_lost_and_what_is_brought_to
         str(Path(file).relative_to(package)) for file in written["strange_files"]
     }
     text = " ".join(environment.run("-m", "verl_npu", "check").stdout.split())
-    assert "changed in the installed verl-npu, and lost when it is installed again: " in text
-    assert "belongs in a distribution of your own (docs/writing-a-patch.md)" in text
+    assert "These files of the installed verl-npu were changed, and a reinstallation undoes that: " in text
+    assert "into a distribution of your own (docs/writing-a-patch.md)" in text
 
     environment.pip("install", "--no-deps", "--force-reinstall", str(wheel))
     assert environment.content()["strange_files"] == []

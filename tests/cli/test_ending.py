@@ -59,7 +59,7 @@ def test_in_a_zip_file_it_is_said_that_it_cannot_be_run_there(tmp_path: Path) ->
 
 def test_what_is_on_pythons_path_is_there_in_every_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "main", lambda **more: None)
-    monkeypatch.setattr(cli.terminal, "go_on_unread", lambda: None)
+    monkeypatch.setattr(cli.terminal, "ignore_broken_pipes", lambda: None)
     monkeypatch.setenv("PYTHONPATH", ":.:verl:/packages")
     cli.run()
     here = os.getcwd()
@@ -73,7 +73,7 @@ def test_an_error_of_ours_cannot_be_taken_for_a_finding(
         raise KeyError("ours")
 
     monkeypatch.setattr(cli, "main", fail)
-    monkeypatch.setattr(cli.terminal, "go_on_unread", lambda: None)
+    monkeypatch.setattr(cli.terminal, "ignore_broken_pipes", lambda: None)
     with pytest.raises(SystemExit) as ended:
         cli.run()
     assert ended.value.code == Status.NOT_JUDGED

@@ -91,7 +91,7 @@ def test_a_bad_state_ends_with_1_even_where_all_agree(status: Run, tmp_path: Pat
         ("native", "upstream does it"),
         ("pending", "not imported yet: verl.trainer.main_ppo"),
         ("pending", "not imported yet: verl.trainer.main_ppo and 1 more"),
-        ("absent", "nothing that it patches is installed here"),
+        ("absent", "none of its targets is installed here"),
     ],
 )
 def test_it_says_why_a_feature_is_not_applied(status: Run, job: Path, state: str, why: str) -> None:

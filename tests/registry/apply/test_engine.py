@@ -154,7 +154,7 @@ def test_one_drifted_target_refuses_the_whole_feature_with_one_line(plugin, pack
     status = registry.status()
     assert status["math.double"].state is State.DRIFTED
     assert status["math.forward"].state is State.OFF
-    assert status["math.forward"].reason.startswith("not applied, since math.double drifted")
+    assert status["math.forward"].reason.startswith("not applied, because math.double drifted")
     assert registry.states() == {"math": State.DRIFTED}
     (line,) = plugin.reported
     assert "\n" not in line

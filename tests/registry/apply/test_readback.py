@@ -150,7 +150,7 @@ def test_a_name_that_went_stale_is_ineffective_and_named(left: Plugin, upstream:
     assert registry.activity()["natives"][MLP] == {
         "by": "up.patches",
         "state": "failed",
-        "reason": "up.models.alpha:MLP is not there, which up.patches assigns in line 17",
+        "reason": "up.models.alpha:MLP does not exist, but up.patches assigns it in line 17",
     }
 
 
@@ -239,7 +239,7 @@ def test_a_module_whose_import_fails_is_ineffective_though_upstream_swallows_it(
     assert registry.activity()["natives"][NORM] == {
         "by": "up.patches",
         "state": "failed",
-        "reason": "up.gone is not there, which up.patches imports in line 2",
+        "reason": "up.gone does not exist, but up.patches imports it in line 2",
     }
 
 

@@ -100,7 +100,7 @@ def test_a_renamed_class_ends_its_model_and_no_other(judged, lib: Path) -> None:
         "beta.modeling_beta:Norm.forward": State.NATIVE,
     }
     assert {native.reason for native in found.values() if native.state is State.FAILED} == {
-        "lib.models.alpha:Norm is not there, which up.patches assigns in line 4"
+        "lib.models.alpha:Norm does not exist, but up.patches assigns it in line 4"
     }
 
 
