@@ -91,7 +91,7 @@ def test_check_shows_it_with_its_owner(environment: Environment) -> None:
 
 def test_explain_says_who_brings_a_patch(environment: Environment) -> None:
     done = environment.run("-m", "verl_npu", "explain", "example_memory.one_attempt")
-    assert f"brought by  {NAME}" in done.stdout
+    assert f"owner       {NAME}" in done.stdout
     assert "v0.6.1 needed" in done.stdout
 
 
@@ -133,7 +133,7 @@ def test_a_lock_goes_into_its_own_folder_and_over_no_other(environment: Environm
     shutil.rmtree(own / "v9")
     done = environment.run(*words, "v0.6.1", "--revision", "another")
     assert done.returncode == 2
-    assert "expected no lock of this pin yet, found one; add --replace" in done.stderr
+    assert "expected no lock of this pin yet, found a lock; add --replace" in done.stderr
     assert (own / "v0.6.1" / "lock.json").read_bytes() == before
     assert environment.run(*words, "v0.6.1", "--replace", "--output", str(tmp_path)).returncode == 0
     assert (tmp_path / "verl" / "v0.6.1" / "lock.json").read_bytes() != b""

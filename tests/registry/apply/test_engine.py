@@ -232,7 +232,7 @@ def test_a_switch_that_names_no_feature_is_told_and_has_no_effect(plugin, packag
     registry = plugin.start(disable=frozenset({"maths"}))
     assert package.load("up.ops").double(1) == ("ours", 1)
     (line,) = plugin.reported
-    assert line.startswith("PLUGIN_DISABLE=maths: expected names among math, separated by commas, found maths")
+    assert line.startswith("PLUGIN_DISABLE=maths: expected names from math, separated by commas, found maths")
     assert line.endswith("did you mean math?")
     assert registry.states() == {"math": State.APPLIED}
 
@@ -368,7 +368,7 @@ def test_what_a_named_module_overwrites_is_put_in_force_again_and_left_by_a_roll
     package.load("up.own")
     assert package.load("up.ops").double(5) == 1010
     status = registry.status()["math.added"]
-    assert (status.state, status.reason.endswith("over what up.own put there")) == (State.APPLIED, True)
+    assert (status.state, status.reason.endswith("over the assignment by up.own")) == (State.APPLIED, True)
     registry.deactivate()
     assert package.load("up.ops").double is package.load("up.own").theirs
     assert user.double(5) == 10
@@ -654,4 +654,6 @@ def test_an_upstream_that_is_compiled_alone_is_named_and_no_definition_is_missed
     assert package.load("up.ops").double(1) == 2
     assert registry.states() == {"math": State.FAILED}
     (line,) = plugin.reported
-    assert line.startswith("up: expected its Python source, by which patches are judged, found compiled files (.pyc)")
+    assert line.startswith(
+        "up: expected its Python source, by which patches are judged, found only compiled files (.pyc)"
+    )

@@ -399,7 +399,7 @@ def test_something_else_in_the_place_of_an_imported_function_is_refused(package,
     module.run = value
     (verdict,) = patched.start().status().values()
     assert verdict.state is State.FAILED
-    assert "expected what " in verdict.reason
+    assert "expected the object that " in verdict.reason
     assert module.run is value
 
 
@@ -501,7 +501,7 @@ def test_within_somebodys_wrapper_it_is_applied_and_taken_back_it_passes_on(
     assert module.run is theirs
     assert module.run() == (("theirs", 1) if isinstance(called, tuple) else 1)
     (line,) = plugin.reported
-    assert line.endswith(f"and what calls upstream's for it is left in up.ops.run within {named}")
+    assert line.endswith(f"but a wrapper that now calls upstream stays in up.ops.run within {named}")
     (verdict,) = registry.status().values()
     assert verdict.state is State.OFF
     registry.activate()

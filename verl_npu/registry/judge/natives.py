@@ -90,7 +90,7 @@ def confirmed(verdicts: Mapping[str, Verdict], natives: Iterable[Native]) -> dic
 def stale(module: str, step: Step, missing: str) -> str:
     """Return the reason why a step of `module` fails: the stale name that it uses."""
     does = "assigns" if step.value else "imports"
-    return f"{missing} does not exist, but {module} {does} it in line {step.line}"
+    return f"no {missing}, which {module} {does} in line {step.line}"
 
 
 class _Reading:
@@ -120,7 +120,7 @@ class _Reading:
             failure = _Failure(State.ABSENT, f"{missing} is not installed here")
         elif step.is_module and block.catches & {"ImportError", "ModuleNotFoundError"}:
             # The whole folder of a model is missing, not just a module in it: this version does not have the model.
-            failure = _Failure(State.ABSENT, f"{missing} does not exist, but {self._module.name} expects it")
+            failure = _Failure(State.ABSENT, f"no {missing}, which {self._module.name} expects")
         else:
             failure = _Failure(State.FAILED, stale(self._module.name, step, missing))
         self._fail(step, block, failure)
