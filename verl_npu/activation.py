@@ -120,9 +120,9 @@ def _has_torch_npu() -> bool:
 
 
 def _refuse_earlier_plugin(module: ModuleType) -> None:
-    from .errors import EarlierPluginError
+    from .errors import AscendSoftwareError
 
-    raise EarlierPluginError(
+    raise AscendSoftwareError(
         subject=os.path.dirname(__file__),
         expected="no other plugin named verl_npu",
         found=f"the earlier plugin of that name in the same process ({module.__name__})",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from .errors import LockError
+from .errors import DeclarationError
 
 FILE_NAME = "pin.json"
 
@@ -44,7 +44,7 @@ def locks_folder() -> Path:
 def pins(folder: Path | None = None) -> Mapping[str, Pin]:
     """Return the pins below a folder, by default `locks_folder()`, by name and oldest first.
 
-    Raises LockError if a file is damaged.
+    Raises DeclarationError if a file is damaged.
     """
     paths = (folder or locks_folder()).glob(f"verl/*/{FILE_NAME}")
     # The scripts run without `packaging`. At equal versions, a commit sorts before the release, whose name starts with
@@ -60,7 +60,7 @@ def _read(path: Path) -> Pin:
             raise TypeError(f"version is {pin.version!r}, not a string")
         return pin
     except (OSError, ValueError, TypeError) as error:
-        raise LockError(
+        raise DeclarationError(
             subject=str(path),
             expected="the version, engines and mindspeed of a pin, and its commit if it is known",
             found=f"{type(error).__name__}: {error}",

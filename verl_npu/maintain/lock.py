@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from ..cli import terminal
 from ..cli.diff import patch_diff
 from ..cli.options import complete_pin, example
-from ..errors import DeclarationError, LockError
+from ..errors import DeclarationError
 from ..features import bundles
 from ..features.contributions import OURS
 from ..language import gettext as _
@@ -51,7 +51,7 @@ def lock(owner: str, upstream: str, source: Path, pin: str, revision: str, outpu
     folder = output or bundle.locks
     path = lock_path(folder, upstream, pin)
     if path.exists() and not replace:
-        raise LockError(
+        raise DeclarationError(
             subject=str(path),
             expected="no lock of this pin yet",
             found="a lock",

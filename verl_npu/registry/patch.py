@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import ConflictError, DeclarationError, RegistryError
+from ..errors import DeclarationError, RegistryError
 from .source.named import Collaborator
 from .source.probe import Atom, Defines, Probe
 from .source.tree import Target
@@ -275,13 +275,13 @@ class Feature:
             feature._late = late
 
     def include(self, patch: Patch) -> None:
-        """Add a patch to the feature. Raises ConflictError for another patch with the same id or target.
+        """Add a patch to the feature. Raises DeclarationError for another patch with the same id or target.
 
         A module whose import was interrupted is executed again, and declares its patches again.
         """
         other = self._patches.get(patch.id) or next((p for p in self if p.target == patch.target), None)
         if other is not None and _declaration(other) != _declaration(patch):
-            raise ConflictError(
+            raise DeclarationError(
                 subject=f"patch {patch.id} of {patch.target}",
                 expected="one patch for each id and each target",
                 found=f"{other.id} of {other.target}",
@@ -318,12 +318,12 @@ def _declaration(patch: Patch) -> tuple[object, ...]:
 
 
 def refuse_conflicts(features: list[Feature]) -> None:
-    """Raise ConflictError if two features patch one target."""
+    """Raise DeclarationError if two features patch one target."""
     seen: dict[Target, Patch] = {}
     for patch in (patch for feature in features for patch in feature):
         other = seen.setdefault(patch.target, patch)
         if other is not patch:
-            raise ConflictError(
+            raise DeclarationError(
                 subject=f"patch {patch.id} of {patch.target}",
                 expected="one patch for each target",
                 found=f"{other.id} of the same target",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_npu.errors import DamagedError, DeclarationError, LockError
+from verl_npu.errors import DamagedError, DeclarationError
 from verl_npu.maintain.locks import record_lock, write_lock
 from verl_npu.registry import Bundle, Feature, Never, Registry, SourceTree, State, Upstream
 from verl_npu.registry.judge.bundles import judge_bundles
@@ -87,7 +87,7 @@ def test_a_wrong_lock_costs_its_owner_alone(plugin, package, theirs: Bundle, dam
 def test_a_wrong_lock_is_an_error_under_strict(plugin, package, theirs: Bundle) -> None:
     (theirs.locks / "up" / "v1" / "lock.json").write_text("no lock")
     start(plugin, theirs, strict=True)
-    with pytest.raises(LockError):
+    with pytest.raises(DeclarationError):
         package.load("up")
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from verl_npu.errors import ConflictError, DeclarationError, DriftError, LockError, SettingError
+from verl_npu.errors import DeclarationError, DriftError, SettingError
 from verl_npu.registry.source.probe import Defines, Never, Reads
 from verl_npu.registry.state import State
 
@@ -436,7 +436,7 @@ def test_two_features_on_one_target_are_an_error_that_names_both(plugin, package
 
 
 def test_two_patches_of_one_feature_on_one_target_are_an_error(plugin, math, why) -> None:
-    with pytest.raises(ConflictError, match=r"math\.double"):
+    with pytest.raises(DeclarationError, match=r"math\.double"):
 
         @math.replace("up.ops:double", retired_by=NEVER, **why)
         def another(x):
@@ -452,7 +452,7 @@ def test_a_damaged_lock_is_reported_and_nothing_is_patched(plugin, package, math
     plugin.registries[0].deactivate()
     del sys.modules["up"]
     plugin.start(lock=False, strict=True)
-    with pytest.raises(LockError):
+    with pytest.raises(DeclarationError):
         package.load("up")
 
 

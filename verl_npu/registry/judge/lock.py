@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...errors import LockError
+from ...errors import DeclarationError
 from ..patch import Patch
 from ..source.definition import NORMALISER
 from ..source.named import Collaborator
@@ -106,12 +106,12 @@ def recorded(use: Collaborator, tree: SourceTree) -> str:
 
 
 def read_lock(path: Path) -> Lock:
-    """Read one lock. Raises LockError if the file is damaged or has another schema."""
+    """Read one lock. Raises DeclarationError if the file is damaged or has another schema."""
     try:
         content = json.loads(path.read_text())
         versions = (content["schema"], content["normaliser"])
         if versions != (SCHEMA, NORMALISER):
-            raise LockError(
+            raise DeclarationError(
                 subject=str(path),
                 expected=f"schema {SCHEMA}, normaliser {NORMALISER}",
                 found=f"schema {versions[0]}, normaliser {versions[1]}",
@@ -131,7 +131,7 @@ def read_lock(path: Path) -> Lock:
             sites=content["sites"],
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LockError(
+        raise DeclarationError(
             subject=str(path),
             expected="a lock file",
             found=f"{type(error).__name__}: {error}",
@@ -142,10 +142,11 @@ def read_lock(path: Path) -> Lock:
 def read_locks(folder: Path, upstream: str) -> tuple[Lock, ...]:
     """Return all locks of `upstream` below `folder`, sorted by pin.
 
-    Raises LockError if the folder is missing, because without any pin every upstream would seem to have drifted.
+    Raises DeclarationError if the folder is missing, because without any pin every upstream would seem to have
+    drifted.
     """
     if not folder.is_dir():
-        raise LockError(
+        raise DeclarationError(
             subject=str(folder),
             expected="the folder of locks that comes with the package",
             found="no such folder",
