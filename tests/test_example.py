@@ -133,7 +133,7 @@ def test_a_lock_goes_into_its_own_folder_and_over_no_other(environment: Environm
     shutil.rmtree(own / "v9")
     done = environment.run(*words, "v0.6.1", "--revision", "another")
     assert done.returncode == 2
-    assert "expected no lock of this pin yet, found a lock; add --replace" in done.stderr
+    assert "this pin already has a lock; add --replace" in done.stderr
     assert (own / "v0.6.1" / "lock.json").read_bytes() == before
     assert environment.run(*words, "v0.6.1", "--replace", "--output", str(tmp_path)).returncode == 0
     assert (tmp_path / "verl" / "v0.6.1" / "lock.json").read_bytes() != b""

@@ -1,8 +1,9 @@
 """The errors of verl-npu, under one root.
 
 An error names its subject, what was expected, what was found, how to fix it, and the variable that overrides the
-refusal, if there is one. All errors are in this module, so that a program can catch them without importing a feature.
-There is a class for every fault that a caller would catch separately.
+refusal, if there is one. Without `expected`, `found` is a plain sentence about the subject. All errors are in this
+module, so that a program can catch them without importing a feature. There is a class for every fault that a caller
+would catch separately.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from .language import gettext as _
 class VerlNpuError(RuntimeError):
     """The root of all errors of verl-npu. Its text is one line."""
 
-    def __init__(self, *, subject: str, expected: str, found: str, fix: str, override: str = "") -> None:
+    def __init__(self, *, subject: str, found: str, fix: str, expected: str = "", override: str = "") -> None:
         self.subject = subject
         self.expected = expected
         self.found = found
@@ -22,9 +23,12 @@ class VerlNpuError(RuntimeError):
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        line = _("{subject}: expected {expected}, found {found}; {fix}").format(
-            subject=self.subject, expected=self.expected, found=self.found, fix=self.fix
-        )
+        if self.expected:
+            line = _("{subject}: expected {expected}, found {found}; {fix}").format(
+                subject=self.subject, expected=self.expected, found=self.found, fix=self.fix
+            )
+        else:
+            line = _("{subject}: {found}; {fix}").format(subject=self.subject, found=self.found, fix=self.fix)
         return line + _(" (override: {override})").format(override=self.override) if self.override else line
 
     # RuntimeError's own reduction would call __init__ with the text alone, so a Ray worker could not report the error.
@@ -35,7 +39,7 @@ class VerlNpuError(RuntimeError):
 def _rebuild(
     kind: type[VerlNpuError], subject: str, expected: str, found: str, fix: str, override: str
 ) -> VerlNpuError:
-    return kind(subject=subject, expected=expected, found=found, fix=fix, override=override)
+    return kind(subject=subject, found=found, fix=fix, expected=expected, override=override)
 
 
 # The registry.

@@ -61,8 +61,8 @@ def absent() -> AscendSoftwareError:
     """Return the error for an environment with neither torch_npu nor virtual NPUs."""
     return AscendSoftwareError(
         subject="torch_npu",
-        expected="it to be installed in this environment, because NPUs need it",
-        found="no such package",
+        expected="an installed package, because NPUs need it",
+        found="no package of that name",
         fix=f"install torch_npu, or set {VIRTUAL_NPUS}=2 for two virtual NPUs",
     )
 
@@ -116,7 +116,7 @@ def _explained(found: str) -> AscendSoftwareError:
         fix = f"{library[0]} belongs to CANN: run `source {path}` {start}"
     return AscendSoftwareError(
         subject="the installed torch_npu",
-        expected="it to be importable",
+        expected="an import without errors",
         found=found,
         fix=fix,
         override="VERL_NPU=off",

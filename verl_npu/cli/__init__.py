@@ -109,8 +109,7 @@ class _Commands(click.Group):
         if name in WORKBENCH:
             raise CommandError(
                 subject=f"verl-npu {name}",
-                expected=_("the distribution verl-npu-workbench, which has this command"),
-                found=_("no such distribution in this environment"),
+                found=_("this command needs the distribution verl-npu-workbench, which is not installed here"),
                 fix=INSTALL,
             )
         return self.commands.get(name)
@@ -231,7 +230,6 @@ def run() -> None:
 def _file_error(error: OSError, command: str) -> CommandError:
     return CommandError(
         subject=str(error.filename or f"verl-npu {command}"),
-        expected=_("a readable or writable file or folder, and enough space"),
         found=error.strerror or str(error),
         fix=_("give another path, or free some space; TMPDIR names the folder for temporary files")
         if os.path.exists(__file__)

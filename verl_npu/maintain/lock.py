@@ -53,8 +53,7 @@ def lock(owner: str, upstream: str, source: Path, pin: str, revision: str, outpu
     if path.exists() and not replace:
         raise DeclarationError(
             subject=str(path),
-            expected="no lock of this pin yet",
-            found="a lock",
+            found="this pin already has a lock",
             fix="add --replace to overwrite it, or name another folder with --output",
         )
     tree = SourceTree.at(source, chosen.packages)
