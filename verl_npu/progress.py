@@ -100,7 +100,7 @@ def step(
     finally:
         with _lock:
             _steps.remove(made)
-            aside()
+            clear()
 
 
 def now() -> str:
@@ -186,7 +186,7 @@ def shown() -> Iterator[None]:
         ended.end()
 
 
-def aside() -> None:
+def clear() -> None:
     """Remove the progress line from the terminal."""
     with _lock:
         if _shown is not None:
@@ -194,8 +194,8 @@ def aside() -> None:
 
 
 @contextmanager
-def standing_aside() -> Iterator[None]:
+def suspended() -> Iterator[None]:
     """Remove the progress line, and write none within the context, so that something else can be printed."""
     with _lock:
-        aside()
+        clear()
         yield

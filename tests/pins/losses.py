@@ -176,7 +176,7 @@ def _subjects(patch: Patch) -> set[str]:
 
 def refused(verdict: Verdict) -> bool:
     """Whether a user is kept from the patch, and is not told that forcing it is safe."""
-    return verdict.state is State.DRIFTED and not verdict.in_words
+    return verdict.state is State.DRIFTED and not verdict.only_wording
 
 
 def pin_at(name: str, source: Path, beside: SourceTree) -> Pin:

@@ -155,7 +155,7 @@ class _Commands(click.Group):
         return command.get_short_help_str(limit=200) if command else ""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        wording.speak_for_click()
+        wording.translate_click()
         with language.speaking_to_the_user(environment.LANGUAGE.text()):
             return super().main(*args, **extra)
 

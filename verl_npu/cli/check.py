@@ -90,7 +90,7 @@ def check(source: str, verbose: bool, as_json: bool, diff: bool) -> None:
     2 there is no verl, or its source cannot be read.
     """
     tree = upstreams.judged_tree(source)
-    lacking = upstreams.lacking() if source == upstreams.INSTALLED else []
+    lacking = upstreams.missing_packages() if source == upstreams.INSTALLED else []
     judged, result = _judged(tree, lacking, here=source == upstreams.INSTALLED)
     if as_json:
         click.echo(json.dumps(_content(result), indent=2))
@@ -114,7 +114,7 @@ def _is_strict() -> bool:
 def _judged(tree: SourceTree, lacking: Sequence[str], here: bool) -> tuple[Sequence[Judged], _Result]:
     judged, revisions, verdicts, natives = judged_patches(bundles(), tree)
     features = [feature for one in judged for feature in one.bundle.features]
-    verdicts = {**verdicts, **_unreached(verdicts)} if here else verdicts
+    verdicts = {**verdicts, **_not_loaded(verdicts)} if here else verdicts
     wrong = [error for _unused, error in wrong_settings()]
     undeclared = [error for one in judged for error in (*one.bundle.errors, one.error) if error is not None]
     lacks = _rollout_lacks()
@@ -123,7 +123,7 @@ def _judged(tree: SourceTree, lacking: Sequence[str], here: bool) -> tuple[Seque
     return judged, _Result(features, revisions, verdicts, natives, problem, lacks, lacking, wrong, undeclared, strange)
 
 
-def _unreached(verdicts: Mapping[str, Verdict]) -> Mapping[str, Verdict]:
+def _not_loaded(verdicts: Mapping[str, Verdict]) -> Mapping[str, Verdict]:
     """Return the verdicts on the patches that a job in this environment does not load."""
     reached = {patch.id for bundle in bundles(installed=True) for feature in bundle.features for patch in feature}
     absent = Verdict(State.ABSENT, "the package that it patches is not installed here")
@@ -223,16 +223,16 @@ def _print(result: _Result, verbose: bool) -> None:
         terminal.echo()
     terminal.trouble(result.problem)
     _print_revisions(result.revisions, verbose)
-    upstreams.say_lacking(result.lacking)
+    upstreams.print_missing(result.lacking)
     terminal.echo()
     states = [result.state(feature) for feature in result.features]
-    rows = [(str(f), str(s), _clause(f, result)) for f, s in zip(result.features, states, strict=True)]
+    rows = [(str(f), str(s), _feature_summary(f, result)) for f, s in zip(result.features, states, strict=True)]
     terminal.table(rows, [colour(state) for state in states])
-    told = {feature.name: _told(feature, result) for feature in result.features}
-    if not verbose and any(told.values()):
+    notable = {feature.name: _notable(feature, result) for feature in result.features}
+    if not verbose and any(notable.values()):
         terminal.echo()
     for feature in result.features:
-        shown = list(feature) if verbose else told[feature.name]
+        shown = list(feature) if verbose else notable[feature.name]
         if verbose:
             terminal.echo()
             terminal.paragraph(_("{feature}: {summary}").format(feature=feature, summary=feature.summary))
@@ -248,7 +248,7 @@ def _print(result: _Result, verbose: bool) -> None:
     _print_advice(result, verbose)
 
 
-def _told(feature: Feature, result: _Result) -> list[Patch]:
+def _notable(feature: Feature, result: _Result) -> list[Patch]:
     """Return the patches of a feature that a user must know about."""
     if result.state(feature) is State.OFF:
         return []
@@ -259,7 +259,7 @@ def _told(feature: Feature, result: _Result) -> list[Patch]:
 def _print_revisions(revisions: Mapping[str, Revision], verbose: bool) -> None:
     terminal.paragraph(
         _(", ").join(
-            _("{name} {revision}").format(name=name, revision=_shortly(revision))
+            _("{name} {revision}").format(name=name, revision=_short_revision(revision))
             for name, revision in revisions.items()
         )
     )
@@ -280,13 +280,13 @@ def _print_revisions(revisions: Mapping[str, Revision], verbose: bool) -> None:
             terminal.line("  ", target)
 
 
-def _shortly(revision: Revision) -> str:
+def _short_revision(revision: Revision) -> str:
     if not revision.nearest_pin:
         return _("not found")
     return revision.nearest_pin if revision.exact else _("near {nearest_pin}").format(nearest_pin=revision.nearest_pin)
 
 
-def _clause(feature: Feature, result: _Result) -> str:
+def _feature_summary(feature: Feature, result: _Result) -> str:
     counts = Counter(result.verdicts[patch.id].state for patch in feature)
     total = len(feature)
     if counts[State.OFF]:

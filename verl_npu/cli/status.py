@@ -43,7 +43,7 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
     read, or, with VERL_NPU_STRICT=1, the installed torch_npu cannot be imported; 2 there is nothing to show.
     """
     problem = software.problem() if folder is None else None
-    manifests, unread = read_manifests(folder) if folder is not None else ([_here(problem)], [])
+    manifests, unread = read_manifests(folder) if folder is not None else ([_this_process(problem)], [])
     for error in unread:
         terminal.fail(str(error))
     if not manifests and unread:
@@ -75,7 +75,7 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
     sys.exit(Status.FOUND if unusable or unread or differ or found & BAD else Status.FINE)
 
 
-def _here(problem: AscendSoftwareError | None) -> Manifest:
+def _this_process(problem: AscendSoftwareError | None) -> Manifest:
     try:
         importlib.import_module("verl")
     except Exception as error:
@@ -243,12 +243,12 @@ def shares(manifests: Sequence[Manifest]) -> list[Share]:
         for manifest in manifests:
             entry = manifest["features"].get(name)
             by_state.setdefault(entry["state"] if entry else "unknown", []).append(manifest)
-        states = {state: _together(members, manifests) for state, members in by_state.items()}
+        states = {state: _process_names(members, manifests) for state, members in by_state.items()}
         found += [Share(titled(name, manifests), state, processes) for state, processes in states.items()]
     return found
 
 
-def _together(members: Sequence[Manifest], everybody: Sequence[Manifest]) -> str:
+def _process_names(members: Sequence[Manifest], everybody: Sequence[Manifest]) -> str:
     if len(members) == len(everybody):
         return _("the only process") if len(members) == 1 else _("all {count} processes").format(count=len(members))
     present = Counter(member["role"] for member in members)

@@ -219,5 +219,5 @@ def _print(text: str, err: bool = False) -> None:
     encoding = getattr(stream, "encoding", None) or "utf-8"
     # An ASCII terminal shows other characters as escapes instead of raising an error.
     shown = text.encode(encoding, "backslashreplace").decode(encoding)
-    with progress.standing_aside():
+    with progress.suspended():
         click.echo(shown, err=err, color=False if os.environ.get("NO_COLOR") else None)

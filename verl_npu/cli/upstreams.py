@@ -28,12 +28,12 @@ _TRAINER_REQUIREMENTS = {
 """The packages without which no trainer of verl can be imported, by their modules."""
 
 
-def lacking() -> list[str]:
+def missing_packages() -> list[str]:
     """Return the required packages that are missing in this environment, where a job would end at its start."""
     return [package for module, package in _TRAINER_REQUIREMENTS.items() if importlib.util.find_spec(module) is None]
 
 
-def say_lacking(packages: Sequence[str]) -> None:
+def print_missing(packages: Sequence[str]) -> None:
     """Print the packages that a job in this environment would miss; nothing if there are none."""
     if packages:
         terminal.paragraph(

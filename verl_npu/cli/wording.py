@@ -45,7 +45,7 @@ CLICK = (
 )
 
 
-def speak_for_click() -> None:
+def translate_click() -> None:
     """Make click look its texts up in our catalogue."""
     for module in (core, decorators, exceptions, formatting, types):
         for name, ours in (("_", _translate_for_click), ("ngettext", _translate_plural_for_click)):

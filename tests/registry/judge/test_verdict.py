@@ -134,7 +134,7 @@ def test_words_are_no_drift_for_a_wrapper(judged, source: str) -> None:
 def test_words_are_drift_for_a_replacement_which_says_that_they_are_only_words(judged, plugin, source: str) -> None:
     assert judged("replace", source) is State.DRIFTED
     (verdict,) = plugin.registries[0].status().values()
-    assert verdict.in_words
+    assert verdict.only_wording
     assert "only in wording" in verdict.reason
     assert "PLUGIN_FORCE=f is safe" in plugin.reported[0]
 

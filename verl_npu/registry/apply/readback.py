@@ -10,7 +10,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
 from ...errors import DriftError, SourceError
-from ..judge.policy import Policy, left_undone
+from ..judge.policy import Policy, unpatched_error
 from ..judge.verdict import Verdict
 from ..source.named import PatchModule
 from ..source.tree import SourceTree
@@ -202,7 +202,7 @@ class Readback:
         self._told.update(lost)
         natives = list(lost.values())
         expected = f"{module.name} to patch it"
-        return left_undone([native.target for native in natives], expected, natives[0].reason, self._policy)
+        return unpatched_error([native.target for native in natives], expected, natives[0].reason, self._policy)
 
     def _judged(self, module: PatchModule) -> Sequence[Native]:
         """Look up all assignments of `module` in the source, once, because parsing its targets takes a while."""

@@ -109,7 +109,7 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
     if value is MISSING:
         raise _unexpected(patch, f"{slot.key} in the own namespace of {slot.owner!r}", "no such name")
     plain = type(value) is types.FunctionType or isinstance(value, type)
-    if plain and _is_where_the_source_has_it(value, patch, module):
+    if plain and _is_source_definition(value, patch, module):
         # This is the usual case, for which no source needs to be parsed.
         return
     definition = tree.definition(patch.target)
@@ -121,10 +121,10 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
         # The source does not show the value of such a name, so the fingerprint of the statement must do.
         return
     expected = f"the {definition.kind} defined in {module.__file__}"
-    if not _makes(definition, value, known):
+    if not _has_kind_of(definition, value, known):
         raise _unexpected(patch, expected, f"{value!r}")
     stack = list(layers(callee(value)))
-    if _is_where_the_source_has_it(stack[0], patch, module):
+    if _is_source_definition(stack[0], patch, module):
         return
     # The inner layers come from upstream's decorators; a layer around them is a stranger's.
     own = (n for n, layer in enumerate(stack) if not definition.plain and _is_upstreams(layer, tree))
@@ -135,7 +135,7 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
             raise _unexpected(patch, expected, f"a wrapper of another kind or signature around it: {value!r}")
     function = stack[-1]
     enclosed = [] if definition.plain else [inspect.unwrap(each) for each in _enclosed(function)]
-    if any(_is_where_the_source_has_it(each, patch, module) for each in (function, *enclosed)):
+    if any(_is_source_definition(each, patch, module) for each in (function, *enclosed)):
         return
     code = getattr(function, "__code__", None)
     # The result of a decorator may have no code of its own; then the source's fingerprint must do.
@@ -144,7 +144,7 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
         raise _unexpected(patch, expected, where)
 
 
-def _makes(definition: Definition, value: object, known: Conventions) -> bool:
+def _has_kind_of(definition: Definition, value: object, known: Conventions) -> bool:
     """Tell whether the source would make an object of this kind, as far as the source shows."""
     function = callee(value)
     # A singledispatchmethod is bound before it is called.
@@ -235,7 +235,7 @@ def _live_kind(value: object) -> Kind:
     return Kind.GENERATOR if inspect.isgeneratorfunction(value) else Kind.FUNCTION
 
 
-def _is_where_the_source_has_it(value: object, patch: Patch, module: types.ModuleType) -> bool:
+def _is_source_definition(value: object, patch: Patch, module: types.ModuleType) -> bool:
     if isinstance(value, type):
         # `python -m` runs the module under the name __main__.
         return (

@@ -173,11 +173,11 @@ def _named(wrapper: object) -> str:
     return f"{type(made).__module__}.{type(made).__qualname__}"
 
 
-def _passing(*args: object, _original: Callable[..., object], **kwargs: object) -> object:
+def _call_original(*args: object, _original: Callable[..., object], **kwargs: object) -> object:
     return _original(*args, **kwargs)
 
 
-def _calling(wrapped: Callable[..., object], instance: object, args: Any, kwargs: Any) -> object:
+def _call_wrapped(wrapped: Callable[..., object], instance: object, args: Any, kwargs: Any) -> object:
     return wrapped(*args, **kwargs)
 
 
@@ -189,13 +189,13 @@ def pass_through(made: object, original: object) -> bool:
     function, before = callee(made), callee(original)
     call = getattr(function, "_self_wrapper", None)
     if type(call) is FunctionType:
-        call.__code__ = _calling.__code__.replace(co_freevars=call.__code__.co_freevars)
+        call.__code__ = _call_wrapped.__code__.replace(co_freevars=call.__code__.co_freevars)
         return True
     if type(function) is not FunctionType or not callable(before):
         return False
     # Other threads may be calling it, so keep what the old code needs until that code is gone.
     function.__kwdefaults__ = {**(function.__kwdefaults__ or {}), "_original": before}
-    function.__code__ = _passing.__code__.replace(co_freevars=function.__code__.co_freevars)
+    function.__code__ = _call_original.__code__.replace(co_freevars=function.__code__.co_freevars)
     function.__defaults__ = None
     function.__wrapped__ = before  # type: ignore[attr-defined]
     return True
@@ -364,7 +364,7 @@ def find_copies(bindings: Sequence[Binding], modules: Iterable[ModuleType], tree
     seen: set[int] = set()
     for module in modules:
         contents = namespace(module)
-        for binding, slot in _names(module, objects):
+        for binding, slot in _module_copies(module, objects):
             found[binding.patch.id].append(slot)
         if objects and _is_upstreams(contents, tree):
             holders = [(key, value) for key, value in tuple(contents.items()) if _CAN_HOLD[type(value)]]
@@ -381,7 +381,7 @@ def find_copies(bindings: Sequence[Binding], modules: Iterable[ModuleType], tree
     return found
 
 
-def _names(module: ModuleType, objects: Mapping[int, Binding]) -> Iterator[tuple[Binding, Slot]]:
+def _module_copies(module: ModuleType, objects: Mapping[int, Binding]) -> Iterator[tuple[Binding, Slot]]:
     contents = namespace(module)
     if not _holds(contents.values(), objects):
         return

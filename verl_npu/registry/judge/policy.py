@@ -72,7 +72,7 @@ def settle(
         return statuses, _ineffective(feature, statuses, policy)
     first = verdicts[drifted[0].id]
     fix = f"run `{policy.command} check --diff`, then install an upstream that is a pin or a newer {policy.command}"
-    if all(verdicts[patch.id].in_words for patch in drifted):
+    if all(verdicts[patch.id].only_wording for patch in drifted):
         fix = f"{policy.prefix}_FORCE={feature.name} is safe here, because only {ONLY_WORDS} differ"
     return statuses, DriftError(
         subject=f"feature {feature.name} refused, {drifted[0].target} drifted",
@@ -88,12 +88,12 @@ def _ineffective(feature: Feature, statuses: Mapping[str, Verdict], policy: Poli
     if not lost:
         return None
     first = statuses[lost[0].id]
-    return left_undone(
+    return unpatched_error(
         [f"feature {feature.name}, {patch.target}" for patch in lost], first.expected, first.found, policy
     )
 
 
-def left_undone(targets: Sequence[str], expected: str, found: str, policy: Policy) -> DriftError:
+def unpatched_error(targets: Sequence[str], expected: str, found: str, policy: Policy) -> DriftError:
     """Return the error for targets that we leave to upstream's own patches, which do not reach them."""
     more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
     return DriftError(

@@ -36,7 +36,7 @@ class Verdict:
     found: str = ""
     forced: bool = False
     """Whether the target drifted, and the user has the patch applied anyway."""
-    in_words: bool = False
+    only_wording: bool = False
     """Whether the target drifted only in its wording: it still does what the patch was written for."""
     claims: tuple[str, ...] = ()
     """The full dotted names that upstream's own patches announce to assign, so that the patch is left to them."""
@@ -185,7 +185,7 @@ class Evidence:
     @cached_property
     def is_shown_native(self) -> bool:
         """Whether upstream has the fix, according to answers that are proof."""
-        return bool(self.patch.retired_by.answer(self._shown)) and not self._is_gutted(Standing.NATIVE)
+        return bool(self.patch.retired_by.answer(self._shown)) and not self._is_emptied(Standing.NATIVE)
 
     @cached_property
     def seems_absent(self) -> bool:
@@ -196,9 +196,9 @@ class Evidence:
     def is_shown_absent(self) -> bool:
         """Whether there is nothing to patch, according to answers that are proof."""
         requires = self.patch.requires
-        return requires is not None and requires.answer(self._shown) is False and not self._is_gutted(Standing.ABSENT)
+        return requires is not None and requires.answer(self._shown) is False and not self._is_emptied(Standing.ABSENT)
 
-    def _is_gutted(self, standing: Standing) -> bool:
+    def _is_emptied(self, standing: Standing) -> bool:
         """Tell whether the target exists but does nothing, while it does something at every pin with that standing."""
         if self.adds or self.known.exact or self.absence is not None:
             return False
@@ -243,11 +243,11 @@ class Evidence:
         return "; ".join(dict.fromkeys(filter(None, unread)))
 
     @cached_property
-    def lacking(self) -> tuple[Collaborator, Found] | None:
+    def changed_collaborator(self) -> tuple[Collaborator, Found] | None:
         """The first collaborator that differs from every pin, and what was found instead."""
-        return next(((use, found) for use in self.patch.uses if (found := self._lacks(use)) is not None), None)
+        return next(((use, found) for use in self.patch.uses if (found := self._changed(use)) is not None), None)
 
-    def _lacks(self, use: Collaborator) -> Found | None:
+    def _changed(self, use: Collaborator) -> Found | None:
         # A collaborator that the nearest pin lacks too, or that is optional, may be missing.
         known = self._answers.known[use.package]
         before = known.nearest.uses.get(use.text) if known.nearest is not None else None
@@ -340,7 +340,7 @@ def _patched_by_upstream(e: Evidence) -> Verdict | None:
     return Verdict(State.NATIVE, reason, claims=e.claims) if fits else None
 
 
-def _patched_nowhere(e: Evidence) -> Verdict | None:
+def _own_patch_has_no_target(e: Evidence) -> Verdict | None:
     """Upstream announces a patch of its own, but its target does not exist."""
     if not e.is_shown_native or e.absence is None:
         return None
@@ -372,12 +372,12 @@ def _gone(e: Evidence) -> Verdict | None:
     return Verdict(State.DRIFTED, reason, expected=f"{e.gone[0].subject}, as at {pin}", found="no such definition")
 
 
-def _not_there(e: Evidence) -> Verdict | None:
+def _absent(e: Evidence) -> Verdict | None:
     """The target does not exist, and does not have to."""
     return Verdict(State.ABSENT, e.absence.reason) if e.absence is not None else None
 
 
-def _untold(e: Evidence) -> Verdict | None:
+def _unclear(e: Evidence) -> Verdict | None:
     """The source leaves open whether upstream has the fix, or whether there is anything to patch."""
     asked, found = e.patch.retired_by, "code that matches no pin and does not prove it"
     if e.seems_native is None:
@@ -393,11 +393,11 @@ def _untold(e: Evidence) -> Verdict | None:
     return Verdict(State.DRIFTED, reason, expected=f"{asked}", found=found)
 
 
-def _uses_another(e: Evidence) -> Verdict | None:
+def _collaborator_changed(e: Evidence) -> Verdict | None:
     """The patch's own code uses an object that is missing or different now."""
-    if e.lacking is None:
+    if e.changed_collaborator is None:
         return None
-    use, found = e.lacking
+    use, found = e.changed_collaborator
     pin = e.known.nearest.pin if e.known.nearest is not None else "any pin"
     return Verdict(
         State.DRIFTED,
@@ -421,7 +421,7 @@ def _added(e: Evidence) -> Verdict | None:
     return Verdict(State.PENDING, "not defined upstream") if e.adds else None
 
 
-def _as_at_the_pin(e: Evidence) -> Verdict | None:
+def _exactly_a_pin(e: Evidence) -> Verdict | None:
     """The tree is a pin that has the target."""
     nearest = e.known.nearest
     if nearest is None or not e.known.exact or e.patch.target not in nearest.targets:
@@ -429,7 +429,7 @@ def _as_at_the_pin(e: Evidence) -> Verdict | None:
     return Verdict(State.PENDING, f"as at pin {nearest.pin}")
 
 
-def _as_at_a_pin(e: Evidence) -> Verdict | None:
+def _same_as_at_a_pin(e: Evidence) -> Verdict | None:
     """The target is bound and called as at a pin; for a replacement, its source is the same, too."""
     for pin, record in e.alike.items():
         if not e.patch.relies_on_source:
@@ -439,7 +439,7 @@ def _as_at_a_pin(e: Evidence) -> Verdict | None:
     return None
 
 
-def _in_other_words(e: Evidence) -> Verdict | None:
+def _reworded(e: Evidence) -> Verdict | None:
     """The source of the target differs, but does the same."""
     words = e.tree.words(e.patch.target) if e.alike else ""
     for pin, record in e.alike.items():
@@ -447,17 +447,17 @@ def _in_other_words(e: Evidence) -> Verdict | None:
             return e.verified(f"it does the same as at {pin}")
         if words == record.words:
             reason = f"it differs from {pin} only in wording: {ONLY_WORDS}"
-            return Verdict(State.DRIFTED, reason, record.fingerprint, e.observed.fingerprint, in_words=True)
+            return Verdict(State.DRIFTED, reason, record.fingerprint, e.observed.fingerprint, only_wording=True)
     return None
 
 
-def _may_skip_another(e: Evidence) -> Verdict | None:
+def _may_skip_changes(e: Evidence) -> Verdict | None:
     """The target is called as at a pin, but its source changed, and the wrapper may skip that source."""
     pin = next(iter(e.alike), None) if e.patch.may_skip else None
     return e.verified(f"signature as at {pin}; it may skip changes that upstream made since") if pin else None
 
 
-def _another(e: Evidence) -> Verdict:
+def _different(e: Evidence) -> Verdict:
     """The target differs from that at every pin."""
     called_alike = any(fits(e.observed.signature, one.signature, e.restated) for one in e.needed.values())
     # If two records are called alike, the difference is in what they are bound to.
@@ -481,19 +481,19 @@ TABLE: Sequence[Callable[[Evidence], Verdict | None]] = (
     _not_installed,
     _done_by_upstream,
     _patched_by_upstream,
-    _patched_nowhere,
+    _own_patch_has_no_target,
     _not_needed,
     _gone,
-    _not_there,
-    _untold,
-    _uses_another,
+    _absent,
+    _unclear,
+    _collaborator_changed,
     _added,
-    _as_at_the_pin,
+    _exactly_a_pin,
     _overwritten,
-    _as_at_a_pin,
-    _in_other_words,
-    _may_skip_another,
-    _another,
+    _same_as_at_a_pin,
+    _reworded,
+    _may_skip_changes,
+    _different,
 )
 """The rows of the table; the first one that returns a verdict decides. The last one always does."""
 

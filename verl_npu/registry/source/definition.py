@@ -124,32 +124,32 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 # Source without its wording.
 
 
-def in_words(nodes: Iterable[ast.AST]) -> str:
+def meaning_fingerprint(nodes: Iterable[ast.AST]) -> str:
     """Return 32 hexadecimal digits: a hash of what `nodes` do, without mere wording.
 
     The parameters of a function are not included either, because `fits` compares them.
     """
-    return _hash((token for node in nodes for token in _meant(node, None)), 16)
+    return _hash((token for node in nodes for token in _meaning_tokens(node, None)), 16)
 
 
-def _meant(value: object, own: dict[str, str] | None) -> Iterator[str]:
+def _meaning_tokens(value: object, own: dict[str, str] | None) -> Iterator[str]:
     """Yield tokens for the meaning of a part of a tree. In a function, `own` maps its variables to their order of
     use."""
     if isinstance(value, Function) and own is None:
         yield f"({function_kind(value)} {value.name} {' '.join(map(decoration, value.decorator_list))}"
-        yield from _meant(_without_docstring(value.body), dict.fromkeys(_own_names(value), ""))
+        yield from _meaning_tokens(_without_docstring(value.body), dict.fromkeys(_own_names(value), ""))
     elif (
         isinstance(value, ast.Name | ast.arg | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         and own is not None
     ):
         yield from _renamed(value, own)
     elif isinstance(value, ast.AnnAssign) and value.value is not None and value.simple:
-        yield from _meant(ast.Assign([value.target], value.value), own)
+        yield from _meaning_tokens(ast.Assign([value.target], value.value), own)
     elif isinstance(value, list):
-        kept = [item for item in value if not _is_words(item)]
+        kept = [item for item in value if not _is_only_wording(item)]
         yield f"[{len(kept)}"
         for item in kept:
-            yield from _meant(item, own)
+            yield from _meaning_tokens(item, own)
     elif isinstance(value, ast.AST) and not isinstance(value, ast.JoinedStr):
         yield f"({type(value).__name__}"
         for name in value._fields:
@@ -159,10 +159,10 @@ def _meant(value: object, own: dict[str, str] | None) -> Iterator[str]:
             if name == "body" and isinstance(value, _DOCUMENTED):
                 field = _without_docstring(field)
             yield f".{name}"
-            yield from _meant(field, own)
+            yield from _meaning_tokens(field, own)
     elif isinstance(value, ast.JoinedStr):
         for part in value.values:
-            yield from _meant(part, own)
+            yield from _meaning_tokens(part, own)
     else:
         yield f"{type(value).__name__}={value!r}"
 
@@ -179,7 +179,7 @@ def _renamed(value: ast.Name | ast.arg | Function | ast.ClassDef, own: dict[str,
             if other == "body" and isinstance(value, _DOCUMENTED):
                 inner = _without_docstring(value.body)
             yield f".{other}"
-            yield from _meant(inner, own)
+            yield from _meaning_tokens(inner, own)
 
 
 def _own_names(function: Function) -> list[str]:
@@ -212,7 +212,7 @@ def is_log(node: ast.expr) -> bool:
     return said or words[-2:-1] in (["logger"], ["_logger"], ["logging"], ["logging()"], ["log"])
 
 
-def _is_words(item: object) -> bool:
+def _is_only_wording(item: object) -> bool:
     """Tell whether a statement only prints or logs, or is an annotation without a value."""
     if isinstance(item, ast.AnnAssign):
         return item.value is None
@@ -227,12 +227,12 @@ def decoration(decorator: ast.expr) -> str:
     """Describe a decorator and its arguments, except for texts: the label of a role in a log has no effect."""
     if not isinstance(decorator, ast.Call):
         return f"@{_short(decorator)}"
-    return f"@{_short(decorator.func)}({_given(decorator)})"
+    return f"@{_short(decorator.func)}({_spelled_arguments(decorator)})"
 
 
-def _given(call: ast.Call) -> str:
-    given = [_spelled(argument) for argument in call.args if not _is_text(argument)]
-    given += [f"{word.arg or '**'}={_spelled(word.value)}" for word in call.keywords if not _is_text(word.value)]
+def _spelled_arguments(call: ast.Call) -> str:
+    given = [_spelling(argument) for argument in call.args if not _is_text(argument)]
+    given += [f"{word.arg or '**'}={_spelling(word.value)}" for word in call.keywords if not _is_text(word.value)]
     return ", ".join(given)
 
 
@@ -246,18 +246,18 @@ def _decorator(node: ast.expr) -> ast.expr:
 
 def _short(node: ast.expr) -> str:
     # `functools.wraps`, or just `wraps` if that is imported.
-    return node.attr if isinstance(node, ast.Attribute) else _spelled(node)
+    return node.attr if isinstance(node, ast.Attribute) else _spelling(node)
 
 
-def _spelled(node: ast.expr) -> str:
+def _spelling(node: ast.expr) -> str:
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
-        return f"{_spelled(node.value)}.{node.attr}"
+        return f"{_spelling(node.value)}.{node.attr}"
     if isinstance(node, ast.Constant):
         return repr(node.value)
     if isinstance(node, ast.Call):
-        return f"{_spelled(node.func)}({_given(node)})"
+        return f"{_spelling(node.func)}({_spelled_arguments(node)})"
     return f"<{fingerprint([node])[:8]}>"
 
 
@@ -307,10 +307,12 @@ def fits(found: str, known: str, restated: Collection[str] = ()) -> bool:
     Both are one signature or several. Other defaults and additional optional parameters, at the end or by keyword
     only, are no difference, except for the parameters for which the wrapper has its own defaults (`restated`).
     """
-    return found == known or all(any(_fits(one, other, restated) for other in _all(known)) for one in _all(found))
+    return found == known or all(
+        any(_fits(one, other, restated) for other in _parsed_signatures(known)) for one in _parsed_signatures(found)
+    )
 
 
-def _all(signatures: str) -> list[ast.arguments]:
+def _parsed_signatures(signatures: str) -> list[ast.arguments]:
     parsed = (ast.parse(f"def _{text}: ...").body[0] for text in filter(None, signatures.split(" | ")))
     return [node.args for node in parsed if isinstance(node, ast.FunctionDef)]
 
@@ -319,10 +321,10 @@ def _fits(found: ast.arguments, known: ast.arguments, restated: Collection[str])
     here, there = _defaults(found), _defaults(known)
     if any(here.get(name) != there[name] for name in restated if name in there):
         return False
-    return _takes_alike(found, known)
+    return _accepts_same_calls(found, known)
 
 
-def _takes_alike(found: ast.arguments, known: ast.arguments) -> bool:
+def _accepts_same_calls(found: ast.arguments, known: ast.arguments) -> bool:
     here, there = _positional(found), _positional(known)
     more = here[len(there) :]
     if here[: len(there)] != there or not all(optional for _, optional in more) or (more and known.vararg is not None):

@@ -15,7 +15,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from .definition import BLOCKS, NAMED, Function, bound_names, decoration, fingerprint, function_kind, in_words, is_log
+from .definition import (
+    BLOCKS,
+    NAMED,
+    Function,
+    bound_names,
+    decoration,
+    fingerprint,
+    function_kind,
+    is_log,
+    meaning_fingerprint,
+)
 from .named import Key, Origins, PatchModule, Value
 from .tree import SourceTree, Target, is_there, unparsable
 
@@ -73,7 +83,7 @@ class Mark:
         """The description of how it is bound."""
         if isinstance(self.how, Function):
             return " ".join([function_kind(self.how), *map(decoration, self.how.decorator_list)])
-        text = self.how if isinstance(self.how, str) else f"assigned {in_words([self.how])[:8]}"
+        text = self.how if isinstance(self.how, str) else f"assigned {meaning_fingerprint([self.how])[:8]}"
         return f"{text} from outside" if self.outside else text
 
     def concerns(self, path: str) -> bool:
@@ -454,7 +464,7 @@ class Reader:
                 return
             if self._importing and isinstance(statement, ast.If) and any(map(ends_block, statement.body)):
                 # The following statements depend on it, unless the result is known.
-                known = is_true(statement.test, self._known()) is not None
+                known = is_true(statement.test, self._known_constants()) is not None
                 at = at if known else at.under((statement.test, scope), holds=False)
 
     def _statement(self, node: ast.stmt, scope: Scope, at: _At) -> None:
@@ -536,7 +546,7 @@ class Reader:
 
     def _if(self, node: ast.If, scope: Scope, at: _At) -> None:
         test = (node.test, scope)
-        holds = is_true(node.test, self._known())
+        holds = is_true(node.test, self._known_constants())
         # For an import, only conditions that depend on the process matter.
         depends = holds is None or not self._importing
         taken, other = (at.under(test), at.under(test, holds=False)) if depends else (at, at)
@@ -565,7 +575,7 @@ class Reader:
         self.block(node.finalbody, scope, at)
 
     def _while(self, node: ast.While, scope: Scope, at: _At) -> None:
-        if is_true(node.test, self._known()) is not False:
+        if is_true(node.test, self._known_constants()) is not False:
             self._expression(node.test, scope, at)
             self.block(node.body, scope, at.under((node.test, scope)) if self._importing else at)
         self.block(node.orelse, scope, at)
@@ -743,7 +753,7 @@ class Reader:
             if isinstance(one, ast.Lambda) and self._importing:
                 continue
             if isinstance(one, ast.IfExp):
-                holds = is_true(one.test, self._known())
+                holds = is_true(one.test, self._known_constants())
                 under = at.under((one.test, scope))
                 waiting += [(one.test, at)] if holds is None else []
                 waiting += [(one.body, under)] if holds is not False else []
@@ -799,7 +809,7 @@ class Reader:
         # Only for an import do the conditions of the call matter.
         at = at if self._importing else _At()
         for node, owner in self._functions(function, scope):
-            self.enter(node, owner, _given(node, call, bool(owner), scope), scope.depth + 1, at)
+            self.enter(node, owner, _call_arguments(node, call, bool(owner), scope), scope.depth + 1, at)
         name, is_imported = self._named(function, scope) if self._beyond else ("", False)
         module, _, rest = name.rpartition(".")
         if is_imported and module.partition(".")[0] == self.module.partition(".")[0]:
@@ -807,7 +817,7 @@ class Reader:
                 if isinstance(one, Function):
                     facts = Facts(steps=self.facts.steps)
                     there = Reader(module, self.tree, facts, self._given, importing=True, beyond=True)
-                    there.enter(one, "", _given(one, call, False, scope), scope.depth + 1, at)
+                    there.enter(one, "", _call_arguments(one, call, False, scope), scope.depth + 1, at)
 
     def _functions(self, function: ast.expr, scope: Scope) -> Iterator[tuple[Function, str]]:
         if isinstance(function, ast.Name):
@@ -856,7 +866,7 @@ class Reader:
             case ast.BoolOp(values=values):
                 return frozenset().union(*map(also, values))
             case ast.JoinedStr() | ast.BinOp():
-                return self._joined(node, scope, depth)
+                return self._joined_text(node, scope, depth)
             case ast.Subscript(slice=ast.Constant(value=key)):
                 return frozenset({Key(str(key))})
             case ast.Attribute(attr=name):
@@ -887,10 +897,12 @@ class Reader:
         found = self._constant(Target(self.module, f"{owner}.{node.attr}"), depth)
         if owner == scope.owner:
             inner = Scope(self, owner)
-            return found.union(*(self.origins(one, inner, depth + 1) for one in self._kept(owner).get(node.attr, ())))
+            return found.union(
+                *(self.origins(one, inner, depth + 1) for one in self._self_attributes(owner).get(node.attr, ()))
+            )
         return found
 
-    def _kept(self, owner: str) -> dict[str, list[ast.expr]]:
+    def _self_attributes(self, owner: str) -> dict[str, list[ast.expr]]:
         """Return the values that the methods of a class assign to attributes of `self`."""
         if owner in self._attributes:
             return self._attributes[owner]
@@ -925,7 +937,7 @@ class Reader:
                 if isinstance(node, ast.Assign | ast.AnnAssign):
                     self._note(node)
 
-    def _joined(self, node: ast.JoinedStr | ast.BinOp, scope: Scope, depth: int) -> Origins:
+    def _joined_text(self, node: ast.JoinedStr | ast.BinOp, scope: Scope, depth: int) -> Origins:
         if isinstance(node, ast.BinOp):
             parts: Sequence[ast.expr] = (node.left, node.right) if isinstance(node.op, ast.Add) else ()
         else:
@@ -941,7 +953,7 @@ class Reader:
         texts = [one.constant for one in found if isinstance(one, Value) and isinstance(one.constant, str)]
         return [] if only and len(texts) < len(found) else texts
 
-    def _known(self) -> Mapping[str, object]:
+    def _known_constants(self) -> Mapping[str, object]:
         """Return the module's names with a single plain constant, and the given names."""
         if self._constants is None:
             assigned = [
@@ -1119,7 +1131,7 @@ def _bound_to(target: ast.expr, value: ast.expr) -> dict[str, list[ast.AST]]:
     }
 
 
-def _given(node: Function, call: ast.Call, bound: bool, scope: Scope) -> dict[str, Written]:
+def _call_arguments(node: Function, call: ast.Call, bound: bool, scope: Scope) -> dict[str, Written]:
     """Return the arguments of a call by the function's parameters."""
     names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
     static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .definition import BLOCKS, NAMED, Function, in_words
+from .definition import BLOCKS, NAMED, Function, meaning_fingerprint
 from .reader import Reader, Scope, ends_block, is_true
 from .tree import SourceTree, Target
 
@@ -307,7 +307,7 @@ def _site(node: ast.AST, use: _Use) -> Site:
     """Return how a definition, or the own statements of a module or class, use the target."""
     if isinstance(node, Function):
         scope, statements = use.reader.scope_of(node, ""), list(_statements(node.body))
-        around = [in_words([part])[:8] for part in node.decorator_list]
+        around = [meaning_fingerprint([part])[:8] for part in node.decorator_list]
     else:
         around = []
         scope = Scope(use.reader)
@@ -328,7 +328,7 @@ def _site(node: ast.AST, use: _Use) -> Site:
             passed = [name for name in passed if name not in scope.assigned]
             uses += len(here)
             bare += len(passed)
-            conditions += [in_words([test])[:8] for test in statement.conditions]
+            conditions += [meaning_fingerprint([test])[:8] for test in statement.conditions]
             places |= {*_stored(statement.node), *passed}
         else:
             read = {ast.unparse(part) for part in parts if isinstance(getattr(part, "ctx", None), ast.Load)}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...errors import DeclarationError, SourceError
-from .definition import Definition, bindings, bound_names, constants_of, define, in_words, used_names
+from .definition import Definition, bindings, bound_names, constants_of, define, meaning_fingerprint, used_names
 from .folder import Folder, folders_at, installed_folder, paths_of
 
 _SYNTAX = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<qualname>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
@@ -378,7 +378,7 @@ class SourceTree:
     def words(self, target: Target) -> str:
         """Return a fingerprint of `target` without mere wording; empty if it does not exist."""
         nodes = self.nodes(target)
-        return in_words(nodes) if nodes else ""
+        return meaning_fingerprint(nodes) if nodes else ""
 
     def _constants(self, module: str) -> Mapping[str, object]:
         parsed = self.parse(module)
