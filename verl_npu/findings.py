@@ -90,22 +90,22 @@ class Rule(Generic[Subject]):
 
 
 def ok(code: str, found: str) -> Finding:
-    """Return a finding that says that all is well."""
+    """Return the finding that all is well."""
     return Finding(code, Severity.OK, found)
 
 
 def skipped(code: str, found: str, expected: str = "") -> Finding:
-    """Return a finding that was not judged; `found` says why."""
+    """Return the finding that something was not judged; `found` says why."""
     return Finding(code, Severity.SKIPPED, found, expected=expected)
 
 
 def warning(code: str, found: str, *, why: str, fix: str, subject: str = "", expected: str = "") -> Finding:
-    """Return a finding that may fail."""
+    """Return the finding that something may fail."""
     return Finding(code, Severity.WARNING, found, subject, expected, why, fix)
 
 
 def error(code: str, found: str, *, why: str, fix: str, subject: str = "", expected: str = "") -> Finding:
-    """Return a finding that fails."""
+    """Return the finding that something fails."""
     return Finding(code, Severity.ERROR, found, subject, expected, why, fix)
 
 

@@ -231,7 +231,7 @@ class Share:
 
 
 def _name(manifest: Manifest) -> str:
-    """Return the name of a process for people."""
+    """Return a readable name of a process."""
     return f"{manifest['role']} {manifest['host']}:{manifest['pid']}"
 
 

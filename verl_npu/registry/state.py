@@ -22,7 +22,7 @@ class State(Word):
     APPLIED = "applied"
     """It is in force: the target was read back, and our code is called."""
     NATIVE = "native"
-    """Upstream has the fix: its source says so, or it announces a patch of its own, or that patch was read back."""
+    """Upstream has the fix: in its source, or in a patch of its own that is expected or was read back."""
     ABSENT = "absent"
     """The target does not exist here, and does not have to."""
     DRIFTED = "drifted"

@@ -58,7 +58,7 @@ class Mutex:
     """How long a fork waits for another thread. No work under the lock takes as long."""
 
     def __init__(self, broken: Callable[[], None]) -> None:
-        """Make the lock. `broken` is called in a child whose parent waited too long, so that work may be half done."""
+        """Make the lock. If a fork waits too long, `broken` is called in the child, where work may be half done."""
         self.lock = threading.RLock()
         """For use in `with`: Python lets no interruption come between the guarded code and the release."""
         self._broken = broken

@@ -1,4 +1,4 @@
-"""Finding out why a subject is absent: gone, or not needed here. A missing name alone proves nothing."""
+"""Find out why a subject is absent: it is gone, or not needed here. A missing name alone proves nothing."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _moved(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
 
 
 def _renamed(subject: str, known: Baseline, tree: SourceTree, *, module_too: bool = False) -> Absence | None:
-    """Return what has the name of a lost subject, or of its module; None if nothing has."""
+    """Return the namesake of a lost subject, or of its module; None if there is none."""
     from ..source.moved import namesake
 
     other = namesake(subject, known.packages, tree)

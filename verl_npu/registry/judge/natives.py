@@ -161,6 +161,6 @@ def _missing_name(name: str, tree: SourceTree) -> str:
 
 
 def _catching(step: Step, caught: frozenset[str]) -> Block:
-    """Return the innermost block that ends when the step fails while the code around it continues."""
+    """Return the innermost block that catches the step's error, or else the outermost block."""
     inner = [block for block in step.blocks[1:] if block.catches & caught]
     return inner[-1] if inner else step.blocks[0]

@@ -39,7 +39,7 @@ class Verdict:
     only_wording: bool = False
     """Whether the target drifted only in its wording: it still does what the patch was written for."""
     claims: tuple[str, ...] = ()
-    """The full dotted names that upstream's own patches announce to assign, so that the patch is left to them."""
+    """The full dotted names that upstream's own code is meant to assign, so that the patch is left to it."""
     seen: bool = False
     """Whether all of these assignments were read back in this process."""
     bypassed: bool = False
@@ -215,7 +215,7 @@ class Evidence:
 
     @cached_property
     def claims(self) -> tuple[str, ...]:
-        """The places that upstream's own patches announce to assign, if these retire the patch."""
+        """The places that upstream's own code is meant to assign, if these assignments retire the patch."""
         atoms = self.patch.retired_by.atoms()
         return tuple(dict.fromkeys(a.place for a in atoms if isinstance(a, Assigns) and self.ask(a)))
 
@@ -297,7 +297,7 @@ class Evidence:
 
     @cached_property
     def alike(self) -> Mapping[str, Record]:
-        """Those of `needed` whose binding and signature are the same as here."""
+        """The records in `needed` whose binding and signature are the same as here."""
         if self.patch.action is Action.GUARD:
             # A guard runs before the target exists, and does not depend on it.
             return {pin: record for pin, record in self.needed.items() if record.kind == self.observed.kind}
@@ -334,14 +334,14 @@ def _done_by_upstream(e: Evidence) -> Verdict | None:
 
 
 def _patched_by_upstream(e: Evidence) -> Verdict | None:
-    """Upstream announces a patch of its own, and its target exists."""
+    """Upstream's own code is meant to patch the target, which exists."""
     fits = e.is_shown_native and e.absence is None
     reason = f"upstream's own code patches it: {e.patch.retired_by}"
     return Verdict(State.NATIVE, reason, claims=e.claims) if fits else None
 
 
 def _own_patch_has_no_target(e: Evidence) -> Verdict | None:
-    """Upstream announces a patch of its own, but its target does not exist."""
+    """Upstream's own code is meant to patch the target, which does not exist."""
     if not e.is_shown_native or e.absence is None:
         return None
     if not e.absence.gone:

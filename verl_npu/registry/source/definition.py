@@ -121,7 +121,7 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     return body
 
 
-# Source without its wording.
+# Meaning without wording.
 
 
 def meaning_fingerprint(nodes: Iterable[ast.AST]) -> str:
@@ -219,7 +219,7 @@ def _is_only_wording(item: object) -> bool:
     call = item.value if isinstance(item, ast.Expr) else None
     if not isinstance(call, ast.Call):
         return False
-    # A function with this name whose result is not used only logs.
+    # A function with such a name only logs if its result is not used.
     return is_log(call) or (isinstance(call.func, ast.Name) and call.func.id.startswith("log_"))
 
 
@@ -382,7 +382,7 @@ class Kind(str, Enum):
 _DESCRIPTORS = {"property": Kind.PROPERTY, "staticmethod": Kind.STATICMETHOD, "classmethod": Kind.CLASSMETHOD}
 _DECORATED = {
     **_DESCRIPTORS,
-    # A property with more than a getter ends with the last of these parts, which makes the same property.
+    # A property with a setter or deleter is defined in parts, and the last part still defines the property.
     **dict.fromkeys(("getter", "setter", "deleter"), Kind.PROPERTY),
     "cached_property": Kind.CACHED_PROPERTY,
     "contextmanager": Kind.CONTEXT_MANAGER,

@@ -333,7 +333,7 @@ def _ends_with(name: str, end: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Assigns(Atom):
-    """An upstream module that patches other packages announces to assign `target`.
+    """An upstream module that patches other packages is meant to assign `target`.
 
     Whether it really does is another question: a patch that is retired by this is *claimed* until the assignment is
     seen.

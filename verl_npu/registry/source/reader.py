@@ -717,8 +717,7 @@ class Reader:
             self._step(f"{place}.{name}", ast.unparse(value), value, at)
 
     def _items(self, node: ast.expr, scope: Scope) -> list[ast.expr] | None:
-        """Return the elements of a table that is written out, those of a dictionary as pairs; None for other
-        values."""
+        """Return the elements of a literal list, tuple, set, or dictionary (as pairs); None for other values."""
         view = ""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
             view = node.func.attr

@@ -32,7 +32,7 @@ class Site:
 
     uses: int = 0
     bare: int = 0
-    """The number of arguments that are names or attributes passed on unchanged."""
+    """The number of names and attributes that are passed on unchanged as arguments."""
     again: int = 0
     """The number of later statements that overwrite the target's result or arguments."""
     conditions: tuple[str, ...] = ()

@@ -334,7 +334,7 @@ class SourceTree:
                 yield entry[:-1]
 
     def modules_of(self, packages: Sequence[str]) -> Iterator[str]:
-        """Return the full names of all modules in those of the packages that this tree has."""
+        """Return the full names of all modules in `packages`, as far as this tree has them."""
         here = (package for package in packages if package.partition(".")[0] in self)
         return (module for package in here for module in self.modules_below(package))
 
