@@ -36,18 +36,6 @@ class State(Word):
     """It is not applied: switched off, undone, or left out because another patch of its feature is at fault."""
 
 
-ADVICE = {
-    State.PENDING: "nothing to do",
-    State.APPLIED: "nothing to do",
-    State.NATIVE: "nothing to do",
-    State.ABSENT: "nothing to do",
-    State.DRIFTED: "run `check --diff` to see the change; install an upstream that is a pin, or a newer verl-npu",
-    State.OVERWRITTEN: "find the module that was imported later, and load only one of the two",
-    State.FAILED: "follow its reason: activate verl-npu earlier, or install the version that upstream expects",
-    State.OFF: "nothing, if you switched it off; otherwise see the patch that its reason names",
-}
-"""The advice to a user for each state."""
-
 LIVE = (State.PENDING, State.APPLIED)
 """The states of a patch that is in force, or will be."""
 
