@@ -1,7 +1,7 @@
-"""What the entry points of verl-npu name, a function for each, so that a process can say which one activated it.
+"""The targets of verl-npu's entry points: one function for each, so that a process can say which one activated it.
 
-The rest is imported under protection, so that no damage to its files ends `import torch`, which calls this in every
-process. This module stands alone, and is short, for that reason.
+Every process calls this module at the end of `import torch`. It guards the import of the package, so that damaged
+files cannot make `import torch` fail. For that reason it is short and stands alone.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 entering = ""
-"""Which entry point is being called: the package activates itself when it is imported, and asks for it."""
+"""The entry point that is being called. The package activates itself when it is imported, and reads this name."""
 
 
 def torch_backends() -> None:
-    """The entry point of `torch.backends`: called at the end of `import torch`, it never raises."""
+    """Serve the entry point `torch.backends`. Called at the end of `import torch`, it never raises."""
     _enter("the entry point torch.backends")
 
 
 def vllm_general_plugins() -> None:
-    """The entry point of `vllm.general_plugins`."""
+    """Serve the entry point `vllm.general_plugins`."""
     _enter("the entry point vllm.general_plugins")
 
 
 def __getattr__(name: str) -> Callable[[], None]:
-    # verl loads its plugins and calls none: the look-up is all that is seen of it.
+    # verl loads its plugins without calling them, so this look-up is all that we see.
     if name != "verl_plugins":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     _enter("the entry point verl.plugins")
@@ -41,7 +41,7 @@ def _enter(origin: str) -> None:
     try:
         from verl_npu.activation import activate
     except Exception as error:
-        # An error of these says what somebody has to fix elsewhere.
+        # Such an error names a fault outside our files.
         if type(error).__module__ == "verl_npu.errors":
             raise
         _give_up(error)
@@ -52,7 +52,7 @@ def _enter(origin: str) -> None:
 
 
 def _give_up(error: Exception) -> None:
-    # The package imports this module of its own first of all.
+    # The package imports `damage` before all its other modules.
     leave_verl = getattr(sys.modules.get("verl_npu.damage"), "leave_verl", None)
     if leave_verl is not None:
         leave_verl(error)
@@ -61,7 +61,7 @@ def _give_up(error: Exception) -> None:
     if switch == "off":
         return
     if switch == "on" or strict not in ("", "0"):
-        # The import of verl fails.
+        # This makes the import of verl fail.
         sys.modules["verl"] = None  # type: ignore[assignment]
     if sys.stderr is not None:
         line = f"verl_npu cannot be loaded: {type(error).__name__}: {error}; install verl-npu again"

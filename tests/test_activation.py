@@ -54,7 +54,7 @@ def test_ascend_software_and_the_switch_decide(
 @pytest.mark.parametrize(
     ("software", "variables", "said"),
     [
-        (False, {}, "is off: there is no torch_npu here, and VIRTUAL_ASCEND asks for no virtual NPU>"),
+        (False, {}, "is off: torch_npu is not installed, and VIRTUAL_ASCEND asks for no virtual NPU>"),
         (True, {"VERL_NPU": "off"}, "is off: VERL_NPU is off>"),
         (True, {}, "is on, by import verl_npu: device drifted, host_copies"),
     ],
@@ -334,15 +334,15 @@ EARLIER = "import sys, types; sys.modules['verl_npu.plugin'] = types.ModuleType(
 def test_beside_the_earlier_plugin_of_the_same_name_it_is_an_error(ascend) -> None:
     result = ascend.run(f"{EARLIER} import verl_npu")
     last = result.err.splitlines()[-1]
-    assert "EarlierPluginError" in last
-    assert "found the earlier plugin of the same name in one process with it (verl_npu.plugin)" in last
+    assert "AscendSoftwareError" in last
+    assert "found the earlier plugin of that name in the same process (verl_npu.plugin)" in last
     assert "pip uninstall verl_npu" in last
 
 
 def test_by_the_entry_point_of_torch_the_import_of_verl_says_so(ascend) -> None:
     result = ascend.run(f"{EARLIER} {entered('torch_backends')}(); print('alive'); import verl")
     assert result.out.startswith("alive\n")
-    assert "EarlierPluginError" in result.err.splitlines()[-1]
+    assert "AscendSoftwareError" in result.err.splitlines()[-1]
 
 
 def test_the_earlier_plugin_cannot_be_imported_after_it(ascend) -> None:
@@ -351,5 +351,5 @@ def test_the_earlier_plugin_cannot_be_imported_after_it(ascend) -> None:
     left.parent.mkdir()
     left.write_text("print('patched by both')\n")
     result = ascend.run(f"import verl_npu; verl_npu.__path__.append({str(left.parent)!r}); import verl_npu.plugin")
-    assert "EarlierPluginError" in result.err.splitlines()[-1]
+    assert "AscendSoftwareError" in result.err.splitlines()[-1]
     assert "patched by both" not in result.out

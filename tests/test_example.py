@@ -91,7 +91,7 @@ def test_check_shows_it_with_its_owner(environment: Environment) -> None:
 
 def test_explain_says_who_brings_a_patch(environment: Environment) -> None:
     done = environment.run("-m", "verl_npu", "explain", "example_memory.one_attempt")
-    assert f"brought by  {NAME}" in done.stdout
+    assert f"owner       {NAME}" in done.stdout
     assert "v0.6.1 needed" in done.stdout
 
 
@@ -133,7 +133,7 @@ def test_a_lock_goes_into_its_own_folder_and_over_no_other(environment: Environm
     shutil.rmtree(own / "v9")
     done = environment.run(*words, "v0.6.1", "--revision", "another")
     assert done.returncode == 2
-    assert "expected no lock of this pin yet, found one; add --replace" in done.stderr
+    assert "this pin already has a lock; add --replace" in done.stderr
     assert (own / "v0.6.1" / "lock.json").read_bytes() == before
     assert environment.run(*words, "v0.6.1", "--replace", "--output", str(tmp_path)).returncode == 0
     assert (tmp_path / "verl" / "v0.6.1" / "lock.json").read_bytes() != b""
@@ -166,8 +166,8 @@ def test_what_is_written_into_verl_npu_is_said_to_be_lost_and_what_is_brought_to
         str(Path(file).relative_to(package)) for file in written["strange_files"]
     }
     text = " ".join(environment.run("-m", "verl_npu", "check").stdout.split())
-    assert "changed in the installed verl-npu, and lost when it is installed again: " in text
-    assert "belongs in a distribution of your own (docs/writing-a-patch.md)" in text
+    assert "These files of the installed verl-npu were changed, and a reinstallation undoes that: " in text
+    assert "into a distribution of your own (docs/writing-a-patch.md)" in text
 
     environment.pip("install", "--no-deps", "--force-reinstall", str(wheel))
     assert environment.content()["strange_files"] == []

@@ -7,7 +7,7 @@ import sys
 import pytest
 from testing.interpreter import SHOW, Interpreter
 
-from verl_npu.damage import is_passing
+from verl_npu.damage import is_temporary
 
 
 @pytest.fixture
@@ -79,4 +79,4 @@ import verl
 def test_an_error_that_comes_from_itself_is_asked_once() -> None:
     error = ValueError()
     error.__cause__ = error
-    assert not is_passing(error)
+    assert not is_temporary(error)

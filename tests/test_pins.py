@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_npu.errors import LockError
+from verl_npu.errors import DeclarationError
 from verl_npu.features.megatron.contract import recorded_as
 from verl_npu.pins import FILE_NAME, locks_folder, pins
 
@@ -40,7 +40,7 @@ def test_three_lines_make_a_pin(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "{}", '{"version": "1", "engines": {}, "mindspeed": "x", "cann": "8"}'])
 def test_a_file_that_is_damaged_or_says_what_nobody_reads_is_refused(tmp_path: Path, text: str) -> None:
     put(tmp_path, "v1", text)
-    with pytest.raises(LockError, match=rf"v1/{FILE_NAME}: expected version, engines and mindspeed"):
+    with pytest.raises(DeclarationError, match=rf"v1/{FILE_NAME}: expected the version, engines and mindspeed"):
         pins(tmp_path)
 
 

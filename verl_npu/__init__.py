@@ -2,7 +2,7 @@
 
 import sys
 
-from . import damage  # noqa: F401  # the first: it says what is wrong with the others
+from . import damage  # noqa: F401  # imported first, because it reports what is wrong with the others
 from .activation import PLAIN, activate, deactivate, status
 from .version import __version__
 

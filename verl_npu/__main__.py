@@ -1,12 +1,12 @@
-"""`python -m verl_npu` is the command `verl-npu`."""
+"""`python -m verl_npu`, the same command as `verl-npu`."""
 
 import os
 import signal
 
 
 def run() -> None:
-    """Run the command; Ctrl-C ends it in the same way while it is still being imported."""
-    # Where a signal is ignored, as by nohup, it stays so.
+    """Run the command. Ctrl-C ends it with the same status even while it is still being imported."""
+    # If the signal is ignored, as under nohup, it stays ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
     from . import cli

@@ -1,10 +1,11 @@
-"""The ways in, whether verl-npu is on or off, and the once-only guard.
+"""Switch verl-npu on or off in this process, once, whichever entry point comes first.
 
-Whatever comes first wins, the rest do nothing: the entry points of `torch.backends` (at the end of `import torch`, in
+The first one wins and the others do nothing: the entry points of `torch.backends` (at the end of `import torch`, in
 every process), `verl.plugins` and `vllm.general_plugins`, `VERL_USE_EXTERNAL_MODULES=verl_npu`, the line in upstream's
-`verl/__init__.py`, or a plain `import verl_npu`. All of them only put a hook on `verl`: what costs time waits for it.
+`verl/__init__.py`, or a plain `import verl_npu`. Each only puts a hook on `verl`; slow work waits until verl is
+imported.
 
-This module is part of every `import torch`, so it imports next to nothing itself.
+This module is part of every `import torch`, so it imports almost nothing itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 from . import damage, environment, reporting
 from .version import __version__
 
-# typing alone would double what this module costs.
+# Importing typing would double the cost of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
@@ -28,31 +29,31 @@ if TYPE_CHECKING:
 __all__ = ["PLAIN", "activate", "deactivate", "status"]
 
 PLAIN = "import verl_npu"
-"""The origin of an activation that no entry point began: the hook line, an external module, or a program's import."""
+"""The origin of an activation without an entry point: the hook line, an external module, or a program's own import."""
 _TORCH = "the entry point torch.backends"
 _TRIGGER = "verl"
-# The module of an earlier plugin of the same name that applies its patches. It can be in one process with this package
-# only if files of both lie in one folder.
+# The module in which an earlier plugin of the same name applies its patches. Both can be in one process only if their
+# files lie in one folder.
 _EARLIER = f"{__package__}.plugin"
 
 _origin = ""
-# By one name: the first of two threads that come at once makes it.
+# Keyed by one constant name: if two threads come at once, setdefault lets one of them make it.
 _lifecycles: dict[str, Lifecycle] = {}
-_owed: list[tuple[Exception, ModuleType]] = []
+_pending_errors: list[tuple[Exception, ModuleType]] = []
 
 
 def deactivate() -> None:
-    """Take back every patch in this process. Repeating it does nothing."""
+    """Undo every patch in this process. Calling it again does nothing."""
     for lifecycle in _lifecycles.values():
         from .registry.apply import hooks
 
         hooks.remove_hook(_EARLIER, _refuse_earlier_plugin)
-        hooks.remove_hook(_TRIGGER, _raise_owed)
+        hooks.remove_hook(_TRIGGER, _raise_pending)
         lifecycle.deactivate()
 
 
 def status() -> Activity:
-    """Return what verl-npu does in this process. Printed, it is one line, which says why verl-npu is off if it is."""
+    """Return what verl-npu does in this process. Its repr is one line, which says why verl-npu is off if it is."""
     from . import process
     from .manifest import Shown, why_off
 
@@ -75,11 +76,12 @@ def _is_active() -> bool:
 
 
 def _wanted_or_strict() -> bool:
-    """Whether verl is to be patched; under strict also if that cannot be told, so that the import of verl says why."""
+    """Tell whether to patch verl. Under strict, return True if this cannot be found out: verl's import then says
+    why."""
     try:
         return _wanted()
     except Exception as error:
-        # Whatever goes wrong in us must not break `import torch` on a machine that may not even want us.
+        # No fault of ours may break `import torch` on a machine that may not even want verl-npu.
         if _strict():
             return True
         reporting.warn(f"{error}; verl-npu stays off in this process")
@@ -99,64 +101,64 @@ def _wanted() -> bool:
     switch = environment.SWITCH.read()
     if switch == "off":
         return False
-    # Software decides, never visible devices: Ray hides all NPUs from actors that asked for none, and those must
-    # decide as the workers do.
+    # The installed software decides, never the visible devices: Ray hides all NPUs from actors that asked for none,
+    # and those actors must decide as the workers do.
     return switch == "on" or _has_torch_npu()
 
 
 def _has_torch_npu() -> bool:
-    # What importlib.util.find_spec does for a top-level name, without importing importlib.util.
+    # Do what importlib.util.find_spec does for a top-level name, without importing importlib.util.
     if "torch_npu" in sys.modules:
         return True
     for finder in sys.meta_path:
         search = getattr(finder, "find_spec", None)
         spec = search("torch_npu", None) if search is not None else None
         if spec is not None:
-            # A mere folder of that name has no origin: it is no package that could be imported.
+            # A plain folder of that name has no origin, and cannot be imported as a package.
             return spec.origin is not None
     return False
 
 
 def _refuse_earlier_plugin(module: ModuleType) -> None:
-    from .errors import EarlierPluginError
+    from .errors import AscendSoftwareError
 
-    raise EarlierPluginError(
+    raise AscendSoftwareError(
         subject=os.path.dirname(__file__),
-        expected="this package alone",
-        found=f"the earlier plugin of the same name in one process with it ({module.__name__})",
-        fix="pip uninstall verl_npu until it finds none, remove that folder, install this package again, and restore "
-        "the files that `verl-npu doctor` names (packages/verl-npu-workbench/docs/installation.md, After the earlier "
-        "plugin)",
+        expected="no other plugin named verl_npu",
+        found=f"the earlier plugin of that name in the same process ({module.__name__})",
+        fix="run `pip uninstall verl_npu` until it finds none, remove that folder, install this package again, and "
+        "restore the files that `verl-npu doctor` names (packages/verl-npu-workbench/docs/installation.md, After the "
+        "earlier plugin)",
     )
 
 
 def _raise_from_trigger(error: Exception) -> None:
-    """Have the import of verl that is under way raise an error, which torch would take for its own.
+    """Arrange that the import of verl that is under way raises `error`.
 
-    It would say that it cannot load us, and could not be imported again in this process. Each later import of verl
-    begins again.
+    Raised here, torch would take it for its own error: it would say that it cannot load verl-npu, and torch could not
+    be imported again in this process. Each later import of verl starts afresh.
     """
     from .registry.apply import hooks
 
     verl = sys.modules.get(_TRIGGER)
     if verl is not None and getattr(verl.__spec__, "_initializing", False):
-        _owed[:] = [(error, verl)]
-        hooks.add_hook(_TRIGGER, _raise_owed)
+        _pending_errors[:] = [(error, verl)]
+        hooks.add_hook(_TRIGGER, _raise_pending)
     elif verl is not None:
-        reporting.warn(f"{error}; verl is imported already, so this could not be raised by its import")
+        reporting.warn(f"{error}; verl is already imported, so its import could not raise this error")
 
 
-def _raise_owed(module: ModuleType) -> None:
+def _raise_pending(module: ModuleType) -> None:
     from .registry.apply import hooks
 
-    hooks.remove_hook(_TRIGGER, _raise_owed)
-    for error, verl in _owed:
+    hooks.remove_hook(_TRIGGER, _raise_pending)
+    for error, verl in _pending_errors:
         if module is verl:
             raise error
 
 
 def _make(mutex: Mutex) -> Session | None:
-    """Make what patches verl; None, and nothing more is done, where there turns out to be no Ascend software."""
+    """Make the session that patches verl, or return None and do nothing if torch_npu turns out not to work."""
     if _EARLIER in sys.modules:
         _refuse_earlier_plugin(sys.modules[_EARLIER])
     if not _torch_npu_works():
@@ -168,7 +170,7 @@ def _make(mutex: Mutex) -> Session | None:
 
 
 def _torch_npu_works() -> bool:
-    # Some revisions of upstream look for torch.npu without importing torch_npu, and rely on torch's autoload.
+    # Some revisions of upstream look for torch.npu without importing torch_npu, because torch loads it by itself.
     forced = environment.SWITCH.read() == "on"
     if not _has_torch_npu():
         return forced
@@ -178,8 +180,8 @@ def _torch_npu_works() -> bool:
     try:
         software.import_torch_npu()
     except AscendSoftwareError as error:
-        # Who insists on NPUs does not want a job that runs on the CPU.
-        if forced or environment.STRICT.read() or damage.is_passing(error):
+        # A user who sets VERL_NPU=on or strict does not want a job that runs on the CPU.
+        if forced or environment.STRICT.read() or damage.is_temporary(error):
             raise
         reporting.warn(f"{error}; verl-npu stays off in this process")
         return False
@@ -187,26 +189,26 @@ def _torch_npu_works() -> bool:
 
 
 def _give_up(error: Exception) -> None:
-    """Leave verl alone, whole, if an error shows that files of ours are damaged; raise any other."""
+    """Leave verl unpatched if the error shows that files of verl-npu are damaged; raise any other error."""
     if not damage.is_damage(error):
         raise error
     line = damage.described(error)
     refusal = ImportError(f"verl-npu: {line}", name=_TRIGGER)
-    if damage.is_insisted_on():
+    if damage.is_required():
         raise refusal from error
     try:
         deactivate()
     except Exception:
-        # What was done cannot be taken back, for the same damage: verl must not be imported half patched.
+        # The same damage keeps the patches from being undone, and a half-patched verl must not be imported.
         raise refusal from error
     damage.say(f"{line}; verl-npu stays off in this process")
 
 
-# The last: whoever can import it knows that the file is whole.
+# This function comes last in the file: if it can be imported, the file is complete.
 def activate(origin: str = PLAIN) -> None:
-    """Patch verl in this process when it is imported, if there is Ascend software. Repeating it does nothing.
+    """Patch verl when it is imported in this process, if Ascend software is there. Calling it again does nothing.
 
-    Called by the end of `import torch` it never raises: what is wrong, the import of verl raises.
+    Called at the end of `import torch`, it never raises: the import of verl raises the error instead.
     """
     global _origin
     if not _is_active():
@@ -223,7 +225,7 @@ def activate(origin: str = PLAIN) -> None:
         if _EARLIER in sys.modules:
             _refuse_earlier_plugin(sys.modules[_EARLIER])
     except Exception as error:
-        # Without its hook the import of verl could not raise it.
+        # Without its hook, the import of verl could not raise the error.
         if origin != _TORCH or not _is_active():
             raise
         _raise_from_trigger(error)

@@ -1,8 +1,7 @@
-"""What the codes mean that the commands and a job's errors print: variables, guards and errors of the plugin, and what
-other distributions add.
+"""The meaning of every code that the commands and a job's errors print, those of other distributions included.
 
-A code is stable: it is in reports, in JSON and in scripts of users. One that is given is never given to anything else.
-Where several commands print one, they look at the same thing at different moments.
+The plugin's codes are its variables, guards, and errors. A code is stable, because reports, JSON, and users' scripts
+contain it, and it is never reused. If several commands print one code, they look at the same thing at different times.
 """
 
 from __future__ import annotations
@@ -21,46 +20,46 @@ from .reporting import warn
 from .variable import USER
 
 GROUP = "verl_npu.codes"
-"""The entry points by which other distributions add codes: functions that return an iterable of Meaning."""
+"""The entry points through which other distributions add codes: functions that return an iterable of Meaning."""
 JOB = "the job itself, when it starts"
-"""How `Meaning.said_by` names a job."""
+"""The words of `Meaning.said_by` for a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """What one code means, where one of the commands prints it."""
+    """The meaning of one code where one command prints it."""
 
     code: str
     said_by: str
-    """When, and by which command."""
+    """When it is printed, and by which command."""
     rows: Mapping[str, str]
-    """What there is to know of it, by a word for each; none is empty."""
+    """Texts by label, none of them empty."""
 
 
 def meanings() -> dict[str, list[Meaning]]:
-    """Return all codes, each with what it means in the order of the moments in which it is printed."""
+    """Return the meanings of every code, in the order of the moments at which it is printed."""
     found: dict[str, list[Meaning]] = {}
-    for each in sorted((*_of_others(), *own()), key=_moment):
+    for each in sorted((*_contributed(), *own()), key=_moment):
         said = found.setdefault(each.code, [])
-        # The workbench says of a guard that lint asks it, too: the plugin's own row, of the job alone, says less.
+        # The workbench adds that lint checks the same guard; its row says more than the plugin's own, so drop ours.
         if each.rows not in [other.rows for other in said]:
             said.append(each)
     return found
 
 
 def own() -> Iterator[Meaning]:
-    """Yield what each code of the plugin means."""
-    yield from _of_variables()
-    yield from _of_guards()
-    yield from _of_errors()
+    """Yield the meaning of each code of the plugin."""
+    yield from _variable_meanings()
+    yield from _guard_meanings()
+    yield from _error_meanings()
 
 
-def _of_others() -> Iterator[Meaning]:
+def _contributed() -> Iterator[Meaning]:
     for point in metadata.entry_points(group=GROUP):
         try:
             yield from point.load()()
         except Exception as error:
-            # Whatever is wrong with it, the codes of the others are explained.
+            # One broken distribution must not hide the codes of the others.
             warn(f"the codes of {point.value} are left out: {type(error).__name__}: {error}")
 
 
@@ -70,7 +69,7 @@ def _moment(meaning: Meaning) -> int:
 
 
 def meaning(code: str, said_by: str, **rows: str) -> Meaning:
-    """Return what a code means; the name of each row is its label, and rows without a text are left out."""
+    """Return the meaning of a code. Each row's keyword is its label; rows without a text are left out."""
     said = {label.replace("_", " "): text for label, text in rows.items() if text}
     return Meaning(code=code, said_by=_(said_by), rows={label: _translatable(text) for label, text in said.items()})
 
@@ -79,20 +78,20 @@ def _translatable(text: str) -> str:
     return text if isinstance(text, Message) else _(text)
 
 
-def _of_variables() -> Iterator[Meaning]:
+def _variable_meanings() -> Iterator[Meaning]:
     for variable in environment.VARIABLES.values():
         if variable.audience == USER:
             yield meaning(
                 variable.name,
-                "before a run: `verl-npu doctor`, `verl-npu check` and `verl-npu lint RUN.SH`; and what reads it",
+                "before a run: `verl-npu doctor`, `verl-npu check` and `verl-npu lint RUN.SH`; and when it is read",
                 about=f"{variable.summary[:1].upper()}{variable.summary[1:]}.",
                 expected=variable.expected,
                 default=variable.default,
             )
 
 
-def _of_guards() -> Iterator[Meaning]:
-    """Yield the guards that a job meets. The workbench adds which of them lint asks of a script."""
+def _guard_meanings() -> Iterator[Meaning]:
+    """Yield the guards of a job. The workbench adds which of them lint checks in a script."""
     for rule in rollout.RULES:
         yield meaning(rule.code, JOB, about=rule.about)
     guards: tuple[Rule[mindspeed.Asked], ...] = mindspeed.RULES
@@ -100,7 +99,7 @@ def _of_guards() -> Iterator[Meaning]:
         yield meaning(guard.code, f"before a run: `verl-npu lint RUN.SH`; and {JOB}", about=guard.about)
 
 
-def _of_errors() -> Iterator[Meaning]:
+def _error_meanings() -> Iterator[Meaning]:
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, errors.VerlNpuError):
             yield meaning(

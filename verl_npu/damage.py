@@ -1,7 +1,7 @@
-"""What an error shows of our own files: that one is missing or damaged, or nothing, because it passes.
+"""Find out whether an error comes from missing or damaged files of verl-npu, and tell the user.
 
-And what the user is told of it. It is the first module of ours that is loaded, and imports none: when another one
-cannot be loaded it has to be there.
+This is the first module of verl-npu that is loaded, and it imports none of the others: it must work when another one
+cannot be loaded.
 """
 
 from __future__ import annotations
@@ -10,33 +10,33 @@ import errno
 import os
 import sys
 
-__all__ = ["described", "is_damage", "is_insisted_on", "is_passing", "leave_verl", "say"]
+__all__ = ["described", "is_damage", "is_required", "is_temporary", "leave_verl", "say"]
 
-_OF_A_DISK = (errno.EIO, errno.ESTALE)
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, *_OF_A_DISK)
+_DISK_ERRORS = (errno.EIO, errno.ESTALE)
+_TEMPORARY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, *_DISK_ERRORS)
 
 
-def is_passing(error: BaseException | None) -> bool:
-    """Whether an error, or one that it comes from, says only that something could not be had at that moment: memory, a
-    deeper stack, an open file. What was being found out is not known then."""
+def is_temporary(error: BaseException | None) -> bool:
+    """Tell whether an error, or one that caused it, only says that a resource was short for the moment: memory, the
+    stack, or open files. The question that was being answered then stays open."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         if isinstance(error, (MemoryError, RecursionError)):
             return True
-        if isinstance(error, OSError) and error.errno in _PASSING:
+        if isinstance(error, OSError) and error.errno in _TEMPORARY:
             return True
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return False
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether an error shows that a file of ours is missing, cut short, or cannot be read."""
+    """Tell whether an error shows that a file of verl-npu is missing, cut short, or unreadable."""
     if type(error).__name__ == "DamagedError":
         return True
-    # Of our own files, a disk that cannot be read is damage: it may stay so.
-    passes = is_passing(error) and getattr(error, "errno", None) not in _OF_A_DISK
-    if passes or type(error).__module__ == f"{__package__}.errors":
+    # A disk error may last, so it counts as damage if it concerns our own files.
+    temporary = is_temporary(error) and getattr(error, "errno", None) not in _DISK_ERRORS
+    if temporary or type(error).__module__ == f"{__package__}.errors":
         return False
     here = os.path.dirname(__file__) + os.sep
     places = [str(getattr(error, "filename", None) or "")]
@@ -53,22 +53,23 @@ def is_damage(error: Exception) -> bool:
     return any(place.startswith(here) for place in places)
 
 
-# What the user is told.
+# Messages to the user.
 
 
 def leave_verl(error: Exception) -> None:
-    """Say that a file of ours cannot be loaded, and leave verl as it is, or refuse its import to who insists on us."""
+    """Say that a file of verl-npu cannot be loaded, and leave verl unpatched, or refuse its import if patches are
+    required."""
     if os.environ.get("VERL_NPU", "").strip().lower() == "off":
         return
     line = described(error)
-    if is_insisted_on():
+    if is_required():
         sys.meta_path.insert(0, _Refusal(line))
-    what = "the import of verl is refused" if is_insisted_on() else "verl-npu stays off"
+    what = "verl cannot be imported" if is_required() else "verl-npu stays off"
     say(f"{line}; {what} in this process")
 
 
 def described(error: BaseException) -> str:
-    """Say in one line which file could not be loaded, and what to do."""
+    """Return one line that says which file could not be loaded, and what to do."""
     if type(error).__name__ == "DamagedError":
         return str(error)
     name = error.name if isinstance(error, ImportError) else None
@@ -81,34 +82,34 @@ def described(error: BaseException) -> str:
         if file.startswith(here) or (not where and not file.startswith("<")):
             where = file
         elif file.startswith("<") and isinstance(frame.f_locals.get("path"), str):
-            # Python's own import system, at a file that it cannot read.
+            # Python's import system failed on a file that it cannot read.
             where = frame.f_locals["path"]
     if isinstance(error, SyntaxError) and not error.filename:
-        where = f"what {where} imports"
+        where = f"a module that {where} imports"
     short = isinstance(error, (MemoryError, RecursionError))
     fix = "start the program again" if short else "if that file is missing or damaged, install verl-npu again"
     return f"{where or 'verl_npu'} cannot be loaded: {type(error).__name__}: {' '.join(str(error).split())}; {fix}"
 
 
-def is_insisted_on() -> bool:
-    """Whether the user wants no unpatched verl: VERL_NPU is on, or VERL_NPU_STRICT is set."""
+def is_required() -> bool:
+    """Tell whether the user refuses an unpatched verl: VERL_NPU is on, or VERL_NPU_STRICT is set."""
     switch, strict = (os.environ.get(name, "").strip().lower() for name in ("VERL_NPU", "VERL_NPU_STRICT"))
     return switch == "on" or (switch != "off" and strict not in ("", "0"))
 
 
 def say(line: str) -> None:
-    """Write one line to stderr, past `reporting`, which may be what is damaged."""
+    """Write one line to stderr without `reporting`, which may itself be damaged."""
     try:
         if sys.stderr is not None:
             sys.stderr.write(f"verl-npu: {line}\n")
             sys.stderr.flush()
     except (OSError, ValueError):
-        # A closed pipe or a full disk: there is nobody to tell.
+        # A closed pipe or a full disk leaves nobody to tell.
         return
 
 
 class _Refusal:
-    """Has each import of verl raise an error, where it must not be imported unpatched."""
+    """A finder that makes each import of verl raise an error."""
 
     def __init__(self, line: str) -> None:
         self.line = line

@@ -1,6 +1,6 @@
-"""Each environment variable of verl-npu, once: its name, what it may hold, its default, and who must see it.
+"""Every environment variable of verl-npu: its name, values, default, and audience.
 
-Parsing, the forwarding to Ray's workers, `verl-npu env` and the table in docs/environment.md all come from here.
+Parsing, forwarding to Ray's workers, `verl-npu env` and the table in docs/environment.md all read it here.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _FEATURES = _("names of features, separated by commas")
-_OF_VIRTUAL_ASCEND = "VIRTUAL_ASCEND"
+_VIRTUAL_PREFIX = "VIRTUAL_ASCEND"
 _VIRTUAL_CACHE = "VIRTUAL_ASCEND_CACHE"
 
 SWITCH = Choice(
     "VERL_NPU",
     _(
-        "whether verl is patched; auto means if Ascend software (an importable torch_npu) or the "
+        "whether verl is patched; auto patches it if Ascend software (an importable torch_npu) or the "
         "virtual Ascend is there"
     ),
     ("on", "off", "auto"),
     default="auto",
 )
-DISABLE = Names("VERL_NPU_DISABLE", _("features that are left out"), expected=_FEATURES)
+DISABLE = Names("VERL_NPU_DISABLE", _("features that are switched off"), expected=_FEATURES)
 STRICT = Flag(
     "VERL_NPU_STRICT",
-    _("1: drift and failures are errors at import, and a job whose processes differ does not start training"),
+    _("1: drift and failures raise an error at import, and a job whose processes differ does not start training"),
 )
 FORCE = Names(
     "VERL_NPU_FORCE",
-    _("features that are applied although upstream drifted; every summary then says TAINTED"),
+    _("features that are applied even if upstream drifted; every summary then says TAINTED"),
     expected=_FEATURES,
 )
 MANIFEST_DIR = Folder(
-    "VERL_NPU_MANIFEST_DIR", _("a folder to which each process writes what it did, as JSON"), expected=_("a folder")
+    "VERL_NPU_MANIFEST_DIR", _("a folder to which each process writes its manifest as JSON"), expected=_("a folder")
 )
 LANGUAGE = Text(
     "VERL_NPU_LANGUAGE",
     _(
-        "the language of what the commands print for a person: en or zh_CN; without it that of the locale (LC_ALL, "
-        "LC_MESSAGES, LANG), or English"
+        "the language of the commands' output: en or zh_CN; without it, the locale decides (LC_ALL, LC_MESSAGES, "
+        "LANG), and otherwise it is English"
     ),
     expected=_("the name of a locale"),
     forwarded=False,
 )
 PLACEMENT_TIMEOUT = Number(
     "VERL_NPU_PLACEMENT_TIMEOUT",
-    _("how long Ray may take to place the job before that is an error"),
+    _("how long Ray may take to place the job before verl-npu raises an error"),
     unit=_("seconds"),
     default="120",
     least=1e-3,
@@ -67,7 +67,7 @@ TOKEN_BUDGET = Flag(
 )
 WEIGHT_SYNC_TIMEOUT = Number(
     "VERL_NPU_WEIGHT_SYNC_TIMEOUT",
-    _("how long a rank of a weight sync waits for the others before it names the one that is missing"),
+    _("how long a rank in a weight sync waits for the others before it names the missing one"),
     unit=_("seconds"),
     default="600",
     least=1e-6,
@@ -75,19 +75,22 @@ WEIGHT_SYNC_TIMEOUT = Number(
 )
 WEIGHT_SYNC_CHECK = Choice(
     "VERL_NPU_WEIGHT_SYNC_CHECK",
-    _("what a weight sync compares beyond names, shapes and dtypes; engine proves what the engine computes with"),
+    _(
+        "the checks of a weight sync after names, shapes and dtypes agree; engine proves which weights the engine "
+        "computes with"
+    ),
     ("none", "checksums", "engine"),
     default="none",
 )
 OLD_ANSWERS = Choice(
     "VERL_NPU_OLD_ANSWERS",
-    _("what happens when a rollout server answers with old weights: a warning, or an error that ends the job"),
+    _("whether a rollout server that answers with old weights causes a warning or an error that ends the job"),
     ("warn", "error"),
     default="warn",
 )
 WEIGHT_SYNC_BUCKET_MB = Number(
     "VERL_NPU_WEIGHT_SYNC_BUCKET_MB",
-    _("the size of one message of a weight sync; each rank that moves weights keeps two of them"),
+    _("the size of one message in a weight sync; each rank that moves weights keeps two of them"),
     unit=_("MiB"),
     default="16",
     least=1e-6,
@@ -95,7 +98,7 @@ WEIGHT_SYNC_BUCKET_MB = Number(
 )
 WEIGHT_SYNC_PORT = Number(
     "VERL_NPU_WEIGHT_SYNC_PORT",
-    _("the port at which the ranks of a weight sync meet; 0 is any free one"),
+    _("the port at which the ranks of a weight sync meet; 0 picks a free one"),
     unit="",
     default="0",
     least=0,
@@ -104,28 +107,28 @@ WEIGHT_SYNC_PORT = Number(
 )
 DRIVER_MANIFEST = Text(
     "VERL_NPU_DRIVER_MANIFEST",
-    _("what the driver did, as it tells its workers"),
-    expected=_("what verl-npu puts there, compressed"),
+    _("the driver's manifest, which it hands to its workers"),
+    expected=_("a value that verl-npu wrote, compressed"),
     forwarded=False,
     audience=INTERNAL,
 )
 RAY_HOOK = Text(
     "VERL_NPU_RAY_HOOK",
-    _("the RAY_RUNTIME_ENV_HOOK that the user set, which is called before verl-npu's own"),
+    _("the RAY_RUNTIME_ENV_HOOK that the user set; verl-npu calls it before its own"),
     expected=_("the path of a Python function"),
     forwarded=False,
     audience=INTERNAL,
 )
 UPSTREAMS = Text(
     "VERL_NPU_UPSTREAMS",
-    _("a folder of git checkouts (verl-796871d7 and so on) for tests and scripts of pins that are in no registry"),
+    _("a folder of git checkouts (verl-796871d7 and so on) for tests and scripts at pins that no package index has"),
     expected=_("a folder"),
     forwarded=False,
     audience=CONTRIBUTOR,
 )
 VENVS = Text(
     "VERL_NPU_VENVS",
-    _("where the scripts make their virtual environments; the root of the project if it is not set"),
+    _("where the scripts make their virtual environments; by default the root of the project"),
     expected=_("a folder"),
     forwarded=False,
     audience=CONTRIBUTOR,
@@ -150,8 +153,8 @@ VLLM_ASCEND_SOURCE = Text(
 KERNELS = Folder(
     "VERL_NPU_KERNELS",
     _(
-        "where `verl-npu kernels` keeps Ascend's Triton compiler and its verdicts; ~/.cache/verl-npu/kernels if it is "
-        "not set"
+        "where `verl-npu kernels` keeps Ascend's Triton compiler and its verdicts; by default "
+        "~/.cache/verl-npu/kernels"
     ),
     expected=_("a folder that only you can write to"),
     forwarded=False,
@@ -159,20 +162,20 @@ KERNELS = Folder(
 LAUNCHES = Folder(
     "VERL_NPU_KERNEL_LAUNCHES",
     _(
-        "a file to which each process on virtual NPUs appends how it launches Triton kernels, for "
+        "a file to which each process on virtual NPUs appends its launches of Triton kernels, for "
         "`verl-npu kernels --launches`"
     ),
     expected=_("the path of a file"),
 )
 KERNEL_TRITON = Folder(
     "VERL_NPU_KERNEL_TRITON",
-    _("a folder with the Triton that computes kernels on virtual NPUs where none is installed"),
+    _("a folder with the Triton that runs kernels on virtual NPUs where none is installed"),
     expected=_("a folder"),
     audience=INTERNAL,
 )
 VLLM_ASCEND = Text(
     "VERL_NPU_VLLM_ASCEND",
-    _("the Pythons of environments with vllm-ascend, for the tests that serve with it on virtual NPUs"),
+    _("the Python executables of environments with vllm-ascend, for the tests that serve with it on virtual NPUs"),
     expected=_("paths, separated by `:`"),
     forwarded=False,
     audience=CONTRIBUTOR,
@@ -180,8 +183,8 @@ VLLM_ASCEND = Text(
 TORCH_NPU = Text(
     "VERL_NPU_TORCH_NPU",
     _(
-        "the Pythons of environments with a torch_npu and no CANN, for the tests of weight sync's "
-        "ranks under its wheels"
+        "the Python executables of environments with a torch_npu but no CANN, for the tests of weight "
+        "sync's ranks with its wheels"
     ),
     expected=_("paths, separated by `:`"),
     forwarded=False,
@@ -189,7 +192,7 @@ TORCH_NPU = Text(
 )
 VLLM_ASCEND_TESTS = Text(
     "VERL_NPU_VLLM_ASCEND_TESTS",
-    _("what vllm-ascend's own unit tests need beside it: `python -m tests.vllm_ascend --help` lists it"),
+    _("the packages that vllm-ascend's own unit tests need; `python -m tests.vllm_ascend --help` lists them"),
     expected=_("a folder that `pip install --target` filled"),
     forwarded=False,
     audience=CONTRIBUTOR,
@@ -197,17 +200,17 @@ VLLM_ASCEND_TESTS = Text(
 
 
 def forwarded(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that the user set and that every process of the job must be given, with what they are
-    given: the user's text, and for a folder its absolute path."""
+    """Return the variables that the user set and that every process of the job must get, with their values; folders
+    become absolute paths."""
     given = os.environ if environment is None else environment
     ours = {
         name: variable.for_workers(given[name])
         for name, variable in VARIABLES.items()
         if variable.forwarded and name in given
     }
-    # Those of the virtual Ascend too: all processes of a job have virtual NPUs, or none has.
-    virtual = {name: text for name, text in given.items() if name.startswith(_OF_VIRTUAL_ASCEND)}
+    # The virtual Ascend's variables too: all processes of a job have virtual NPUs, or none has.
+    virtual = {name: text for name, text in given.items() if name.startswith(_VIRTUAL_PREFIX)}
     if virtual.get(_VIRTUAL_CACHE):
-        # Workers have another working directory.
+        # Workers run in another working directory.
         virtual[_VIRTUAL_CACHE] = os.path.abspath(virtual[_VIRTUAL_CACHE])
     return ours | virtual

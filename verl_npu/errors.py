@@ -1,8 +1,9 @@
-"""Every error of verl-npu that a user can meet, under one root.
+"""The errors of verl-npu, under one root.
 
-An error says what it is about, what was expected, what was found, how to mend it, and, where there is one, the
-variable that overrides the refusal. All of them are here and not beside what raises them, so that a program can catch
-them without importing a feature.
+An error names its subject, what was expected, what was found, how to fix it, and the variable that overrides the
+refusal, if there is one. Without `expected`, `found` is a plain sentence about the subject. All errors are in this
+module, so that a program can catch them without importing a feature. There is a class for every fault that a caller
+would catch separately.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from .language import gettext as _
 
 
 class VerlNpuError(RuntimeError):
-    """The root of all errors of verl-npu; its text is one line."""
+    """The root of all errors of verl-npu. Its text is one line."""
 
-    def __init__(self, *, subject: str, expected: str, found: str, fix: str, override: str = "") -> None:
+    def __init__(self, *, subject: str, found: str, fix: str, expected: str = "", override: str = "") -> None:
         self.subject = subject
         self.expected = expected
         self.found = found
@@ -22,12 +23,15 @@ class VerlNpuError(RuntimeError):
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        line = _("{subject}: expected {expected}, found {found}; {fix}").format(
-            subject=self.subject, expected=self.expected, found=self.found, fix=self.fix
-        )
+        if self.expected:
+            line = _("{subject}: expected {expected}, found {found}; {fix}").format(
+                subject=self.subject, expected=self.expected, found=self.found, fix=self.fix
+            )
+        else:
+            line = _("{subject}: {found}; {fix}").format(subject=self.subject, found=self.found, fix=self.fix)
         return line + _(" (override: {override})").format(override=self.override) if self.override else line
 
-    # RuntimeError's own reduction would call __init__ with the text alone: a Ray worker could not report us.
+    # RuntimeError's own reduction would call __init__ with the text alone, so a Ray worker could not report the error.
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.subject, self.expected, self.found, self.fix, self.override))
 
@@ -35,42 +39,35 @@ class VerlNpuError(RuntimeError):
 def _rebuild(
     kind: type[VerlNpuError], subject: str, expected: str, found: str, fix: str, override: str
 ) -> VerlNpuError:
-    return kind(subject=subject, expected=expected, found=found, fix=fix, override=override)
+    return kind(subject=subject, found=found, fix=fix, expected=expected, override=override)
 
 
 # The registry.
 
 
 class RegistryError(VerlNpuError):
-    """The root of what the registry raises: a feature is refused, or nothing is patched."""
+    """The root of the registry's errors: a feature is refused, or nothing is patched."""
 
 
 class DeclarationError(RegistryError):
-    """A patch, a feature or a target is declared wrongly."""
-
-
-class ConflictError(RegistryError):
-    """Two patches change the same target."""
+    """A patch, a feature or a target is declared wrongly, two of them conflict, or a lock cannot be read."""
 
 
 class DriftError(RegistryError):
-    """An upstream is not what a patch was written for."""
+    """An upstream is not the one that a patch was written for."""
 
 
 class ApplyError(RegistryError):
-    """A verified patch could not be applied to the live object."""
+    """A patch, of verl-npu or of MindSpeed, cannot be applied, or was called with arguments that it does not
+    handle."""
 
 
 class DamagedError(RegistryError):
-    """Patches that the locks list are not declared: files of the package are missing or cut short."""
-
-
-class LockError(RegistryError):
-    """A lock file cannot be read, or is of another version."""
+    """Patches in the locks are not declared, because files of the package are missing or cut short."""
 
 
 class CommandError(VerlNpuError):
-    """A command cannot be loaded, or the distribution that has it is not installed."""
+    """A command cannot be loaded, its distribution is not installed, or it cannot read or write a file."""
 
 
 class SourceError(RegistryError):
@@ -81,7 +78,7 @@ class LogError(VerlNpuError):
     """The log of a job cannot be read."""
 
 
-# What the user sets.
+# Settings and the environment.
 
 
 class HangError(VerlNpuError):
@@ -89,81 +86,41 @@ class HangError(VerlNpuError):
 
 
 class SettingError(RegistryError):
-    """An environment variable has a value that is not understood."""
+    """An environment variable of verl-npu has a wrong value."""
 
 
 class AscendSoftwareError(VerlNpuError):
-    """torch_npu cannot be imported, or is not there."""
+    """torch_npu is missing or cannot be imported, or an earlier plugin named verl_npu is in the way."""
 
 
-class EarlierPluginError(VerlNpuError):
-    """An earlier plugin of the same name is in the same process."""
+class UnavailableError(VerlNpuError, ImportError):
+    """This environment lacks flash attention for NPUs, or a package that MindSpeed imports.
+
+    It is an ImportError as well, because callers expect one.
+    """
+
+
+class JobSettingError(VerlNpuError):
+    """A job cannot run on NPUs with its settings, its model, or the installed rollout engine."""
 
 
 class CommandLineError(VerlNpuError):
     """A command line of Hydra overrides cannot be read."""
 
 
-class DeviceContradictionError(VerlNpuError):
-    """The user sets trainer.device=cuda, and this installation is for NPUs."""
-
-
-class AttentionSettingError(VerlNpuError):
-    """The model's configuration has a setting that flash attention on NPUs would ignore without an error."""
-
-
-class NoFlashAttentionError(VerlNpuError, ImportError):
-    """This version of transformers cannot reach the NPU's flash attention.
-
-    It is an ImportError as well: transformers raises one if flash attention is missing, and callers catch that.
-    """
-
-
-class RearrangeError(VerlNpuError):
-    """verl-npu's `rearrange`, which replaces that of einops, was called with a pattern that it does not know."""
-
-
-class OverrideError(VerlNpuError):
-    """MindSpeed would not do what these overrides say. Nothing has been changed."""
-
-
 # The job.
 
 
 class PlacementError(VerlNpuError):
-    """A placement group needs more than the cluster has, or more than is free in time."""
-
-
-class HiddenDeviceError(VerlNpuError):
-    """Ray assigned a worker an NPU that ASCEND_RT_VISIBLE_DEVICES hides from it."""
-
-
-class EngineSettingError(VerlNpuError):
-    """A rollout engine would not start with the job's settings, or with the releases that are installed."""
+    """The cluster cannot place a job, or Ray assigned a worker an NPU that it cannot see."""
 
 
 class FleetError(VerlNpuError):
-    """The processes of a job differ in what is patched, or have settings with which the job cannot run."""
+    """The processes of a job have different patches, or settings with which the job cannot run."""
 
 
 class MicroBatchError(VerlNpuError):
-    """The sequences of a rank cannot be split into micro-batches that keep their token budget."""
-
-
-class RewriteError(VerlNpuError):
-    """A function of upstream does not contain the import or the constant that a patch replaces in it."""
-
-
-class MindSpeedImportError(VerlNpuError, ImportError):
-    """A package that MindSpeed imports is missing. An ImportError too, because that is what importers expect."""
-
-
-class RepatchError(VerlNpuError):
-    """MindSpeed failed while it changed Megatron; what it had changed was taken back."""
-
-
-class OverrideConflictError(VerlNpuError):
-    """Two workers of one process want different MindSpeed settings, and MindSpeed has one for a process."""
+    """The sequences of a rank cannot be split into micro-batches within the token budget."""
 
 
 # Several machines.
@@ -184,23 +141,19 @@ class TrainingLogError(VerlNpuError):
 
 
 class WeightSyncError(VerlNpuError):
-    """A weight sync did not happen; the rollout engine must not be used with what it holds."""
+    """A weight sync failed, and the rollout engine must not be used with the weights that it holds."""
 
 
 class GroupError(WeightSyncError):
-    """The ranks of a group did not come together, or one of them is gone."""
-
-
-class MetadataError(WeightSyncError):
-    """The ranks do not agree on names, shapes or dtypes. Nothing was loaded."""
+    """The ranks of a group did not meet, or one of them is gone."""
 
 
 class TransferError(WeightSyncError):
-    """The weights did not arrive on every rank. What an engine holds of them is not used."""
+    """The weights did not arrive on every rank, and the engine does not use them."""
 
 
 class EngineError(WeightSyncError):
-    """The rollout engine cannot take the weights, or does not hold what it was given."""
+    """The rollout engine cannot take the weights, or does not hold those that it was given."""
 
 
 # verl on virtual NPUs.

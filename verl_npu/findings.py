@@ -1,7 +1,7 @@
-"""What is wrong with a job, with its environment, or with what it printed: one shape of a finding, one form of a rule.
+"""Findings and rules: problems in a job, in its environment, or in its log.
 
-A rule says when it can be asked. What depends on the job's settings alone can be asked before the run from a script as
-well as in the job, so that what the job refuses, `verl-npu lint` refuses too.
+A rule says at which stages it can be checked. A rule that depends only on the job's settings is checked both in the
+job and, before the run, in its script: `verl-npu lint` refuses whatever the job would refuse.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Subject = TypeVar("Subject")
 
 
 class Severity(enum.Enum):
-    """How bad it is."""
+    """How serious a finding is."""
 
     OK = "ok"
     WARNING = "warning"
-    """It may fail, or it is not what upstream's documents name."""
+    """It may fail, or it differs from upstream's documents."""
     ERROR = "error"
-    """It is shown to fail."""
+    """It is known to fail."""
     SKIPPED = "skipped"
-    """It cannot be seen here, or it is not needed."""
+    """It cannot be checked here, or need not be."""
 
 
 class Status(enum.IntEnum):
@@ -37,13 +37,13 @@ class Status(enum.IntEnum):
 
     FINE = 0
     FOUND = 1
-    """The command found what it looks for: an error, a misfit, a failure, a difference."""
+    """The command found a problem: an error, a misfit, a failure, or a difference."""
     NOT_JUDGED = 2
     """The command was called wrongly, or cannot judge what it was given."""
 
 
 class Stage(enum.Enum):
-    """When a rule can be asked."""
+    """When a rule can be checked."""
 
     SCRIPT = "before the run, from its script"
     ENVIRONMENT = "in the environment that the job is to run in"
@@ -53,64 +53,64 @@ class Stage(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at; what does not apply is empty."""
+    """One result of a check; fields that do not apply are empty."""
 
     code: str
-    """The rule's."""
+    """The code of the rule."""
     severity: Severity
     found: str
     subject: str = ""
     expected: str = ""
     why: str = ""
-    """What happens."""
+    """The consequence."""
     fix: str = ""
-    """A command, or what to do where no command can do it."""
+    """A command, or an instruction where no command can do it."""
     override: str = ""
     source: tuple[str, ...] = ()
-    """Where it was seen, or is documented."""
+    """Where the problem was seen, or is documented."""
     where: str = ""
     """The line of a log, or of a file."""
 
     @property
     def refused(self) -> bool:
-        """Whether it is shown to fail."""
+        """Whether it is known to fail."""
         return self.severity is Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[Subject]):
-    """What may be wrong with a subject: a script, an environment, a job, or the text of a log."""
+    """One check of a script, an environment, a job, or the text of a log."""
 
     code: str
-    """Stable: it is in reports and in JSON."""
+    """Stable, because reports and JSON contain it."""
     ask: Callable[[Subject], Iterable[Finding]]
     stages: tuple[Stage, ...]
     about: str = field(default="", kw_only=True)
-    """What is looked at, in a sentence; empty where the findings say it themselves."""
+    """What the rule checks, in a sentence; empty if the findings say it themselves."""
 
 
 def ok(code: str, found: str) -> Finding:
-    """It is as it should be."""
+    """Return the finding that all is well."""
     return Finding(code, Severity.OK, found)
 
 
 def skipped(code: str, found: str, expected: str = "") -> Finding:
-    """It was not judged; `found` says why."""
+    """Return the finding that something was not judged; `found` says why."""
     return Finding(code, Severity.SKIPPED, found, expected=expected)
 
 
 def warning(code: str, found: str, *, why: str, fix: str, subject: str = "", expected: str = "") -> Finding:
-    """It may fail."""
+    """Return the finding that something may fail."""
     return Finding(code, Severity.WARNING, found, subject, expected, why, fix)
 
 
 def error(code: str, found: str, *, why: str, fix: str, subject: str = "", expected: str = "") -> Finding:
-    """It fails."""
+    """Return the finding that something fails."""
     return Finding(code, Severity.ERROR, found, subject, expected, why, fix)
 
 
 def exit_status(findings: Iterable[Finding]) -> Status:
-    """Return whether an error was found, or nothing could be judged."""
+    """Return FOUND if there is an error, NOT_JUDGED if nothing was judged, and FINE otherwise."""
     severities = {finding.severity for finding in findings}
     if Severity.ERROR in severities:
         return Status.FOUND
@@ -118,14 +118,14 @@ def exit_status(findings: Iterable[Finding]) -> Status:
 
 
 def find(rules: Sequence[Rule[Subject]], subject: Subject, stage: Stage) -> Iterator[Finding]:
-    """Yield what those rules find that can be asked at this stage."""
+    """Yield the findings of the rules that can be checked at this stage."""
     for rule in rules:
         if stage in rule.stages:
             yield from rule.ask(subject)
 
 
 def refusals(code: str, ask: Callable[[Subject], object], subject: Subject) -> Iterator[Finding]:
-    """Yield the error that the job ends with as a finding; `ask` is the function that the job calls."""
+    """Yield the error that ends the job as a finding; `ask` is the function that the job calls."""
     try:
         ask(subject)
     except VerlNpuError as refusal:

@@ -1,10 +1,9 @@
 """The language in which the commands speak to a person.
 
-A text for a person is written `_("{count} steps in {path}").format(count=count, path=path)`, where `_` is this
-module's `gettext`. Such a text *is* its English words: in a log, in JSON, in a file and in a comparison it is those
-and nothing else, so what a job writes stays English, is found by who searches for it, and is read by
-`verl-npu doctor --log`. Only where a command prints it, `translate` gives its translation, if the command speaks
-another language. A catalogue is therefore looked up late, and texts can be constants of a module.
+Write a text for a person as `_("{count} steps in {path}").format(count=count, path=path)`, where `_` is this module's
+`gettext`. Such a text *is* its English words: logs, JSON, files, and comparisons see nothing else. So a job's log
+stays English: people can search for it, and `verl-npu doctor --log` can read it. `translate` looks a translation up
+only when a command prints the text. Because the catalogue is read that late, a text can be a module's constant.
 """
 
 from __future__ import annotations
@@ -20,33 +19,33 @@ if TYPE_CHECKING:
     Value = TypeVar("Value")
 
     class Catalogue(Protocol):
-        """What the standard library's gettext makes of a catalogue."""
+        """The standard library's gettext translations."""
 
         def gettext(self, message: str, /) -> str: ...
         def ngettext(self, msgid1: str, msgid2: str, n: int, /) -> str: ...
 
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "locale")
-"""The catalogues: one folder for each language, as gettext wants them."""
+"""The folder of the catalogues, with one folder for each language, as gettext expects."""
 DOMAIN = "verl_npu"
 ENGLISH = "en"
 CHINESE = "zh_CN"
 
 _LANGUAGES = {"en": ENGLISH, "zh": CHINESE, "zh_CN": CHINESE, "zh_SG": CHINESE, "zh_Hans": CHINESE}
-"""By the names of locales, without their encodings. Those who write traditional characters get English."""
+"""Languages by the names of locales without encodings. Readers of traditional characters get English."""
 _LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")
-"""The variables of the locale; the first that is set decides."""
+"""The variables of the locale; the first one that is set decides."""
 
 _catalogues = [(DOMAIN, FOLDER)]
-"""Where the catalogues of each distribution are: the name of their files, and their folder."""
+"""The catalogues of each distribution: the name of the files, and their folder."""
 _spoken: Catalogue | None = None
-"""None is English."""
+"""The catalogue in use; None for English."""
 _language = ENGLISH
-"""What `speaking` speaks."""
+"""The language in use."""
 
 
 class Message(str):
-    """A text for a person: its English words, with what is needed to say it in another language."""
+    """A text for a person: its English words, and the parts needed to translate it."""
 
     __slots__ = ("_many", "_number", "_values", "_words")
     _words: str
@@ -58,14 +57,14 @@ class Message(str):
     def of(
         cls, text: str, words: str, many: str = "", number: int = 0, values: dict[str, object] | None = None
     ) -> Message:
-        """Return what reads `text` in English, and is translated by its `words`, or by `many` of them."""
+        """Return a Message that reads `text` in English. `words` and the plural `many` are its keys in a catalogue."""
         made = cls(text)
         made._words, made._many, made._number, made._values = words, many, number, values or {}
         return made
 
     def said_in(self, catalogue: Catalogue) -> str:
-        """Return it in the language of a catalogue."""
-        if not self._words:  # the catalogue's own head is what gettext has for an empty text
+        """Return the text in the language of a catalogue."""
+        if not self._words:  # gettext returns a catalogue's header for an empty text
             return ""
         if self._many:
             words = catalogue.ngettext(self._words, self._many, self._number)
@@ -76,11 +75,11 @@ class Message(str):
         )
 
     def format(self, *args: object, **values: object) -> Message:
-        """Put values into it, by their names."""
+        """Fill in values by name."""
         return Message.of(super().format(*args, **values), self._words, self._many, self._number, values)
 
     def join(self, iterable: Iterable[str], /) -> Message:
-        """Join texts by it; each is translated by itself."""
+        """Join texts; each keeps its own translation."""
         return _Joined.by(self, tuple(iterable))
 
     def __add__(self, other: str, /) -> Message:
@@ -89,20 +88,20 @@ class Message(str):
     def __radd__(self, other: str, /) -> Message:
         return _Joined.by("", (other, self))
 
-    # str() and an f-string that holds nothing else keep it what it is.
+    # str() and an f-string of this text alone keep it a Message.
     def __str__(self) -> str:
         return self
 
     def __format__(self, spec: str, /) -> str:
         return super().__format__(spec) if spec else self
 
-    if TYPE_CHECKING:  # what is cut out of it is a plain text
+    if TYPE_CHECKING:  # a slice of it is a plain str
 
         def __getitem__(self, key: SupportsIndex | slice, /) -> str: ...
 
 
 class _Joined(Message):
-    """Several texts in one."""
+    """Several texts joined into one."""
 
     __slots__ = ("_between", "_parts")
     _between: str
@@ -122,17 +121,17 @@ class _Joined(Message):
 
 
 def gettext(words: str) -> str:
-    """Return a text for a person; values are put in by `.format(name=value)`. To be imported as `_`."""
+    """Return a text for a person; fill in values with `.format(name=value)`. Import it as `_`."""
     return Message.of(words, words)
 
 
 def ngettext(one: str, many: str, number: int) -> str:
-    """Return a text that depends on a number; values, the number among them, are put in by `.format(name=value)`."""
+    """Return a text that depends on a number; fill in all values, the number too, with `.format(name=value)`."""
     return Message.of(one if number == 1 else many, one, many, number)
 
 
 def capitalised(text: str) -> str:
-    """Return a text that begins with a capital in English; a translation is as it stands."""
+    """Return the text with a capital first letter in English; a translation stays as it is."""
     return _Capitalised.by("", (text,)) if isinstance(text, Message) else text[:1].upper() + text[1:]
 
 
@@ -150,28 +149,28 @@ class _Capitalised(_Joined):
 
 
 def translate(text: Value) -> Value:
-    """Return a text in the language that is spoken; what is no Message, and every text in English, is itself."""
+    """Return the text in the current language; English texts and values that are no Message are returned unchanged."""
     if _spoken is None or not isinstance(text, Message):
         return text
-    return text.said_in(_spoken)  # type: ignore[return-value]  # a Message is a str, and so is what is returned
+    return text.said_in(_spoken)  # type: ignore[return-value]  # a Message is a str, and so is the result
 
 
 def is_english() -> bool:
-    """Whether English is spoken."""
+    """Tell whether the current language is English."""
     return _spoken is None
 
 
 def chosen(asked: str, environ: Mapping[str, str]) -> str:
-    """Return the language for what the user asked for, or without that for the locale; English if there is no other.
+    """Return the language that the user asked for, or else the locale's; English if we have no other.
 
-    A name is that of a locale: its encoding does not count.
+    `asked` is the name of a locale; its encoding is ignored.
     """
     name = asked or next((environ[each] for each in _LOCALE if environ.get(each)), "")
     return _LANGUAGES.get(name.partition(".")[0].partition("@")[0].replace("-", "_"), ENGLISH)
 
 
 def add_catalogue(domain: str, folder: str) -> None:
-    """Have texts looked up in the catalogues of another distribution, too: at once, if a language is being spoken."""
+    """Also look texts up in the catalogues of another distribution, at once if another language is in use."""
     global _spoken
     if (domain, folder) in _catalogues:
         return
@@ -181,7 +180,7 @@ def add_catalogue(domain: str, folder: str) -> None:
 
 
 def _catalogue(language: str) -> Catalogue:
-    # Imported here: this module is part of every process that imports torch, and those speak English.
+    # Imported here, because every process that imports torch loads this module, and those speak English.
     import gettext as standard
     import sys
 
@@ -190,7 +189,7 @@ def _catalogue(language: str) -> Catalogue:
         try:
             read.append(standard.translation(domain, folder, [language]))
         except Exception as error:
-            # gettext raises what comes its way of a damaged file. English says the same.
+            # A damaged file can make gettext raise anything. Fall back to English.
             why = f"{type(error).__name__}: {error}; install it again"
             if sys.stderr is not None:
                 sys.stderr.write(f"verl-npu: the translation of {domain} cannot be read: {why}\n")
@@ -201,12 +200,12 @@ def _catalogue(language: str) -> Catalogue:
 
 
 def speaking(language: str) -> AbstractContextManager[None]:
-    """Speak a language meanwhile, one of those that `chosen` returns."""
+    """Use a language within the context; `language` is one that `chosen` returns."""
     return speaking_by(None if language == ENGLISH else _catalogue(language), language)
 
 
 def speaking_to_the_user(asked: str) -> AbstractContextManager[None]:
-    """Speak the language that is asked for, or else the locale's, meanwhile, if standard output can show it."""
+    """Use the language that the user asked for, or else the locale's, if standard output can encode it."""
     import sys
 
     language = chosen(asked, os.environ)
@@ -218,7 +217,7 @@ def speaking_to_the_user(asked: str) -> AbstractContextManager[None]:
 
 
 def speaking_by(catalogue: Catalogue | None, language: str = ENGLISH) -> AbstractContextManager[None]:
-    """Speak the language of a catalogue meanwhile; without one, English."""
+    """Use the language of a catalogue within the context; without a catalogue, English."""
     from contextlib import contextmanager
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Manifests: what one process really did, as JSON, one file for each process."""
+"""Manifests: JSON records of what verl-npu did in each process."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from .registry.state import RegistryActivity
 SCHEMA = 4
 
 _LARGEST = 2 << 20
-"""Bytes of a manifest: ten times what one with every patch has."""
+"""The size limit of a manifest in bytes, ten times the size of one with every patch."""
 
 
 class Activity(RegistryActivity):
-    """What verl-npu did in a process."""
+    """Everything that verl-npu did in a process."""
 
     version: str
     active: bool
     origin: str
-    """What activated it: an entry point, or an import of the package."""
+    """The entry point or the import that activated verl-npu."""
     simulated: bool
-    """Whether its NPUs are virtual ones."""
+    """Whether the NPUs are virtual."""
     role: str
-    """Driver, or the class of the Ray actor that the process is."""
+    """`driver`, or the class of the Ray actor in this process."""
 
 
 def why_off(wanted: Callable[[], bool]) -> str:
-    """Say why verl-npu is off in this process; `wanted` asks whether it is to be on."""
+    """Return the reason why verl-npu is off in this process. `wanted` tells whether it should be on."""
     try:
         is_wanted = wanted()
     except Exception as error:
         return str(error)
     if is_wanted:
-        return "it was deactivated, or torch_npu cannot be imported; `verl-npu status` says more"
+        return "it was deactivated, or torch_npu cannot be imported; run `verl-npu status` for details"
     if environment.SWITCH.read() == "off":
         return f"{environment.SWITCH.name} is off"
-    return "there is no torch_npu here, and VIRTUAL_ASCEND asks for no virtual NPU"
+    return "torch_npu is not installed, and VIRTUAL_ASCEND asks for no virtual NPU"
 
 
 class Shown(dict[str, object]):
-    """An activity that a person can read: each patch of each feature is 30,000 characters."""
+    """An activity with a short repr: with every patch of every feature it would be 30,000 characters."""
 
     def __init__(self, activity: Activity, why_off: str) -> None:
         super().__init__(activity)
@@ -64,26 +64,26 @@ class Shown(dict[str, object]):
         simulated = " on virtual NPUs" if self["simulated"] else ""
         return (
             f"<verl-npu {self['version']} is on{simulated}, by {self['origin']}: "
-            f"{states or 'verl is not imported yet'}; by key it has more>"
+            f"{states or 'verl is not imported yet'}; read its keys for details>"
         )
 
 
 class Manifest(Activity):
-    """What verl-npu did in a process, and which process that is."""
+    """The activity of verl-npu in a process, and the identity of the process."""
 
     host: str
     pid: int
     token: str
-    """What tells it from a process with the same host name and pid in another container."""
+    """Distinguishes processes with the same host name and pid in different containers."""
 
 
 _activities: list[Callable[[], Activity]] = []
 
 
-def activity_from(source: Callable[[], Activity]) -> None:
-    """Let `source` say from now on what this process did.
+def set_activity_source(source: Callable[[], Activity]) -> None:
+    """Make `manifest` call `source` for the activity of this process.
 
-    Features ask for the manifest of their process, and what they would have to ask for it stands above them.
+    Features need the manifest of their process, but must not import the module above them that knows it.
     """
     _activities[:] = [source]
 
@@ -102,17 +102,14 @@ def manifest() -> Manifest:
 
 
 def titled(feature: str, manifests: Sequence[Manifest]) -> str:
-    """Return the name of a feature, with the distribution that brings it where that is not verl-npu."""
+    """Return the name of a feature, with its distribution if that is not verl-npu."""
     entries = (manifest["features"][feature] for manifest in manifests if feature in manifest["features"])
     owner = next(filter(None, (entry["owner"] for entry in entries)), "")
     return f"{feature} of {owner}" if owner else feature
 
 
 def write_manifest(folder: Path, content: Manifest) -> Path:
-    """Write a manifest into `folder`, whole or not at all, and return its path.
-
-    A process that writes again replaces its own file.
-    """
+    """Write a manifest into `folder` atomically, and return its path. A process replaces its own earlier file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{content['host']}-{content['pid']}-{content['token']}.json"
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
@@ -128,7 +125,7 @@ def write_manifest(folder: Path, content: Manifest) -> Path:
 
 
 def read_manifests(folder: Path) -> tuple[list[Manifest], list[SourceError]]:
-    """Return all manifests in `folder`, by file name, and an error for each file that should be one and is none."""
+    """Return all manifests in `folder`, sorted by file name, and an error for each JSON file that is no manifest."""
     found, unread = [], []
     for path in sorted(folder.glob("[!.]*.json")):
         try:
@@ -139,17 +136,17 @@ def read_manifests(folder: Path) -> tuple[list[Manifest], list[SourceError]]:
 
 
 def encoded(content: Manifest) -> bytes:
-    """Return a manifest as other processes are told it."""
+    """Return a manifest as JSON for other processes."""
     return json.dumps({"schema": SCHEMA, **content}).encode()
 
 
 def packed(content: Manifest) -> str:
-    """Return a manifest as an environment variable has it: the logs of Ray and upstream show those in one line."""
+    """Return a manifest compressed for an environment variable, because Ray and upstream log those in one line."""
     return base64.b64encode(zlib.compress(encoded(content), 9)).decode()
 
 
 def unpacked(text: str) -> bytes:
-    """Return what `decoded` reads. What nobody packed stays as it is, and is refused there."""
+    """Undo `packed`. A text that was not packed is returned as it is, and `decoded` refuses it."""
     try:
         return zlib.decompressobj().decompress(base64.b64decode(text, validate=True), _LARGEST + 1)
     except (ValueError, zlib.error):
@@ -157,28 +154,28 @@ def unpacked(text: str) -> bytes:
 
 
 def decoded(data: bytes, subject: str) -> Manifest:
-    """Return the manifest that a process was told, which may be a stranger's. Raises SourceError if it is none."""
+    """Read a manifest that another process sent, which may be anything. Raises SourceError if it is no manifest."""
     if len(data) > _LARGEST:
         raise _no_manifest(subject, f"more than {_LARGEST >> 20} MiB")
     try:
         content = json.loads(data.decode())
-    # The last: JSON that is nested too deeply.
+    # RecursionError: the JSON is nested too deeply.
     except (ValueError, RecursionError) as error:
-        raise _no_manifest(subject, f"no JSON ({error})") from error
+        raise _no_manifest(subject, f"text that is not JSON ({error})") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        found = f"schema {content.get('schema')!r}" if isinstance(content, dict) else "JSON that is no object"
+        found = f"schema {content.get('schema')!r}" if isinstance(content, dict) else "JSON that is not an object"
         raise _no_manifest(subject, found[:200])
     wrong = sorted(_wrong(content, Manifest))
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise _no_manifest(subject, f"parts that are missing or of another kind: {', '.join(wrong[:3])}{more}")
+        raise _no_manifest(subject, f"keys that are missing or have the wrong type: {', '.join(wrong[:3])}{more}")
     return cast(Manifest, content)
 
 
 def _read(path: Path) -> Manifest:
-    # Whatever lies in the folder under such a name: a pipe would never end, and a huge file would fill the memory.
+    # The folder may hold anything under such a name: a pipe would never end, and a huge file would fill the memory.
     if not path.is_file():
-        raise _no_manifest(str(path), "no ordinary file")
+        raise _no_manifest(str(path), "something other than a regular file")
     try:
         with path.open("rb") as stream:
             data = stream.read(_LARGEST + 1)
@@ -188,11 +185,11 @@ def _read(path: Path) -> Manifest:
 
 
 def _wrong(content: object, declared: type, where: str = "") -> Iterator[str]:
-    """Name the parts of a manifest that are missing or of another kind than is declared."""
+    """Yield the keys of a manifest that are missing or do not have the declared type."""
     given = content if isinstance(content, dict) else {}
     for name, hint in _hints(declared).items():
         value, kind, inside = given.get(name), get_origin(hint) or hint, get_args(hint)
-        # JSON has one kind of number.
+        # JSON does not distinguish integers from floats.
         if not isinstance(value, (int, float) if kind is float else kind):
             yield f"{where}{name}"
         elif isinstance(value, dict):
@@ -210,6 +207,6 @@ def _no_manifest(subject: str, found: str) -> SourceError:
         subject=subject,
         expected=f"a manifest of schema {SCHEMA}",
         found=found,
-        fix="give the folder that the job wrote its manifests to, which is `manifests` in that of a rehearsal; run "
-        "the job again if this one is damaged",
+        fix="give the folder to which the job wrote its manifests (in a rehearsal's folder, `manifests`), or run the "
+        "job again if this file is damaged",
     )

@@ -1,6 +1,6 @@
-"""The pins, the revisions of verl that are locked: what each is, and what verl's documents for NPUs name for it.
+"""The pins: revisions of verl that have a lock, with the engine versions that verl's documents for NPUs name.
 
-Each has a folder below `patches/verl`, with a `pin.json` of three lines and its lock.
+Each pin has a folder below `patches/verl`, with a `pin.json` of three lines and its lock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from .errors import LockError
+from .errors import DeclarationError
 
 FILE_NAME = "pin.json"
 
@@ -24,7 +24,7 @@ class Pin:
 
     name: str
     version: str
-    """What `verl/version/version` says in the release, or at the commit if there is no release."""
+    """The text of `verl/version/version` in the release, or at the commit if there is no release."""
     engines: Mapping[str, str]
     """The releases of `vllm` and `vllm-ascend`; `0.23.*` if the documents name a branch."""
     mindspeed: str
@@ -44,10 +44,11 @@ def locks_folder() -> Path:
 def pins(folder: Path | None = None) -> Mapping[str, Pin]:
     """Return the pins below a folder, by default `locks_folder()`, by name and oldest first.
 
-    Raises LockError if a file is damaged.
+    Raises DeclarationError if a file is damaged.
     """
     paths = (folder or locks_folder()).glob(f"verl/*/{FILE_NAME}")
-    # The scripts have no `packaging`. Of one number a commit comes before the release, whose name begins with a v.
+    # The scripts run without `packaging`. At equal versions, a commit sorts before the release, whose name starts with
+    # v.
     found = sorted(map(_read, paths), key=lambda pin: ([*map(int, re.findall(r"\d+", pin.version))], pin.name))
     return MappingProxyType({pin.name: pin for pin in found})
 
@@ -56,12 +57,12 @@ def _read(path: Path) -> Pin:
     try:
         pin = Pin(path.parent.name, **json.loads(path.read_text(encoding="utf-8")))
         if not isinstance(pin.version, str):
-            raise TypeError(f"version is {pin.version!r}, not a text")
+            raise TypeError(f"version is {pin.version!r}, not a string")
         return pin
     except (OSError, ValueError, TypeError) as error:
-        raise LockError(
+        raise DeclarationError(
             subject=str(path),
-            expected="version, engines and mindspeed of a pin, and its commit if it is known",
+            expected="the version, engines and mindspeed of a pin, and its commit if it is known",
             found=f"{type(error).__name__}: {error}",
             fix="correct it as CONTRIBUTING.md says, or install verl-npu again",
         ) from error

@@ -1,4 +1,4 @@
-"""Which process of a job this is."""
+"""The identity of this process within its job."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What tells this process from every other one of its job."""
+    """Facts that distinguish this process from every other one of its job."""
 
     host: str
     pid: int
     token: str
-    """Differs between containers: they often share a host name, and each counts its processes from 1."""
+    """Differs between containers, which often share a host name and each number their processes from 1."""
 
 
 def is_ray_worker() -> bool:
-    """Whether Ray started this process to run tasks or an actor."""
+    """Tell whether Ray started this process to run tasks or an actor."""
     return sys.argv[:1] != [] and os.path.basename(sys.argv[0]) == "default_worker.py"
 
 
 def simulated() -> str:
-    """Say what of this process is simulated, if anything."""
-    # The virtual Ascend marks its torch_npu; a real one has no such attribute.
+    """Return what is simulated in this process, or an empty text."""
+    # The virtual Ascend sets this attribute on its torch_npu; a real one does not have it.
     return str(getattr(sys.modules.get("torch_npu"), "__simulated__", ""))
 
 
 def role() -> str:
-    """Return `driver`, or the class of the Ray actor that this process is.
+    """Return `driver`, or the class of the Ray actor in this process.
 
-    Ray keeps it in the title of the process, for `ps`; asking Ray itself would import it.
+    The class is read from the process title that Ray sets for `ps`, because asking Ray would import it.
     """
     if not is_ray_worker():
         return "driver"
@@ -44,7 +44,7 @@ def role() -> str:
 
 
 def identity() -> Identity:
-    """Return what tells this process from every other one of its job."""
+    """Return the identity of this process."""
     import hashlib
     import socket
 
@@ -68,6 +68,6 @@ def _pid_namespace() -> str:
 
 
 def _start_time() -> str:
-    # Field 22 of proc(5)'s stat; the name in field 2 is in parentheses and may hold blanks.
+    # Field 22 of proc(5)'s stat. The name in field 2 is in parentheses and may contain blanks.
     fields = _first_line("/proc/self/stat").rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 else ""

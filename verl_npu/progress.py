@@ -1,7 +1,7 @@
-"""What a command is doing, for who waits for it: what, how far, and for how long.
+"""Progress of a command: the current step, how far it is, and how long it has run.
 
-On a terminal it is one line of stderr that is rewritten, else lines of their own on stderr. Nothing of it goes to
-stdout, which may be read by a program. Without `shown` a step costs nothing and says nothing.
+A terminal shows one line of stderr that is rewritten; elsewhere, stderr gets a new line every few seconds. Nothing
+goes to stdout, which a program may read. Without `shown`, a step costs nothing and prints nothing.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from .language import translate
 from .reporting import clean
 
 EVERY = 6.0
-"""Seconds between two lines where there is no terminal: nobody is to wait for ten without a word,
-although the thread that writes them has to wait for its turn on a busy machine."""
-_REWRITTEN = 0.5
+"""Seconds between two lines without a terminal: nobody should wait ten seconds without a word, even on a busy machine
+that delays the thread that writes them."""
+_REWRITE_EVERY = 0.5
 _FIRST = 1.0
-"""Seconds until a terminal is told: what is done sooner needs no line."""
-_ESTIMATED = 3.0
-"""Seconds after which what is left can be estimated."""
+"""Seconds before a terminal shows the first line: a shorter step needs none."""
+_ESTIMATE_AFTER = 3.0
+"""Seconds after which the remaining time can be estimated."""
 _LONGEST = 200
 
 
 @dataclass(slots=True)
 class Step:
-    """Something that takes time, and how much of it is done."""
+    """One step of a command, and how much of it is done."""
 
     what: str
     total: float = 0.0
-    """All that there is to do; 0 if that is not known."""
+    """The amount of work; 0 if it is not known."""
     unit: str = ""
-    """What is counted; without it a part of the total is said in percent."""
+    """The unit of `total`; without it, progress is shown in percent."""
     done: float = 0.0
     detail: str = ""
-    """What it is at; what others have written is cleaned when it is shown."""
+    """The item in work. It may hold a stranger's text, because it is cleaned when it is shown."""
     measure: Callable[[], float] | None = None
-    """Says how much is done, when asked; in place of `done`."""
+    """Returns how much is done; takes the place of `done`."""
     thread: int = field(default_factory=threading.get_ident)
     began: float = field(default_factory=time.monotonic)
     _first: float | None = None
-    """How much was done when the total became known: an evaluation goes on where an earlier one ended."""
+    """How much was done when the total became known: an evaluation continues where an earlier one ended."""
 
     def __post_init__(self) -> None:
         if self.total:
             self._first = self.done
 
     def text(self) -> str:
-        """Return it in words."""
+        """Describe the step in words."""
         seconds = time.monotonic() - self.began
         done = self.measure() if self.measure is not None and self.total else self.done
         if self._first is None and self.total:
@@ -66,7 +66,7 @@ class Step:
         elif self.total:
             said.append(f"{min(done / self.total, 1):.0%}")
         said.append(_duration(seconds))
-        if seconds > _ESTIMATED and self._first is not None and self._first < done < self.total:
+        if seconds > _ESTIMATE_AFTER and self._first is not None and self._first < done < self.total:
             left = seconds * (self.total - done) / (done - self._first)
             said.append(_("about {duration} more").format(duration=_duration(left)))
         return _(", ").join(said)
@@ -80,17 +80,17 @@ def _duration(seconds: float) -> str:
 
 _steps: list[Step] = []
 _lock = threading.RLock()
-"""Of the steps, and of what the terminal shows."""
+"""Guards the steps and the line on the terminal."""
 
 
 @contextmanager
 def step(
     what: str, *, total: float = 0.0, unit: str = "", measure: Callable[[], float] | None = None
 ) -> Iterator[Step]:
-    """Say meanwhile that `what` is being done. A step within another one, in the same thread, is said in its place.
+    """Show `what` as the current step within the context. A nested step in the same thread takes its place.
 
     Args:
-        measure: is asked how much of `total` is done; without it the step's `done` says that.
+        measure: returns how much of `total` is done; without it, the step's `done` counts.
     """
     made = Step(what, total, unit, measure=measure)
     with _lock:
@@ -100,18 +100,18 @@ def step(
     finally:
         with _lock:
             _steps.remove(made)
-            aside()
+            clear()
 
 
 def now() -> str:
-    """Return what is being done: the innermost step of each thread; empty if nothing is."""
+    """Describe the innermost step of each thread; empty if there is none."""
     with _lock:
         latest = {each.thread: each for each in _steps}
         return _("; ").join(each.text() for each in latest.values())
 
 
 class _Shown:
-    """A thread that says what is being done."""
+    """A thread that writes the current steps to a stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -129,21 +129,21 @@ class _Shown:
         self.clear()
 
     def clear(self) -> None:
-        """Take the line away, so that others can print."""
+        """Remove the line, so that others can print."""
         if self._dirty:
             self._dirty = False
             self._write("\r\x1b[K")
 
     def _run(self) -> None:
-        # Half of it at first: until here Python has been importing without a word.
+        # Wait only half as long at first: Python has been importing without a word until here.
         wait = _FIRST if self._rewrites else EVERY / 2
         while not self._ended.wait(wait):
-            wait = _REWRITTEN if self._rewrites else EVERY
+            wait = _REWRITE_EVERY if self._rewrites else EVERY
             with _lock:
                 text = clean(translate(now()))[:_LONGEST]
                 if not text:
                     self.clear()
-                    wait /= 4  # a step may begin soon, and has waited since the last line then
+                    wait /= 4  # a step may begin soon, and the last line is already old
                 elif self._rewrites:
                     self._dirty = True
                     self._write(f"\r\x1b[K{text[: max(_columns(self._stream) - 1, 1)]}")
@@ -155,7 +155,7 @@ class _Shown:
         try:
             self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
             self._stream.flush()
-        except (OSError, ValueError):  # nobody reads it any more, which is no reason to end a command
+        except (OSError, ValueError):  # a closed stream is no reason to end the command
             self._ended.set()
 
 
@@ -171,7 +171,7 @@ _shown: _Shown | None = None
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Show meanwhile on stderr what is being done. Within itself it does nothing."""
+    """Show the current steps on stderr within the context. A nested use does nothing."""
     global _shown
     stream: TextIO | None = sys.stderr  # None where the descriptor is closed
     if _shown is not None or stream is None:
@@ -186,16 +186,16 @@ def shown() -> Iterator[None]:
         ended.end()
 
 
-def aside() -> None:
-    """Take a line that is rewritten away."""
+def clear() -> None:
+    """Remove the progress line from the terminal."""
     with _lock:
         if _shown is not None:
             _shown.clear()
 
 
 @contextmanager
-def standing_aside() -> Iterator[None]:
-    """Take a line that is rewritten away, and write none meanwhile: something else is printed."""
+def suspended() -> Iterator[None]:
+    """Remove the progress line, and write none within the context, so that something else can be printed."""
     with _lock:
-        aside()
+        clear()
         yield

@@ -1,7 +1,7 @@
-"""What verl-npu tells the user: one line on stderr, each line once in a process.
+"""Messages to the user: lines on stderr, each printed once in a process.
 
-The lines go through the logger `verl_npu`. A user who gives that logger a handler gets them there and not on stderr;
-`logging.getLogger("verl_npu").setLevel("ERROR")` silences them.
+They go through the logger `verl_npu`. If the user gives that logger a handler, the lines go there instead of to
+stderr; `logging.getLogger("verl_npu").setLevel("ERROR")` silences them.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import sys
 LOGGER = "verl_npu"
 
 _LONGEST = 16_000
-"""Characters of a line that are shown; the rest repeats what somebody else has written."""
+"""The most characters of a line that are shown; longer lines only repeat a stranger's text."""
 
 _said: set[str] = set()
 
 
 def clean(text: str) -> str:
-    """Return `text` in one line, with each character that is not printable as Python writes it in a literal.
+    """Return `text` in one line, with unprintable characters escaped as in a Python literal.
 
-    Paths, manifests and names in a source come from others. A terminal obeys escape sequences in them, a line break
-    makes two lines of one, and invisible characters, those that turn the direction of writing among them, make one
-    name look like another.
+    Paths, manifests, and names in a source come from others. A terminal obeys escape sequences in them, a line break
+    splits the line, and invisible characters, such as those that reverse the direction of writing, disguise a name.
     """
     if text.isprintable():
         return text
@@ -29,17 +28,17 @@ def clean(text: str) -> str:
 
 
 def shortened(text: str, most: int = _LONGEST) -> str:
-    """Return `text`, cut if it repeats something very long."""
+    """Return `text`, cut after `most` characters."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 def report(line: str) -> None:
-    """Say something that is as it should be, once."""
+    """Print information, once."""
     _say(line, "INFO")
 
 
 def warn(line: str) -> None:
-    """Say something that the user has to know or to mend, once."""
+    """Print a warning that the user must know about or act on, once."""
     _say(line, "WARNING")
 
 
@@ -47,7 +46,7 @@ def _say(line: str, level: str) -> None:
     line = clean(shortened(line))
     if line in _said:
         return
-    # Imported here: this module is part of every process, and most of them have nothing to say.
+    # Imported here, because every process loads this module and most of them print nothing.
     import logging
 
     logger = logging.getLogger(LOGGER)
@@ -60,13 +59,13 @@ def _say(line: str, level: str) -> None:
 
 
 def _print(text: str) -> None:
-    # Python sets sys.stderr to None where the process was started without one, and print() would then write to
-    # stdout, which may be a program's data.
+    # Python sets sys.stderr to None in a process that was started without one. print() would then write to stdout,
+    # which may carry a program's data.
     if sys.stderr is None:
         return
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
     except (OSError, ValueError):
-        # A closed pipe or a full disk: there is nobody to tell, and a line of ours must never end a user's job.
+        # A closed pipe or a full disk leaves nobody to tell, and a message must never end a user's job.
         return

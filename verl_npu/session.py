@@ -1,4 +1,4 @@
-"""The registry of this process, from the import of verl to the end: made, summarised on stderr, told to the others."""
+"""The session of this process: it runs the registry, prints its summary, and hands the manifest to other processes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .version import __version__
 
 
 class Session:
-    """What a lifecycle begins and ends in this process: the registry, and what others are told of it."""
+    """The registry, its summary, and its manifest, which the lifecycle of this process begins and ends."""
 
     def __init__(self, mutex: Mutex, status: Callable[[], Activity]) -> None:
-        """`status` says what is done in this process, this session's `activity` included."""
+        """Make the registry. `status` returns everything done in this process, this session's `activity` included."""
         self._registry = make_registry(mutex, reporting.warn, self._changed)
-        manifest.activity_from(status)
+        manifest.set_activity_source(status)
 
     def begin(self) -> None:
-        """Judge the features and apply them as their modules are imported.
+        """Judge the features, and apply them as their modules are imported.
 
-        Repeating it does nothing, or begins again what was interrupted.
+        Calling it again does nothing, or resumes what was interrupted.
         """
         if process.is_ray_worker():
             self._registry.begin()
@@ -43,16 +43,16 @@ class Session:
         warn_if_none(states.get(micro_batches.name))
 
     def end(self) -> None:
-        """Take back every patch. Repeating it does nothing."""
+        """Undo every patch. Calling it again does nothing."""
         remove_hook()
         self._registry.end()
 
     def abandon(self) -> None:
-        """Note that another thread was in the middle of patching when this process was forked."""
+        """Note that this process was forked while another thread was patching."""
         self._registry.abandon()
 
     def activity(self) -> RegistryActivity:
-        """Return what became of the features."""
+        """Return the state of every feature."""
         return self._registry.activity()
 
     def _changed(self) -> None:
@@ -67,7 +67,7 @@ class Session:
             manifest.write_manifest(Path(folder), manifest.manifest())
         except OSError as error:
             reporting.warn(
-                f"VERL_NPU_MANIFEST_DIR={folder}: cannot write the manifest there: {error}; give a writable folder"
+                f"VERL_NPU_MANIFEST_DIR={folder}: cannot write the manifest: {error}; give a writable folder"
             )
 
     def _summarise(self) -> None:

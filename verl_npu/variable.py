@@ -1,7 +1,7 @@
-"""The kinds of environment variables: what each may hold, and the error for what it may not.
+"""Classes of environment variables, which parse values and refuse wrong ones.
 
-This module is part of every process that imports torch, so it imports neither dataclasses nor typing, which would cost
-more than the module itself: the classes are plain ones for that reason.
+Every process that imports torch loads this module. Importing dataclasses or typing would cost more than the module
+itself, so its classes are plain ones.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 VARIABLES: dict[str, Variable] = {}
-"""All variables by name, in the order in which they are declared and the documents list them."""
+"""All variables by name, in the order in which they are declared and documented."""
 
 USER, CONTRIBUTOR, INTERNAL = "user", "contributor", "internal"
-"""For whom a variable is: users of verl-npu, those who work on it, or its own processes among themselves."""
+"""The audiences of variables: users of verl-npu, people who work on it, and its own processes."""
 
 
 _ANY = 1e6
 
 
 class Variable:
-    """One environment variable. Its subclasses know what it may hold, and their `read` gives it parsed."""
+    """One environment variable. Its subclasses know the valid values; their `read` returns the parsed value."""
 
     __slots__ = ("audience", "default", "expected", "forwarded", "name", "summary")
 
@@ -42,29 +42,29 @@ class Variable:
     ) -> None:
         self.name = name
         self.summary = summary
-        """What it does, in one line."""
+        """The purpose of the variable, in one line."""
         self.expected = expected
-        """What it may hold, as the error for a wrong value says it."""
+        """The valid values, in the words of the error for a wrong one."""
         self.default = default
         self.forwarded = forwarded
-        """Whether workers must be given it: on other hosts they inherit nothing from the shell of the user."""
+        """Whether workers must get it: on other hosts, they inherit nothing from the user's shell."""
         self.audience = audience
         VARIABLES[name] = self
 
     def text(self, environment: Mapping[str, str] | None = None) -> str:
-        """Return its text without the blanks around it, and the default where nothing else is left."""
+        """Return the stripped value, or the default if it is empty."""
         return (os.environ if environment is None else environment).get(self.name, "").strip() or self.default
 
     def is_set(self, environment: Mapping[str, str] | None = None) -> bool:
-        """Whether the user gave it a text other than blanks."""
+        """Tell whether the user gave it a value other than blanks."""
         return bool((os.environ if environment is None else environment).get(self.name, "").strip())
 
     def for_workers(self, text: str) -> str:
-        """Return what workers are given for this text of the user."""
+        """Return the value that workers get for the user's value."""
         return text
 
-    def refuse(self, text: str, fix: str = _("correct it or leave it out")) -> Exception:
-        """Return the SettingError for a text that is not understood."""
+    def refuse(self, text: str, fix: str = _("correct it or unset it")) -> Exception:
+        """Return the SettingError for a wrong value."""
         from .errors import SettingError
 
         return SettingError(subject=f"{self.name}={text!r}", expected=self.expected, found=repr(text), fix=fix)
@@ -76,12 +76,12 @@ class Text(Variable):
     __slots__ = ()
 
     def read(self, environment: Mapping[str, str] | None = None) -> str:
-        """Return its text."""
+        """Return the text."""
         return self.text(environment)
 
 
 class Folder(Text):
-    """A folder. Workers are given its absolute path, since they run in folders of their own."""
+    """A folder. Workers get its absolute path, because they run in other folders."""
 
     __slots__ = ()
 
@@ -117,7 +117,7 @@ class Flag(Choice):
         super().__init__(name, summary, ("0", "1"), default="0")
 
     def read(self, environment: Mapping[str, str] | None = None) -> bool:  # type: ignore[override]  # a flag is a bool
-        """Return whether it is 1. Raises SettingError for a text that is neither 0 nor 1."""
+        """Tell whether it is 1. Raises SettingError for a value other than 0 and 1."""
         return super().read(environment) == "1"
 
 
@@ -138,7 +138,7 @@ class Number(Variable):
         whole: bool = False,
     ) -> None:
         kind = _("a whole number") if whole else _("a number")
-        # A limit that only keeps out what cannot be meant is not worth a reader's time.
+        # Do not bother the reader with a limit that only excludes absurd values.
         limits = (
             _("from {least:g} to {most:g}").format(least=least, most=most)
             if most < _ANY
@@ -153,13 +153,13 @@ class Number(Variable):
         self.whole = whole
 
     def read(self, environment: Mapping[str, str] | None = None) -> float:
-        """Return the number. Raises SettingError for a text that is none, or one outside the limits."""
+        """Return the number. Raises SettingError for a value that is no number or outside the limits."""
         text = self.text(environment)
         try:
             value = float(int(text)) if self.whole else float(text)
         except ValueError:
             raise self.refuse(text) from None
-        # Written so that a NaN, which compares with nothing, is refused as well.
+        # In this form, the condition also refuses NaN.
         if not self.least <= value <= self.most:
             raise self.refuse(text)
         return value
@@ -171,5 +171,5 @@ class Names(Variable):
     __slots__ = ()
 
     def read(self, environment: Mapping[str, str] | None = None) -> frozenset[str]:
-        """Return the names; blanks around them do not count."""
+        """Return the names, stripped."""
         return frozenset(filter(None, (name.strip() for name in self.text(environment).split(","))))

@@ -151,7 +151,7 @@ def _judged(tree: SourceTree) -> Group:
 
 
 def _said(verdict: Verdict) -> Said:
-    return "drifted in words only" if verdict.in_words else verdict.state.value, verdict.reason
+    return "drifted in words only" if verdict.only_wording else verdict.state.value, verdict.reason
 
 
 def _moved(

@@ -51,7 +51,7 @@ def test_without_the_workbench_one_line_says_what_to_install(run: Run, bring: Br
     status, output = run(name, "run.sh")
     assert status == 2
     (line,) = output.splitlines()
-    assert line.startswith(f"verl-npu: verl-npu {name}: expected the distribution verl-npu-workbench")
+    assert line.startswith(f"verl-npu: verl-npu {name}: this command needs the distribution verl-npu-workbench")
     assert "pip install 'verl-npu[workbench]'" in line
 
 

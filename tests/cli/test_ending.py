@@ -28,8 +28,8 @@ def test_a_status_says_what_was_found() -> None:
     ("raised", "said"),
     [
         (FileNotFoundError(2, "No usable temporary directory found"), "No usable temporary directory found"),
-        (NotADirectoryError(20, "Not a directory", "/x/file"), "/x/file: expected a file or a folder"),
-        (OSError(28, "No space left on device", "/x/plan.json"), "found No space left on device"),
+        (NotADirectoryError(20, "Not a directory", "/x/file"), "/x/file: Not a directory"),
+        (OSError(28, "No space left on device", "/x/plan.json"), "/x/plan.json: No space left on device"),
     ],
 )
 def test_what_the_system_refuses_is_one_line(
@@ -54,12 +54,12 @@ def test_in_a_zip_file_it_is_said_that_it_cannot_be_run_there(tmp_path: Path) ->
     command = [sys.executable, "-m", "verl_npu", "check"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith("it cannot be run from inside a zip file")
+    assert done.stderr.splitlines()[-1].endswith("it cannot run from inside a zip file")
 
 
 def test_what_is_on_pythons_path_is_there_in_every_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "main", lambda **more: None)
-    monkeypatch.setattr(cli.terminal, "go_on_unread", lambda: None)
+    monkeypatch.setattr(cli.terminal, "ignore_broken_pipes", lambda: None)
     monkeypatch.setenv("PYTHONPATH", ":.:verl:/packages")
     cli.run()
     here = os.getcwd()
@@ -73,7 +73,7 @@ def test_an_error_of_ours_cannot_be_taken_for_a_finding(
         raise KeyError("ours")
 
     monkeypatch.setattr(cli, "main", fail)
-    monkeypatch.setattr(cli.terminal, "go_on_unread", lambda: None)
+    monkeypatch.setattr(cli.terminal, "ignore_broken_pipes", lambda: None)
     with pytest.raises(SystemExit) as ended:
         cli.run()
     assert ended.value.code == Status.NOT_JUDGED

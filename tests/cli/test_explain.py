@@ -95,5 +95,7 @@ def test_without_the_workbench_it_says_that_a_code_may_be_the_workbenchs(
     status, output = run("explain", name)
     assert status == 2
     (line,) = output.splitlines()
-    assert ("if a command of the workbench printed it, pip install 'verl-npu[workbench]'" in line) == (not there)
+    assert ("if a command of the workbench printed it, install that: pip install 'verl-npu[workbench]'" in line) == (
+        not there
+    )
     assert ("did you mean device" in line) == (name == "devise")

@@ -134,7 +134,7 @@ class Pin:
         """Whether what is said of a patch follows from what stands in the tree, and from what a reader is told."""
         if verdict.state is State.DRIFTED:
             return True
-        if "has the same names in it" in verdict.reason:
+        if "defines the same names" in verdict.reason:
             return verdict.state in (State.ABSENT, State.NATIVE)
         ask = self._asked(patch, gone, tree)
         if verdict.state is State.NATIVE:
@@ -176,7 +176,7 @@ def _subjects(patch: Patch) -> set[str]:
 
 def refused(verdict: Verdict) -> bool:
     """Whether a user is kept from the patch, and is not told that forcing it is safe."""
-    return verdict.state is State.DRIFTED and not verdict.in_words
+    return verdict.state is State.DRIFTED and not verdict.only_wording
 
 
 def pin_at(name: str, source: Path, beside: SourceTree) -> Pin:

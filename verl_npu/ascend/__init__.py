@@ -1,1 +1,1 @@
-"""Facts about Ascend's platform: the variables that its software reads, their rules, and the limits of operators."""
+"""Facts about Ascend's software: its environment variables, and the import of torch_npu."""

@@ -1,4 +1,4 @@
-"""torch_npu, without which there is no NPU: how it is imported, and what is missing if it cannot be."""
+"""Import torch_npu, and explain why it cannot be imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from ..errors import AscendSoftwareError
 from .variables import AUTOLOAD, VIRTUAL_NPUS, virtual_npus
 
-PATIENCE = 300.0  # seconds: on a file system of a cluster an import may take minutes
+PATIENCE = 300.0  # seconds; an import from a cluster's file system may take minutes
 
 _SET_ENV = (
     "/usr/local/Ascend/ascend-toolkit/set_env.sh",
@@ -27,16 +27,16 @@ import importlib.util
 if importlib.util.find_spec("torch_npu") is not None:
     import torch_npu
 """
-"""Imports the installed one: what lies in the current folder, which Python puts first, is not it."""
+"""A program that imports the installed torch_npu, not one in the current folder, which Python would search first."""
 _LIBRARY = re.compile(r"\blib[\w+-]+\.so\b")
-_OF_THE_DRIVER = ("libascend_hal.so", "libdrvdsmi_host.so")
+_DRIVER_LIBRARIES = ("libascend_hal.so", "libdrvdsmi_host.so")
 
 
 def import_torch_npu() -> None:
     """Import torch_npu, and leave the variable TORCH_DEVICE_BACKEND_AUTOLOAD as the user set it.
 
-    torch_npu sets it to 0 while it imports torch, and several versions leave it so: every process that this one
-    starts, Ray's workers included, would then come up with neither torch_npu nor verl-npu.
+    torch_npu sets it to 0 while it imports torch, and several versions leave it at 0. Every process that this one
+    starts, Ray's workers included, would then load neither torch_npu nor verl-npu.
 
     Raises:
         AscendSoftwareError: torch_npu cannot be imported.
@@ -51,25 +51,27 @@ def import_torch_npu() -> None:
         raise _explained(f"{type(error).__name__}: {error}") from error
     finally:
         _restore(before)
-    # A program that imported torch_npu itself: torch_npu has kept what was set before that.
+    # If the program imported torch_npu earlier, torch_npu has kept the value from before that.
     original = getattr(module, "ORG_AUTOLOAD", None)
     if imported and before == "0" and isinstance(original, str) and original != before:
         _restore(original)
 
 
 def absent() -> AscendSoftwareError:
-    """Return what is wrong where there is neither torch_npu nor a virtual NPU."""
+    """Return the error for an environment with neither torch_npu nor virtual NPUs."""
     return AscendSoftwareError(
         subject="torch_npu",
-        expected="that it is installed in this environment, as there is no NPU without it",
+        expected="an installed package, because NPUs need it",
         found="no package of that name",
         fix=f"install torch_npu, or set {VIRTUAL_NPUS}=2 for two virtual NPUs",
     )
 
 
 def problem() -> AscendSoftwareError | None:
-    """Return why the installed torch_npu cannot be imported, tried in a process of its own; None if it can, if none is
-    installed, or if virtual NPUs are asked for."""
+    """Import the installed torch_npu in another process, and return the error if that fails.
+
+    Return None if it works, if torch_npu is not installed, or if virtual NPUs are asked for.
+    """
     if virtual_npus() or "torch_npu" in sys.modules:
         return None
     spec = importlib.util.find_spec("torch_npu")
@@ -87,11 +89,11 @@ def problem() -> AscendSoftwareError | None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return _explained(f"that its import has not ended after {PATIENCE:g} s")
+        return _explained(f"an import that has not ended after {PATIENCE:g} s")
     if tried.returncode == 0:
         return None
     lines = [line.strip() for line in tried.stderr.splitlines() if line.strip()]
-    return _explained(lines[-1] if lines else f"that its import ends the process with status {tried.returncode}")
+    return _explained(lines[-1] if lines else f"an import that ends the process with status {tried.returncode}")
 
 
 def _restore(value: str | None) -> None:
@@ -105,16 +107,16 @@ def _explained(found: str) -> AscendSoftwareError:
     found = " ".join(found.split()).rstrip(".")
     library = _LIBRARY.search(found)
     if library is None:
-        fix = "see all of it with `python -c 'import torch_npu'`"
-    elif library[0] in _OF_THE_DRIVER:
-        fix = "it belongs to the NPU's driver: mount /usr/local/Ascend/driver into the container"
+        fix = "run `python -c 'import torch_npu'` to see the whole error"
+    elif library[0] in _DRIVER_LIBRARIES:
+        fix = f"{library[0]} belongs to the NPU's driver: mount /usr/local/Ascend/driver into the container"
     else:
         path = next((path for path in _SET_ENV if Path(path).is_file()), _SET_ENV[0])
         start = "in the shell that starts the job, and on each host before `ray start`"
-        fix = f"it belongs to CANN: `source {path}` {start}"
+        fix = f"{library[0]} belongs to CANN: run `source {path}` {start}"
     return AscendSoftwareError(
-        subject="torch_npu, which is installed here",
-        expected="that it can be imported",
+        subject="the installed torch_npu",
+        expected="an import without errors",
         found=found,
         fix=fix,
         override="VERL_NPU=off",

@@ -1,4 +1,4 @@
-"""Environment variables of Ascend's software that verl's jobs on NPUs depend on, and how long HCCL waits by them."""
+"""Environment variables of Ascend's software that verl's jobs on NPUs depend on, and the timeouts of HCCL."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from dataclasses import dataclass
 VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
 """The numbers of the NPUs that a process may use, separated by commas."""
 HOME = "ASCEND_HOME_PATH"
-"""The folder of CANN, the software on which torch_npu runs."""
+"""The folder of CANN, on which torch_npu runs."""
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
-"""torch's own: with 0, `import torch` loads neither torch_npu nor verl-npu."""
+"""A variable of torch: if it is 0, `import torch` loads neither torch_npu nor verl-npu."""
 OPERATORS = "ASCEND_OPP_PATH"
 """The folder of CANN's operators."""
 HCCL_LIBRARY = "HCCL_SO_PATH"
-"""The file libhccl.so that vllm-ascend loads."""
+"""The path of the libhccl.so that vllm-ascend loads."""
 HCCL_INTERFACE = "HCCL_SOCKET_IFNAME"
-"""The network interfaces over which the ranks of HCCL meet."""
+"""The network interfaces over which HCCL's ranks meet."""
 ALLOCATOR = "PYTORCH_NPU_ALLOC_CONF"
 """The settings of torch_npu's caching allocator."""
 EXPANDABLE_SEGMENTS = "expandable_segments:True"
-"""The setting of the allocator with which vllm-ascend's sleep mode cannot work."""
+"""The allocator setting that breaks vllm-ascend's sleep mode."""
 VIRTUAL_NPUS = "VIRTUAL_ASCEND"
-"""The virtual Ascend's: how many virtual NPUs take the place of real ones."""
+"""A variable of the virtual Ascend: how many virtual NPUs take the place of real ones."""
 VIRTUAL_MEMORY = "VIRTUAL_ASCEND_MEMORY"
-"""The virtual Ascend's: the memory of an NPU in GiB."""
+"""A variable of the virtual Ascend: the memory of an NPU in GiB."""
 VIRTUAL_PHANTOM = "VIRTUAL_ASCEND_PHANTOM"
-"""The virtual Ascend's: the size in MiB from which on a tensor is a phantom."""
+"""A variable of the virtual Ascend: the size in MiB from which a tensor is a phantom."""
 VIRTUAL_TORCH_NPU = "VIRTUAL_ASCEND_TORCH_NPU"
-"""The virtual Ascend's: whose torch_npu virtual NPUs have."""
+"""A variable of the virtual Ascend: whose torch_npu virtual NPUs have."""
 VIRTUAL_CACHE = "VIRTUAL_ASCEND_CACHE"
-"""The virtual Ascend's: the folder of its compiled device."""
+"""A variable of the virtual Ascend: the folder of its compiled device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +46,24 @@ class Requirement:
 NZ = Requirement(
     "VLLM_ASCEND_ENABLE_NZ",
     "0",
-    "vllm-ascend otherwise lays weights out in the format FRACTAL_NZ, and new weights that are copied into it are "
-    "garbled without an error",
+    "otherwise vllm-ascend stores weights in the format FRACTAL_NZ, and copying new weights into them garbles them "
+    "without an error",
 )
 NZ_KEY = "weight_nz_mode"
-"""The key of vLLM's additional_config that vllm-ascend reads instead of that variable, from 0.23 on."""
+"""The key of vLLM's additional_config that vllm-ascend reads instead of that variable since 0.23."""
 REQUIRED = (NZ,)
-"""What every job with a rollout engine needs."""
+"""The variables that every job with a rollout engine needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A variable that a user sets for all processes of a job, and workers on other hosts do not inherit."""
+    """A variable that a user sets for a whole job, but that workers on other hosts do not inherit."""
 
     name: str
     pin: str
     """A revision of verl whose documents or scripts for NPUs ask for it."""
     path: str
-    """Which document or script that is."""
+    """The path of that document or script."""
 
 
 _EXAMPLES = "docs/ascend_tutorial/model_support/examples"
@@ -80,10 +80,10 @@ _LONG = "examples/ascend_extras/grpo_trainer/run_qwen3_5_122b_a10b_32k_megatron.
 _R1 = "recipe/r1_ascend/ray_start_grpo_npu.sh"
 
 
-# What differs between hosts is not here, and must not be: the NPUs of a host (ASCEND_RT_VISIBLE_DEVICES), its network
-# interfaces (HCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME, TP_SOCKET_IFNAME, HCCL_IF_IP), paths and preloaded libraries.
+# Variables that differ between hosts must not be here: a host's NPUs (ASCEND_RT_VISIBLE_DEVICES), its network
+# interfaces (HCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME, TP_SOCKET_IFNAME, HCCL_IF_IP), paths, and preloaded libraries.
 SHARED = (
-    # HCCL: how long it waits, where it listens, how it computes.
+    # HCCL: its timeouts, its ports, and its algorithms.
     Shared("HCCL_CONNECT_TIMEOUT", "v0.9.0", _HOSTS),
     Shared("HCCL_EXEC_TIMEOUT", "v0.9.0", _HOSTS),
     Shared("HCCL_ASYNC_ERROR_HANDLING", "v0.9.0", _HOSTS),
@@ -124,18 +124,18 @@ SHARED = (
     Shared("VLLM_ASCEND_ENABLE_PREFETCH_MLP", "v0.9.0", _GSPO),
     Shared("VLLM_ASCEND_ENABLE_TOPK_OPTIMIZE", "v0.9.0", _LONG),
 )
-"""What the documents and scripts of verl set for a whole job; if the user sets one, every worker is given it."""
+"""Variables that verl's documents and scripts set for a whole job. If the user sets one, every worker gets it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A value that a document names for a variable on every host of a job; what the user sets wins."""
+    """A value that a document recommends on every host of a job; the user's own setting wins."""
 
     name: str
     value: str
     pin: str
     path: str
-    """Which document that is."""
+    """The path of that document."""
 
 
 ON_EVERY_HOST = (
@@ -146,25 +146,25 @@ ON_EVERY_HOST = (
     Advice("HYDRA_FULL_ERROR", "1", "1dda039b", _HOSTS),
     Advice(NZ.name, NZ.value, "1dda039b", _DAPO),
 )
-"""What verl's page on several machines sets on every host, but for ports, NPUs and interfaces."""
+"""The variables that verl's page on several machines sets on every host, except ports, NPUs, and interfaces."""
 
 
 def virtual_npus(environ: Mapping[str, str] | None = None) -> str:
-    """How many virtual NPUs the environment asks for, as it says it; empty if none are."""
+    """Return the text of VIRTUAL_ASCEND, or an empty one if no virtual NPUs are asked for."""
     text = (os.environ if environ is None else environ).get(VIRTUAL_NPUS, "").strip()
     return text if text.strip("0") else ""
 
 
 CONNECT = "HCCL_CONNECT_TIMEOUT"
-"""How many seconds the ranks of a communicator may take to connect."""
+"""The seconds that a communicator's ranks may take to connect."""
 EXECUTION = "HCCL_EXEC_TIMEOUT"
-"""How many seconds a collective may take on the NPU; 0 means without end."""
-_USUAL = {CONNECT: 120.0, EXECUTION: 1836.0}  # as HCCL documents them
+"""The seconds that a collective may take on the NPU; 0 means no limit."""
+_DEFAULTS = {CONNECT: 120.0, EXECUTION: 1836.0}  # from HCCL's documentation
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """The times in seconds."""
+    """The timeouts of HCCL in seconds."""
 
     connect: float
     execution: float
@@ -172,7 +172,7 @@ class Timeouts:
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Timeouts:
-        """Read them. What is no number counts as not set: HCCL itself refuses it."""
+        """Read the timeouts. A value that is no number counts as unset, because HCCL itself refuses it."""
         return cls(_seconds(CONNECT, environment), _seconds(EXECUTION, environment) or float("inf"))
 
 
@@ -180,5 +180,5 @@ def _seconds(name: str, environment: Mapping[str, str]) -> float:
     try:
         value = float(environment.get(name, ""))
     except ValueError:
-        return _USUAL[name]
-    return value if 0 <= value < float("inf") else _USUAL[name]
+        return _DEFAULTS[name]
+    return value if 0 <= value < float("inf") else _DEFAULTS[name]

@@ -43,11 +43,11 @@ WORKBENCH = (
     "setup",
     "watch",
 )
-"""The commands of the distribution verl-npu-workbench, which need not be installed."""
+"""The commands of the distribution verl-npu-workbench, which may not be installed."""
 INSTALL = _("pip install 'verl-npu[workbench]', or in a clone: pip install ./packages/verl-npu-workbench")
-"""How the workbench is installed."""
+"""How to install the workbench."""
 GROUP = "verl_npu.commands"
-"""The entry points by which other distributions bring commands: a name, and its click command."""
+"""The entry points through which other distributions add commands: a name, and its click command."""
 
 MOMENTS: Mapping[str, Mapping[str, str]] = {
     _("Before a run"): {
@@ -74,43 +74,42 @@ MOMENTS: Mapping[str, Mapping[str, str]] = {
         "env": "verl-npu env",
     },
 }
-"""The commands by the moment at which one needs them, each with one example."""
+"""The commands by the moment at which a user needs them, each with an example."""
 _LONGEST = 100
-"""Characters of a word that is compared with the names of commands."""
-_UNTIL_ENDED = ("launch", "watch")
-"""Commands that are there until someone ends them: that they go on is not worth a line."""
+"""The most characters of a word that are compared with the names of commands."""
+_LASTING = ("launch", "watch")
+"""Commands that run until someone ends them, so that progress lines about them would be useless."""
 
 
 class _Commands(click.Group):
-    """The commands, each imported when it is called; a user's mistake ends with one line and status 2, never with a
+    """The commands, each imported when it is called. A user's mistake ends with one line and status 2, not with a
     traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*COMMANDS, *_brought()})
+        return sorted({*COMMANDS, *_contributed()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         try:
             found = self._found(cmd_name)
         except CommandError:
-            # The Tab key completes what there is.
+            # While the shell completes a line, a command that cannot be loaded is simply not offered.
             if ctx.resilient_parsing:
                 return None
             raise
         return wording.translated(found) if isinstance(found, click.Command) else None
 
     def _found(self, name: str) -> object:
-        """Return a command; None if there is none of that name. Raises CommandError if it cannot be had here."""
+        """Return a command, or None if there is none of that name. Raises CommandError if it cannot be loaded."""
         if name in COMMANDS:
             with progress.step(name):
                 return getattr(importlib.import_module(f".{name}", __name__), name)
-        if name in (brought := _brought()):
+        if name in (contributed := _contributed()):
             with progress.step(name):
-                return _loaded(brought[name])
+                return _loaded(contributed[name])
         if name in WORKBENCH:
             raise CommandError(
                 subject=f"verl-npu {name}",
-                expected=_("the distribution verl-npu-workbench, which has this command"),
-                found=_("no such distribution in this environment"),
+                found=_("this command needs the distribution verl-npu-workbench, which is not installed here"),
                 fix=INSTALL,
             )
         return self.commands.get(name)
@@ -156,7 +155,7 @@ class _Commands(click.Group):
         return command.get_short_help_str(limit=200) if command else ""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        wording.speak_for_click()
+        wording.translate_click()
         with language.speaking_to_the_user(environment.LANGUAGE.text()):
             return super().main(*args, **extra)
 
@@ -171,7 +170,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         with warnings.catch_warnings(), _cleaned(), progress.shown():
-            # Python warns of odd escapes in upstream's source; nobody who runs this can do anything about those.
+            # Python warns about odd escapes in upstream's source, but the user can do nothing about them.
             warnings.simplefilter("ignore", SyntaxWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
             try:
@@ -182,77 +181,76 @@ class _Commands(click.Group):
             except BrokenPipeError:
                 raise
             except OSError as error:
-                terminal.fail(str(_of_the_system(error, ctx.invoked_subcommand or "")))
+                terminal.fail(str(_file_error(error, ctx.invoked_subcommand or "")))
                 sys.exit(Status.NOT_JUDGED)
             except KeyboardInterrupt as error:
                 _end(error)
 
 
-def _brought() -> dict[str, metadata.EntryPoint]:
-    """Return the commands that other distributions bring; the plugin's own ones cannot be replaced."""
+def _contributed() -> dict[str, metadata.EntryPoint]:
+    """Return the commands of other distributions, which cannot replace the plugin's own."""
     return {each.name: each for each in metadata.entry_points(group=GROUP) if each.name not in COMMANDS}
 
 
-def _loaded(brought: metadata.EntryPoint) -> object:
-    """Return the command of an entry point. Raises CommandError for whatever keeps it from being loaded."""
+def _loaded(point: metadata.EntryPoint) -> object:
+    """Return the command of an entry point. Raises CommandError if anything keeps it from being loaded."""
     try:
-        return brought.load()
+        return point.load()
     except Exception as error:
-        owner = brought.dist.name if brought.dist is not None else brought.value
+        owner = point.dist.name if point.dist is not None else point.value
         raise CommandError(
-            subject=f"verl-npu {brought.name}",
+            subject=f"verl-npu {point.name}",
             expected=_("a command of {owner} that can be loaded").format(owner=owner),
             found=f"{type(error).__name__}: {error}",
-            fix=_("install {owner} again; the other commands are not affected").format(owner=owner),
+            fix=_("reinstall {owner}; the other commands still work").format(owner=owner),
         ) from error
 
 
 def run() -> None:
     """Run the command as a program."""
-    terminal.go_on_unread()
+    terminal.ignore_broken_pipes()
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if any(entries):
-        # What a command starts runs in other folders. Python has these as they were when it started.
+        # Programs that a command starts run in other folders. Python itself took these paths at its start.
         os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)
     try:
         main(prog_name="verl-npu")
     except Exception as error:
-        # Python's own status for it would say that something was found.
+        # Python's own status for a traceback, 1, would mean that something was found.
         if is_damage(error):
             terminal.fail(described(error))
         else:
             traceback.print_exc()
         sys.exit(Status.NOT_JUDGED)
     finally:
-        # Python would go through all objects as it ends, for seconds after the answer on a busy machine.
+        # Otherwise Python would visit all objects as it ends, which takes seconds on a busy machine.
         gc.freeze()
 
 
-def _of_the_system(error: OSError, command: str) -> CommandError:
+def _file_error(error: OSError, command: str) -> CommandError:
     return CommandError(
         subject=str(error.filename or f"verl-npu {command}"),
-        expected=_("a file or a folder that can be read or written, and room for it"),
         found=error.strerror or str(error),
-        fix=_("give another path, or make room; TMPDIR names the folder for temporary files")
+        fix=_("give another path, or free some space; TMPDIR names the folder for temporary files")
         if os.path.exists(__file__)
-        else _("install verl-npu with pip: it cannot be run from inside a zip file"),
+        else _("install verl-npu with pip, because it cannot run from inside a zip file"),
     )
 
 
 def _end(error: KeyboardInterrupt) -> NoReturn:
     terminal.fail(_("ended by {signal}").format(signal=error.args[0] if error.args else "Ctrl-C"))
-    # A command that ends whole says by which signal it was ended.
+    # A command that ended cleanly reports the signal that ended it.
     sys.exit(getattr(error, "status", 128 + signal.SIGINT))
 
 
 @contextmanager
 def _cleaned() -> Iterator[None]:
-    # click repeats in its error what is wrong on the command line.
+    # click repeats the faulty part of the command line in its error.
     try:
         yield
     except click.UsageError as error:
         message = error.format_message()
-        # Of a choice that is missing, click puts each possibility after a tab.
+        # For a missing choice, click lists each possibility after a tab.
         cleaned = "\n".join(clean(line.expandtabs(2)) for line in translate(message).splitlines())
         if cleaned == message:
             raise
@@ -270,13 +268,14 @@ Completion by the Tab key (for zsh: zsh_source, for fish: fish_source):
 def main(ctx: click.Context) -> None:
     """Run unmodified verl on Ascend NPUs: see what is patched, and whether it fits.
 
-    Installing the package is enough to patch verl: no command does that. `check`, `status` and `explain` show the
-    patches, and `env` lists the environment variables. The others help before, during and after a run. Each has a
-    --help of its own.
+    Installing the package is enough to patch verl; no command does that. `check`, `status` and `explain` show the
+    patches, and `env` lists the environment variables. The other commands help before, during and after a run. Each
+    command has its own --help.
 
-    Exit status of all: 0 nothing is wrong, warnings apart; 1 what the command looks for was found: an error, a misfit,
-    a failure, a difference; 2 it was called wrongly, or could not judge; 130 ended by Ctrl-C. `launch` has its job's.
+    Exit status of all commands: 0 all is well, perhaps with warnings; 1 the command found a problem: an error, a
+    misfit, a failure, or a difference; 2 it was called wrongly, or could not judge; 130 Ctrl-C ended it. `launch`
+    returns the status of its job.
     """
     command = ctx.invoked_subcommand or ""
-    if command not in _UNTIL_ENDED:
+    if command not in _LASTING:
         ctx.with_resource(progress.step(command))

@@ -1,4 +1,4 @@
-"""`verl-npu check`: the whole verification, statically: no upstream is imported, and no torch."""
+"""`verl-npu check`, which verifies all patches without importing any upstream or torch."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from .options import example, json_option, source_option
 from .status import BAD, QUIET, colour
 
 _MEANING = {
-    State.PENDING: _("fits, and is applied when verl is imported"),
-    State.NATIVE: _("upstream does it itself, or means to; each process reports whether it did"),
+    State.PENDING: _("fits, and will be applied when verl is imported"),
+    State.NATIVE: _("upstream has the fix, or says that it applies one; each process reports whether it did"),
     State.ABSENT: _("this upstream has nothing to patch, or the package that the feature is for is not installed"),
-    State.DRIFTED: _("upstream changed what is patched, so the feature is left out"),
+    State.DRIFTED: _("upstream changed the patched code, so the feature is left out"),
     State.FAILED: _(
-        "needed and not in force: upstream's own patch uses a name that is not there, or nothing can judge it"
+        "needed but not in force: upstream's own patch uses a missing name, or the patch cannot be judged"
     ),
-    State.OFF: _("left out, because you asked for that"),
+    State.OFF: _("left out, because you switched it off"),
 }
 
-_OURS = (State.PENDING, State.DRIFTED)
-"""The states of patches that lie over what upstream does by itself, or are to."""
+_COVERING = (State.PENDING, State.DRIFTED)
+"""The states in which a patch covers upstream's own patch of the same target, or would."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +56,17 @@ class _Result:
     verdicts: Mapping[str, Verdict]
     natives: Sequence[Native]
     problem: AscendSoftwareError | None
-    """Why the torch_npu that is installed here cannot be imported."""
+    """The error if the installed torch_npu cannot be imported."""
     lacks: Sequence[Lack]
     """The names that the installed vLLM and vllm-ascend lack."""
     lacking: Sequence[str]
-    """The packages that a job in this environment would miss; none if the verl is another one."""
+    """The packages that a job in this environment would miss; empty if another verl is checked."""
     wrong: Sequence[SettingError]
-    """The variables of verl-npu that are set wrongly here."""
+    """The errors about wrong values of verl-npu's variables."""
     undeclared: Sequence[VerlNpuError]
-    """What is wrong with declarations and locks, so that it is left out."""
+    """The errors about declarations and locks, which are left out."""
     strange: Sequence[str]
-    """The files of patches and locks in the installed verl-npu that did not come with it."""
+    """The files of patches and locks in the installed verl-npu that differ from its wheel."""
 
     def state(self, feature: Feature) -> State:
         return feature_state(self.verdicts[patch.id].state for patch in feature)
@@ -74,23 +74,23 @@ class _Result:
 
 @click.command(epilog=example("verl-npu check", "verl-npu check --source verl-0.7.1-py3-none-any.whl"))
 @source_option("A checkout or a wheel of verl.")
-@click.option("--verbose", "-v", is_flag=True, help="Show every patch, and what differs from the nearest pin.")
+@click.option("--verbose", "-v", is_flag=True, help="Show every patch, and all differences from the nearest pin.")
 @json_option("Print the whole result as JSON.")
 @click.option("--diff", is_flag=True, help="Show how each drifted target differs from the nearest pin.")
 def check(source: str, verbose: bool, as_json: bool, diff: bool) -> None:
-    """Say for each feature whether its patches fit your verl.
+    """Tell for each feature whether its patches fit your verl.
 
-    Nothing of verl is imported, so this is safe to run anywhere. A torch_npu that is installed here is imported in a
-    process of its own, to see whether it can be.
+    The command does not import verl, so it is safe to run anywhere. It imports an installed torch_npu in a separate
+    process, to see whether that works.
 
-    Features that other packages bring are among them.
+    It also checks the features of other packages.
 
-    Exit status: 0 all features fit, 1 one drifted, failed or is left to a patch of upstream's that is ineffective, a
-    declaration or a variable of verl-npu is wrong, or, with VERL_NPU_STRICT=1, torch_npu cannot be imported, 2 there
-    is no verl or its source cannot be read.
+    Exit status: 0 all features fit; 1 a feature drifted, failed, or relies on a patch of upstream's that has no
+    effect, a declaration or a variable of verl-npu is wrong, or, with VERL_NPU_STRICT=1, torch_npu cannot be imported;
+    2 there is no verl, or its source cannot be read.
     """
     tree = upstreams.judged_tree(source)
-    lacking = upstreams.lacking() if source == upstreams.INSTALLED else []
+    lacking = upstreams.missing_packages() if source == upstreams.INSTALLED else []
     judged, result = _judged(tree, lacking, here=source == upstreams.INSTALLED)
     if as_json:
         click.echo(json.dumps(_content(result), indent=2))
@@ -107,14 +107,14 @@ def check(source: str, verbose: bool, as_json: bool, diff: bool) -> None:
 def _is_strict() -> bool:
     try:
         return environment.STRICT.read()
-    except SettingError:  # it is told with the other wrong variables
+    except SettingError:  # reported together with the other wrong variables
         return False
 
 
 def _judged(tree: SourceTree, lacking: Sequence[str], here: bool) -> tuple[Sequence[Judged], _Result]:
     judged, revisions, verdicts, natives = judged_patches(bundles(), tree)
     features = [feature for one in judged for feature in one.bundle.features]
-    verdicts = {**verdicts, **_unreached(verdicts)} if here else verdicts
+    verdicts = {**verdicts, **_not_loaded(verdicts)} if here else verdicts
     wrong = [error for _unused, error in wrong_settings()]
     undeclared = [error for one in judged for error in (*one.bundle.errors, one.error) if error is not None]
     lacks = _rollout_lacks()
@@ -123,23 +123,26 @@ def _judged(tree: SourceTree, lacking: Sequence[str], here: bool) -> tuple[Seque
     return judged, _Result(features, revisions, verdicts, natives, problem, lacks, lacking, wrong, undeclared, strange)
 
 
-def _unreached(verdicts: Mapping[str, Verdict]) -> Mapping[str, Verdict]:
+def _not_loaded(verdicts: Mapping[str, Verdict]) -> Mapping[str, Verdict]:
     """Return the verdicts on the patches that a job in this environment does not load."""
     reached = {patch.id for bundle in bundles(installed=True) for feature in bundle.features for patch in feature}
-    absent = Verdict(State.ABSENT, "the package that it is for is not installed here")
+    absent = Verdict(State.ABSENT, "the package that it patches is not installed here")
     return {id: absent for id, one in verdicts.items() if id not in reached and one.state is not State.ABSENT}
 
 
 def judged_patches(
     brought: Sequence[Bundle], tree: SourceTree
 ) -> tuple[Sequence[Judged], Mapping[str, Revision], Mapping[str, Verdict], Sequence[Native]]:
-    """Return what was found of each owner's features, of all of them the revision of each upstream and the verdict on
-    each patch, and what upstream means to patch by itself."""
+    """Judge the patches of all owners.
+
+    Return the result for each owner, the revision of each upstream, the verdict on each patch, and upstream's own
+    patches.
+    """
     judged = list(judge_bundles(brought, tree))
     features = [feature for one in judged for feature in one.bundle.features]
     revisions = {name: revision for one in reversed(judged) for name, revision in one.revisions.items()}
     verdicts = {id: verdict for one in judged for id, verdict in one.verdicts.items()}
-    ours = {str(patch.target) for feature in features for patch in feature if verdicts[patch.id].state in _OURS}
+    ours = {str(patch.target) for feature in features for patch in feature if verdicts[patch.id].state in _COVERING}
     whole = upstreams.with_installed(tree, [module.name.partition(".")[0] for module in PATCH_MODULES])
     whole = upstreams.with_installed(whole, patched_packages(PATCH_MODULES, whole))
     natives = judge_natives(PATCH_MODULES, whole, ours)
@@ -154,7 +157,7 @@ def judged_patches(
 
 
 def strange_files(own: Bundle) -> list[str]:
-    """Return the files of our patches and locks that are not as verl-npu's wheel brought them; none in a checkout."""
+    """Return the files of our patches and locks that differ from verl-npu's wheel; none in a checkout."""
     try:
         brought = metadata.distribution("verl-npu")
     except metadata.PackageNotFoundError:
@@ -169,7 +172,7 @@ def strange_files(own: Bundle) -> list[str]:
 
 
 def _record_hash(file: Path) -> str:
-    """Return a file's SHA-256 as pip records it."""
+    """Return a file's SHA-256 in the form that pip records."""
     return base64.urlsafe_b64encode(hashlib.sha256(file.read_bytes()).digest()).decode().rstrip("=")
 
 
@@ -210,8 +213,8 @@ def _print(result: _Result, verbose: bool) -> None:
     if result.strange:
         terminal.paragraph(
             _(
-                "changed in the installed verl-npu, and lost when it is installed again: {files}; a patch of your own "
-                "belongs in a distribution of your own (docs/writing-a-patch.md)"
+                "These files of the installed verl-npu were changed, and a reinstallation undoes that: {files}. Move "
+                "patches of your own into a distribution of your own (docs/writing-a-patch.md)."
             ).format(files=_(", ").join(result.strange)),
             label=_("note: "),
             indent="  ",
@@ -220,16 +223,16 @@ def _print(result: _Result, verbose: bool) -> None:
         terminal.echo()
     terminal.trouble(result.problem)
     _print_revisions(result.revisions, verbose)
-    upstreams.say_lacking(result.lacking)
+    upstreams.print_missing(result.lacking)
     terminal.echo()
     states = [result.state(feature) for feature in result.features]
-    rows = [(str(f), str(s), _clause(f, result)) for f, s in zip(result.features, states, strict=True)]
+    rows = [(str(f), str(s), _feature_summary(f, result)) for f, s in zip(result.features, states, strict=True)]
     terminal.table(rows, [colour(state) for state in states])
-    told = {feature.name: _told(feature, result) for feature in result.features}
-    if not verbose and any(told.values()):
+    notable = {feature.name: _notable(feature, result) for feature in result.features}
+    if not verbose and any(notable.values()):
         terminal.echo()
     for feature in result.features:
-        shown = list(feature) if verbose else told[feature.name]
+        shown = list(feature) if verbose else notable[feature.name]
         if verbose:
             terminal.echo()
             terminal.paragraph(_("{feature}: {summary}").format(feature=feature, summary=feature.summary))
@@ -245,8 +248,8 @@ def _print(result: _Result, verbose: bool) -> None:
     _print_advice(result, verbose)
 
 
-def _told(feature: Feature, result: _Result) -> list[Patch]:
-    """Return the patches of a feature that a user has to know of."""
+def _notable(feature: Feature, result: _Result) -> list[Patch]:
+    """Return the patches of a feature that a user must know about."""
     if result.state(feature) is State.OFF:
         return []
     verdicts = {patch: result.verdicts[patch.id] for patch in feature}
@@ -256,7 +259,7 @@ def _told(feature: Feature, result: _Result) -> list[Patch]:
 def _print_revisions(revisions: Mapping[str, Revision], verbose: bool) -> None:
     terminal.paragraph(
         _(", ").join(
-            _("{name} {revision}").format(name=name, revision=_shortly(revision))
+            _("{name} {revision}").format(name=name, revision=_short_revision(revision))
             for name, revision in revisions.items()
         )
     )
@@ -266,10 +269,10 @@ def _print_revisions(revisions: Mapping[str, Revision], verbose: bool) -> None:
         count = len(revision.differs)
         terminal.paragraph(
             ngettext(
-                "This {name} is not a revision that has a lock. The nearest that has one is {nearest_pin}, and "
-                "{count} target or answer differs from it.",
-                "This {name} is not a revision that has a lock. The nearest that has one is {nearest_pin}, and "
-                "{count} targets or answers differ from it.",
+                "This {name} has no lock. The nearest revision with a lock is {nearest_pin}; {count} target or answer "
+                "differs from it.",
+                "This {name} has no lock. The nearest revision with a lock is {nearest_pin}; {count} targets or "
+                "answers differ from it.",
                 count,
             ).format(name=name, nearest_pin=revision.nearest_pin, count=count)
         )
@@ -277,13 +280,13 @@ def _print_revisions(revisions: Mapping[str, Revision], verbose: bool) -> None:
             terminal.line("  ", target)
 
 
-def _shortly(revision: Revision) -> str:
+def _short_revision(revision: Revision) -> str:
     if not revision.nearest_pin:
         return _("not found")
     return revision.nearest_pin if revision.exact else _("near {nearest_pin}").format(nearest_pin=revision.nearest_pin)
 
 
-def _clause(feature: Feature, result: _Result) -> str:
+def _feature_summary(feature: Feature, result: _Result) -> str:
     counts = Counter(result.verdicts[patch.id].state for patch in feature)
     total = len(feature)
     if counts[State.OFF]:
@@ -302,18 +305,18 @@ def _clause(feature: Feature, result: _Result) -> str:
 
 
 def _print_natives(natives: Sequence[Native], verbose: bool) -> None:
-    """Print how much upstream means to patch by itself and does not reach; if verbose, all that it means to patch."""
+    """Print how many of upstream's own patches have no target; if verbose, print all of upstream's own patches."""
     for module in dict.fromkeys(native.by for native in natives):
         own = [native for native in natives if native.by == module]
         lost = sum(native.state in BAD for native in own)
         if not lost and not verbose:
             continue
         terminal.echo()
-        reached = _("{lost} of them cannot be reached").format(lost=lost) if lost else _("all can be reached")
+        reached = _("{lost} of these do not exist").format(lost=lost) if lost else _("all of these exist")
         terminal.paragraph(
             ngettext(
-                "Beside what verl-npu patches, {module} means to patch {count} target by itself; {reached}",
-                "Beside what verl-npu patches, {module} means to patch {count} targets by itself; {reached}",
+                "Apart from verl-npu's patches, {module} itself is meant to patch {count} target; {reached}",
+                "Apart from verl-npu's patches, {module} itself is meant to patch {count} targets; {reached}",
                 len(own),
             ).format(module=module, count=len(own), reached=reached)
             + (_(".") if verbose else _(": see -v."))
@@ -333,7 +336,9 @@ def _print_patch(patch: Patch, verdict: Verdict, whole: State) -> None:
 def _print_advice(result: _Result, verbose: bool) -> None:
     if environment.SWITCH.text().lower() == "off":
         terminal.paragraph(
-            _("{switch}=off is set here: a job of this shell patches nothing.").format(switch=environment.SWITCH.name)
+            _("{switch}=off is set here, so a job in this shell patches nothing.").format(
+                switch=environment.SWITCH.name
+            )
         )
     refused = [feature.name for feature in result.features if result.state(feature) is State.DRIFTED]
     if refused:
@@ -364,13 +369,13 @@ _DISTRIBUTIONS = {name.package: name.package.replace("_", "-") for name in NAMES
 
 
 def _rollout_lacks() -> Sequence[Lack]:
-    """Return the names that the vLLM and the vllm-ascend of this environment lack. Neither is imported."""
+    """Return the names that this environment's vLLM and vllm-ascend lack, without importing either."""
     releases = _releases()
     return list(lacks(NAMES, SourceTree.installed(list(releases)), releases)) if releases else []
 
 
 def _print_lacks(found: Sequence[Lack]) -> None:
-    """Print them, and what happens without each of them; nothing if there are none."""
+    """Print the missing names, and the consequence of each; nothing if there are none."""
     for package, distribution in _DISTRIBUTIONS.items():
         own = [lack for lack in found if lack.name.package == package]
         if not own:
@@ -378,8 +383,8 @@ def _print_lacks(found: Sequence[Lack]) -> None:
         terminal.echo()
         terminal.paragraph(
             ngettext(
-                "{distribution} {release}, which is installed here, lacks {count} name that verl-npu relies on:",
-                "{distribution} {release}, which is installed here, lacks {count} names that verl-npu relies on:",
+                "The installed {distribution} {release} lacks {count} name that verl-npu relies on:",
+                "The installed {distribution} {release} lacks {count} names that verl-npu relies on:",
                 len(own),
             ).format(distribution=distribution, release=own[0].release, count=len(own))
         )
@@ -392,7 +397,7 @@ def _print_lacks(found: Sequence[Lack]) -> None:
 
 
 def _releases() -> Mapping[str, str]:
-    """Return the versions of what is installed, if they are versions: some builds call themselves `dev`."""
+    """Return the versions of the installed distributions; some builds call themselves `dev`, and are left out."""
     from packaging.version import InvalidVersion, Version
 
     found = {}

@@ -1,4 +1,4 @@
-"""Differences as text: of a target from what it was at a pin, and of what a patch puts there from upstream's."""
+"""Differences as text: between a target and its lock at a pin, and between a patch and upstream's code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _EFFECT = {
     Action.SET: "called with upstream's value; what it returns becomes the value",
     Action.GUARD: "called before the target's module is executed",
 }
-"""What becomes of an implementation that does not stand in place of upstream's code."""
+"""The effect of an implementation that does not replace upstream's code."""
 
 
 def drift_diff(target: Target, pin: str, record: Record, tree: SourceTree) -> str:
-    """Show how `target` in `tree` differs from `record`, its lock at `pin`, as a unified diff.
+    """Return the difference between `target` in `tree` and `record`, its lock at `pin`, as a unified diff.
 
-    A lock knows the pin's statements by their hashes alone, so what went is counted and what came is shown.
+    A lock has only hashes of the pin's statements, so removed statements are counted and new ones are shown.
     """
     source = tree.lines(target.module)
     found = outline(tree.nodes(target))
@@ -32,7 +32,7 @@ def drift_diff(target: Target, pin: str, record: Record, tree: SourceTree) -> st
     if record.signature != observed.signature:
         lines += [f"-signature {record.signature or 'none'}", f"+signature {observed.signature or 'none'}"]
     if not found:
-        return "\n".join([*lines, f"-all {len(record.outline)} statements", "+(not there)", ""])
+        return "\n".join([*lines, f"-all {len(record.outline)} statements", "+(missing)", ""])
     matcher = difflib.SequenceMatcher(a=record.outline, b=[line.mark for line in found], autojunk=False)
     for tag, a1, a2, b1, b2 in matcher.get_opcodes():
         if tag == "equal":
@@ -46,10 +46,10 @@ def drift_diff(target: Target, pin: str, record: Record, tree: SourceTree) -> st
 
 
 def patch_diff(patch: Patch, tree: SourceTree) -> str:
-    """Show what `patch` changes in `tree`, as a unified diff without context.
+    """Return the change that `patch` makes in `tree`, as a unified diff without context.
 
-    A replacement is compared with the target's source. All other patches leave that source as it is, so there are only
-    lines of ours, and the header says when they are called.
+    A replacement is compared with the target's source. Other patches leave that source alone, so the diff has only our
+    lines, and its header says when they are called.
     """
     ours = _source(patch)
     implementation = f"{patch.implementation.__module__}:{patch.implementation.__qualname__}"
@@ -59,12 +59,12 @@ def patch_diff(patch: Patch, tree: SourceTree) -> str:
     lines = tree.lines(patch.target.module)
     taken = [line for node in tree.nodes(patch.target) for line in lines[node.lineno - 1 : node.end_lineno]]
     theirs = textwrap.dedent("\n".join(taken)).splitlines()
-    # The first two lines of difflib name the files; they are named above.
+    # The first two lines of difflib name the files, which are named above.
     return "\n".join([*head, *list(difflib.unified_diff(theirs, ours, n=0, lineterm=""))[2:], ""])
 
 
 def _source(patch: Patch) -> list[str]:
     lines = textwrap.dedent(inspect.getsource(patch.implementation)).splitlines()
-    # The declaration above it is shown by `explain`; what runs begins at the definition.
+    # `explain` shows the declaration above it, so start at the definition.
     start = next(n for n, line in enumerate(lines) if line.startswith(("def ", "async def ", "class ")))
     return lines[start:]

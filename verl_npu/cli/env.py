@@ -1,4 +1,4 @@
-"""`verl-npu env`: the variables of the environment."""
+"""`verl-npu env`, which lists the environment variables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .options import example
 
 @click.command(epilog=example("verl-npu env"))
 def env() -> None:
-    """List the environment variables, what each may hold, and its default.
+    """List the environment variables with their values and defaults.
 
     Exit status: 0.
     """

@@ -1,4 +1,4 @@
-"""`verl-npu explain`: why a patch is there and what will retire it, and what a code means that a command prints."""
+"""`verl-npu explain`, which explains patches and the codes that commands print."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .diff import patch_diff
 from .options import complete_name, example, source_option
 
 _LONGEST = 200
-"""Characters of a name that are compared with others: the comparison takes their product."""
+"""The most characters of a name that are compared with others; the cost is the product of both lengths."""
 
 
 @click.command(
@@ -31,24 +31,24 @@ _LONGEST = 200
     )
 )
 @click.argument("name", shell_complete=complete_name)
-@source_option("A checkout or a wheel of verl, to show the change in.")
+@source_option("A checkout or a wheel of verl in which to show the change.")
 def explain(name: str, source: str) -> None:
-    """Explain a patch, a feature, or a code that was printed.
+    """Explain a patch, a feature, or a code that a command printed.
 
-    NAME is a patch, the target of one (module:name), a feature, or the code of a rule, a finding, an error or a
-    variable. Of a patch it says why it is there, how it works, what it changes, and what will retire it; of a code,
-    what is looked at, what it means and what to do.
+    NAME is a patch, a patch's target (module:name), a feature, or the code of a rule, a finding, an error or a
+    variable. For a patch, the command says why it exists, how it works, what it changes, and what will retire it. For
+    a code, it says what is checked, what the code means, and what to do.
 
     Exit status: 0 explained, 2 there is no such name or the source cannot be read.
     """
-    brought = bundles()
-    features = [feature for bundle in brought for feature in bundle.features]
+    found_bundles = bundles()
+    features = [feature for bundle in found_bundles for feature in bundle.features]
     feature = next((feature for feature in features if feature.name == name), None)
     if feature is not None:
         _explain_feature(feature)
         return
-    found = ((p, bundle) for bundle in brought for feature in bundle.features for p in feature)
-    patch, bundle = next(((p, b) for p, b in found if name in (p.id, str(p.target))), (None, brought[0]))
+    found = ((p, bundle) for bundle in found_bundles for feature in bundle.features for p in feature)
+    patch, bundle = next(((p, b) for p, b in found if name in (p.id, str(p.target))), (None, found_bundles[0]))
     if patch is not None:
         _explain_patch(patch, bundle, source)
         return
@@ -74,14 +74,14 @@ def _explain_feature(feature: Feature) -> None:
         terminal.line("    ", str(patch.target))
         terminal.paragraph(patch.why, indent="    ")
     terminal.echo()
-    terminal.paragraph(_("`verl-npu explain PATCH` explains one of these."))
+    terminal.paragraph(_("`verl-npu explain PATCH` explains one of these patches."))
 
 
 def _explain_patch(patch: Patch, bundle: Bundle, source: str) -> None:
     tree = upstreams.with_installed(upstreams.tree(source), [patch.target.package])
     standings = [f"{lock.pin} {lock.patches[patch.id]}" for lock in _locks(patch, bundle) if patch.id in lock.patches]
     rows = {
-        **({_("brought by"): bundle.owner} if bundle.owner else {}),
+        **({_("owner"): bundle.owner} if bundle.owner else {}),
         _("target"): str(patch.target),
         _("action"): str(patch.action),
         _("why"): patch.why,
@@ -89,7 +89,7 @@ def _explain_patch(patch: Patch, bundle: Bundle, source: str) -> None:
         _("link"): patch.link,
         _("retired by"): str(patch.retired_by),
         _("requires"): str(patch.requires or "nothing"),
-        _("at"): _(", ").join(standings) or _("no pin is locked"),
+        _("at"): _(", ").join(standings) or _("no pin has a lock of it"),
     }
     terminal.line(terminal.styled(patch.id, "bold"))
     for label, value in rows.items():
@@ -97,7 +97,7 @@ def _explain_patch(patch: Patch, bundle: Bundle, source: str) -> None:
     terminal.echo()
     if patch.action is Action.REPLACE and not tree.nodes(patch.target):
         terminal.paragraph(
-            _("Your upstream does not have the target, so only our code is shown; --source names another.")
+            _("Your upstream does not have the target, so only our code is shown; name another one with --source.")
         )
     terminal.block(patch_diff(patch, tree))
 
@@ -114,7 +114,7 @@ def _unknown(name: str, features: Sequence[Feature], known: Collection[str]) -> 
         else _("`verl-npu check -v` lists all of them")
     )
     if not metadata.entry_points(group=codes.GROUP):
-        fix = _("if a command of the workbench printed it, {install}; otherwise: {fix}").format(
+        fix = _("if a command of the workbench printed it, install that: {install}; otherwise {fix}").format(
             install=INSTALL, fix=fix
         )
     return DeclarationError(
@@ -126,12 +126,12 @@ def _unknown(name: str, features: Sequence[Feature], known: Collection[str]) -> 
 
 
 def _nearest(name: str, features: Sequence[Feature], known: Collection[str]) -> list[str]:
-    """Return up to three names, best first: targets if a target was meant, else features, patches and codes."""
+    """Return up to three names, best first: targets if NAME has a colon, otherwise features, patches and codes."""
     patches = [patch for feature in features for patch in feature]
     forms = {name.lower(): name for name in (*(feature.name for feature in features), *known)}
     for patch in patches:
         own = str(patch.target) if ":" in name else patch.id
-        # Without the feature, or by the last part of what is patched, a patch is found as well.
+        # A patch is also found without its feature, and by the last part of its target.
         for form in (
             patch.id,
             patch.id.partition(".")[2],

@@ -1,4 +1,4 @@
-"""What several commands take and show: options, what the shell completes for them, and examples."""
+"""Options of several commands, their completion in a shell, and examples."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def complete_source(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a path, or the one word that stands for the installed upstreams."""
+    """Complete a path, or the word that stands for the installed upstreams."""
     own = [CompletionItem(INSTALLED)] if incomplete and INSTALLED.startswith(incomplete) else []
     return [*own, CompletionItem(incomplete, type="file")]
 
 
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a feature or a code, or once its dot is typed a patch of that feature."""
-    # It reads what all commands know, which the others that take these options need not wait for.
+    """Complete a feature or a code, or after a dot, a patch of that feature."""
+    # Imported here, because codes loads everything that all commands know.
     from .. import codes
 
     features = load()
@@ -39,30 +39,30 @@ def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -
 def _feature(feature: Feature, incomplete: str) -> list[CompletionItem]:
     if not feature.name.startswith(incomplete):
         return []
-    # Two candidates keep the shell from adding a blank after the feature, where a dot may follow.
+    # With two candidates, the shell adds no blank after the feature, where a dot may follow.
     return [CompletionItem(feature.name, help=feature.summary), *(CompletionItem(patch.id) for patch in feature)]
 
 
 def complete_pin(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a pin of the upstream that the command line names, or of any."""
+    """Complete a pin of the upstream on the command line, or of any upstream."""
     chosen = ctx.params.get("upstream")
     pins = {lock.pin for name, found in locks().items() if chosen in (None, name) for lock in found}
     return [CompletionItem(pin) for pin in sorted(pins) if pin.startswith(incomplete)]
 
 
 def example(*commands: str) -> str:
-    """Return the end of a command's help: calls that one can copy."""
-    # \b keeps click from filling the lines as running text.
+    """Return the end of a command's help: calls to copy."""
+    # \b keeps click from reflowing the lines.
     return "\n".join(["\b", "Example:" if len(commands) == 1 else "Examples:", *(f"  {each}" for each in commands)])
 
 
 def json_option(help: str = "Print the result as JSON.") -> Callable[[Command], Command]:
-    """Declare `--json`, as `as_json`."""
+    """Declare `--json`, passed as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
 def source_option(help: str) -> Callable[[Command], Command]:
-    """Declare `--source`, or `--verl`, which is what is installed if it is left out."""
+    """Declare `--source`, or `--verl`; its default is the installed upstreams."""
     return click.option(
         "--source",
         "--verl",

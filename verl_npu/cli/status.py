@@ -1,4 +1,4 @@
-"""`verl-npu status`: what a job's processes, or this interpreter, really did."""
+"""`verl-npu status`, which shows what a job's processes, or this interpreter, really did."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from .options import example, json_option
 @click.option(
     "--targets",
     is_flag=True,
-    help="Show each patch as well, upstream's own too: its target, and its state by process.",
+    help="Also show each patch, including upstream's own: its target, and its state in each process.",
 )
 def status(folder: Path | None, as_json: bool, targets: bool) -> None:
     """Show what the processes of a job really did.
 
-    FOLDER is what the job had as VERL_NPU_MANIFEST_DIR. Without it, verl is imported here, and this process is shown.
+    FOLDER is the folder in the job's VERL_NPU_MANIFEST_DIR. Without it, the command imports verl and shows this
+    process.
 
-    Exit status: 0 all is as it should be, 1 processes differ or a feature drifted, failed or was overwritten,
-    a manifest cannot be read, or, with VERL_NPU_STRICT=1, the torch_npu that is installed here cannot be imported,
-    2 nothing can be shown.
+    Exit status: 0 all is well; 1 processes differ, a feature drifted, failed or was overwritten, a manifest cannot be
+    read, or, with VERL_NPU_STRICT=1, the installed torch_npu cannot be imported; 2 there is nothing to show.
     """
     problem = software.problem() if folder is None else None
-    manifests, unread = read_manifests(folder) if folder is not None else ([_here(problem)], [])
+    manifests, unread = read_manifests(folder) if folder is not None else ([_this_process(problem)], [])
     for error in unread:
         terminal.fail(str(error))
     if not manifests and unread:
@@ -53,7 +53,7 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
             subject=str(folder),
             expected=_("manifests of a job"),
             found=_("none") if folder is not None and folder.is_dir() else _("no such folder"),
-            fix=_("run the job with VERL_NPU_MANIFEST_DIR set to this folder, in the environment of every process"),
+            fix=_("run the job with VERL_NPU_MANIFEST_DIR set to this folder in the environment of every process"),
         )
     differ = differences(manifests)
     if as_json:
@@ -75,19 +75,19 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
     sys.exit(Status.FOUND if unusable or unread or differ or found & BAD else Status.FINE)
 
 
-def _here(problem: AscendSoftwareError | None) -> Manifest:
+def _this_process(problem: AscendSoftwareError | None) -> Manifest:
     try:
         importlib.import_module("verl")
     except Exception as error:
         if problem is not None:
-            # torch's own error advises to switch torch_npu off.
+            # torch's own error would advise to switch torch_npu off.
             raise problem from error
         missing = isinstance(error, ModuleNotFoundError) and error.name == "verl"
         raise SourceError(
             subject="verl",
             expected=_("a verl that can be imported here, or the FOLDER of a job's manifests"),
             found=_("no package of that name") if missing else f"{type(error).__name__}: {error}",
-            fix=_("install verl here, or give the folder that a job had as VERL_NPU_MANIFEST_DIR"),
+            fix=_("install verl here, or give the folder in the job's VERL_NPU_MANIFEST_DIR"),
         ) from error
     identity = process.identity()
     return {
@@ -117,12 +117,12 @@ def _print(manifests: Sequence[Manifest], differ: Sequence[str]) -> None:
     elif not any(manifest["active"] for manifest in manifests):
         terminal.paragraph(
             _(
-                "verl-npu is off: there is no Ascend software (torch_npu) here, or VERL_NPU is off. "
+                "verl-npu is off: Ascend software (torch_npu) is not installed here, or VERL_NPU is off. "
                 "VIRTUAL_ASCEND=2 gives this machine two virtual NPUs."
             )
         )
     else:
-        terminal.echo(_("No process has looked at any feature: none has imported verl."))
+        terminal.echo(_("No process has judged any feature, because none has imported verl."))
     _print_trouble(manifests)
     if differ:
         terminal.echo()
@@ -132,7 +132,7 @@ def _print(manifests: Sequence[Manifest], differ: Sequence[str]) -> None:
 
 
 def _print_reasons(manifests: Sequence[Manifest], found: Sequence[Share]) -> None:
-    """Print why each feature that is not applied is not; of what is wrong, each patch says it by itself."""
+    """Print why features are not applied. Features at fault are left out, because their patches give the reasons."""
     quiet = dict.fromkeys((each.feature, each.state) for each in found if each.state not in (State.APPLIED, *BAD))
     reasons = {each: why for each in quiet if (why := _why(manifests, *each))}
     if reasons:
@@ -143,12 +143,12 @@ def _print_reasons(manifests: Sequence[Manifest], found: Sequence[Share]) -> Non
 
 
 def _why(manifests: Sequence[Manifest], name: str, state: str) -> str:
-    """Return why a feature is in a state, in a line; empty where no process is in it."""
+    """Return the reason for a feature's state in one line; empty if no process has that state."""
     features = [found for manifest in manifests if (found := manifest["features"].get(name))]
     features = [each for each in features if each["state"] == state]
     patches = [patch for each in features for patch in each["patches"].values() if patch["state"] == state]
     if not patches:
-        return _("nothing that it patches is installed here") if features else ""
+        return _("none of its targets is installed here") if features else ""
     pending = state == State.PENDING
     first, *others = dict.fromkeys(
         patch["target"].partition(":")[0] if pending else patch["reason"] for patch in patches
@@ -163,7 +163,7 @@ def _row(manifest: Manifest) -> tuple[str, ...]:
         if entry["nearest_pin"]:
             upstream = f"{name} {entry['nearest_pin']}{'' if entry['exact'] else ' (nearest)'}"
             break
-    # A manifest may hold any number; no process needs a day for this.
+    # A manifest may hold any number, but no process needs a day for this.
     cost = f"{min(manifest['seconds'], 86400) * 1e3:.0f} ms"
     return _name(manifest), upstream or "-", cost, manifest["origin"] or "nothing"
 
@@ -199,9 +199,9 @@ def _print_targets(manifests: Sequence[Manifest]) -> None:
 
 
 BAD = frozenset({State.DRIFTED, State.FAILED, State.OVERWRITTEN})
-"""States that a user has to do something about."""
+"""States that the user must act on."""
 QUIET = frozenset({State.APPLIED, State.PENDING, State.NATIVE, State.ABSENT})
-"""States that are as they should be."""
+"""States in which all is well."""
 
 _COLOURS: Mapping[str, str] = {
     State.DRIFTED: "red",
@@ -216,39 +216,39 @@ _COLOURS: Mapping[str, str] = {
 
 
 def colour(state: str) -> str:
-    """Return the style of a state in a terminal; none for a word that is no state."""
+    """Return the style of a state in a terminal; empty for a word that is no state."""
     return _COLOURS.get(state, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The processes in which one feature is in one state."""
+    """The processes in which a feature has one state."""
 
     feature: str
     state: str
     processes: str
-    """For people: `all 6`, or the roles, with their number if there are several of one."""
+    """A text for people: `all 6`, or the roles, each with its number if there are several."""
 
 
 def _name(manifest: Manifest) -> str:
-    """Return the name of a process for people."""
+    """Return a readable name of a process."""
     return f"{manifest['role']} {manifest['host']}:{manifest['pid']}"
 
 
 def shares(manifests: Sequence[Manifest]) -> list[Share]:
-    """Return for each feature its states, and the processes that are in each."""
+    """Return the states of each feature, with the processes in each state."""
     found = []
     for name in dict.fromkeys(name for manifest in manifests for name in manifest["features"]):
         by_state: dict[str, list[Manifest]] = {}
         for manifest in manifests:
             entry = manifest["features"].get(name)
             by_state.setdefault(entry["state"] if entry else "unknown", []).append(manifest)
-        states = {state: _together(members, manifests) for state, members in by_state.items()}
+        states = {state: _process_names(members, manifests) for state, members in by_state.items()}
         found += [Share(titled(name, manifests), state, processes) for state, processes in states.items()]
     return found
 
 
-def _together(members: Sequence[Manifest], everybody: Sequence[Manifest]) -> str:
+def _process_names(members: Sequence[Manifest], everybody: Sequence[Manifest]) -> str:
     if len(members) == len(everybody):
         return _("the only process") if len(members) == 1 else _("all {count} processes").format(count=len(members))
     present = Counter(member["role"] for member in members)
@@ -256,7 +256,7 @@ def _together(members: Sequence[Manifest], everybody: Sequence[Manifest]) -> str
     names = []
     for role, count in present.items():
         if count < total[role]:
-            # Some processes of this role are in another state: their numbers tell them apart.
+            # Some processes of this role have another state, so name each of them.
             names += [f"{role} {m['host']}:{m['pid']}" for m in members if m["role"] == role]
         else:
             names.append(role if count == 1 else f"{count} {role}")

@@ -1,4 +1,4 @@
-"""What the commands print. All text goes to the terminal through here, and what could command it is written out."""
+"""Output of the commands. All text goes to the terminal through here, and control characters are escaped."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from ..language import translate
 from ..reporting import clean, shortened
 
 _WIDEST = 100
-"""Columns of running text: longer lines are hard to read, however wide the terminal is."""
+"""The widest running text in columns: longer lines are hard to read on any terminal."""
 _LONGEST_ERROR = 2000
 _CLOSING = "，。；：！？、）》」』”】…,.;:!?)]}"
-"""What does not begin a line."""
+"""Characters that must not begin a line."""
 _OPENING = "（《「『“【([{"
-"""What does not end one."""
-_OF_A_DIFF = {"+": "green", "-": "red", "@": "cyan"}
+"""Characters that must not end a line."""
+_DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 class Styled(str):
-    """A text that is clean, and has the colours that we gave it."""
+    """A cleaned text with our own colours."""
 
     __slots__ = ()
 
 
 def styled(text: str, style: str) -> Styled:
-    """Return `text`, cleaned, in a colour, or `bold`, or `dim`; an empty style leaves it plain."""
+    """Return `text`, cleaned, in a colour, `bold`, or `dim`; an empty style leaves it plain."""
     shown = clean(translate(text))
     if style in ("bold", "dim"):
         return Styled(click.style(shown, bold=style == "bold" or None, dim=style == "dim" or None))
@@ -43,7 +43,7 @@ def styled(text: str, style: str) -> Styled:
 
 
 def line(*parts: str) -> None:
-    """Print one line; what is not styled is cleaned."""
+    """Print one line; parts that are not styled are cleaned."""
     _print("".join(part if isinstance(part, Styled) else clean(translate(part)) for part in parts))
 
 
@@ -53,16 +53,16 @@ def echo(text: str = "") -> None:
 
 
 def paragraph(text: str, indent: str = "", label: str = "") -> None:
-    """Print running text broken at blanks, below `indent`; `label` stands before its first line.
+    """Print running text wrapped at blanks, with `indent`; `label` takes its place on the first line.
 
-    A name that is longer than the line is not broken: it would be of no use to copy.
+    A name that is longer than the line stays whole, so that it can be copied.
     """
     for each in wrapped(clean(translate(text)), min(width(), _WIDEST), translate(label) or indent, indent):
         _print(each)
 
 
 def wrapped(text: str, columns: int, first: str = "", others: str = "") -> list[str]:
-    """Return the lines of a text that is broken at blanks, and between Chinese characters, each below its indent."""
+    """Return the lines of a text, wrapped at blanks and between Chinese characters, with their indents."""
     if cells(text) != len(text) or cells(first) != len(first):
         return _wrapped_wide(text, columns, first, others)
     return textwrap.wrap(
@@ -89,7 +89,7 @@ def _wrapped_wide(text: str, columns: int, first: str, others: str) -> list[str]
 
 
 def _atoms(text: str) -> Iterator[str]:
-    """What is not broken: words, blanks, and wide characters with the punctuation that belongs to them."""
+    """Yield the parts that are not broken: words, blanks, and wide characters with their punctuation."""
     atom = ""
     for char in text:
         ends = char in _CLOSING and bool(atom) and not atom.isspace()
@@ -107,7 +107,7 @@ def _kind(char: str) -> str:
 
 
 def cells(text: str) -> int:
-    """Return the columns that a text takes: a Chinese character has two."""
+    """Return the columns that a text takes; a Chinese character takes two."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(char) else 2 if _is_wide(char) else 1 for char in text)
@@ -118,14 +118,14 @@ def _is_wide(char: str) -> bool:
 
 
 def padded(text: str, columns: int) -> str:
-    """Return a text in the language that is spoken, with blanks behind it, so that it takes so many columns."""
+    """Return a text in the current language, padded with blanks to `columns`."""
     text = translate(text)
     return text + " " * (columns - cells(text))
 
 
 def table(rows: Sequence[tuple[str, ...]], styles: Sequence[str], indent: str = "") -> None:
-    """Print rows of cells as aligned columns, each row in its style for the second cell; the last cell is broken at
-    blanks and goes on below itself."""
+    """Print rows as aligned columns. The second cell of each row gets the row's style, and the last cell is wrapped
+    within its column."""
     shown = [tuple(clean(translate(cell)) for cell in row) for row in rows]
     widths = [max(map(cells, column)) for column in list(zip(*shown, strict=True))[:-1]]
     left = len(indent) + sum(widths) + 2 * len(widths)
@@ -141,17 +141,17 @@ def table(rows: Sequence[tuple[str, ...]], styles: Sequence[str], indent: str = 
 
 
 def trouble(error: Exception | None) -> None:
-    """Print an error that does not end the command, if there is one, and an empty line."""
+    """Print an error that does not end the command, and an empty line; nothing if there is none."""
     if error is not None:
         paragraph(str(error), label=_("WARNING: "), indent="  ")
         echo()
 
 
 def block(text: str) -> None:
-    """Print a text of several lines, a diff, in colours; each line is cleaned, and tabs stay."""
+    """Print a text of several lines, such as a diff, in colours. Each line is cleaned, but keeps its tabs."""
     for each in text.splitlines():
         shown = "\t".join(map(clean, each.split("\t")))
-        _print(click.style(shown, fg=_OF_A_DIFF.get(shown[:1])))
+        _print(click.style(shown, fg=_DIFF_COLOURS.get(shown[:1])))
 
 
 def fail(message: str) -> None:
@@ -160,12 +160,12 @@ def fail(message: str) -> None:
 
 
 def note(message: str) -> None:
-    """Print something on stderr as one line, which is cut if it repeats something very long."""
+    """Print one line on stderr, cut if it is very long."""
     _print(f"verl-npu: {clean(shortened(translate(message), _LONGEST_ERROR))}", err=True)
 
 
-class _Unread(io.TextIOWrapper):
-    """A stream that goes on when nobody reads it any more: `| head` ends no command, which leaves nothing behind."""
+class _Unbreakable(io.TextIOWrapper):
+    """A stream that goes on when its reader is gone, so that `| head` does not end a command halfway."""
 
     def write(self, text: str) -> int:
         try:
@@ -186,21 +186,21 @@ class _Unread(io.TextIOWrapper):
         os.close(nowhere)
 
 
-def go_on_unread() -> None:
-    """Have what is printed be lost where nobody reads it any more, instead of ending the command."""
+def ignore_broken_pipes() -> None:
+    """Discard output that nobody reads any more, instead of ending the command."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         try:
             raw = open(stream.fileno(), "wb", closefd=False)  # noqa: SIM115 - it stays open
-        except (AttributeError, OSError, ValueError):  # it is closed
+        except (AttributeError, OSError, ValueError):  # the stream is closed
             continue
         stream.flush()
-        made = _Unread(raw, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
+        made = _Unbreakable(raw, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
         setattr(sys, name, made)
 
 
 def is_read() -> bool:
-    """Whether somebody may read what is printed: not if it is piped to what has ended."""
+    """Tell whether somebody may still read standard output, which is not so if the other end of a pipe is gone."""
     try:
         asked = select.poll()
         asked.register(sys.stdout.fileno(), 0)
@@ -210,14 +210,14 @@ def is_read() -> bool:
 
 
 def width() -> int:
-    """Return the columns of the terminal: what COLUMNS says, else what it has itself, else 80."""
+    """Return the columns of the terminal: COLUMNS, the terminal's own width, or 80."""
     return max(shutil.get_terminal_size().columns, 40)
 
 
 def _print(text: str, err: bool = False) -> None:
     stream = sys.stderr if err else sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    # An ASCII terminal shows what it lacks as an escape instead of ending us.
+    # An ASCII terminal shows other characters as escapes instead of raising an error.
     shown = text.encode(encoding, "backslashreplace").decode(encoding)
-    with progress.standing_aside():
+    with progress.suspended():
         click.echo(shown, err=err, color=False if os.environ.get("NO_COLOR") else None)

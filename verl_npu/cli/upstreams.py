@@ -1,4 +1,4 @@
-"""The upstreams as the commands see them: a source that the user names, and the locks."""
+"""The upstreams for commands: the source that the user names, and the locks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..registry.source.tree import SourceTree
 from . import terminal
 
 INSTALLED = "installed"
-_OF_TRAINERS = {
+_TRAINER_REQUIREMENTS = {
     "hydra": "hydra-core",
     "omegaconf": "omegaconf",
     "ray": "ray",
@@ -25,19 +25,19 @@ _OF_TRAINERS = {
     "transformers": "transformers",
     "yaml": "PyYAML",
 }
-"""The packages without which no trainer of verl's can be imported, by the module of each."""
+"""The packages without which no trainer of verl can be imported, by their modules."""
 
 
-def lacking() -> list[str]:
-    """Return which of those this environment has not: a job in it ends at its start."""
-    return [package for module, package in _OF_TRAINERS.items() if importlib.util.find_spec(module) is None]
+def missing_packages() -> list[str]:
+    """Return the required packages that are missing in this environment, where a job would end at its start."""
+    return [package for module, package in _TRAINER_REQUIREMENTS.items() if importlib.util.find_spec(module) is None]
 
 
-def say_lacking(packages: Sequence[str]) -> None:
-    """Print which packages a job in this environment would miss; nothing if there are all."""
+def print_missing(packages: Sequence[str]) -> None:
+    """Print the packages that a job in this environment would miss; nothing if there are none."""
     if packages:
         terminal.paragraph(
-            _("no {packages} here: a job in {prefix} ends as it imports what is missing").format(
+            _("{packages} not installed: a job in {prefix} ends when it imports them").format(
                 packages=_(", ").join(packages), prefix=sys.prefix
             ),
             label=_("note: "),
@@ -46,7 +46,7 @@ def say_lacking(packages: Sequence[str]) -> None:
 
 
 def tree(source: str) -> SourceTree:
-    """Return the installed upstreams; if `source` is a checkout or a wheel, with verl from there."""
+    """Return the installed upstreams, with verl from `source` if that is a checkout or a wheel."""
     found = SourceTree.installed([package for upstream in UPSTREAMS for package in upstream.packages])
     if source == INSTALLED:
         return found
@@ -54,7 +54,8 @@ def tree(source: str) -> SourceTree:
 
 
 def judged_tree(source: str) -> SourceTree:
-    """Return the same. Raises SourceError if it has no verl: whatever is said then is said of nothing."""
+    """Return the same tree as `tree`. Raises SourceError if it has no verl, because there would be nothing to
+    judge."""
     found = tree(source)
     first = UPSTREAMS[0].name
     if source == INSTALLED and first not in found:
@@ -68,7 +69,7 @@ def judged_tree(source: str) -> SourceTree:
 
 
 def with_installed(tree: SourceTree, packages: Iterable[str]) -> SourceTree:
-    """Return `tree`; packages that it does not speak of are taken from this environment."""
+    """Return `tree`, with the packages that it does not cover taken from this environment."""
     unknown = sorted({package for package in packages if not tree.covers(package)})
     return tree.with_packages(SourceTree.installed(unknown)) if unknown else tree
 
@@ -79,16 +80,16 @@ def locks() -> Mapping[str, Sequence[Lock]]:
 
 
 def has_verl(folder: Path) -> bool:
-    """Return whether a job that is started in a folder imports the verl there."""
+    """Tell whether a job that starts in `folder` imports the verl there."""
     return (folder / "verl" / "__init__.py").is_file()
 
 
 def of_job(source_tree: Path) -> SourceTree:
-    """Return the upstreams of a job that is started in a folder: its own verl, or else the installed one."""
+    """Return the upstreams of a job that starts in `source_tree`: its own verl, or else the installed one."""
     return tree(str(source_tree) if has_verl(source_tree) else INSTALLED)
 
 
 def nearest_pin(source_tree: Path) -> str:
-    """Return the revision of verl with a lock that is nearest to the verl of a job that is started in a folder."""
+    """Return the pin nearest to the verl of a job that starts in `source_tree`."""
     revisions, _unused = judge(load(), UPSTREAMS, of_job(source_tree), locks())
     return revisions[UPSTREAMS[0].name].nearest_pin

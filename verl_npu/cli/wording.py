@@ -1,4 +1,4 @@
-"""What the commands say of themselves, and what click says for them, in the language that is spoken."""
+"""Help texts of the commands, and click's own texts, in the current language."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from click import core, decorators, exceptions, formatting, types
 from ..language import gettext, is_english, translate
 from . import terminal
 
-# What click says to who calls a command; it looks each text up by gettext, in a domain of its own.
+# click's own messages. click looks each one up by gettext, in a domain of its own.
 _ = gettext
 CLICK = (
     _("Usage:"),
@@ -45,88 +45,91 @@ CLICK = (
 )
 
 
-def speak_for_click() -> None:
-    """Have click look up what it says in our catalogue."""
+def translate_click() -> None:
+    """Make click look its texts up in our catalogue."""
     for module in (core, decorators, exceptions, formatting, types):
-        for name, ours in (("_", _said_by_click), ("ngettext", _said_by_number)):
+        for name, ours in (("_", _translate_for_click), ("ngettext", _translate_plural_for_click)):
             if hasattr(module, name):
                 setattr(module, name, ours)
 
 
-def _said_by_click(text: str) -> str:
+def _translate_for_click(text: str) -> str:
     return translate(gettext(text))
 
 
-def _said_by_number(one: str, many: str, number: int) -> str:
+def _translate_plural_for_click(one: str, many: str, number: int) -> str:
     return translate(gettext(one if number == 1 else many))
 
 
 def texts(help: str) -> list[str]:
-    """Return what is translated of a help text: each paragraph in one line; where click is not to fill the lines, each
-    line but those that are indented, which are commands."""
+    """Return the translatable parts of a help text.
+
+    They are the paragraphs, each in one line. Where click must not reflow a paragraph, they are its lines, except for
+    the indented ones, which are commands.
+    """
     found = []
     for part in help.strip().split("\n\n"):
-        if _is_as_it_stands(part):
+        if _is_verbatim(part):
             found += [line for line in part.splitlines()[1:] if not line.startswith(" ")]
         else:
             found.append(" ".join(part.split()))
     return [text for text in found if text]
 
 
-def _is_as_it_stands(paragraph: str) -> bool:
+def _is_verbatim(paragraph: str) -> bool:
     return paragraph.startswith("\b\n")
 
 
-def _in_words(help: str) -> str:
-    """Return a help text in the language that is spoken."""
+def _translated_help(help: str) -> str:
+    """Return a help text in the current language."""
     shown = []
     for part in help.strip().split("\n\n"):
-        if _is_as_it_stands(part):
+        if _is_verbatim(part):
             lines = part.splitlines()
-            shown.append("\n".join(line if line[:1] in "\b " else _said_by_click(line) for line in lines))
+            shown.append("\n".join(line if line[:1] in "\b " else _translate_for_click(line) for line in lines))
         else:
-            shown.append(_said_by_click(" ".join(part.split())))
+            shown.append(_translate_for_click(" ".join(part.split())))
     return "\n\n".join(shown)
 
 
 def translated(command: click.Command) -> click.Command:
-    """Return a command with its help in the language that is spoken; itself in English."""
+    """Return a command with its help in the current language; in English, the command itself."""
     if is_english():
         return command
     made = copy.copy(command)
     made.context_class = _Context
-    made.help = _in_words(command.help or "")
+    made.help = _translated_help(command.help or "")
     made.short_help = _first_sentence(command)
-    made.epilog = _in_words(command.epilog or "")
-    made.params = [_of_parameter(each) for each in command.params]
-    made._help_option = None  # click keeps it, with its text
+    made.epilog = _translated_help(command.epilog or "")
+    made.params = [_translated_parameter(each) for each in command.params]
+    made._help_option = None  # click caches it with its text
     return made
 
 
 def help_of(command: click.Command, ctx: click.Context) -> str:
-    """Return the help of a command whose context is there already."""
+    """Return the help of a command whose context already exists."""
     made = translated(command)
     if made is not command:
         ctx.formatter_class = _Formatter
     return click.Command.get_help(made, ctx)
 
 
-def _of_parameter(parameter: click.Parameter) -> click.Parameter:
+def _translated_parameter(parameter: click.Parameter) -> click.Parameter:
     if not isinstance(parameter, click.Option) or not parameter.help:
         return parameter
     made = copy.copy(parameter)
-    made.help = _in_words(parameter.help)
+    made.help = _translated_help(parameter.help)
     return made
 
 
 def _first_sentence(command: click.Command) -> str:
-    text = _said_by_click(texts(command.help or "")[0])
+    text = _translate_for_click(texts(command.help or "")[0])
     sentence, full_stop, _rest = text.partition("。")
     return sentence if full_stop else text
 
 
 class _Formatter(click.HelpFormatter):
-    """Fills lines by the columns that characters take."""
+    """Wraps lines by the columns that characters take."""
 
     def write_text(self, text: str) -> None:
         indent = " " * self.current_indent

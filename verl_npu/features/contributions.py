@@ -14,8 +14,8 @@ from importlib import metadata
 from pathlib import Path
 
 from .. import environment, reporting
-from ..damage import is_passing
-from ..errors import ConflictError, DeclarationError, RegistryError
+from ..damage import is_temporary
+from ..errors import DeclarationError, RegistryError
 from ..registry.patch import Bundle, Feature, Patch, Upstream, owners
 from ..registry.source.tree import package_of
 
@@ -102,7 +102,7 @@ def _bundle(point: metadata.EntryPoint, earlier: Sequence[Bundle], is_there: Cal
             _refuse(whole, bundle, [*earlier, bundle])
             features.append(whole)
         except Exception as error:
-            if is_passing(error):
+            if is_temporary(error):
                 raise
             errors.append(_failed(owner, f"feature {feature.name}", error))
     return bundle
@@ -112,7 +112,7 @@ def _loaded(point: metadata.EntryPoint, owner: str, ours: Sequence[Upstream]) ->
     try:
         made = point.load()
     except Exception as error:
-        if is_passing(error):
+        if is_temporary(error):
             raise
         raise _failed(owner, point.value, error) from error
     if not isinstance(made, Contribution) or not (
@@ -129,7 +129,7 @@ def _loaded(point: metadata.EntryPoint, owner: str, ours: Sequence[Upstream]) ->
     known = owners(ours)
     twice = [package for upstream in made.upstreams for package in upstream.packages if package in known]
     if twice:
-        raise ConflictError(
+        raise DeclarationError(
             subject=f"upstream {', '.join(twice)} of {owner}",
             expected=f"upstreams that {OURS} does not have",
             found=f"{known[twice[0]]}, which it has",
@@ -150,7 +150,7 @@ def _failed(owner: str, what: str, error: Exception) -> RegistryError:
 
 
 def _refuse(feature: Feature, bundle: Bundle, all_of_them: Sequence[Bundle]) -> None:
-    """Raise ConflictError or DeclarationError for a feature that cannot be beside the others, or cannot be judged."""
+    """Raise DeclarationError for a feature that cannot be beside the others, or cannot be judged."""
     packages = owners(bundle.upstreams)
     for patch in feature:
         strange = next((name for name in _packages(patch) if name not in packages), None)
@@ -165,14 +165,14 @@ def _refuse(feature: Feature, bundle: Bundle, all_of_them: Sequence[Bundle]) -> 
     for other, whose in ((other, each.owner or OURS) for each in all_of_them for other in each.features):
         same = next((patch for patch in other if patch.target in targets), None)
         if same is not None:
-            raise ConflictError(
+            raise DeclarationError(
                 subject=f"patch {targets[same.target].id} of {bundle.owner}",
                 expected="one patch for each target",
                 found=f"{same.id} of {whose}, which patches {same.target} too",
                 fix=f"the feature {feature.name} of {bundle.owner} is left out; use only one of the two",
             )
         if other.name == feature.name:
-            raise ConflictError(
+            raise DeclarationError(
                 subject=f"feature {feature.name} of {bundle.owner}",
                 expected="one feature of each name",
                 found=f"a feature {other.name} of {whose}",

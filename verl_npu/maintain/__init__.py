@@ -1,1 +1,1 @@
-"""What those need who maintain the patches: no process that trains loads it."""
+"""Tools for maintainers of the patches; no training process loads them."""

@@ -1,4 +1,4 @@
-"""`python -m verl_npu.maintain`: what those need who maintain the patches."""
+"""`python -m verl_npu.maintain`, the commands for maintainers of the patches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .lock import lock
 
 @click.group(commands=(drift, lock), context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Maintain the patches of verl-npu: see what a newer upstream means for them, and record what they rely on."""
+    """Maintain the patches of verl-npu: compare them with a newer upstream, and write locks."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python -m verl_npu.maintain drift`: what a newer upstream means for each patch."""
+"""`python -m verl_npu.maintain drift`, which compares each patch with a newer upstream."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..registry.source.tree import SourceTree
 from .survey import Outcome, Surveyed, survey
 
 _MEANING = {
-    Outcome.LANDED: _("upstream does it itself now; retire the patch for this revision"),
+    Outcome.LANDED: _("upstream has the fix itself; retire the patch for this revision"),
     Outcome.DRIFTED: _("the target changed; adapt the patch"),
-    Outcome.GONE: _("the target is not there any more; find out where it went"),
-    Outcome.FITS: _("still fits; lock the new revision"),
-    Outcome.IDLE: _("nothing to patch at this revision"),
+    Outcome.GONE: _("the target no longer exists; find out where it went"),
+    Outcome.FITS: _("the patch still fits; lock the new revision"),
+    Outcome.IDLE: _("there is nothing to patch at this revision"),
 }
 _TO_DO = (Outcome.DRIFTED, Outcome.GONE)
 
@@ -38,11 +38,11 @@ _TO_DO = (Outcome.DRIFTED, Outcome.GONE)
 )
 @click.option("--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text", show_default=True)
 def drift(upstream: str, source: str, form: str) -> None:
-    """Say what a newer upstream means for each patch.
+    """Compare each patch with a newer upstream, and say what to do about it.
 
-    This is for those who maintain the patches; `verl-npu check` is for those who use them.
+    This command is for maintainers of the patches; users run `verl-npu check`.
 
-    Exit status: 0 nothing to work on, 1 a patch drifted or its target is gone, 2 the source cannot be read.
+    Exit status: 0 nothing to do, 1 a patch drifted or its target is gone, 2 the source cannot be read.
     """
     chosen = next(u for u in UPSTREAMS if u.name == upstream)
     tree = upstreams.tree(upstreams.INSTALLED).with_packages(SourceTree.at(Path(source), chosen.packages))

@@ -1,4 +1,5 @@
-"""`python -m verl_npu.maintain lock`: write the lock of a pin from a checkout or a wheel, importing nothing of it."""
+"""`python -m verl_npu.maintain lock`, which writes the lock of a pin from a checkout or a wheel without importing
+it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from packaging.utils import canonicalize_name
 from ..cli import terminal
 from ..cli.diff import patch_diff
 from ..cli.options import complete_pin, example
-from ..errors import DeclarationError, LockError
+from ..errors import DeclarationError
 from ..features import bundles
 from ..features.contributions import OURS
 from ..language import gettext as _
@@ -31,30 +32,29 @@ from .locks import lock_path, record_lock, write_lock
     "--source", type=click.Path(path_type=Path), required=True, help="A checkout or a wheel of the upstream."
 )
 @click.option("--pin", required=True, shell_complete=complete_pin, help="The name of the pin, such as v0.6.1.")
-@click.option("--revision", default="", help="The commit or release; by default what pin.json says, or the pin.")
+@click.option("--revision", default="", help="The commit or release; by default that of pin.json, or the pin's name.")
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The folder of the locks; the one of the features by default.",
+    help="The folder of the locks; by default that of the features.",
 )
-@click.option("--replace", is_flag=True, help="Write over a lock that is there.")
+@click.option("--replace", is_flag=True, help="Overwrite an existing lock.")
 def lock(owner: str, upstream: str, source: Path, pin: str, revision: str, output: Path | None, replace: bool) -> None:
     """Write the lock of a pin from its source.
 
-    Nothing of the upstream is imported. Beside the lock goes a diff for each feature whose code stands in place of
-    upstream's there; `verl-npu explain` shows every other change.
+    The upstream is not imported. The command also writes a diff beside the lock for each feature that replaces
+    upstream's code at this pin; `verl-npu explain` shows every other change.
 
-    Exit status: 0 written, 2 the source cannot be read, or a lock of the pin is there.
+    Exit status: 0 written, 2 the source cannot be read, or the pin already has a lock.
     """
     bundle, chosen = _chosen(owner, upstream)
     folder = output or bundle.locks
     path = lock_path(folder, upstream, pin)
     if path.exists() and not replace:
-        raise LockError(
+        raise DeclarationError(
             subject=str(path),
-            expected="no lock of this pin yet",
-            found="one",
-            fix="add --replace to write over it, or name another folder with --output",
+            found="this pin already has a lock",
+            fix="add --replace to overwrite it, or name another folder with --output",
         )
     tree = SourceTree.at(source, chosen.packages)
     features = bundle.features
@@ -76,7 +76,7 @@ def lock(owner: str, upstream: str, source: Path, pin: str, revision: str, outpu
 
 
 def _chosen(owner: str, upstream: str) -> tuple[Bundle, Upstream]:
-    """Return the features of a distribution and one of their upstreams. Raises DeclarationError if there are none."""
+    """Return a distribution's features and one of their upstreams. Raises DeclarationError if either is missing."""
     found = {canonicalize_name(bundle.owner or OURS): bundle for bundle in bundles()}
     bundle = found.get(canonicalize_name(owner))
     if bundle is None:

@@ -1,4 +1,4 @@
-"""Locks as they are made: what a pin's source says of each target, written down for `judge.lock` to read."""
+"""Making locks: record a pin's source for each target, in the format that `judge.lock` reads."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ..registry.state import Standing
 
 
 def standing(patch: Patch, tree: SourceTree) -> Standing:
-    """What `patch` stands for in `tree`, a pin's: native, absent, or needed.
+    """Return whether a pin's source makes `patch` native, absent, or needed.
 
-    A question about a package of which `tree` does not speak decides nothing: a lock is of one upstream alone.
+    A question about a package outside `tree` decides nothing, because a lock covers one upstream alone.
     """
 
     def holds(probe: Probe, *, unknown: bool) -> bool:
@@ -40,14 +40,14 @@ def standing(patch: Patch, tree: SourceTree) -> Standing:
 
 
 def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, patches: Sequence[Patch]) -> Lock:
-    """Make the lock of `upstream` at `pin` from its source: for the patches whose target lies in it, and for the
-    questions that any patch asks about it."""
+    """Make the lock of `upstream` at `pin` from its source. It covers the patches whose target lies in the upstream,
+    and every patch's questions about it."""
     own = [patch for patch in patches if patch.target.package in upstream.packages]
     atoms = {atom.id: atom for patch in patches for atom in patch.atoms()}
     atoms = {id: atom for id, atom in atoms.items() if package_of(atom.subject) in upstream.packages}
     subjects = {str(patch.target) for patch in own} | {atom.subject for atom in atoms.values()}
     subjects |= {patch.target.module for patch in own if patch.action is Action.ADD}
-    # What is read for the answers is what they depend on. What only may be used decides none.
+    # The answers depend on the files that are read for them. Collaborators that decide nothing are read elsewhere.
     counted = tree.fresh()
     used = collaborators(patches, upstream.packages)
     targets = sorted({patch.target for patch in own if patch.action is not Action.ADD and tree.nodes(patch.target)})
@@ -55,7 +55,7 @@ def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, p
         str(target): {site: str(how) for site, how in find_sites(target, upstream.packages, tree).items()}
         for target in targets
     }
-    # What a package does in its `__init__` may stand in the place of a target below it.
+    # A package's `__init__` may replace a target below it.
     for target in targets:
         for module in (*packages_above(target.module), *(site.partition(":")[0] for site in sites[str(target)])):
             counted.read(module)
@@ -81,7 +81,7 @@ def _recorded(target: Target, tree: SourceTree) -> Record:
 
 
 def lock_path(folder: Path, upstream: str, pin: str) -> Path:
-    """Return where the lock of a pin is below a folder of locks."""
+    """Return the path of a pin's lock below a folder of locks."""
     return folder / upstream / pin / FILE_NAME
 
 
@@ -104,7 +104,7 @@ def write_lock(lock: Lock, folder: Path) -> Path:
         "forms": dict(sorted(lock.forms.items())),
         "sites": {target: dict(sorted(sites.items())) for target, sites in sorted(lock.sites.items()) if sites},
     }
-    # Half a lock would refuse every feature that it is for.
+    # A half-written lock would refuse every feature.
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         new.write_text(json.dumps(content, indent=2) + "\n")
@@ -115,7 +115,7 @@ def write_lock(lock: Lock, folder: Path) -> Path:
 
 
 def _as_json(record: Record) -> dict[str, Any]:
-    """The plain form that `Record.from_json` reads; an outline is one string, so that a lock stays readable."""
+    """Return the JSON form that `Record.from_json` reads. An outline is one string, to keep locks readable."""
     if not record.fingerprint:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""What a newer upstream means for each patch: it landed there, it fits, it drifted, or its target is gone."""
+"""Comparison of each patch with a newer upstream: it landed there, it fits, it drifted, or its target is gone."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ..registry.state import State, Word
 
 
 class Outcome(Word):
-    """What is to be done about a patch."""
+    """The outcome for one patch, which says what to do about it."""
 
     LANDED = "landed"
-    """Upstream does it itself now: retire the patch."""
+    """Upstream has the fix itself: retire the patch."""
     DRIFTED = "drifted"
     """The target changed: adapt the patch."""
     GONE = "gone"
-    """The target is not there any more, and nothing says that upstream does it itself: look into it."""
+    """The target no longer exists, and upstream has no fix that we know of: look into it."""
     FITS = "fits"
-    """Lock the new revision, nothing else."""
+    """The patch still fits: lock the new revision."""
     IDLE = "idle"
     """There is nothing to patch at this revision."""
 
@@ -37,21 +37,21 @@ _OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """What a source tree says of one patch."""
+    """The result for one patch."""
 
     patch: Patch
     outcome: Outcome
     reason: str
     against: str
-    """The pin that it was compared with."""
+    """The pin that the source was compared with."""
     diff: str
-    """How the target differs from that pin; empty where it does not."""
+    """The target's diff against that pin; empty if it is equal."""
 
 
 def survey(
     features: Iterable[Feature], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
 ) -> Iterator[Surveyed]:
-    """Compare every patch whose target `tree` speaks of with the pin that the tree is nearest to, one by one."""
+    """Compare the target of each patch in `tree` with its nearest pin, and yield the results one by one."""
     features = list(features)
     revisions, verdicts = judge(features, upstreams, tree, locks)
     known = {

@@ -1,6 +1,6 @@
-"""The patch registry. It knows nothing of verl or Ascend: it could patch any package.
+"""The patch registry. It knows nothing about verl or Ascend, and could patch any package.
 
-A plugin declares patches, records in a lock what its upstream looks like, and activates a registry:
+A plugin declares patches, records its upstream in a lock, and activates a registry:
 
     import sys
     from pathlib import Path
@@ -9,18 +9,18 @@ A plugin declares patches, records in a lock what its upstream looks like, and a
     from verl_npu.maintain.locks import record_lock, write_lock
     from verl_npu.registry import Bundle, Calls, Feature, Lifecycle, Policy, Registry, SourceTree, Upstream
 
-    # The upstream, which is somebody else's package.
+    # The upstream, somebody else's package.
     site = Path(mkdtemp())
     (site / "shop").mkdir()
     (site / "shop" / "__init__.py").write_text("def total(prices): return sum(prices)")
     sys.path.insert(0, str(site))
 
-    # The plugin. The lock is written once, when the plugin is made, and comes with it.
+    # The plugin. Its author writes the lock once and ships it.
     rounding = Feature("rounding", "Totals have no cents.")
 
     @rounding.wrap(
         "shop:total",
-        why="a total has cents, and nobody has any in his pocket",
+        why="nobody carries cents",
         how="the total is rounded",
         link="none: an example",
         retired_by=Calls("shop:total", "round"),
@@ -43,7 +43,7 @@ A plugin declares patches, records in a lock what its upstream looks like, and a
     print(total([1.2, 1.9]), lifecycle.work.states()["rounding"])  # 3 applied
     lifecycle.deactivate()
 
-`facade` has all that can be imported from here, and says how it is made.
+`facade` has all public names, and explains how the registry is built.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """Return what the facade has of that name, loaded now: `apply.hooks`, and so this, is in every `import torch`."""
+    """Import a name from the facade when it is first used: `import torch` loads this package through `apply.hooks`."""
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(".facade", __name__), name)

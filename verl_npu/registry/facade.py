@@ -1,17 +1,16 @@
-"""What others use of the registry; import it from `verl_npu.registry`, whose other modules may change.
+"""The public names of the registry. Import them from `verl_npu.registry`; its other modules may change.
 
-`patch` is how patches are declared, and `state` what becomes of them.
-From there it goes in three steps:
+`patch` declares patches, and `state` lists their states. The work is done in three steps:
 
-- `source`: how upstream's source is read, without importing it. A tree gives the definition behind a target (`tree`,
-  `definition`), one reader says what code does (`reader`), from where a target is reached (`sites`), and the questions
-  of a patch are answered by that (`probe`).
-- `judge`: what the source says of each patch. A lock records a target at a pin (`lock`); a verdict is the state of a
-  patch for a tree (`verdict`), found for each owner's features by the owner's locks (`bundles`); what it means for a
-  feature (`policy`); and what upstream patches by itself (`natives`).
-- `apply`: how patches get into modules and out again. When they do (`lifecycle`), hooks around imports (`hooks`), the
-  places that are written (`slots`) and what goes there (`replacement`), the state of each patch in this process
-  (`ledger`, `readback`), and the registry itself, which drives all of it (`engine`).
+- `source` reads upstream's source without importing it. A tree finds the definition behind a target (`tree`,
+  `definition`), a reader says what its code does (`reader`) and where it is called from (`sites`), and probes answer
+  a patch's questions from that (`probe`).
+- `judge` compares the source with the locks. A lock records a target at a pin (`lock`); a verdict is the state of a
+  patch for a tree (`verdict`). Each owner's features are judged by its own locks (`bundles`), verdicts are combined
+  into features (`policy`), and upstream's own patches are looked up (`natives`).
+- `apply` puts patches into modules and takes them out again: the life of a registry (`lifecycle`), hooks around
+  imports (`hooks`), the places that are written (`slots`) and the objects written there (`replacement`), the state of
+  each patch in this process (`ledger`, `readback`), and the registry that drives all of it (`engine`).
 """
 
 from .apply.engine import Registry

@@ -1,4 +1,4 @@
-"""Patches and features, as their authors declare them."""
+"""Declarations of patches and features."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import ConflictError, DeclarationError, RegistryError
+from ..errors import DeclarationError, RegistryError
 from .source.named import Collaborator
 from .source.probe import Atom, Defines, Probe
 from .source.tree import Target
@@ -17,41 +17,41 @@ Implementation = TypeVar("Implementation", bound=Callable[..., Any])
 
 
 class Action(Word):
-    """What a patch does to its target."""
+    """The action of a patch on its target."""
 
     REPLACE = "replace"
-    """Upstream's code is not run any more: relies on the source, so the fingerprint is checked."""
+    """Upstream's code no longer runs. The patch relies on the source, so the fingerprint is checked."""
     WRAP = "wrap"
-    """Called as `implementation(original, *args, **kwargs)`: relies on the signature and on its own `requires`."""
+    """Called as `implementation(original, *args, **kwargs)`; relies on the signature and on its own `requires`."""
     ADD = "add"
-    """The target does not exist upstream; it does afterwards."""
+    """The target does not exist upstream; the patch creates it."""
     SET = "set"
-    """A value that upstream computes on import becomes `implementation(value)`: the fingerprint is checked."""
+    """A value that upstream computes on import becomes `implementation(value)`; the fingerprint is checked."""
     GUARD = "guard"
-    """Called as `implementation()` before the target's module is executed; what it raises, the import raises."""
+    """Called as `implementation()` before the target's module is executed; its errors become errors of the import."""
 
     @property
     def relies_on_source(self) -> bool:
-        """Whether the fingerprint decides; else it is the signature, or that there is nothing."""
+        """Whether the fingerprint must match, not just the signature or the absence of the target."""
         return self in (Action.REPLACE, Action.SET)
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A distribution that is patched, and the top-level packages that it brings."""
+    """A distribution that is patched, and its top-level packages."""
 
     name: str
     packages: tuple[str, ...]
 
 
 def owners(upstreams: Sequence[Upstream]) -> dict[str, str]:
-    """The name of the upstream that brings each top-level package."""
+    """Return the name of the upstream that owns each top-level package."""
     return {package: upstream.name for upstream in upstreams for package in upstream.packages}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Patch:
-    """One change of one target."""
+    """One change to one target."""
 
     id: str
     target: Target
@@ -60,21 +60,21 @@ class Patch:
     why: str
     how: str
     link: str
-    """The upstream issue or pull request; or why there is none."""
+    """The upstream issue or pull request, or the reason why there is none."""
     retired_by: Probe
-    """When this holds of the upstream's source, upstream does it itself."""
+    """If this holds for the upstream's source, upstream has the fix itself."""
     requires: Probe | None
-    """When this does not hold of the source, there is nothing to patch: the patch is absent."""
+    """If this does not hold for the source, there is nothing to patch, and the patch is absent."""
     undoes: tuple[Target, ...] = ()
-    """What upstream assigns by itself in another package and this patch may put back."""
+    """Targets that upstream assigns in another package, and that this patch may restore."""
     uses: tuple[Collaborator, ...] = ()
-    """What else of upstream the implementation needs, or may use."""
+    """Other parts of upstream that the implementation needs or may use."""
     may_skip: bool = False
-    """Whether a wrapper may return without a call of upstream's code: what upstream adds to that is skipped too."""
+    """Whether a wrapper may return without calling upstream's code, and so skip anything that upstream adds to it."""
 
     @property
     def relies_on_source(self) -> bool:
-        """Whether the source of the target decides, and not its signature alone."""
+        """Whether the source of the target must match, not just its signature."""
         return self.may_skip or self.action.relies_on_source
 
     @property
@@ -83,14 +83,14 @@ class Patch:
         return self.id.partition(".")[0]
 
     def atoms(self) -> Iterator[Atom]:
-        """Return the questions whose answers decide whether the patch is needed."""
+        """Yield the questions whose answers decide whether the patch is needed."""
         yield from self.retired_by.atoms()
         if self.requires is not None:
             yield from self.requires.atoms()
 
 
 class _Declare:
-    """Declares the patches of one action in a feature: a decorator of what implements them."""
+    """A decorator that declares patches of one action in a feature."""
 
     __slots__ = ("_action", "_feature")
 
@@ -113,12 +113,12 @@ class _Declare:
         may_skip: bool = False,
         name: str = "",
     ) -> Callable[[Implementation], Implementation]:
-        """Return the decorator; what implements several patches gives each a `name`, as its own one is taken.
+        """Return the decorator. An implementation of several patches gives each a `name`.
 
-        Of a wrapper that `may_skip` upstream's code it is said where that code is another one than at every pin.
+        `may_skip` is for a wrapper that may not call upstream's code: a changed source of the target is then reported.
 
-        `uses` are the collaborators without which the implementation fails or does nothing, and `may_use` those whose
-        absence it handles. Raises DeclarationError for a text that is empty, or a target or collaborator that is none.
+        The implementation fails or does nothing without the collaborators in `uses`, and handles the absence of those
+        in `may_use`. Raises DeclarationError for an empty text and for a malformed target or collaborator.
         """
         for label, text in (("why", why), ("how", how), ("link", link)):
             if not text.strip():
@@ -126,7 +126,7 @@ class _Declare:
                     subject=f"patch of {target} in feature {self._feature.name}",
                     expected=f"a non-empty {label!r}",
                     found="an empty text",
-                    fix=f"say {label}: it is what `explain` shows to the user",
+                    fix=f"write {label}, which `explain` shows to the user",
                 )
 
         def declare(implementation: Implementation) -> Implementation:
@@ -153,17 +153,18 @@ class _Declare:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Patches of a feature that nothing reaches where none of some packages is installed: there they stay unloaded."""
+    """Patches of a feature that stay unloaded where none of some packages is installed, because nothing reaches
+    them."""
 
     packages: tuple[str, ...]
     patches: frozenset[str]
-    """Their ids: that these are in a lock and not declared is no damage then."""
+    """Their ids. A part that is not loaded leaves them undeclared, which is no damage although a lock lists them."""
     load: Callable[[], Feature]
-    """Imports the modules that declare them, and returns what they were declared for."""
+    """Imports the modules that declare the patches, and returns the feature that holds them."""
 
 
 class Feature:
-    """Patches that only make sense together: verified and applied all or nothing.
+    """Patches that only make sense together; either all are applied or none.
 
     Each action has a decorator that declares a patch:
 
@@ -190,7 +191,8 @@ class Feature:
     )
 
     def __init__(self, name: str, summary: str, *, after: str = "") -> None:
-        """`after` is a module of upstream that overwrites the same targets: what it put there we overwrite in turn."""
+        """Make an empty feature. `after` is a module of upstream that overwrites the same targets; we overwrite them
+        again."""
         self.name = name
         self.summary = summary
         self.after = after
@@ -199,7 +201,7 @@ class Feature:
         self.set = _Declare(self, Action.SET)
         self.guard = _Declare(self, Action.GUARD)
         self.owner = ""
-        """The distribution that brings it, where that is not the one of the registry."""
+        """The distribution of the feature, unless it is the registry's own."""
         self.left_out: frozenset[str] = frozenset()
         """The ids of the patches in parts that were not loaded."""
         self._patches: dict[str, Patch] = {}
@@ -229,7 +231,7 @@ class Feature:
         may_use: Sequence[str] = (),
         name: str = "",
     ) -> Callable[[Implementation], Implementation]:
-        """Declare what is put where upstream has nothing; a target that exists there retires it."""
+        """Declare an addition to upstream. It is retired as soon as its target exists there."""
         retired = Defines(target) if retired_by is None else retired_by
         return _Declare(self, Action.ADD)(
             target,
@@ -244,11 +246,11 @@ class Feature:
         )
 
     def more(self) -> Feature:
-        """Return what the patches of a part are declared for."""
+        """Return an empty feature for the patches of a part."""
         return Feature(self.name, self.summary, after=self.after)
 
     def part(self, *packages: str, patches: str) -> Callable[[Callable[[], Feature]], Callable[[], Feature]]:
-        """Return the decorator of the function that loads a part, of which `patches` are the names; see `Part`."""
+        """Return the decorator of a function that loads a part; `patches` names its patches, separated by blanks."""
 
         def declare(load: Callable[[], Feature]) -> Callable[[], Feature]:
             ids = frozenset(f"{self.name}.{name}" for name in patches.split())
@@ -258,7 +260,7 @@ class Feature:
         return declare
 
     def with_parts(self, is_there: Callable[[str], bool] = lambda package: True) -> Feature:
-        """Return the feature with all of its parts, or with those of which a package `is_there`."""
+        """Return the feature with all of its parts, or with those that have a package for which `is_there` is true."""
         made = self.more()
         parts = [part for part in self._parts if any(map(is_there, part.packages))]
         made.left_out = frozenset(id for part in self._parts if part not in parts for id in part.patches)
@@ -268,18 +270,18 @@ class Feature:
         return made
 
     def close(self, late: Callable[[Patch], None]) -> None:
-        """Take no more patches, in what the feature was made of either: give each one that comes to `late`."""
+        """Take no more patches, here or in the features that this one was made of; pass each new patch to `late`."""
         for feature in (self, *self._made_of):
             feature._late = late
 
     def include(self, patch: Patch) -> None:
-        """Take a patch into the feature. Raises ConflictError for a second one of the same id or target.
+        """Add a patch to the feature. Raises DeclarationError for another patch with the same id or target.
 
-        A module that is executed again, as its import was interrupted, declares its patches again.
+        A module whose import was interrupted is executed again, and declares its patches again.
         """
         other = self._patches.get(patch.id) or next((p for p in self if p.target == patch.target), None)
         if other is not None and _declaration(other) != _declaration(patch):
-            raise ConflictError(
+            raise DeclarationError(
                 subject=f"patch {patch.id} of {patch.target}",
                 expected="one patch for each id and each target",
                 found=f"{other.id} of {other.target}",
@@ -291,20 +293,20 @@ class Feature:
         self._patches[patch.id] = patch
 
     def exclude(self, patch: Patch) -> None:
-        """Take a patch out of the feature."""
+        """Remove a patch from the feature."""
         del self._patches[patch.id]
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """The features of one owner: what is judged by the owner's own locks, and apart from what others bring."""
+    """The features of one owner, which are judged by the owner's own locks, apart from those of others."""
 
     features: Sequence[Feature]
     upstreams: Sequence[Upstream]
-    """Those that the features patch or ask about."""
+    """The upstreams that the features patch or ask about."""
     locks: Path
     owner: str = ""
-    """The distribution that brings them; empty for that of the registry."""
+    """The distribution of the features; empty for the registry's own."""
     errors: Sequence[RegistryError] = ()
     """Why other features of this owner are left out."""
 
@@ -316,12 +318,12 @@ def _declaration(patch: Patch) -> tuple[object, ...]:
 
 
 def refuse_conflicts(features: list[Feature]) -> None:
-    """Raise ConflictError where two features patch one target."""
+    """Raise DeclarationError if two features patch one target."""
     seen: dict[Target, Patch] = {}
     for patch in (patch for feature in features for patch in feature):
         other = seen.setdefault(patch.target, patch)
         if other is not patch:
-            raise ConflictError(
+            raise DeclarationError(
                 subject=f"patch {patch.id} of {patch.target}",
                 expected="one patch for each target",
                 found=f"{other.id} of the same target",

@@ -1,4 +1,4 @@
-"""What becomes of patches: their states and standings, and what a registry did in a process as plain data."""
+"""States of patches and features, and the types of a manifest's entries."""
 
 from __future__ import annotations
 
@@ -8,58 +8,47 @@ from typing import TypedDict
 
 
 class Word(str, Enum):
-    """One of a closed set of words; its text is its value."""
+    """One word of a closed set; its text is its value."""
 
     def __str__(self) -> str:
         return str(self.value)
 
 
 class State(Word):
-    """What one patch, or one feature, is doing in this process. The reason beside it says more."""
+    """The state of one patch or feature in this process; a reason beside it gives details."""
 
     PENDING = "pending"
-    """It fits, and is applied when its module is imported."""
+    """It fits, and will be applied when its module is imported."""
     APPLIED = "applied"
-    """In force: the target was read back, and ours is called."""
+    """It is in force: the target was read back, and our code is called."""
     NATIVE = "native"
-    """Upstream does it itself: its source says so, or it means to patch it, or its patch was read back."""
+    """Upstream has the fix: in its source, or in a patch of its own that is expected or was read back."""
     ABSENT = "absent"
-    """The target does not exist here, and need not."""
+    """The target does not exist here, and does not have to."""
     DRIFTED = "drifted"
-    """The target is not what the patch was written for; nothing is changed."""
+    """The target is not the one that the patch was written for; nothing is changed."""
     OVERWRITTEN = "overwritten"
-    """It was applied, or upstream's own was, and somebody else put something in its place since."""
+    """Our patch or upstream's own was applied, and has since been replaced by other code."""
     FAILED = "failed"
-    """It is needed and not in force: applying it raised, its module came past us, or upstream's own patch is lost."""
+    """It is needed but not in force: applying it raised an error, its module was imported past our hook, or upstream's
+    own patch got lost."""
     OFF = "off"
-    """Not applied: switched off, taken back, or left out with a feature of which another patch is at fault."""
+    """It is not applied: switched off, undone, or left out because another patch of its feature is at fault."""
 
-
-ADVICE = {
-    State.PENDING: "nothing to do",
-    State.APPLIED: "nothing to do",
-    State.NATIVE: "nothing to do",
-    State.ABSENT: "nothing to do",
-    State.DRIFTED: "see what changed with `check --diff`; install an upstream that is a pin, or a newer one of ours",
-    State.OVERWRITTEN: "find what was imported later, and load only one of the two",
-    State.FAILED: "do what its reason names: another way in that comes earlier, or the version that upstream expects",
-    State.OFF: "nothing, if you switched it off; else look at the patch that its reason names",
-}
-"""What a user does about each state."""
 
 LIVE = (State.PENDING, State.APPLIED)
-"""The states of a patch that is wanted in this process."""
+"""The states of a patch that is in force, or will be."""
 
 
 class Standing(Word):
-    """What a patch stands for at one pin, as its lock records it."""
+    """The status of a patch at one pin, as recorded in its lock."""
 
     NEEDED = "needed"
     NATIVE = "native"
     ABSENT = "absent"
 
 
-# The first of these that any patch is in decides for its feature: bad news outranks good news.
+# The first of these states that any patch has decides for its feature, so bad news outranks good news.
 _DECIDING = (
     State.FAILED,
     State.OVERWRITTEN,
@@ -72,17 +61,17 @@ _DECIDING = (
 
 
 def feature_state(states: Iterable[State]) -> State:
-    """The state of a feature whose patches are in `states`.
+    """Return the state of a feature from the states of its patches.
 
-    A feature is applied as soon as one patch is applied and all others are applied, native, absent, or pending: a
-    pending patch has nothing loaded in this process that could run unpatched.
+    A feature counts as applied once one patch is applied and all others are applied, native, absent, or pending: as
+    long as a patch is pending, its module is not loaded and cannot run unpatched.
     """
     present = set(states)
     return next((state for state in _DECIDING if state in present), State.ABSENT)
 
 
 class UpstreamEntry(TypedDict):
-    """The revision of one upstream, as a process found it."""
+    """The revision of one upstream, as found by a process."""
 
     nearest_pin: str
     exact: bool
@@ -101,7 +90,7 @@ class FeatureEntry(TypedDict):
     """One feature in one process."""
 
     owner: str
-    """The distribution that brings it, where that is not the one of the registry."""
+    """The distribution of the feature, unless it is the registry's own."""
     state: str
     patches: dict[str, PatchEntry]
 
@@ -110,19 +99,19 @@ class NativeEntry(TypedDict):
     """One target that upstream patches by itself, in one process."""
 
     by: str
-    """The module of upstream that does it."""
+    """The module of upstream that patches it."""
     state: str
     reason: str
 
 
 class RegistryActivity(TypedDict):
-    """The upstreams that were found, and what became of each patch."""
+    """The upstreams that were found, and the state of every patch."""
 
     upstreams: dict[str, UpstreamEntry]
     features: dict[str, FeatureEntry]
     natives: dict[str, NativeEntry]
-    """What upstream patches by itself and this process has reached, by target."""
+    """The targets that upstream patches by itself and that this process has reached."""
     tainted: list[str]
-    """The features that were applied because the user forces them."""
+    """The features that were applied because the user forced them."""
     seconds: float
-    """What verifying and applying the patches cost."""
+    """The time spent on verifying and applying the patches."""

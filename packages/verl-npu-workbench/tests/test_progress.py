@@ -56,7 +56,7 @@ def test_a_terminal_has_one_line_that_is_gone_before_others_print(monkeypatch: p
     monkeypatch.setattr("sys.stderr", screen)
     with progress.shown(), progress.step("reading a log"):
         until(lambda: "reading a log" in screen.getvalue())
-        with progress.standing_aside():
+        with progress.suspended():
             assert screen.getvalue().endswith("\r\x1b[K")
         until(lambda: not screen.getvalue().endswith("\r\x1b[K"))
     assert screen.getvalue().endswith("\r\x1b[K")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from verl_npu.errors import NoFlashAttentionError
+from verl_npu.errors import UnavailableError
 from verl_npu.features.attention import flash
 
 
@@ -78,7 +78,7 @@ def test_a_version_with_a_way_to_the_npu_is_admitted(on_npu, monkeypatch) -> Non
 
 def test_a_version_without_one_is_an_error_that_says_what_to_install(on_npu, monkeypatch) -> None:
     utilities(monkeypatch, lambda: None)
-    with pytest.raises(NoFlashAttentionError, match=r"4\.53\.3 or 4\.55\.4.*sdpa"):
+    with pytest.raises(UnavailableError, match=r"4\.53\.3 or 4\.55\.4.*sdpa"):
         flash.admit_flash_attention_in_dispatch_check(refuses, SimpleNamespace(_supports_flash_attn=True))
 
 

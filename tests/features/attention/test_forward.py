@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from verl_npu.errors import AttentionSettingError  # noqa: E402
+from verl_npu.errors import JobSettingError  # noqa: E402
 from verl_npu.features.attention import flash  # noqa: E402
 
 NPU = SimpleNamespace(type="npu")
@@ -81,18 +81,18 @@ def test_positions_of_another_shape_are_upstreams(by_row: bool) -> None:
     ],
 )
 def test_what_would_be_ignored_is_an_error_that_names_it(by_row: bool, settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(AttentionSettingError, match=named):
+    with pytest.raises(JobSettingError, match=named):
         call(**settings)
 
 
 def test_a_window_counts_the_longest_sequence_and_not_the_row(by_row: bool) -> None:
     packed = torch.tensor([[0, 1, 2, 0, 1, 2]])
     assert call(packed, sliding_window=3)["sliding_window"] is None
-    with pytest.raises(AttentionSettingError, match="3 tokens long"):
+    with pytest.raises(JobSettingError, match="3 tokens long"):
         call(packed, sliding_window=2)
     mask = torch.tensor([[1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]])
     assert call(mask=mask, rows=2, sliding_window=3)["sliding_window"] is None
-    with pytest.raises(AttentionSettingError, match="3 tokens long"):
+    with pytest.raises(JobSettingError, match="3 tokens long"):
         call(mask=mask, rows=2, sliding_window=2)
 
 

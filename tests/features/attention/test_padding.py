@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from verl_npu.errors import RearrangeError  # noqa: E402
+from verl_npu.errors import ApplyError  # noqa: E402
 from verl_npu.features.attention.padding import index_first_axis, pad_input, rearrange, unpad_input  # noqa: E402
 
 shapes = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(0, 2))
@@ -74,5 +74,5 @@ def test_rearrange_merges_batch_and_sequence() -> None:
 
 
 def test_rearrange_refuses_other_patterns_by_name() -> None:
-    with pytest.raises(RearrangeError, match="b s -> s b"):
+    with pytest.raises(ApplyError, match="b s -> s b"):
         rearrange(torch.ones(2, 3), "b s -> s b")

@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from verl_npu.errors import DeviceContradictionError
+from verl_npu.errors import JobSettingError
 from verl_npu.features.device import (
     deny_cuda_beside_torch_npu,
     detect_npu_by_installed_software,
@@ -64,7 +64,7 @@ def test_an_application_without_a_trainer_is_left_alone(config) -> None:
 @pytest.mark.parametrize("override", ["trainer.device=cuda", "+trainer.device=cuda", "++trainer.device=cuda"])
 def test_cuda_that_the_user_asks_for_is_a_contradiction(override: str, config) -> None:
     composed = config("cuda", "trainer.nnodes=1", override)
-    with pytest.raises(DeviceContradictionError, match=r"has no CUDA.*VERL_NPU_DISABLE=device") as error:
+    with pytest.raises(JobSettingError, match=r"has no CUDA.*VERL_NPU_DISABLE=device") as error:
         resolve_device(composed, composed.hydra.overrides.task)
     assert override in str(error.value)
     assert composed.trainer.device == "cuda"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_npu.errors import LockError, SourceError
+from verl_npu.errors import DeclarationError, SourceError
 from verl_npu.features import locks_folder
 from verl_npu.features.megatron.contract import Argument, Contract, read_contract, write_contract
 from verl_npu.features.megatron.source import contracts, examine, extract, nearest
@@ -174,7 +174,7 @@ def test_a_contract_is_read_back_as_it_was_written(extracted: Contract, tmp_path
 def test_a_damaged_contract_is_one_clear_error(extracted: Contract, tmp_path: Path) -> None:
     path = write_contract(extracted, tmp_path)
     path.write_text(path.read_text().replace('"features"', '"fetures"'))
-    with pytest.raises(LockError, match=r"arguments\.json: expected the contract of a MindSpeed revision"):
+    with pytest.raises(DeclarationError, match=r"arguments\.json: expected the contract of a MindSpeed revision"):
         read_contract(path)
 
 

@@ -132,13 +132,13 @@ def test_a_repatch_loses_none_of_mindspeeds_own_patches(answers) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_bad_combination_is_refused_and_nothing_has_changed(answers, name: str) -> None:
     answer = answers(name)
-    assert (answer["error"], answer["changes"]) == ("OverrideError", []), answer
+    assert (answer["error"], answer["changes"]) == ("JobSettingError", []), answer
 
 
 @pytest.mark.parametrize("name", RAISING)
 def test_where_mindspeed_raises_everything_is_put_back(answers, name: str) -> None:
     answer = answers(name)
-    assert (answer["error"], answer["changes"]) == ("RepatchError", []), answer
+    assert (answer["error"], answer["changes"]) == ("ApplyError", []), answer
     assert "everything was put back" in answer["text"]
 
 
@@ -156,7 +156,7 @@ def test_a_second_worker_inherits_none_of_the_firsts_overrides(answers) -> None:
 
 def test_a_second_worker_cannot_change_what_is_patched(answers) -> None:
     answer = answers("another process")
-    assert (answer["error"], answer["changes"]) == ("OverrideConflictError", [])
+    assert (answer["error"], answer["changes"]) == ("JobSettingError", [])
     assert "moe_grouped_gemm=True" in answer["text"]
     assert "resource pools of their own" in answer["text"]
 
@@ -169,7 +169,7 @@ def test_a_second_worker_may_recompute_where_the_first_does_not(answers) -> None
 
 def test_a_second_worker_cannot_bring_what_mindspeed_asks_of_the_whole_process(answers) -> None:
     answer = answers("recomputation by MindSpeed")
-    assert (answer["error"], answer["changes"]) == ("OverrideConflictError", [])
+    assert (answer["error"], answer["changes"]) == ("JobSettingError", [])
     assert "recompute_method=block" in answer["text"]
 
 

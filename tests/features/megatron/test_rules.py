@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_npu.errors import OverrideError
+from verl_npu.errors import JobSettingError
 from verl_npu.features.megatron.contract import Contract, catalogue
 from verl_npu.features.megatron.request import Request, effective, requests
 from verl_npu.features.megatron.rules import check, problems
@@ -48,7 +48,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(refusals) -> None:
 
 
 def test_the_error_names_worker_key_suggestion_and_way_out(contract: Contract) -> None:
-    with pytest.raises(OverrideError) as error:
+    with pytest.raises(JobSettingError) as error:
         check(Request("critic", {"use_flash_atn": True}, {}), contract)
     text = str(error.value)
     assert text.startswith("critic: override_transformer_config.use_flash_atn=True: expected a key that MindSpeed")
@@ -57,12 +57,12 @@ def test_the_error_names_worker_key_suggestion_and_way_out(contract: Contract) -
 
 
 def test_a_key_with_dashes_is_suggested_with_underscores(contract: Contract) -> None:
-    with pytest.raises(OverrideError, match=r"did you mean swap_optimizer\?"):
+    with pytest.raises(JobSettingError, match=r"did you mean swap_optimizer\?"):
         check(Request("actor", {"swap-optimizer": True}, {}), contract)
 
 
 def test_all_that_is_wrong_is_named_at_once(contract: Contract) -> None:
-    with pytest.raises(OverrideError, match=r"bogus=1.*; and recompute_granularity=full"):
+    with pytest.raises(JobSettingError, match=r"bogus=1.*; and recompute_granularity=full"):
         check(Request("actor", {"bogus": 1, "recompute_granularity": "full"}, {}), contract)
 
 

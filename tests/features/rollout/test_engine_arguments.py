@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from verl_npu.errors import EngineSettingError
+from verl_npu.errors import JobSettingError
 from verl_npu.features.rollout import give_engine_the_users_arguments, rules
 from verl_npu.registry.source.tree import SourceTree
 
@@ -148,13 +148,13 @@ def test_what_vllms_source_mentions_passes(key: str) -> None:
 
 @pytest.mark.usefixtures("site")
 def test_what_it_does_not_mention_is_refused_with_what_may_be_meant() -> None:
-    with pytest.raises(EngineSettingError, match=r"found max_logbrobs, which .* did you mean max_logprobs\?"):
+    with pytest.raises(JobSettingError, match=r"found max_logbrobs, which .* did you mean max_logprobs\?"):
         refuse_unknown_arguments(job(kwargs={"max_logbrobs": 1}))
 
 
 @pytest.mark.usefixtures("site")
 def test_expert_parallelism_of_the_rollout_counts() -> None:
-    with pytest.raises(EngineSettingError, match="found enable_expert_parallel, which"):
+    with pytest.raises(JobSettingError, match="found enable_expert_parallel, which"):
         refuse_unknown_arguments(job(enable_expert_parallel=True))
 
 
@@ -216,7 +216,7 @@ def refuse_lists(mode: str = "async", kwargs: object = None, **engine: Any) -> N
 @pytest.mark.parametrize(("asked", "where"), SIZES)
 def test_sizes_are_refused_where_they_would_be_one_word(site: Path, asked: dict[str, Any], where: str) -> None:
     (site / SERVER).write_text(ONE_WORD)
-    with pytest.raises(EngineSettingError, match=rf"rollout\.{where}cud.*found \[8.*, at which vLLM's parser ends"):
+    with pytest.raises(JobSettingError, match=rf"rollout\.{where}cud.*found \[8.*, at which vLLM's parser ends"):
         refuse_lists(**asked)
 
 
@@ -224,7 +224,7 @@ def test_the_fix_is_a_setting_that_hydra_reads_as_the_json_that_vllm_wants(site:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     (site / SERVER).write_text(ONE_WORD)
-    with pytest.raises(EngineSettingError) as refused:
+    with pytest.raises(JobSettingError) as refused:
         refuse_lists(cudagraph_capture_sizes=[8, 64])
     (word,) = shlex.split(str(refused.value.fix).partition("in JSON: ")[2])
     override = OverridesParser.create().parse_override(word)
@@ -285,7 +285,7 @@ def test_what_verls_scripts_ask_of_releases_of_vllm(
     new = {"enable_expert_parallel", "data_parallel_size", "mm_processor_cache_gb", "disable_mm_preprocessor_cache"}
     refuse_unknown_arguments(job(kwargs=dict.fromkeys((always | new) - unknown, True)))
     for key in unknown:
-        with pytest.raises(EngineSettingError, match=f"found {key}, "):
+        with pytest.raises(JobSettingError, match=f"found {key}, "):
             refuse_unknown_arguments(job(kwargs={key: True}))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from verl_npu.errors import EngineSettingError
+from verl_npu.errors import JobSettingError
 from verl_npu.features.rollout import engine_versions, rules
 from verl_npu.registry.source.tree import SourceTree
 
@@ -84,7 +84,7 @@ def test_releases_that_fit_pass_without_a_word(mode: str, said: list[str]) -> No
 
 def test_a_vllm_without_what_verl_imports_is_refused(site: Site) -> None:
     site.has("vllm/__init__.py", "")
-    with pytest.raises(EngineSettingError) as caught:
+    with pytest.raises(JobSettingError) as caught:
         refuse_engine_versions(job(mode="sync"))
     assert str(caught.value) == (
         "vllm 0.11.0: expected a vLLM with all that the rollout of the installed verl imports, found no vllm.LLM, "
@@ -96,7 +96,7 @@ def test_a_vllm_without_what_verl_imports_is_refused(site: Site) -> None:
 
 def test_what_only_the_server_imports_is_refused_with_the_way_around_it(site: Site) -> None:
     site.has("vllm/engine.py", "")
-    with pytest.raises(EngineSettingError, match=r"vllm\.engine:AsyncLLM.*or set .*mode=sync, for which all is there"):
+    with pytest.raises(JobSettingError, match=r"vllm\.engine:AsyncLLM.*or set .*mode=sync, for which all is there"):
         refuse_engine_versions(job(mode="async"))
 
 
@@ -109,7 +109,7 @@ def test_an_engine_without_the_server_is_not_refused_for_it(site: Site) -> None:
 def test_a_verl_that_knows_servers_only_is_judged_by_its_server(site: Site) -> None:
     site.has(f"{ROLLOUT}/vllm_rollout_spmd.py", "")
     site.has(f"{ROLLOUT}/vllm_async_server.py", "import vllm.gone")
-    with pytest.raises(EngineSettingError, match=r"found no vllm\.gone,"):
+    with pytest.raises(JobSettingError, match=r"found no vllm\.gone,"):
         refuse_engine_versions(job())
 
 
@@ -120,7 +120,7 @@ def test_a_vllm_without_what_vllm_ascend_imports_is_refused(site: Site) -> None:
     site.installs("vllm", "0.13.0")
     site.has("vllm_ascend/patch/worker/__init__.py", "import vllm_ascend.more")
     site.has("vllm_ascend/more.py", "import os\nfrom vllm.engine import Gone")
-    with pytest.raises(EngineSettingError) as caught:
+    with pytest.raises(JobSettingError) as caught:
         refuse_engine_versions(job(mode="sync"))
     assert str(caught.value) == (
         "vllm 0.13.0 beside vllm-ascend 0.11.0rc1: expected a vLLM with all that the installed vllm-ascend imports as "
@@ -135,7 +135,7 @@ def test_one_worker_that_can_be_imported_is_enough(site: Site) -> None:
     site.has("vllm_ascend/worker/old.py", "import vllm.gone")
     refuse_engine_versions(job(mode="sync"))
     site.has("vllm_ascend/worker/new.py", "import vllm.lost")
-    with pytest.raises(EngineSettingError, match=r"no vllm\.(gone|lost),"):
+    with pytest.raises(JobSettingError, match=r"no vllm\.(gone|lost),"):
         refuse_engine_versions(job(mode="sync"))
 
 
@@ -152,7 +152,7 @@ def test_vllm_ascends_own_gate_is_followed(
     site.has("vllm_ascend/platform.py", "if not vllm_version_is('0.11.0'):\n    import vllm.gone")
     monkeypatch.setenv("VLLM_VERSION", assumed)
     if refused:
-        with pytest.raises(EngineSettingError, match=r"no vllm\.gone,"):
+        with pytest.raises(JobSettingError, match=r"no vllm\.gone,"):
             refuse_engine_versions(job(mode="sync"))
     else:
         refuse_engine_versions(job(mode="sync"))
@@ -262,7 +262,7 @@ def test_what_upstreams_rollout_finds_in_releases_of_vllm(
 ) -> None:
     real(verl=verl, vllm=vllm)
     if missing:
-        with pytest.raises(EngineSettingError, match=rf"found no {missing},"):
+        with pytest.raises(JobSettingError, match=rf"found no {missing},"):
             refuse_engine_versions(job(mode=mode))
     else:
         refuse_engine_versions(job(mode=mode))
@@ -281,5 +281,5 @@ def test_vllm_ascend_finds_all_in_the_vllm_of_its_number_and_something_missing_i
     for other in {"0.9.1", "0.11.0", "0.18.0"} - {release}:
         real(vllm=other, ascend=ascend)
         monkeypatch.setenv("VLLM_VERSION", other)
-        with pytest.raises(EngineSettingError, match="a vLLM with all that the installed vllm-ascend imports"):
+        with pytest.raises(JobSettingError, match="a vLLM with all that the installed vllm-ascend imports"):
             refuse_engine_versions(job(mode="sync"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from verl_npu.errors import EngineSettingError, FleetError
+from verl_npu.errors import FleetError, JobSettingError
 from verl_npu.features.rollout import (
     check_and_complete_engine_settings,
     check_and_complete_engine_settings_in_trainer,
@@ -32,7 +32,7 @@ def test_upstreams_validation_comes_after_them(check: Callable[..., object]) -> 
     for tensor in (3, 2):
         config = job(tensor_model_parallel_size=tensor, top={"trainer": {"nnodes": 1, "n_gpus_per_node": 8}})
         config.config = config  # the second one takes a trainer, which has it so
-        with pytest.raises(EngineSettingError) if tensor == 3 else nullcontext():
+        with pytest.raises(JobSettingError) if tensor == 3 else nullcontext():
             check(validated.append, config)
     assert len(validated) == 1
 
@@ -100,7 +100,7 @@ def divided(npus: int = 8, nodes: int = 1, tensor: int = 3, pipeline: int = 1, *
     ],
 )
 def test_engines_that_do_not_divide_the_npus_are_refused(changes: dict[str, int], found: str) -> None:
-    with pytest.raises(EngineSettingError, match=found):
+    with pytest.raises(JobSettingError, match=found):
         ask("ranks", divided(**changes))
 
 
@@ -132,7 +132,7 @@ def of_model(folder: Path, text: str) -> Any:
 
 @pytest.mark.parametrize("model", [{"num_attention_heads": 14}, {"text_config": {"num_attention_heads": 14}}])
 def test_heads_that_cannot_be_divided_are_refused(model: dict[str, object], tmp_path: Path) -> None:
-    with pytest.raises(EngineSettingError, match=r"=4: expected a divisor of the model's 14 .* one of 1, 2, 7, 14"):
+    with pytest.raises(JobSettingError, match=r"=4: expected a divisor of the model's 14 .* one of 1, 2, 7, 14"):
         ask("heads", of_model(tmp_path, json.dumps(model)))
 
 
@@ -168,7 +168,7 @@ def test_keys_that_it_reads_somewhere_pass() -> None:
     ids=["with the one that may be meant", "in a text of JSON"],
 )
 def test_a_key_that_it_never_reads_is_refused(given: object, found: str) -> None:
-    with pytest.raises(EngineSettingError, match=f"found {found}"):
+    with pytest.raises(JobSettingError, match=f"found {found}"):
         ask("additional_config", job(vllm={"additional_config": given}))
 
 
@@ -233,7 +233,7 @@ ASKED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("setting", ASKED)
 def test_a_setting_that_nothing_reads_is_refused(setting: str) -> None:
     asked, words = ASKED[setting]
-    with pytest.raises(EngineSettingError, match=rf"^actor_rollout_ref\.rollout\.{setting}: .*{words}"):
+    with pytest.raises(JobSettingError, match=rf"^actor_rollout_ref\.rollout\.{setting}: .*{words}"):
         ask("unread_parallelism", job(**asked))
 
 

@@ -179,7 +179,7 @@ def test_a_class_cannot_be_wrapped_and_the_error_says_so(package, plugin, why) -
     module = package.load("up.ops")
     (verdict,) = registry.status().values()
     assert verdict.state is State.FAILED
-    assert "the class K: replace it instead" in verdict.reason
+    assert "the class K, which can only be replaced" in verdict.reason
     assert isinstance(module.K, type)
 
 
@@ -190,7 +190,7 @@ def test_the_default_of_a_dataclass_is_refused_since_new_objects_would_not_have_
     module = package.load("up.ops")
     (verdict,) = registry.status().values()
     assert verdict.state is State.FAILED
-    assert "the default of a dataclass's field" in verdict.reason
+    assert "the default of a dataclass field" in verdict.reason
     assert (module.Config.size, module.Config().size) == (1, 1)
 
 
@@ -399,7 +399,7 @@ def test_something_else_in_the_place_of_an_imported_function_is_refused(package,
     module.run = value
     (verdict,) = patched.start().status().values()
     assert verdict.state is State.FAILED
-    assert "expected what " in verdict.reason
+    assert "expected the object that " in verdict.reason
     assert module.run is value
 
 
@@ -501,7 +501,7 @@ def test_within_somebodys_wrapper_it_is_applied_and_taken_back_it_passes_on(
     assert module.run is theirs
     assert module.run() == (("theirs", 1) if isinstance(called, tuple) else 1)
     (line,) = plugin.reported
-    assert line.endswith(f"and what calls upstream's for it is left in up.ops.run within {named}")
+    assert line.endswith(f"but a wrapper that now calls upstream stays in up.ops.run within {named}")
     (verdict,) = registry.status().values()
     assert verdict.state is State.OFF
     registry.activate()
@@ -579,7 +579,7 @@ def test_a_copy_that_cannot_be_rebound_is_named(package, patched, holder: str) -
     registry = patched.start()
     (verdict,) = registry.status().values()
     assert verdict.state is State.APPLIED
-    assert verdict.reason.endswith(f"copies of it stay upstream's: {where}")
+    assert verdict.reason.endswith(f"these copies stay upstream's: {where}")
     assert sys.modules["up.user"].run is sys.modules["up.ops"].run
 
 

@@ -100,7 +100,7 @@ def test_a_renamed_class_ends_its_model_and_no_other(judged, lib: Path) -> None:
         "beta.modeling_beta:Norm.forward": State.NATIVE,
     }
     assert {native.reason for native in found.values() if native.state is State.FAILED} == {
-        "lib.models.alpha:Norm is not there, which up.patches assigns in line 4"
+        "no lib.models.alpha:Norm, which up.patches assigns in line 4"
     }
 
 
@@ -132,7 +132,7 @@ def test_a_module_that_was_renamed_in_a_model_that_is_there_is_a_loss(judged, li
     (lib / "lib/models/beta/modeling_beta.py").rename(lib / "lib/models/beta/modelling_beta.py")
     native = judged(TABLE)["lib.models.beta.modeling_beta.Norm.forward"]
     assert native.state is State.FAILED
-    assert "lib.models.beta.modeling_beta is not there" in native.reason
+    assert "no lib.models.beta.modeling_beta" in native.reason
 
 
 def test_a_package_that_is_not_installed_is_no_loss(package: Package) -> None:

@@ -46,8 +46,8 @@ def evidence(action: Action = Action.WRAP, *, skips: bool = False, **found: obje
         "gone": [],
         "lost": lambda atoms: [],
         "unread": "",
-        "lacking": None,
-        "put_over": "",
+        "changed_collaborator": None,
+        "overwriting_package": "",
         "reach": Reach(""),
         "adds": action is Action.ADD,
         "observed": HERE,
@@ -64,22 +64,22 @@ ROWS = {
     "_not_installed": (evidence(is_outside=True, absence=NOT_NEEDED), State.ABSENT),
     "_done_by_upstream": (evidence(is_shown_native=True), State.NATIVE),
     "_patched_by_upstream": (evidence(is_shown_native=True, claims=("up.ops.step",)), State.NATIVE),
-    "_patched_nowhere": (evidence(is_shown_native=True, claims=("up.ops.step",), absence=GONE), State.FAILED),
+    "_own_patch_has_no_target": (evidence(is_shown_native=True, claims=("up.ops.step",), absence=GONE), State.FAILED),
     "_not_needed": (evidence(is_shown_absent=True), State.ABSENT),
     "_gone": (evidence(gone=[GONE], absence=GONE), State.DRIFTED),
-    "_not_there": (evidence(absence=NOT_NEEDED), State.ABSENT),
-    "_untold": (evidence(seems_native=None, unread="a table that is made elsewhere"), State.DRIFTED),
-    "_uses_another": (evidence(lacking=("up.help:scale", "nothing of that name")), State.DRIFTED),
+    "_absent": (evidence(absence=NOT_NEEDED), State.ABSENT),
+    "_unclear": (evidence(seems_native=None, unread="a table that is made elsewhere"), State.DRIFTED),
+    "_collaborator_changed": (evidence(changed_collaborator=("up.help:scale", "nothing of that name")), State.DRIFTED),
     "_added": (evidence(Action.ADD), State.PENDING),
-    "_as_at_the_pin": (evidence(known=EXACT), State.PENDING),
-    "_overwritten": (evidence(put_over="up"), State.DRIFTED),
-    "_as_at_a_pin": (evidence(), State.PENDING),
-    "_in_other_words": (
+    "_exactly_a_pin": (evidence(known=EXACT), State.PENDING),
+    "_overwritten": (evidence(overwriting_package="up"), State.DRIFTED),
+    "_same_as_at_a_pin": (evidence(), State.PENDING),
+    "_reworded": (
         evidence(Action.REPLACE, observed=replace(HERE, fingerprint="2"), alike={"v1": replace(HERE, words="words")}),
         State.DRIFTED,
     ),
-    "_may_skip_another": (evidence(skips=True, observed=replace(HERE, fingerprint="2")), State.PENDING),
-    "_another": (evidence(alike={}, needed={"v1": replace(HERE, signature="(batch, by)")}), State.DRIFTED),
+    "_may_skip_changes": (evidence(skips=True, observed=replace(HERE, fingerprint="2")), State.PENDING),
+    "_different": (evidence(alike={}, needed={"v1": replace(HERE, signature="(batch, by)")}), State.DRIFTED),
 }
 
 
@@ -112,4 +112,4 @@ def test_what_cannot_be_told_is_the_question_that_was_asked(given: dict[str, obj
     found = evidence(**given)
     found.patch.retired_by, found.patch.requires = "is retired", "is required"
     row, said = decided(found)
-    assert (row, said.expected) == ("_untold", asked)
+    assert (row, said.expected) == ("_unclear", asked)

@@ -134,8 +134,8 @@ def test_words_are_no_drift_for_a_wrapper(judged, source: str) -> None:
 def test_words_are_drift_for_a_replacement_which_says_that_they_are_only_words(judged, plugin, source: str) -> None:
     assert judged("replace", source) is State.DRIFTED
     (verdict,) = plugin.registries[0].status().values()
-    assert verdict.in_words
-    assert "in words only" in verdict.reason
+    assert verdict.only_wording
+    assert "only in wording" in verdict.reason
     assert "PLUGIN_FORCE=f is safe" in plugin.reported[0]
 
 
@@ -178,7 +178,7 @@ def write(site: Path, module: str, source: str) -> None:
     ("module", "source", "exact", "gone", "reason"),
     [
         ("up.main", "", False, False, "extra is not installed here"),
-        ("up.elsewhere", WORKERS, False, True, "the same code stands at up.elsewhere:Worker.start"),
+        ("up.elsewhere", WORKERS, False, True, "the same code is at up.elsewhere:Worker.start"),
         (
             "up.sync.workers",
             "class Worker:\n    def start(self):\n        return 7\n",
@@ -268,7 +268,7 @@ def test_a_users_own_folder_is_not_upstreams_and_lacks_nothing(installed, tmp_pa
         shutil.rmtree(tmp_path / "site" / "extra")
     revision, verdict = installed(mine, tmp_path / "site")
     assert (revision.differs, verdict.state) == ((), State.ABSENT)
-    assert f"{mine / 'extra'} stands in front" in verdict.reason
+    assert f"another extra at {mine / 'extra'} hides" in verdict.reason
 
 
 def test_what_the_folder_beside_upstream_lacks_is_gone(installed, tmp_path: Path) -> None:

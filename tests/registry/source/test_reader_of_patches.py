@@ -42,7 +42,7 @@ def test_modules_that_call_each_other_end_the_reading(package) -> None:
 def test_a_table_of_functions_that_is_kept_elsewhere_is_said_to_be_unread(package) -> None:
     package.write("up.patches", "from up.moved import ALL\nfor name, function in ALL.items():\n    function()")
     assigns = Assigns(PatchModule("up.patches"), "lib.models:Norm.forward")
-    assert assigns.unread(package.tree()) == "what up.patches calls for each of ALL.items() cannot be read"
+    assert assigns.unread(package.tree()) == "the calls that up.patches makes for each of ALL.items() cannot be read"
 
 
 def test_a_loop_that_calls_nothing_that_it_goes_over_hides_nothing(package) -> None:

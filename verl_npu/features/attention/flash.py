@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
-from ...errors import AttentionSettingError, NoFlashAttentionError
+from ...errors import JobSettingError, UnavailableError
 from ...registry.source.named import Key
 from ...registry.source.probe import AllOf, AnyOf, Calls, Defines, Imports, Never, Not, Passes, Reads
 from . import FLASH_ATTENTION, NPU_MODULE, ON_NPU, UTILS, attention
@@ -99,13 +99,13 @@ def admit_flash_attention_in_dispatch_check(
 ) -> bool:
     """Return true if a model can use flash attention; upstream raises an error otherwise.
 
-    Raises NoFlashAttentionError if this transformers cannot reach the NPU's flash attention.
+    Raises UnavailableError if this transformers cannot reach the NPU's flash attention.
     """
     if not (model._supports_flash_attn or getattr(model, "_supports_flash_attn_2", False)) or not _on_npu():
         return original(model, is_init_check)
     imports = inspect.unwrap(sys.modules[UTILS]._lazy_imports)
     if "npu_flash_attn_func" not in imports.__code__.co_names:
-        raise NoFlashAttentionError(
+        raise UnavailableError(
             subject=f"attn_implementation={FLASH_ATTENTION}",
             expected="a transformers that can reach the NPU's flash attention",
             found="transformers 4.54, which cannot",
@@ -245,7 +245,7 @@ def compute_packing_once_and_check_settings(
 ) -> Result:
     """Flash attention of query_states [batch, seqlen, heads, width], padded by a mask, packed by positions, or dense.
 
-    Raises AttentionSettingError if the NPU would ignore a setting of the model.
+    Raises JobSettingError if the NPU would ignore a setting of the model.
     """
     if query_states.device.type == "npu":
         from .lengths import given_lengths
@@ -285,8 +285,8 @@ def _refuse(
         )
 
 
-def _ignored(setting: str, fix: str, detail: str = "") -> AttentionSettingError:
-    return AttentionSettingError(
+def _ignored(setting: str, fix: str, detail: str = "") -> JobSettingError:
+    return JobSettingError(
         subject="flash attention on NPUs",
         expected="only settings of the model that it does not ignore",
         found=f"{setting}, which it ignores{detail}",

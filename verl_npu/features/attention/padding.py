@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from ...errors import RearrangeError
+from ...errors import ApplyError
 from ...registry.source.probe import AllOf, Defines, Imported, Imports, Never, Not, Probe
 from . import NPU_MODULE, attention
 
@@ -70,13 +70,13 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
 
 
 def rearrange(tensor: Tensor, pattern: str, **axes: int) -> Tensor:
-    """`einops.rearrange` for the two patterns that upstream uses. Raises RearrangeError for any other."""
+    """`einops.rearrange` for the two patterns that upstream uses. Raises ApplyError for any other."""
     words = " ".join(pattern.split())
     if not axes and words == "b s ... -> (b s) ...":
         return tensor.flatten(0, 1)
     if not axes and words == "c b s ... -> (b s) c ...":
         return tensor.flatten(1, 2).transpose(0, 1)
-    raise RearrangeError(
+    raise ApplyError(
         subject="verl-npu's rearrange, which replaces that of einops for upstream",
         expected="one of the two patterns that upstream uses",
         found=repr(pattern) + (f" with {axes}" if axes else ""),

@@ -15,7 +15,7 @@ from importlib.abc import InspectLoader
 from types import CodeType, FunctionType, ModuleType
 from typing import TypeVar, cast
 
-from ...errors import RewriteError
+from ...errors import ApplyError
 from ...registry.apply.replacement import clone
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -24,7 +24,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 def with_import(function: Function, source: str, ours: str) -> Function:
     """Return a copy of `function` in which `from source import …` imports from the module `ours`.
 
-    Raises RewriteError if the function does not import `source`.
+    Raises ApplyError if the function does not import `source`.
     """
     return cast(Function, _exchanged(_plain(function), source, ours, names=True))
 
@@ -32,7 +32,7 @@ def with_import(function: Function, source: str, ours: str) -> Function:
 def with_constant(function: Function, constant: str, ours: str) -> Function:
     """Return a copy of `function` in which the string `constant` is replaced by `ours`.
 
-    Raises RewriteError if the body does not contain `constant`.
+    Raises ApplyError if the body does not contain `constant`.
     """
     return cast(Function, _exchanged(_plain(function), constant, ours, names=False))
 
@@ -40,7 +40,7 @@ def with_constant(function: Function, constant: str, ours: str) -> Function:
 def import_module(name: str, source: str, ours: str) -> ModuleType:
     """Import the module `name`; its `from source import …`, at any level, imports from the module `ours`.
 
-    A module that has been imported already is returned as it is. Raises RewriteError if the module does not import
+    A module that has been imported already is returned as it is. Raises ApplyError if the module does not import
     `source`, and as any import does ImportError if there is no such module.
     """
     if name in sys.modules:
@@ -66,7 +66,7 @@ def import_module(name: str, source: str, ours: str) -> ModuleType:
 def _plain(function: Callable[..., object]) -> FunctionType:
     plain = inspect.unwrap(function)
     if plain is not function or not isinstance(plain, FunctionType):
-        raise RewriteError(
+        raise ApplyError(
             subject=getattr(function, "__qualname__", repr(function)),
             expected="upstream's plain function",
             found=f"{function!r}, because another package has wrapped it",
@@ -87,7 +87,7 @@ def _exchanged(function: FunctionType, theirs: str, ours: str, *, names: bool) -
 def _in_code(code: CodeType, theirs: str, ours: str, *, names: bool, where: str) -> CodeType:
     made, count = _walk(code, theirs, ours, names)
     if not count:
-        raise RewriteError(
+        raise ApplyError(
             subject=where,
             expected=f"{'an import of' if names else 'the constant'} {theirs!r}",
             found="none",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ... import environment
 from ...ascend.variables import VISIBLE_DEVICES
-from ...errors import DeviceContradictionError
+from ...errors import JobSettingError
 from ...registry.patch import Feature
 from ...registry.source.probe import Calls, Defines, Never
 
@@ -131,14 +131,14 @@ def _is_cpu(config: Section | None) -> bool:
 def resolve_device(config: Section, overrides: Sequence[str]) -> None:
     """Set `config.trainer.device` to npu in place if it has its default.
 
-    `overrides` is what the user wrote on the command line. Raises DeviceContradictionError if it asks for cuda.
+    `overrides` is what the user wrote on the command line. Raises JobSettingError if it asks for cuda.
     """
     trainer = config.get("trainer")
     if trainer is None or trainer.get("device") != DEFAULT_DEVICE:
         return
     set_by_user = [text for text in overrides if text.lstrip("+").split("=", 1)[0] == "trainer.device"]
     if set_by_user:
-        raise DeviceContradictionError(
+        raise JobSettingError(
             subject=set_by_user[-1],
             expected="npu or no setting, because this installation is for NPUs and has no CUDA",
             found=DEFAULT_DEVICE,

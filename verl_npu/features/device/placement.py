@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...ascend.variables import VISIBLE_DEVICES
-from ...errors import HiddenDeviceError, PlacementError
+from ...errors import PlacementError
 
 Resources = Mapping[str, float]
 """Amounts by the name of the resource, for example {"CPU": 3, "NPU": 1}."""
@@ -68,14 +68,14 @@ def _fix(needed: Resources, total: Resources) -> str:
 def ordinal(assigned: str, visible: str | None) -> int:
     """Return the index of the NPU with the id `assigned` in a process that sees the NPUs `visible`.
 
-    `visible` is a list of ids separated by commas; None means all NPUs. Raises HiddenDeviceError if `assigned` is not
+    `visible` is a list of ids separated by commas; None means all NPUs. Raises PlacementError if `assigned` is not
     in the list.
     """
     if visible is None:
         return int(assigned)
     ids = [text.strip() for text in visible.split(",")]
     if assigned not in ids:
-        raise HiddenDeviceError(
+        raise PlacementError(
             subject=f"NPU {assigned}, which Ray assigned to this worker",
             expected=f"one of those in {VISIBLE_DEVICES}",
             found=f"{VISIBLE_DEVICES}={visible!r}",

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import DeclarationError, LockError
+from ...errors import DeclarationError
 from ..upstreams import locks_folder
 
 __all__ = [
@@ -124,7 +124,7 @@ def write_contract(contract: Contract, folder: Path) -> Path:
 
 
 def read_contract(path: Path) -> Contract:
-    """Read what `write_contract` wrote. Raises LockError if the file is damaged or has another schema."""
+    """Read what `write_contract` wrote. Raises DeclarationError if the file is damaged or has another schema."""
     try:
         content = json.loads(path.read_text())
         if content["schema"] != _SCHEMA:
@@ -140,7 +140,7 @@ def read_contract(path: Path) -> Contract:
             validates=bool(content["validates"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LockError(
+        raise DeclarationError(
             subject=str(path),
             expected="the contract of a MindSpeed revision",
             found=f"{type(error).__name__}: {error}",

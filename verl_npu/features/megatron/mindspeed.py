@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
-from ...errors import MindSpeedImportError
+from ...errors import UnavailableError
 from ...registry.apply.replacement import clone
 from ...registry.source.probe import AllOf, Calls, Defines, Never, Not, Reads, Takes
 from . import over_megatron
@@ -57,12 +57,12 @@ _BASICS = "mindspeed.features_manager.megatron_basic.requirements_basic"
     retired_by=Never("every revision imports torch_npu.contrib.transfer_to_npu or patches torch before Megatron"),
 )
 def refuse_mindspeed_without_its_dependencies() -> None:
-    """Raise MindSpeedImportError if MindSpeed would fail half way."""
+    """Raise UnavailableError if MindSpeed would fail half way."""
     from .source import package_folder
 
     missing = missing_packages(package_folder("mindspeed", "features_manager"))
     if missing:
-        error = MindSpeedImportError(
+        error = UnavailableError(
             subject="mindspeed.megatron_adaptor",
             expected=f"{' and '.join(missing)} beside MindSpeed",
             found="none, so MindSpeed is not imported: it would have failed after it had changed torch",
@@ -106,7 +106,7 @@ def missing_packages(mindspeed: Path | None) -> list[str]:
     requires=_FEATURES,
 )
 def check_overrides_given_to_mindspeed(original: Repatch, args: Mapping[str, object]) -> None:
-    """Put the calling worker's overrides in force. Raises OverrideError, OverrideConflictError or RepatchError."""
+    """Put the calling worker's overrides in force. Raises JobSettingError or ApplyError."""
     checked_repatch(original, args)
 
 

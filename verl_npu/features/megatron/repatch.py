@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from ...errors import OverrideConflictError, RepatchError
+from ...errors import ApplyError, JobSettingError
 from ...registry.apply.slots import Owner, namespace, read_namespace
 from .request import OVERRIDE, Request
 
@@ -67,7 +67,7 @@ def on_behalf_of(request: Request) -> Iterator[None]:
 def repatch(request: Request) -> None:
     """Check `request` and put it in force through MindSpeed's own repatch. Does nothing if MindSpeed is not imported.
 
-    Raises OverrideError, OverrideConflictError or RepatchError; the process is then as it was before.
+    Raises JobSettingError or ApplyError; the process is then as it was before.
     """
     adaptor = sys.modules.get("mindspeed.megatron_adaptor")
     if adaptor is not None:
@@ -78,7 +78,7 @@ def repatch(request: Request) -> None:
 def checked_repatch(original: Repatch, overrides: Mapping[str, object]) -> None:
     """Do what a call of `repatch` is meant to do. `original` is MindSpeed's function, `overrides` its argument.
 
-    Raises OverrideError, OverrideConflictError or RepatchError; the process is then as it was before.
+    Raises JobSettingError or ApplyError; the process is then as it was before.
     """
     global _applied
     from .rules import check
@@ -135,14 +135,14 @@ def _apply(original: Repatch, request: Request, settings: Mapping[str, object], 
         raise _refused(request, settings, error) from error
 
 
-def _refused(request: Request, settings: Mapping[str, object], error: Exception) -> RepatchError:
+def _refused(request: Request, settings: Mapping[str, object], error: Exception) -> ApplyError:
     keys = ", ".join(f"{key}={value}" for key, value in settings.items())
     fix = "leave out the override that the message is about; `verl-npu lint --list-overrides` shows what goes together"
     if isinstance(error, ModuleNotFoundError):
         fix = f"the feature needs {error.name}: make it importable, or leave the override out"
         if str(error.name).startswith("megatron.training"):
             fix += " (megatron.training is in Megatron-LM's source, not in megatron-core)"
-    return RepatchError(
+    return ApplyError(
         subject=f"{request.worker}: MindSpeed refused its overrides and everything was put back",
         expected="a combination that MindSpeed can apply",
         found=f"{type(error).__name__}: {error}, with {keys}",
@@ -194,7 +194,7 @@ def _patches_for(
 def _refuse_conflicts(
     first: Applied, request: Request, settings: Mapping[str, object], patches: Patches, contract: Contract
 ) -> None:
-    """Raise OverrideConflictError if `request` needs other patches than those in force, or another value of a key that
+    """Raise JobSettingError if `request` needs other patches than those in force, or another value of a key that
     MindSpeed reads at run time."""
     mine, theirs = {**first.defaults, **settings}, {**first.defaults, **first.settings}
     differ = sorted(key for key in {*mine, *theirs} if not contract.alike(key, mine.get(key), theirs.get(key)))
@@ -204,7 +204,7 @@ def _refuse_conflicts(
     if not held and patches == first.patches:
         return
     keys = held or differ
-    raise OverrideConflictError(
+    raise JobSettingError(
         subject=f"{request.worker}: override_transformer_config",
         expected=f"the values that {first.request.worker} runs with in this process: "
         + ", ".join(f"{key}={theirs.get(key)}" for key in keys),

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ...errors import OverrideError
+from ...errors import JobSettingError
 from ...findings import Finding, Rule, Severity, Stage
 from ...reporting import warn
 from .contract import Argument, Contract
@@ -51,7 +51,7 @@ class Asked:
 def check(request: Request, contract: Contract) -> dict[str, object]:
     """Return `effective(request)`, and warn of what may be wrong with it.
 
-    Raises OverrideError, which names all that is certainly wrong, before anything is changed.
+    Raises JobSettingError, which names all that is certainly wrong, before anything is changed.
     """
     found = list(problems(request, contract))
     for doubt in (problem for problem in found if not problem.refused):
@@ -60,7 +60,7 @@ def check(request: Request, contract: Contract) -> dict[str, object]:
     if not refused:
         return effective(request)
     first, *others = refused
-    raise OverrideError(
+    raise JobSettingError(
         subject=f"{request.worker}: override_transformer_config.{first.subject}",
         expected=first.expected,
         found=first.found,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
-from ...errors import OverrideError
+from ...errors import JobSettingError
 from ...registry.apply.replacement import clone
 from ...registry.source.probe import Calls, Defines, Never
 from . import over_megatron
@@ -121,13 +121,13 @@ def _make(original: Callable[..., None], worker: object, request: Request, *args
 
 
 def _refuse_other_reference(request: Request, config: Section) -> None:
-    """Raise OverrideError if the reference's overrides are not the actor's, from which the worker builds both."""
+    """Raise JobSettingError if the reference's overrides are not the actor's, from which the worker builds both."""
     section = config.get("ref", {}).get("megatron", None)
     theirs = request_of("ref", section).overrides if section is not None else request.overrides
     if theirs == request.overrides:
         return
     differ = sorted(k for k in {*theirs, *request.overrides} if theirs.get(k) != request.overrides.get(k))
-    raise OverrideError(
+    raise JobSettingError(
         subject="actor_rollout_ref: ref.megatron.override_transformer_config",
         expected="the actor's, because one worker makes both models from them",
         found=", ".join(f"{key}={theirs.get(key)}, the actor's {request.overrides.get(key)}" for key in differ),

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ...ascend.variables import ALLOCATOR, EXPANDABLE_SEGMENTS, NZ, NZ_KEY
-from ...errors import EngineSettingError, FleetError
+from ...errors import FleetError, JobSettingError
 from ...findings import Finding, Rule, Stage
 from ...registry.source.tree import SourceTree, Target
 from ...reporting import warn
@@ -75,11 +75,11 @@ def check(config: Section, only: Collection[str] | None = None) -> None:
 
 
 def refuse(findings: Iterable[Finding]) -> None:
-    """Warn of what a rule finds. Raises FleetError or EngineSettingError for the first that is refused."""
+    """Warn of what a rule finds. Raises FleetError or JobSettingError for the first that is refused."""
     for finding in findings:
         if finding.refused:
             # The allocator is set by a variable, which all processes of the job are to share.
-            kind = FleetError if finding.code == "rollout.expandable_segments" else EngineSettingError
+            kind = FleetError if finding.code == "rollout.expandable_segments" else JobSettingError
             raise kind(
                 subject=finding.subject,
                 expected=finding.expected,

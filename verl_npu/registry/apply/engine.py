@@ -1,4 +1,4 @@
-"""The registry of a process: judges features, applies their patches as modules are imported, and takes them back."""
+"""The registry of a process: it judges features, applies their patches as modules are imported, and undoes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 
-from ...damage import is_passing
+from ...damage import is_temporary
 from ...errors import DamagedError, DeclarationError, RegistryError
 from ..judge.bundles import judge_bundles
 from ..judge.lock import Revision
@@ -27,24 +27,24 @@ from .replacement import Conventions
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What is known once all patches have been judged."""
+    """The result of judging all patches."""
 
     features: Sequence[Feature]
     tree: SourceTree = field(default_factory=lambda: SourceTree({}))
     revisions: Mapping[str, Revision] = field(default_factory=dict)
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     error: RegistryError | None = None
-    """The first thing that is wrong: under strict each import of the trigger raises it."""
+    """The first error. Under strict, each import of the trigger raises it."""
 
 
 _NONE = Conventions()
 
 
 class Registry:
-    """The features of one plugin, and those that others bring to it, in one process. A `Lifecycle` begins and ends it,
+    """The features of one plugin and those that others contribute, in one process. A `Lifecycle` begins and ends it
     under its mutex.
 
-    `bundles` is called, and sources are read, when it begins and not before.
+    `bundles` is called and sources are read only when the registry begins.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Registry:
         conventions: Conventions = _NONE,
         patch_modules: Sequence[PatchModule] = (),
     ) -> None:
-        """`conventions` are those of the upstreams, and `patch_modules` those of their modules that patch other
-        packages by themselves: they are read back."""
+        """Make a registry that has not begun. `conventions` are those of the upstreams. `patch_modules` are upstream's
+        modules that patch other packages; their patches are read back."""
         self.policy = policy
         self.seconds = 0.0
         self._mutex = mutex
@@ -74,7 +74,7 @@ class Registry:
 
     @property
     def features(self) -> Sequence[Feature]:
-        """The features, once they were judged."""
+        """The features, once they are judged."""
         return self._ledger.features
 
     @property
@@ -84,13 +84,13 @@ class Registry:
 
     @property
     def tainted(self) -> tuple[str, ...]:
-        """The drifted features that were applied because the user forces them."""
+        """The drifted features that were applied because the user forced them."""
         return tuple(sorted({p.feature for p in self._ledger.patches() if self._ledger.verdicts[p.id].forced}))
 
     def begin(self) -> None:
-        """Judge the patches, apply those whose modules are there, and wait for the modules of the others.
+        """Judge the patches, apply those whose modules are loaded, and wait for the modules of the others.
 
-        Repeating it goes on with what was interrupted. Under strict it raises what is wrong, every time.
+        Calling it again resumes what was interrupted. Under strict, it raises the first error, every time.
         """
         known = self._known or self._judge()
         if known.error is not None and self.policy.strict:
@@ -101,10 +101,10 @@ class Registry:
             self._hooked = True
 
     def end(self) -> None:
-        """Take back every patch and every hook.
+        """Undo every patch and remove every hook.
 
-        Repeating it tries again what could not be put back. An interruption that comes meanwhile is raised at the end,
-        when everything else has been put back.
+        Calling it again retries what could not be undone. An interruption in the meantime is raised at the end, after
+        everything else is undone.
         """
         if self._known is None and not self._ledger.bindings:
             return
@@ -117,23 +117,23 @@ class Registry:
             raise interruption
 
     def abandon(self) -> None:
-        """Note, in the child of a fork, that another thread of its parent was in the middle of patching."""
+        """Note, in the child of a fork, that another thread of the parent was patching."""
         self._ledger.abandon("this process was forked while another thread of its parent was patching")
 
     def status(self) -> dict[str, Verdict]:
-        """The state of each patch by its id, read back from the live objects."""
+        """Return the state of each patch by its id, read back from the live objects."""
         with self._mutex.lock:
             return {id: self._readback.settled(verdict) for id, verdict in self._ledger.status().items()}
 
     def states(self) -> dict[str, State]:
-        """The state of each feature by its name."""
+        """Return the state of each feature by its name."""
         return self._states(self.status())
 
     def _states(self, status: Mapping[str, Verdict]) -> dict[str, State]:
         return {f.name: feature_state(status[patch.id].state for patch in f) for f in self.features}
 
     def activity(self) -> RegistryActivity:
-        """What this process did, as plain data for a manifest."""
+        """Return the activity of this process as plain data for a manifest."""
         status = self.status()
         states = self._states(status)
         return {
@@ -159,7 +159,7 @@ class Registry:
         }
 
     def _judge(self) -> Verification:
-        """Judge all patches. What is found is kept only if that comes to its end."""
+        """Judge all patches. The result is kept only if this is not interrupted."""
         started = time.perf_counter()
         self._withdraw_hooks()
         self._readback.release()
@@ -181,7 +181,7 @@ class Registry:
             bundles = self._load_bundles()
             return self._judged(bundles)
         except RegistryError as error:
-            if is_passing(error) or isinstance(error, DamagedError):
+            if is_temporary(error) or isinstance(error, DamagedError):
                 raise
             self._warn(f"{error}; nothing is patched in this process")
             features = [feature for bundle in bundles for feature in bundle.features]
@@ -215,12 +215,12 @@ class Registry:
         return Verification(features, tree, revisions, verdicts, next(iter(errors), None))
 
     def _late(self, patch: Patch) -> None:
-        """Say that a patch was declared when all had been judged. Raises DeclarationError under strict."""
+        """Report a patch that was declared after judging. Raises DeclarationError under strict."""
         error = DeclarationError(
             subject=f"patch {patch.id}, declared in {getattr(patch.implementation, '__module__', 'no module')}",
             expected="a declaration in the module that an entry point names, before anything is patched",
-            found="one that came later",
-            fix="it is left out; declare it in a feature and a distribution of its own",
+            found="a later one, which is left out",
+            fix="declare it in a feature and a distribution of its own",
         )
         if self.policy.strict:
             raise error
@@ -235,7 +235,7 @@ class Registry:
 
     def _place_hook(self, module: str, kind: str) -> None:
         run = {"before": self._before_module, "after": self._after_module, "again": self._apply_again}[kind]
-        # Again if it is there as well: what placed it before may have been interrupted.
+        # Add it even if it is known, because an earlier attempt may have been interrupted.
         hook = self._hooks.setdefault((module, kind), partial(run, module))
         hooks.add_hook(module, hook, before=kind == "before")
 
@@ -254,7 +254,7 @@ class Registry:
             self._changed()
 
     def _apply_again(self, name: str, module: ModuleType) -> None:
-        """`module` is one that overwrites what some features patch: if it did, ours is put in its place."""
+        """Apply our patches again if `module` has overwritten them."""
         with self._mutex.lock:
             self._ledger.write_over(name, module)
             self._changed()

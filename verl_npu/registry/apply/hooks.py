@@ -1,11 +1,11 @@
 """Post-import hooks that cannot lose a patch.
 
-wrapt's hooks were the model and are not used: they are taken off the list before they run, so a hook that fails
-once is silent ever after; they fire at once on a module that is half initialised; and a reload loses them. Here a
-hook stays until it is removed, waits for a module that is still being executed, and runs again on reload. Both kinds
-live on one module, in either order.
+They are modelled on wrapt's hooks, which have three faults: they are removed before they run, so a hook that fails
+once stays silent; they run at once on a half-initialised module; and a reload loses them. Here a hook stays until it
+is removed, waits for a module that is still being executed, and runs again on reload. Both kinds of hooks work on one
+module, in either order.
 
-This module is part of every `import torch`: it imports neither typing nor ast, which would double what it costs.
+This module is part of every `import torch`. It imports neither typing nor ast, which would double its cost.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class Inside(threading.local):
-    """What the calling thread is in the middle of, by name, for a function that may come back to itself.
+    """Locks by name, with which a thread marks functions that it is executing and may re-enter.
 
-    Each is a lock, which `with` gives back whatever interrupts it. A mark that is set and taken off again would stay
-    if an interruption came in between.
+    A `with` statement releases the lock whatever interrupts it. A flag that is set and cleared would stay set if an
+    interruption came in between.
     """
 
     def __init__(self) -> None:
@@ -46,10 +46,10 @@ _lock = threading.RLock()
 
 
 def add_hook(name: str, hook: Hook, *, before: bool = False) -> None:
-    """Call `hook(module)` whenever the module `name` has been executed: now if it has been, and on each reload.
+    """Call `hook(module)` whenever the module `name` has been executed: now if it is loaded, and after each reload.
 
-    With `before`, the hook is called just before the module is executed; never for one that is already there. What a
-    hook raises is raised by the import, every time. A hook that is there already is not added twice.
+    With `before`, call the hook just before the module is executed, and never for a loaded one. The import raises
+    whatever the hook raises, every time. Adding a hook twice has no effect.
     """
     with _lock:
         placed = (_before if before else _after).setdefault(name, [])
@@ -68,7 +68,7 @@ def add_hook(name: str, hook: Hook, *, before: bool = False) -> None:
 
 
 def remove_hook(name: str, hook: Hook) -> None:
-    """Take `hook` off `name`; nothing happens if it is not there. The last one takes the finder with it."""
+    """Remove `hook` from `name`, if it is there. Removing the last hook also removes the finder."""
     with _lock:
         for hooks in (_before, _after):
             if hook in hooks.get(name, ()):
@@ -80,7 +80,7 @@ def remove_hook(name: str, hook: Hook) -> None:
 
 
 def _put_finder_first() -> None:
-    # A finder that was put before ours (typeguard's) would find a hooked module, and ours would not be asked.
+    # A finder in front of ours, such as typeguard's, would find a hooked module without asking ours.
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
     sys.meta_path.insert(0, _finder)
@@ -92,7 +92,7 @@ def _run(hooks: dict[str, list[Hook]], name: str, module: ModuleType) -> None:
 
 
 class _Finder:
-    """Finds nothing itself: lets the other finders find a hooked module, and puts the hooks around its execution."""
+    """Wraps the spec that the other finders find for a hooked module, so that the hooks run around its execution."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -102,7 +102,7 @@ class _Finder:
                 _put_finder_first()
         if fullname not in _after and fullname not in _before:
             return None
-        # Another finder of this kind (wrapt, ddtrace) may ask all finders in turn, and so come back to us.
+        # Another finder of this kind (wrapt, ddtrace) may ask all finders in turn, and so call us again.
         asking = _asking[fullname]
         if asking.locked():
             return None
@@ -111,15 +111,15 @@ class _Finder:
             specs = (finder.find_spec(fullname, path, target) for finder in others)
             spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = spec.loader if isinstance(spec.loader, _Around) else _Around(spec)  # type: ignore[assignment]
+            spec.loader = spec.loader if isinstance(spec.loader, _HookedLoader) else _HookedLoader(spec)  # type: ignore[assignment]
         return spec
 
 
 class _WatchedSpec(importlib.machinery.ModuleSpec):
     """The spec of a module that was being executed when its hook was added.
 
-    importlib ends every execution with `spec._initializing = False`, so that is the moment to run the hooks; polling
-    for it at later imports could come too late.
+    importlib ends every execution with `spec._initializing = False`, so the hooks run at that moment. Waiting for a
+    later import could be too late.
     """
 
     @property
@@ -130,14 +130,14 @@ class _WatchedSpec(importlib.machinery.ModuleSpec):
     def _initializing(self, value: bool) -> None:
         self.__dict__["_initializing"] = value
         module = sys.modules.get(self.name)
-        # After a failed execution the module is no longer there, and there is nothing to patch.
+        # After a failed execution, the module is gone and there is nothing to patch.
         if value or module is None:
             return
         self.__class__ = importlib.machinery.ModuleSpec  # type: ignore[assignment]
         try:
             _run(_after, self.name, module)
         except BaseException:
-            # As importlib does for a module whose execution fails; else the next import would find it, unpatched.
+            # importlib does the same if the execution fails. Otherwise the next import would find it unpatched.
             sys.modules.pop(self.name, None)
             raise
 
@@ -148,15 +148,15 @@ def _watch(spec: object) -> None:
 
 
 def _renew_lock() -> None:
-    # Another thread of the parent may have held it at the fork; that thread does not exist in the child.
+    # Another thread of the parent may have held it during the fork, and does not exist in the child.
     global _lock
     _lock = threading.RLock()
 
 
-class _Around:
-    """Stands before a loader while its module is found and until it is executed, and runs the hooks around that.
+class _HookedLoader:
+    """Takes the place of a loader until its module is executed, and runs the hooks around that.
 
-    It takes itself out first, so that nobody sees it afterwards: the loader's type and resources are asked for.
+    It first puts the loader back, so that nobody sees it later: others ask for the loader's type and resources.
     """
 
     def __init__(self, spec: importlib.machinery.ModuleSpec) -> None:
@@ -165,7 +165,7 @@ class _Around:
         if hasattr(inner, "exec_module"):
             self.exec_module = self._exec_module
         else:
-            # A loader of the old kind. importlib calls load_module only of one that has no exec_module.
+            # An old kind of loader: importlib calls load_module only on a loader without exec_module.
             self.load_module = self._load_module
         if type(inner) is importlib.machinery.SourceFileLoader:
             self.get_code = self._get_code
@@ -179,15 +179,15 @@ class _Around:
 
     def _exec_module(self, module: ModuleType) -> None:
         self._withdraw(module)
-        # The spec's name: a module may set its own __name__ while it is executed, or before.
+        # The spec's name, because a module may change its own __name__.
         name = self._spec.name
         _run(_before, name, module)
         self._inner.exec_module(module)
-        # A module may put another object in its own place, as transformers' lazy modules do.
+        # A module may replace itself in sys.modules, as transformers' lazy modules do.
         _run(_after, name, sys.modules.get(name, module))
 
     def _load_module(self, name: str) -> ModuleType:
-        # Such a loader makes the module itself, so what runs before gets an empty one of that name.
+        # Such a loader makes the module itself, so hooks that run before it get an empty one of that name.
         _run(_before, name, types.ModuleType(name))
         module: ModuleType = self._inner.load_module(name)
         self._withdraw(module)
@@ -195,7 +195,7 @@ class _Around:
         return module
 
     def _get_code(self, name: str) -> CodeType | None:
-        # Asked by runpy: `python -m` executes the code itself, as __main__, and never exec_module.
+        # runpy calls this: `python -m` executes the code itself, as __main__, and never calls exec_module.
         self._spec.loader = self._inner
         code: CodeType | None = self._inner.get_code(name)
         if code is None:
@@ -205,21 +205,22 @@ class _Around:
     def _withdraw(self, module: ModuleType) -> None:
         for spec in (self._spec, module.__spec__):
             if getattr(spec, "loader", None) is self:
-                spec.loader = self._inner  # type: ignore[union-attr]  # a spec that has a loader is one
+                spec.loader = self._inner  # type: ignore[union-attr]  # anything with a loader is a spec
         if getattr(module, "__loader__", None) is self:
             module.__loader__ = self._inner
 
 
 def _with_hooks_before_main(code: CodeType, source: bytes, name: str) -> CodeType:
-    """Return the code of the module `name`, with `program_starts(name)` called before it starts as a program.
+    """Return the code of the module `name`, with a call of `program_starts(name)` before its main part.
 
-    `python -m pkg.mod` executes the module's code as `__main__`, and the last statement of that code is the whole job.
-    So the code gets one more statement, in memory, before each `if __name__ == "__main__":`. Code without it stays.
+    `python -m pkg.mod` executes the module's code as `__main__`, and the last statement of that code runs the whole
+    job. So the call is inserted, in memory, before each `if __name__ == "__main__":`. Code without that test is
+    returned as it is.
     """
     import ast
 
     tree = ast.parse(source)
-    starts = [index for index, node in enumerate(tree.body) if _asks_for_main(ast, node)]
+    starts = [index for index, node in enumerate(tree.body) if _is_main_test(ast, node)]
     if not starts:
         return code
     for index in reversed(starts):
@@ -228,7 +229,7 @@ def _with_hooks_before_main(code: CodeType, source: bytes, name: str) -> CodeTyp
     return compile(ast.fix_missing_locations(tree), code.co_filename, "exec", dont_inherit=True)
 
 
-def _asks_for_main(ast: Any, node: Any) -> bool:
+def _is_main_test(ast: Any, node: Any) -> bool:
     if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):
         return False
     sides = (node.test.left, *node.test.comparators)
@@ -238,7 +239,7 @@ def _asks_for_main(ast: Any, node: Any) -> bool:
 
 
 def program_starts(name: str) -> None:
-    """Called by the code of the module `name` when its definitions are there: runs its hooks if it is the program."""
+    """Run the hooks of the module `name` if it is the program. Its own code calls this after its definitions."""
     main = sys.modules.get("__main__")
     if main is not None and getattr(getattr(main, "__spec__", None), "name", None) == name:
         _run(_after, name, main)

@@ -1,6 +1,6 @@
-"""When a registry works: one state for a process, and one hook on the module that everything waits for.
+"""The lifecycle of a registry: one state for each process, and one hook on the module that everything waits for.
 
-This module is part of every `import torch`, as `hooks` is: it imports next to nothing.
+Like `hooks`, this module is part of every `import torch`, and imports almost nothing.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ if TYPE_CHECKING:
     from ..state import RegistryActivity
 
     class Work(Protocol):
-        """What is begun and ended. Both may be repeated: they do nothing then, or go on with what was interrupted."""
+        """Work that can be begun and ended. Repeating either does nothing, or resumes what was interrupted."""
 
         def begin(self) -> None: ...
         def end(self) -> None: ...
         def activity(self) -> RegistryActivity: ...
 
         def abandon(self) -> None:
-            """Called in the child of a fork that came in the middle of another thread's work."""
+            """Called in the child of a fork that interrupted another thread's work."""
 
 
 class Phase(Enum):
-    """Where a lifecycle is."""
+    """The phase of a lifecycle."""
 
     OFF = "off"
     """No hook is placed, and nothing is patched."""
     WAITING = "waiting"
-    """The hook is placed. The trigger is not imported yet, or what its import began did not come to its end."""
+    """The hook is placed. The trigger is not imported yet, or the work that its import began did not finish."""
     BEGINNING = "beginning"
-    """The trigger is imported: the patches are judged, and applied to the modules that are there."""
+    """The trigger is imported: the patches are being judged, and applied to the modules that are loaded."""
     LIVE = "live"
     """The patches are judged, and each is applied when its module is imported."""
 
 
 class Mutex:
-    """A re-entrant lock that is free in the child of a fork, with what it guards whole.
+    """A re-entrant lock that is free in the child of a fork, with the guarded data intact.
 
-    A fork copies what every thread has done so far, and none of the other threads. With a plain lock the child would
-    find it held for ever, or, if it were made anew, find the work of another thread half done. So a fork waits until
-    no other thread holds this lock. It does not wait for ever: the thread that holds it may itself wait for something
-    that the forking thread has, such as the import of a module whose code forks.
+    A fork copies the work of every thread so far, but only the forking thread itself. With a plain lock, the child
+    would find it held for ever; with a new lock, it would find another thread's work half done. So a fork waits until
+    no other thread holds this lock. It does not wait for ever, because the holder may itself wait for something that
+    the forking thread has, such as the import of a module whose code forks.
     """
 
     seconds = 10.0
-    """How long a fork waits for another thread. Nothing that is done under the lock takes as long."""
+    """How long a fork waits for another thread. No work under the lock takes as long."""
 
     def __init__(self, broken: Callable[[], None]) -> None:
-        """`broken` is called in a child whose parent waited too long: what the lock guards may be half done there."""
+        """Make the lock. If a fork waits too long, `broken` is called in the child, where work may be half done."""
         self.lock = threading.RLock()
-        """Python's own, for `with`: no interruption comes between what it guards and its release."""
+        """For use in `with`: Python lets no interruption come between the guarded code and the release."""
         self._broken = broken
-        # Of the forking thread: whether it got the lock.
+        # Whether the forking thread got the lock.
         self._fork = threading.local()
-        # For as long as it exists: Python never forgets what is registered for forks.
+        # A weak reference, because Python never forgets a function that is registered for forks.
         me = weakref.ref(self)
 
         def call(act: Callable[[Mutex], None]) -> None:
@@ -98,7 +98,7 @@ def _raise(error: Exception) -> None:
 
 
 class Lifecycle:
-    """Begins some work when the module `trigger` is about to be imported, and ends it when it is told to."""
+    """Begins work when the module `trigger` is about to be imported, and ends it on request."""
 
     def __init__(
         self,
@@ -106,7 +106,8 @@ class Lifecycle:
         make: Callable[[Mutex], Work | None],
         failed: Callable[[Exception], None] = _raise,
     ) -> None:
-        """`make` makes the work, or deactivates this and returns None. `failed` raises an error, or deals with it."""
+        """`make` makes the work, or deactivates this lifecycle and returns None. `failed` raises or handles an
+        error."""
         self.mutex = Mutex(self._forked_midway)
         self.phase = Phase.OFF
         self.work: Work | None = None
@@ -117,11 +118,11 @@ class Lifecycle:
 
     @property
     def active(self) -> bool:
-        """Whether it is between `activate` and `deactivate`."""
+        """Whether it is activated."""
         return self.phase is not Phase.OFF
 
     def activate(self) -> None:
-        """Wait for the trigger, or begin at once if it is there. What was interrupted begins again."""
+        """Wait for the trigger, or begin at once if it is loaded. Interrupted work begins again."""
         with self.mutex.lock:
             hooks.add_hook(self._trigger, self._triggered, before=True)
             if self.phase is Phase.OFF:
@@ -130,7 +131,7 @@ class Lifecycle:
             self._triggered(sys.modules[self._trigger])
 
     def deactivate(self) -> None:
-        """End the work. Repeating it tries again what could not be ended."""
+        """End the work. Calling it again retries what could not be ended."""
         with self.mutex.lock:
             hooks.remove_hook(self._trigger, self._triggered)
             self.phase = Phase.OFF
@@ -139,7 +140,7 @@ class Lifecycle:
 
     def _triggered(self, module: ModuleType) -> None:
         entered = self._inside[self._trigger]
-        # What this thread imports to begin, torch_npu for one, may come back here.
+        # Beginning imports other modules, such as torch_npu, which may lead back here.
         if entered.locked():
             return
         with entered:
@@ -149,7 +150,7 @@ class Lifecycle:
                 self._failed(error)
 
     def _begin(self) -> None:
-        # Not under the mutex: what is imported here may be on its way in another thread, which waits for the mutex.
+        # Not under the mutex: another thread may be importing the same modules while it waits for the mutex.
         work = self.work or self._make(self.mutex)
         if work is None:
             return

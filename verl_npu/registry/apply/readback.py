@@ -1,4 +1,4 @@
-"""Upstream's own patches, read back in this process after they ran: in force, or assigned to nothing that is used."""
+"""Reading back upstream's own patches after they ran: they are in force, or had no effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
 from ...errors import DriftError, SourceError
-from ..judge.policy import Policy, left_undone
+from ..judge.policy import Policy, unpatched_error
 from ..judge.verdict import Verdict
 from ..source.named import PatchModule
 from ..source.tree import SourceTree
@@ -21,13 +21,13 @@ from .replacement import belongs
 from .slots import MISSING, Slot, namespace, pass_through, slot_of
 
 if TYPE_CHECKING:
-    # Imported where it is needed, as all that reads a patch module: few processes of a job import one.
+    # Imported where needed, like everything that reads a patch module: few processes of a job import one.
     from ..judge.natives import Native
     from ..source.reader import Step
 
 
 class Readback:
-    """What upstream's patch modules did in this process."""
+    """The results of upstream's patch modules in this process."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Readback:
         self._changed = changed
         self._tree = SourceTree({})
         self._ran: dict[tuple[PatchModule, str], str] = {}
-        """The modules that were imported, and their functions that were called; and why that failed, if it did."""
+        """Modules that were imported and their functions that were called, with the error if one failed."""
         self._natives: dict[PatchModule, Sequence[Native]] = {}
         self._seen: dict[str, Native] = {}
         self._told: set[str] = set()
@@ -52,7 +52,7 @@ class Readback:
         self._hooks: list[tuple[str, Callable[[ModuleType], None]]] = []
 
     def watch(self, tree: SourceTree) -> None:
-        """Read back after each of the modules was imported, and after their functions were called."""
+        """Read back after each of the modules is imported, and after its functions are called."""
         self._tree = tree
         for module in self._modules:
             for hook, before in ((self._starts, True), (self._imported, False)):
@@ -61,7 +61,7 @@ class Readback:
                 hooks.add_hook(module.name, placed, before=before)
 
     def release(self) -> None:
-        """Take away what `watch` put there. Repeating it does nothing."""
+        """Remove what `watch` placed. Calling it again does nothing."""
         for name, hook in self._hooks:
             hooks.remove_hook(name, hook)
         for slot, wrapper, original in self._wrappers:
@@ -72,7 +72,7 @@ class Readback:
             kept.clear()
 
     def settled(self, verdict: Verdict) -> Verdict:
-        """Say what became of a patch that is left to what upstream assigns; any other verdict stays."""
+        """Update the verdict on a patch that is left to upstream's own patches; return any other verdict unchanged."""
         if verdict.state is not State.NATIVE or not verdict.claims:
             return verdict
         reached = self._reached()
@@ -85,18 +85,18 @@ class Readback:
         return replace(verdict, seen=True, reason="; ".join(dict.fromkeys(own.reason for own in found)))
 
     def entries(self) -> dict[str, NativeEntry]:
-        """What became of each assignment that was reached, by its target, as plain data."""
+        """Return the state of each assignment that was reached, by its target, as plain data."""
         ours = {str(patch.target) for patch in self._ledger.live()}
         entries: dict[str, NativeEntry] = {}
         for native in self._reached().values():
-            # Of what a patch of ours lies over, upstream's does not matter any more.
+            # Once our patch replaces a function, upstream's version no longer matters.
             if native.target not in ours:
                 verdict = self._observed(native)
                 entries[native.target] = {"by": native.by, "state": str(verdict.state), "reason": verdict.reason}
         return entries
 
     def _starts(self, module: PatchModule, _: ModuleType) -> None:
-        # If its execution fails nothing more is heard of it, because upstream may catch what it raises.
+        # If its execution fails, we hear nothing more, because upstream may catch the error.
         self._ran[module, ""] = f"importing {module.name} failed"
 
     def _imported(self, module: PatchModule, executed: ModuleType) -> None:
@@ -110,7 +110,7 @@ class Readback:
                 self._wrappers.append((slot, wrapper, original))
         self._read(module, "")
         for call in module.calls:
-            # It may have been called before we came.
+            # The function may have been called before we came.
             if any(self._holds(step, executed) for step in self._steps(module, call)):
                 self._read(module, call)
 
@@ -129,7 +129,7 @@ class Readback:
         return watched
 
     def _read(self, module: PatchModule, call: str) -> None:
-        """Read back what `module` has assigned. Raises DriftError under strict, if something is lost."""
+        """Read back the assignments of `module`. Raises DriftError under strict if one has no effect."""
         self._ran[module, call] = ""
         executed = sys.modules.get(module.name)
         for step in self._steps(module, call):
@@ -143,12 +143,12 @@ class Readback:
                 raise drift
 
     def _reached(self) -> dict[str, Native]:
-        """What was read back, and what is lost of that which has run, by its place."""
+        """Return the assignments that were read back, and those that ran without effect, by their places."""
         lost: dict[str, Native] = {}
         for (module, call), failure in self._ran.items():
             if not call and failure and module.name in sys.modules and not is_loaded(module.name):
                 continue  # it is being executed
-            # What depends on a condition that no source tells need not have been done.
+            # A step under a condition that the source does not settle may rightly not have run.
             steps = [s for s in self._steps(module, call) if s.place not in self._seen and not s.conditions]
             if failure or steps:
                 natives = [n for n in self._judged(module) if failure or n.step in steps]
@@ -169,27 +169,28 @@ class Readback:
 
         place = resolve(step.place, self._tree)
         if place.missing:
-            # An attribute can be assigned that nobody looks at.
+            # Python allows assigning an attribute that nobody reads.
             return Native(place.name, module.name, step, State.FAILED, stale(module.name, step, place.missing))
         return Native(place.name, module.name, step, State.NATIVE, f"{module.name} assigned {step.value}", seen=True)
 
     def _observed(self, native: Native) -> Verdict:
-        """What a native is now: somebody may have overwritten it since, or a patch of ours put it back."""
+        """Return the current state of an assignment, which others may have overwritten or one of our patches
+        undone."""
         executed = sys.modules.get(native.by)
         if native.seen and executed is not None and not self._holds(native.step, executed):
             undone = self._ledger.undoing(native.step.place)
             if undone:
-                return Verdict(State.OFF, f"put back by {undone}")
+                return Verdict(State.OFF, f"undone by {undone}")
             return Verdict(State.OVERWRITTEN, f"{native.by} assigned it, and it was overwritten since")
         return Verdict(native.state, native.reason, seen=native.seen)
 
     def _holds(self, step: Step, executed: ModuleType) -> bool:
-        """Whether a place holds what upstream assigns to it, be it beneath a patch of ours."""
+        """Tell whether a place holds upstream's assignment, perhaps beneath a patch of ours."""
         slot = slot_of(step.place)
         return slot is not None and belongs(self._ledger.beneath(slot), step.value, executed)
 
     def _ineffective(self, module: PatchModule) -> DriftError | None:
-        """The error if patches of ours are left to what `module` does, and it does not do it."""
+        """Return an error if our patches are left to `module` and it does not patch their targets."""
         reached = self._reached()
         lost = {}
         for patch_id, places in self._ledger.claims().items():
@@ -200,11 +201,11 @@ class Readback:
             return None
         self._told.update(lost)
         natives = list(lost.values())
-        expected = f"{module.name} to patch it by itself"
-        return left_undone([native.target for native in natives], expected, natives[0].reason, self._policy)
+        expected = f"{module.name} to patch it"
+        return unpatched_error([native.target for native in natives], expected, natives[0].reason, self._policy)
 
     def _judged(self, module: PatchModule) -> Sequence[Native]:
-        """What the source says of all that `module` assigns: to parse what upstream patches takes a while."""
+        """Look up all assignments of `module` in the source, once, because parsing its targets takes a while."""
         from ..judge.natives import natives_of
 
         if module not in self._natives:
@@ -212,7 +213,7 @@ class Readback:
         return self._natives[module]
 
     def _steps(self, module: PatchModule, call: str) -> list[Step]:
-        """What `module` assigns when it is imported, or in a function."""
+        """Return the assignments of `module` when it is imported, or those of a function."""
         from ..judge.natives import patched_packages
         from ..source.reader import read_patches
 
@@ -224,6 +225,6 @@ class Readback:
                 packages = patched_packages([module], self._tree)
             steps = read_patches(module, self._tree).steps
         except SourceError as error:
-            self._warn(f"{error}; what {module.name} patches by itself is not read back in this process")
+            self._warn(f"{error}; the patches that {module.name} makes are not read back in this process")
             return []
         return [step for step in steps if step.value and step.call == call]

@@ -1,5 +1,5 @@
-"""What takes the place of a target: made from the patch's implementation and from what is there, which is checked
-first, since somebody may have replaced it before us."""
+"""Making the object that replaces a target, from the patch's implementation and the live object. The live object is
+checked first, because others may have replaced it before us."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ def clone(
     code: types.CodeType | None = None,
     namespace: dict[str, object] | None = None,
 ) -> types.FunctionType:
-    """Return another function that does what `function` does, or what `code` says.
-
-    It has the given name and looks up globals in the given namespace, or has those of `function`.
-    """
+    """Return a copy of `function`, optionally with another name, other code, or another namespace for its globals."""
     made = types.FunctionType(
         code or function.__code__,
         function.__globals__ if namespace is None else namespace,
@@ -46,7 +43,7 @@ def clone(
 
 
 def _functions(implementation: object) -> Iterator[types.FunctionType]:
-    """Yield the function itself, or of a class the functions in its own body."""
+    """Yield the function itself, or the functions in a class's own body."""
     members = vars(implementation).values() if isinstance(implementation, type) else [implementation]
     for function in map(callee, members):
         if isinstance(function, types.FunctionType):
@@ -54,7 +51,7 @@ def _functions(implementation: object) -> Iterator[types.FunctionType]:
 
 
 def _global_names(code: types.CodeType) -> set[str]:
-    """Return the names that a code object, and those inside it, look up among globals and builtins."""
+    """Return the names that a code object and its inner ones look up among globals and builtins."""
     names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return names.union(*(_global_names(inside) for inside in code.co_consts if isinstance(inside, types.CodeType)))
 
@@ -74,23 +71,26 @@ _ASYNC_MANAGER = contextlib.asynccontextmanager(cast(Any, lambda: iter(()))).__c
 
 @dataclass(frozen=True, slots=True)
 class Conventions:
-    """What the decorators of some upstreams make of a function, which a target's own source does not tell."""
+    """How some upstreams' decorators change a function, which a target's own source does not show."""
 
     transparent: frozenset[str] = frozenset()
-    """Those that make a function, which calls the one that they were given."""
+    """Decorators that return a function which calls the decorated one."""
     registering: str = ""
-    """The one of these that registers it, and leaves an attribute there: to register it again would undo that."""
+    """The transparent decorator that registers the function and leaves an attribute on it; registering it again would
+    undo that."""
     mark: str = ""
-    """That attribute."""
+    """The name of that attribute."""
     remote: frozenset[str] = frozenset()
-    """Those that make what lives in other processes, which no patch of this one would reach."""
+    """Decorators of objects that live in other processes, where no patch of this one reaches them."""
 
     def marks(self, value: object) -> frozenset[str]:
-        """Return the marks on an object, and what functools.singledispatch leaves: it calls what others put there."""
+        """Return the marks on an object: the registration, and the attributes of functools.singledispatch, which calls
+        functions that others registered."""
         return frozenset({self.mark, "dispatch", "registry"} & getattr(value, "__dict__", {}).keys())
 
     def registrations(self, value: object) -> int:
-        """Return how often a function was registered: functools.wraps passes a mark on, and registering makes one."""
+        """Count how often a function was registered. functools.wraps copies a mark, and each registration makes a new
+        one."""
         found = [getattr(layer, "__dict__", {}).get(self.mark) for layer in layers(value)]
         return len({id(mark) for mark in found if mark is not None})
 
@@ -98,54 +98,54 @@ class Conventions:
 def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleType, known: Conventions) -> None:
     """Raise ApplyError if the live object is not the one that the source defines.
 
-    What is judged is the object itself. It may be a wrapper of what the source defines, if the source decorates that,
-    or if the wrapper is of the same kind and takes what the source takes.
+    It may also be a wrapper of that object, if the source decorates it, or if the wrapper is of the same kind and
+    takes the same arguments.
     """
     value = slot.read()
     if patch.action is Action.ADD:
         if value is not MISSING:
-            raise _unexpected(patch, "nothing there", f"{value!r}")
+            raise _unexpected(patch, "no such name", f"{value!r}")
         return
     if value is MISSING:
-        raise _unexpected(patch, f"{slot.key} in the own namespace of {slot.owner!r}", "nothing there")
+        raise _unexpected(patch, f"{slot.key} in the own namespace of {slot.owner!r}", "no such name")
     plain = type(value) is types.FunctionType or isinstance(value, type)
-    if plain and _is_where_the_source_has_it(value, patch, module):
-        # The usual case: no source need be parsed for it.
+    if plain and _is_source_definition(value, patch, module):
+        # This is the usual case, for which no source needs to be parsed.
         return
     definition = tree.definition(patch.target)
     if definition is not None and definition.kind is Kind.IMPORTED and patch.action is not Action.SET:
         if not any(_is_imported(value, origin, known) for origin in tree.origins(patch.target)):
-            raise _unexpected(patch, f"what {module.__file__} imports", f"{value!r}")
+            raise _unexpected(patch, f"the object that {module.__file__} imports", f"{value!r}")
         return
     if definition is None or definition.kind in (Kind.IMPORTED, Kind.ASSIGNED):
-        # What such a name holds is not written there: the fingerprint of the statement has to do.
+        # The source does not show the value of such a name, so the fingerprint of the statement must do.
         return
     expected = f"the {definition.kind} defined in {module.__file__}"
-    if not _makes(definition, value, known):
+    if not _has_kind_of(definition, value, known):
         raise _unexpected(patch, expected, f"{value!r}")
     stack = list(layers(callee(value)))
-    if _is_where_the_source_has_it(stack[0], patch, module):
+    if _is_source_definition(stack[0], patch, module):
         return
-    # What upstream's decorators made comes first from within; what is around that is somebody else's.
+    # The inner layers come from upstream's decorators; a layer around them is a stranger's.
     own = (n for n, layer in enumerate(stack) if not definition.plain and _is_upstreams(layer, tree))
     transparent = (_TRANSPARENT | known.transparent).issuperset(definition.decorators)
     strange = next(own, len(stack) - 1) if transparent else 0
     for outer, under in pairwise(stack[: strange + 1]):
         if not _stands_for(outer, under, definition.signature, known):
-            raise _unexpected(patch, expected, f"around it, what is another kind or called otherwise: {value!r}")
+            raise _unexpected(patch, expected, f"a wrapper of another kind or signature around it: {value!r}")
     function = stack[-1]
     enclosed = [] if definition.plain else [inspect.unwrap(each) for each in _enclosed(function)]
-    if any(_is_where_the_source_has_it(each, patch, module) for each in (function, *enclosed)):
+    if any(_is_source_definition(each, patch, module) for each in (function, *enclosed)):
         return
     code = getattr(function, "__code__", None)
-    # What a decorator made of it may have no code of its own; then the source's fingerprint has to do.
+    # The result of a decorator may have no code of its own; then the source's fingerprint must do.
     if definition.plain or code is not None or known.transparent.issuperset(definition.decorators):
         where = f"{value!r}" if code is None else f"{code.co_name} from {code.co_filename}"
         raise _unexpected(patch, expected, where)
 
 
-def _makes(definition: Definition, value: object, known: Conventions) -> bool:
-    """Whether an object is of the kind that the source makes, as far as the source tells."""
+def _has_kind_of(definition: Definition, value: object, known: Conventions) -> bool:
+    """Tell whether the source would make an object of this kind, as far as the source shows."""
     function = callee(value)
     # A singledispatchmethod is bound before it is called.
     if not callable(function) and not hasattr(function, "__get__"):
@@ -155,7 +155,7 @@ def _makes(definition: Definition, value: object, known: Conventions) -> bool:
         return isinstance(value, wanted)
     if known.remote.intersection(definition.decorators) or isinstance(value, tuple(_DESCRIPTORS.values())):
         return False
-    # A proxy such as wrapt's gives itself out for what it wraps, and is no second one.
+    # A proxy such as wrapt's pretends to be the function that it wraps, so it must not count as a second one.
     plain = [layer for layer in layers(function) if type(layer) is types.FunctionType]
     managers = [layer for layer in plain if _live_kind(layer) is Kind.CONTEXT_MANAGER]
     if len(managers) != len(_MAKE_MANAGERS.intersection(definition.decorators)):
@@ -168,12 +168,13 @@ def _makes(definition: Definition, value: object, known: Conventions) -> bool:
         function
     ):
         return False
-    # An object that gives itself out for a function, as wrapt's do, passes on what it does not do itself.
+    # An object that pretends to be a function, as wrapt's do, delegates everything else.
     return isinstance(function, types.FunctionType) or not known.transparent.issuperset(definition.decorators)
 
 
 def _is_upstreams(layer: object, tree: SourceTree) -> bool:
-    """Whether a decorator of an upstream, of torch or of contextlib made an object, or it is the function itself."""
+    """Tell whether an object comes from a decorator of an upstream, of torch, or of contextlib, or is upstream's
+    own."""
     file = getattr(getattr(layer, "__code__", None), "co_filename", "")
     homes = (sys.modules.get(name) for name in (*tree.packages, "torch"))
     folders = (folder for home in homes if home is not None for folder in getattr(home, "__path__", ()))
@@ -181,13 +182,13 @@ def _is_upstreams(layer: object, tree: SourceTree) -> bool:
 
 
 def _is_imported(value: object, origin: Target, known: Conventions) -> bool:
-    """Whether an object is what a module has under a name, or wraps it and stands for it."""
+    """Tell whether an object is the one that a module has under a name, or a wrapper that stands for it."""
     holder = sys.modules.get(origin.module)
     held = namespace(holder).get(origin.name, MISSING) if isinstance(holder, types.ModuleType) else MISSING
     if held is MISSING or held is value:
         return True
     stack, origins = list(layers(value)), list(layers(held))
-    # It may be patched where it comes from since, too. None has no layer.
+    # The original may have been patched since, too. None has no layer.
     if not stack or not origins or stack[-1] is not origins[-1] or not isinstance(stack[-1], types.FunctionType):
         return False
     taken = _bare_signature(stack[-1])
@@ -195,15 +196,15 @@ def _is_imported(value: object, origin: Target, known: Conventions) -> bool:
 
 
 def _stands_for(wrapper: object, function: object, taken: str, known: Conventions) -> bool:
-    """Whether a wrapper of a function is of its kind, and takes what it takes."""
+    """Tell whether a wrapper is of the same kind as its function and takes the same arguments."""
     kind, wrapped = _live_kind(wrapper), _live_kind(function)
-    # What passes a context manager on need not look like one.
+    # A wrapper that passes a context manager on need not look like one.
     if kind is not wrapped and (kind, wrapped) != (Kind.FUNCTION, Kind.CONTEXT_MANAGER):
         return False
     if known.marks(wrapper) != known.marks(function):
         return False
     if type(wrapper) is not types.FunctionType:
-        # wrapt's proxies give themselves out for functions, and take whatever these take.
+        # wrapt's proxies pretend to be functions, and take the same arguments.
         return isinstance(wrapper, types.FunctionType)
     kinds = {parameter.kind for parameter in _own_parameters(wrapper)}
     if {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} <= kinds:
@@ -212,19 +213,19 @@ def _stands_for(wrapper: object, function: object, taken: str, known: Convention
 
 
 def _bare_signature(function: types.FunctionType) -> str:
-    """Return the parameters of a function as `definition.signature` writes them, each default as None."""
+    """Return the parameters of a function in the form of `definition.signature`, with each default as None."""
     parameters = _own_parameters(function)
     bare = [p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else None) for p in parameters]
     return str(inspect.Signature(bare))
 
 
 def _own_parameters(function: types.FunctionType) -> list[inspect.Parameter]:
-    # Of a bare copy: functools.wraps also copies a __signature__ that others leave on a function.
+    # Of a bare copy, because functools.wraps also copies a __signature__ that others left on the function.
     return list(inspect.signature(clone(function)).parameters.values())
 
 
 def _live_kind(value: object) -> Kind:
-    """Return the kind of an object that can be called, whatever it unwraps to."""
+    """Return the kind of a callable itself, not of the function that it unwraps to."""
     if getattr(value, "__code__", None) in (_MANAGER, _ASYNC_MANAGER):
         return Kind.CONTEXT_MANAGER
     if inspect.isasyncgenfunction(value):
@@ -234,22 +235,22 @@ def _live_kind(value: object) -> Kind:
     return Kind.GENERATOR if inspect.isgeneratorfunction(value) else Kind.FUNCTION
 
 
-def _is_where_the_source_has_it(value: object, patch: Patch, module: types.ModuleType) -> bool:
+def _is_source_definition(value: object, patch: Patch, module: types.ModuleType) -> bool:
     if isinstance(value, type):
-        # A module that `python -m` runs is called __main__.
+        # `python -m` runs the module under the name __main__.
         return (
             value.__module__ in (patch.target.module, module.__name__) and value.__qualname__ == patch.target.qualname
         )
     code = getattr(value, "__code__", None)
     if type(value) is not types.FunctionType or code is None:
         return False
-    # A closure of the same name in the same file is not the target; before 3.11 code does not keep its full name.
+    # A closure with the same name in the same file is not the target; before 3.11, code has no qualified name.
     name = getattr(code, "co_qualname", value.__qualname__)
     return (code.co_filename, name) == (module.__file__, patch.target.qualname)
 
 
 def _enclosed(function: object) -> list[types.FunctionType]:
-    """Return the functions that a decorator's closure holds: one without functools.wraps tells in no other way."""
+    """Return the functions in a decorator's closure, the only trace of the original without functools.wraps."""
     found: list[types.FunctionType] = []
     waiting = [function]
     while waiting:
@@ -262,18 +263,18 @@ def _enclosed(function: object) -> list[types.FunctionType]:
 
 
 def comes_from(value: object, module: types.ModuleType) -> bool:
-    """Whether a function, method or class was defined in `module`."""
+    """Tell whether a function, method or class was defined in `module`."""
     return getattr(callee(value), "__module__", None) == module.__name__
 
 
 def belongs(value: object, expression: str, module: types.ModuleType) -> bool:
-    """Whether a value is what `expression` names in `module`, by identity, or a function or class made in `module`."""
+    """Tell whether a value is the object that `expression` names in `module`, or was made in `module`."""
     if value is MISSING:
         return False
     named: object = module
     for part in expression.split("."):
         named = read_namespace(named).get(part, MISSING) if isinstance(named, types.ModuleType | type) else MISSING
-    # A wrapper that was made by functools.wraps has the name of what it wraps, but its own globals.
+    # A wrapper made by functools.wraps has the name of the wrapped function, but its own globals.
     own = getattr(callee(value), "__globals__", None) is namespace(module)
     return own or (named is not MISSING and (named is value or named is callee(value))) or comes_from(value, module)
 
@@ -282,12 +283,13 @@ Function = Callable[..., object]
 
 
 def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> object:
-    """Make what takes the target's place: `original` is what its namespace holds, a descriptor as it is.
+    """Make the object that replaces the target. `original` is the target's value in its namespace, a descriptor
+    unbound.
 
-    `leave_out` is the variable that leaves features out, for an error of a call.
+    `leave_out` is the variable that switches features off; errors of calls name it.
 
-    Raises ApplyError for a kind of object that cannot be wrapped or replaced, or an implementation with global names
-    that do not resolve.
+    Raises ApplyError for an object that cannot be wrapped or replaced, and for an implementation whose global names do
+    not resolve.
     """
     implementation = patch.implementation
     for ours in _functions(implementation):
@@ -298,21 +300,21 @@ def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> ob
             raise _error(patch, expected, found, "import or define them in the module of the implementation")
     if patch.action is Action.SET:
         if slot.key in getattr(slot.owner, "__dataclass_fields__", ()):
-            # The default is in __init__ as well, which would go on giving the old one.
-            raise _unfit(patch, "a value that nothing has copied", "the default of a dataclass's field")
+            # The generated __init__ has a copy of the default, and would go on using the old one.
+            raise _unfit(patch, "a value without copies", "the default of a dataclass field")
         return implementation(original)
     if patch.action is Action.ADD or not isinstance(implementation, types.FunctionType):
         return implementation
     function: Any = callee(original)
     if function is None:
-        raise _unfit(patch, "a property with a getter", "one without")
+        raise _unfit(patch, "a property with a getter", "a property without one")
     if not callable(function) and not hasattr(function, "__get__"):
-        raise _unfit(patch, "something that can be called", f"{function!r}")
+        raise _unfit(patch, "a callable", f"{function!r}")
     made = (
         _replaced(implementation, function) if patch.action is Action.REPLACE else _wrapped(patch, function, leave_out)
     )
     if isinstance(made, types.FunctionType):
-        # An imported function has the name of where it comes from, under which pickle would find the original.
+        # An imported function keeps the name of its origin, under which pickle would find the original.
         made.__module__, made.__qualname__ = patch.target.module, patch.target.qualname
     if isinstance(original, staticmethod | classmethod):
         return type(original)(made)
@@ -320,31 +322,31 @@ def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> ob
         return property(made, original.fset, original.fdel, original.__doc__)
     if isinstance(original, functools.cached_property):
         cached = functools.cached_property(made)
-        # The class statement would have told it its name, under which it keeps its value.
+        # A class statement would have told it the name under which it keeps its value.
         cached.__set_name__(cast(type, slot.owner), slot.key)
         return cached
     return made
 
 
 def _replaced(implementation: types.FunctionType, original: object) -> Function:
-    # A copy, so that one implementation may serve several targets: each is found again under its own name, which is
-    # what pickle by reference and Ray need, and keeps marks that upstream's decorators left on the function.
+    # A copy lets one implementation serve several targets. Each copy is found under its own name, as pickle by
+    # reference and Ray require, and keeps the marks that upstream's decorators left on the function.
     made = clone(implementation)
     functools.update_wrapper(made, cast(Function, original))
-    del made.__wrapped__  # type: ignore[attr-defined]  # update_wrapper has just set it
+    del made.__wrapped__  # type: ignore[attr-defined]  # set by update_wrapper
     return made
 
 
 @dataclass(frozen=True, slots=True)
 class _Wrapping:
-    """An implementation that is called with the original, and what it has parameters for after that."""
+    """An implementation that is called with the original, and its parameters after the original."""
 
     patch: Patch
     leave_out: str
     most: int
-    """How many arguments without a name."""
+    """The number of positional arguments that it takes."""
     own: tuple[str, ...]
-    """The names of those."""
+    """The names of these parameters."""
     names: frozenset[str]
     any_name: bool
 
@@ -360,21 +362,22 @@ class _Wrapping:
     def pass_on(
         self, original: object, called: Function, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        """Call the implementation, and pass on to the original what it has no parameter for.
+        """Call the implementation, and pass the arguments that it has no parameter for on to the original.
 
-        An upstream may have added a parameter that need not be given. Whoever gives it all the same gets an ApplyError
-        if the implementation does without the original: it would be lost.
+        Upstream may have added an optional parameter. If a caller uses it and the implementation does not call the
+        original, the argument would be lost, so the caller gets an ApplyError.
 
         Args:
-            called: what the implementation is to call: the original, or a method of it without the instance.
+            called: the function that the implementation should call: the original, or a method of it without the
+            instance.
         """
         if len(args) <= self.most and (self.any_name or kwargs.keys() <= self.names):
             return self.patch.implementation(called, *args, **kwargs)
         unknown = {name: kwargs.pop(name) for name in tuple(kwargs) if not self.any_name and name not in self.names}
         names = list(inspect.signature(cast(Function, original)).parameters)
-        # What has another name here is what stands in the same place.
+        # A parameter that upstream has renamed is the one in the same place.
         kwargs |= {ours: unknown.pop(name) for name, ours in zip(names, self.own, strict=False) if name in unknown}
-        # By name: the implementation may call the original with fewer in front of them.
+        # Pass surplus positional arguments by name, because the implementation may call the original with fewer.
         unknown |= dict(zip(names[self.most :], args[self.most :], strict=False))
         args = args[: self.most]
         if not unknown:
@@ -387,8 +390,8 @@ class _Wrapping:
 
         def check() -> None:
             if not calls:
-                expected = "arguments that it knows, where it does upstream's work itself"
-                fix = f"leave the feature out with {self.leave_out}={self.patch.feature}, or call it without that"
+                expected = "only the arguments that this patch handles, because it replaces the upstream function"
+                fix = f"switch the feature off with {self.leave_out}={self.patch.feature}, or call it without these"
                 raise _error(self.patch, expected, ", ".join(unknown), fix)
 
         async def awaited(made: Awaitable[object]) -> object:
@@ -410,8 +413,8 @@ def _wrapped(patch: Patch, original: Function, leave_out: str) -> Function:
     plain = isinstance(original, types.FunctionType)
     if not plain or inspect.isgeneratorfunction(original) or inspect.isasyncgenfunction(original):
         return _proxied(wrapping, original)
-    # A plain function stays one: Ray pickles it by name, which a proxy object would not survive. What is asked in each
-    # call is asked here, and not in a function of its own, which would cost more than the question.
+    # A plain function stays a plain function, because Ray pickles it by name, which a proxy object would not survive.
+    # The check is written out here, because calling a function for it would cost more than the check.
     most, names, any_name = wrapping.most, wrapping.names, wrapping.any_name
     if inspect.iscoroutinefunction(original):
 
@@ -432,15 +435,15 @@ def _wrapped(patch: Patch, original: Function, leave_out: str) -> Function:
 
 
 def _proxied(wrapping: _Wrapping, original: object) -> Function:
-    """Wrap what is no plain function, and keep all else that it can do (`cache_clear`, `register`, its kind)."""
+    """Wrap a callable that is no plain function, and keep its other features (`cache_clear`, `register`, its kind)."""
     if isinstance(original, type):
-        found = f"the class {original.__qualname__}: replace it instead"
+        found = f"the class {original.__qualname__}, which can only be replaced"
         raise _unfit(wrapping.patch, "a function or method to wrap", found)
-    # Imported here, since most processes wrap plain functions only.
+    # Imported here, because most processes wrap only plain functions.
     import wrapt
 
     def call(wrapped: Function, instance: object, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        # A method arrives bound; implementations take `self` after the original, as they do for plain functions.
+        # A method arrives bound, but implementations take `self` after the original, as for plain functions.
         if instance is None or inspect.isclass(instance):
             return wrapping.pass_on(original, wrapped, args, kwargs)
 
@@ -457,8 +460,8 @@ def _error(patch: Patch, expected: str, found: str, fix: str) -> ApplyError:
 
 
 def _unexpected(patch: Patch, expected: str, found: str) -> ApplyError:
-    return _error(patch, expected, found, "another package patches the same target: load only one of the two")
+    return _error(patch, expected, found, "load only one of the two packages that patch this target")
 
 
 def _unfit(patch: Patch, expected: str, found: str) -> ApplyError:
-    return _error(patch, expected, found, "declare the patch for what upstream has there")
+    return _error(patch, expected, found, "declare a patch that suits the object in upstream")

@@ -1,8 +1,8 @@
-"""Slots, the keys of namespaces that patches change: found, written, read back and restored, with copies of them.
+"""Slots: keys of namespaces that patches write, read back, and restore, together with their copies.
 
-A copy that a module took (`from x import y`) is rebound. One in a class body, a container, a partial or a default
-cannot be rebound safely: it is named, and stays upstream's. Namespaces are read through `vars()` only, so no lazy
-module is woken and no `__getattr__` is called.
+A copy of the target in another module (`from x import y`) is rebound. A copy in a class body, a container, a partial
+or a default cannot be rebound safely, so it stays upstream's, and the status names it. Namespaces are read only
+through `vars()`, so that no lazy module is woken and no `__getattr__` is called.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Owner = types.ModuleType | type
 
 class _Missing:
     def __repr__(self) -> str:
-        return "<not there>"
+        return "<missing>"
 
 
 MISSING: Final = _Missing()
-"""What a slot holds if its key is inherited or not there."""
+"""The value of a slot whose key is inherited or missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class Slot:
     key: str
 
     def read(self) -> object:
-        """Return what the owner's own namespace holds, unbound; MISSING if the key is inherited or not there."""
+        """Return the value in the owner's own namespace, unbound; MISSING if the key is inherited or missing."""
         return read_namespace(self.owner).get(self.key, MISSING)
 
     def write(self, value: object) -> None:
         """Set the key, or delete it if `value` is MISSING."""
         if isinstance(self.owner, types.ModuleType):
-            # Past any __setattr__ of a lazy module: what is wanted is this very key.
+            # Bypass any __setattr__ of a lazy module, because this very key must be written.
             contents = namespace(self.owner)
             if value is MISSING:
                 contents.pop(self.key, None)
@@ -73,7 +73,7 @@ def read_namespace(owner: Owner) -> types.MappingProxyType[str, object] | Mutabl
 
 
 def find_slot(module: types.ModuleType, target: Target) -> Slot:
-    """Find the slot of `target`. Raises ApplyError if its class is not there."""
+    """Find the slot of `target`. Raises ApplyError if its class is missing."""
     owner: Owner = module
     for part in filter(None, target.owner.split(".")):
         inner = read_namespace(owner).get(part, MISSING)
@@ -82,25 +82,25 @@ def find_slot(module: types.ModuleType, target: Target) -> Slot:
                 subject=str(target),
                 expected=f"a class {part} in {getattr(owner, '__name__', owner)}",
                 found=f"{inner!r}"[:200],
-                fix="look for what replaced that class: the source defines it",
+                fix="find out what replaced that class, which the source defines",
             )
         owner = inner
     return Slot(owner, target.name)
 
 
 def callee(value: object) -> FunctionType:
-    """Return the function in a descriptor, or what is no descriptor itself."""
+    """Return the function in a descriptor, or the value itself if it is no descriptor."""
     if isinstance(value, staticmethod | classmethod):
         value = value.__func__
     if isinstance(value, property):
         value = value.fget
     if isinstance(value, functools.cached_property):
         value = value.func
-    return value  # type: ignore[return-value]  # what is no function shows by having no code
+    return value  # type: ignore[return-value]  # callers notice a value without code
 
 
 def layers(value: object) -> Iterator[object]:
-    """Yield an object that can be called, and all that it wraps, one after the other."""
+    """Yield a callable and everything that it wraps, from the outside in."""
     seen: set[int] = set()
     while value is not None and id(value) not in seen and len(seen) < _DEEPEST:
         seen.add(id(value))
@@ -108,12 +108,12 @@ def layers(value: object) -> Iterator[object]:
         value = getattr(callee(value), "__wrapped__", None)
 
 
-# Some objects make a new one for every name that they are asked for.
+# Some objects make a new object for every name that they are asked for.
 _DEEPEST = 100
 
 
 def slot_of(place: str) -> Slot | None:
-    """Find the slot of a full dotted name in the modules that are loaded; None if its owner is not there."""
+    """Find the slot of a full dotted name among the loaded modules; None if its owner is not loaded."""
     parts = place.split(".")
     for length in range(len(parts) - 1, 0, -1):
         owner: object = sys.modules.get(".".join(parts[:length]))
@@ -124,29 +124,29 @@ def slot_of(place: str) -> Slot | None:
     return None
 
 
-# How often a write is tried again if an interruption, such as Ctrl-C, comes in the middle of putting it back.
+# How often undoing a write is tried if an interruption, such as Ctrl-C, comes in the middle.
 _TRIES = 3
 
 
-# Patches that were taken back while somebody else's lay over them, by the identity of what we had put there: if that
-# somebody puts "what was there before" back, it would be our patch. Values are kept, so that no identity is reused.
-_taken_back: dict[int, tuple[object, object]] = {}
+# Patches that were undone while a stranger's wrapper covered them, by the id of the object that we had written. When
+# the stranger restores "the original", it would restore our patch. The objects are kept so that no id is reused.
+_undone: dict[int, tuple[object, object]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One slot that was written."""
+    """One write to a slot."""
 
     slot: Slot
     before: object
     after: object
 
     def in_force(self) -> bool:
-        """Whether the slot holds what was written, by identity."""
+        """Tell whether the slot still holds the written object."""
         return self.slot.read() is self.after
 
     def within(self) -> str:
-        """Say what of somebody else's lies around what was written; empty if nothing does."""
+        """Return the name of a stranger's wrapper around the written object; empty if there is none."""
         current = self.slot.read()
         found = layers(callee(current))
         around = current is not self.after and any(
@@ -155,47 +155,47 @@ class Write:
         return _named(callee(current)) if around else ""
 
     def undo(self) -> bool:
-        """Put back what was there. False if somebody else has written the slot since: then it is left."""
+        """Restore the slot. Return False, and leave it alone, if others have written it since."""
         current = self.slot.read()
         if current is self.after:
             self.slot.write(_original(self.before))
         elif current is not self.before:
-            _taken_back[id(self.after)] = (self.after, self.before)
+            _undone[id(self.after)] = (self.after, self.before)
             return False
         return True
 
 
 def _named(wrapper: object) -> str:
-    # functools.wraps gives a wrapper the name of what it wraps, and its code keeps its own. wrapt's has its function.
+    # functools.wraps renames a wrapper, but its code keeps the own name. A wrapt wrapper holds its function.
     made = getattr(wrapper, "_self_wrapper", wrapper)
     if type(made) is FunctionType:
         return f"{made.__globals__.get('__name__')}.{made.__code__.co_name}"
     return f"{type(made).__module__}.{type(made).__qualname__}"
 
 
-def _passing(*args: object, _original: Callable[..., object], **kwargs: object) -> object:
+def _call_original(*args: object, _original: Callable[..., object], **kwargs: object) -> object:
     return _original(*args, **kwargs)
 
 
-def _calling(wrapped: Callable[..., object], instance: object, args: Any, kwargs: Any) -> object:
+def _call_wrapped(wrapped: Callable[..., object], instance: object, args: Any, kwargs: Any) -> object:
     return wrapped(*args, **kwargs)
 
 
 def pass_through(made: object, original: object) -> bool:
-    """Have a function that `replacement.build` made do what the original does, for whoever still holds it.
+    """Make a function from `replacement.build` behave like the original for everyone who still holds it.
 
-    Its code is exchanged, so until then it costs nothing. False for what has no code of its own.
+    This exchanges its code, so it costs nothing before. Return False for an object that has no code of its own.
     """
     function, before = callee(made), callee(original)
     call = getattr(function, "_self_wrapper", None)
     if type(call) is FunctionType:
-        call.__code__ = _calling.__code__.replace(co_freevars=call.__code__.co_freevars)
+        call.__code__ = _call_wrapped.__code__.replace(co_freevars=call.__code__.co_freevars)
         return True
     if type(function) is not FunctionType or not callable(before):
         return False
-    # Other threads may be calling it: what the old code needs stays until it is gone.
+    # Other threads may be calling it, so keep what the old code needs until that code is gone.
     function.__kwdefaults__ = {**(function.__kwdefaults__ or {}), "_original": before}
-    function.__code__ = _passing.__code__.replace(co_freevars=function.__code__.co_freevars)
+    function.__code__ = _call_original.__code__.replace(co_freevars=function.__code__.co_freevars)
     function.__defaults__ = None
     function.__wrapped__ = before  # type: ignore[attr-defined]
     return True
@@ -203,17 +203,18 @@ def pass_through(made: object, original: object) -> bool:
 
 @dataclass(slots=True)
 class Rollback:
-    """What came of putting back."""
+    """The outcome of undoing writes."""
 
     overwritten: list[str] = field(default_factory=list)
-    """Slots that somebody else has overwritten since; they are left."""
+    """Slots that others have overwritten since, and that are left alone."""
     within: list[str] = field(default_factory=list)
-    """Slots where ours lies within what is somebody else's, and stays; and what that is."""
+    """Slots in which a stranger's wrapper contains our object, with the name of the wrapper; our object stays
+    there."""
     failed: list[tuple[Write, BaseException]] = field(default_factory=list)
-    """Writes that could not be put back: these slots are ours still."""
+    """Writes that could not be undone; these slots are still patched."""
 
     def undo(self, write: Write) -> None:
-        """Put one write back, and note what came of it."""
+        """Undo one write, and note the outcome."""
         failures: list[BaseException] = []
         while len(failures) < _TRIES:
             try:
@@ -237,55 +238,54 @@ class Binding:
     before: object
     after: object
     writes: list[Write] = field(default_factory=list)
-    """What was written, in order: the target, and the copies of it that were rebound with it."""
+    """The writes in order: the target first, then its copies."""
     unreached: tuple[str, ...] = ()
-    """Copies of the target that are left as they are, since they cannot be rebound safely."""
+    """Copies of the target that are left alone because they cannot be rebound safely."""
     over: str = ""
-    """The module of upstream's that had overwritten the target, and is overwritten in turn."""
+    """The upstream module that had overwritten the target, and that this binding has overwritten in turn."""
     earlier: Binding | None = None
-    """The binding of the same patch that this one has taken over from: of a module that was imported again, or of a
-    target that somebody overwrote."""
+    """The earlier binding of the same patch, if the module was imported again or the target was overwritten."""
 
     def in_force(self) -> bool:
-        """Whether the target is ours, by identity."""
+        """Tell whether the target holds our object."""
         return self.slot.read() is self.after
 
     def within(self) -> str:
-        """Say what of somebody else's lies around ours in the target; empty if nothing does."""
+        """Return the name of a stranger's wrapper around our object in the target; empty if there is none."""
         return Write(self.slot, self.before, self.after).within()
 
     def remarks(self) -> Iterator[str]:
-        """What is to be said of a patch beside that it is in force."""
+        """Yield remarks about an applied patch."""
         if self.unreached:
             shown = ", ".join(self.unreached[:3]) + (" and others" if len(self.unreached) > 3 else "")
-            yield f"copies of it stay upstream's: {shown}"
+            yield f"these copies stay upstream's: {shown}"
         if self.over:
-            yield f"over what {self.over} put there"
+            yield f"over the assignment by {self.over}"
         if within := self.within():
             yield f"within {within}"
 
     def write(self, slots: Iterable[Slot]) -> None:
-        """Write to `slots`, the target's own one or those of its copies."""
+        """Write to `slots`, which are the target's or those of its copies."""
         for slot in slots:
-            # Noted first: an interruption between the two leaves a slot that reads as before, which undo understands.
+            # Record the write first: if it is interrupted in between, the slot reads as before, and undo handles that.
             self.writes.append(Write(slot, slot.read(), self.after))
             slot.write(self.after)
 
     def replace_earlier(self) -> None:
-        """Point the copies that the earlier binding rebound at the new object; put back, they become `before`."""
+        """Point the copies that the earlier binding rebound at the new object; undoing sets them to `before`."""
         if self.earlier is None:
             return
         for slot in [w.slot for w in self.earlier.writes if w.in_force() and w.slot != self.earlier.slot]:
             self.writes.append(Write(slot, self.before, self.after))
             slot.write(self.after)
         if self.earlier.slot == self.slot:
-            # The module was executed again in its old namespace: what the outdated binding had replaced is gone.
+            # The module was executed again in its old namespace, so the old binding's original is gone.
             self.earlier = self.earlier.earlier
 
     def restore(self) -> Rollback:
-        """Put everything back, each slot by itself. It can be repeated: what failed is kept and tried again.
+        """Undo each write by itself. Calling it again retries the writes that failed.
 
-        Whoever still holds what was put there calls upstream's from then on.
+        Everyone who still holds our object calls upstream's function from then on.
         """
         rollback = Rollback()
         for write in reversed(self.writes):
@@ -305,23 +305,23 @@ class Binding:
 
 
 def _original(value: object) -> object:
-    while id(value) in _taken_back:
-        value = _taken_back[id(value)][1]
+    while id(value) in _undone:
+        value = _undone[id(value)][1]
     return value
 
 
 def all_modules() -> Iterator[ModuleType]:
-    """The modules in `sys.modules`. Some packages put other things there, which are not even asked for their class."""
+    """Return the modules in `sys.modules`. Other objects in it are skipped without touching their attributes."""
     return (module for module in tuple(sys.modules.values()) if issubclass(type(module), ModuleType))
 
 
 def holders(modules: Mapping[str, ModuleType], executed: Mapping[str, ModuleType]) -> list[ModuleType]:
-    """The modules that may hold copies of what is about to be replaced in `modules`; of those, some have just been
-    executed.
+    """Return the modules that may hold copies of objects which will be replaced in `modules`. Those in `executed` have
+    just been executed.
 
-    Copies from a module that is still being imported can be in the module itself, in those imported while it was
-    executed, and in those still being executed, which imported it. A scan of all modules would cost milliseconds for
-    each patched module.
+    Copies from a module that is still being imported can only be in the module itself, in modules that were imported
+    while it was executed, and in modules that are being executed and imported it. Scanning all modules would cost
+    milliseconds for each patched module.
     """
     fresh = list(executed.values())
     if len(executed) != len(modules) or not all(getattr(m.__spec__, "_initializing", False) for m in fresh):
@@ -331,7 +331,7 @@ def holders(modules: Mapping[str, ModuleType], executed: Mapping[str, ModuleType
 
 
 def _imported_since(module: ModuleType) -> Iterator[ModuleType]:
-    # The newest modules are the last ones of sys.modules.
+    # The newest modules come last in sys.modules.
     for other in reversed(tuple(sys.modules.values())):
         if issubclass(type(other), ModuleType):
             yield other
@@ -340,7 +340,7 @@ def _imported_since(module: ModuleType) -> Iterator[ModuleType]:
 
 
 def _being_executed() -> Iterator[ModuleType]:
-    """The modules whose own code is on the stack of some thread."""
+    """Yield the modules whose own code is on the stack of some thread."""
     for frame in tuple(sys._current_frames().values()):
         current: FrameType | None = frame
         while current is not None:
@@ -352,10 +352,10 @@ def _being_executed() -> Iterator[ModuleType]:
 
 
 def find_copies(bindings: Sequence[Binding], modules: Iterable[ModuleType], tree: SourceTree) -> dict[str, list[Slot]]:
-    """Find the modules' own names for what `bindings` are about to replace, by the id of the patch.
+    """Find the modules' own names for the objects that `bindings` will replace, by the id of the patch.
 
-    Copies that cannot be rebound are noted in each binding's `unreached`; they are looked for in the modules of the
-    upstreams and in the program itself. All bindings are looked for in one pass over the modules.
+    Copies that cannot be rebound go into each binding's `unreached`; only the modules of the upstreams and the program
+    itself are searched for them. One pass over the modules serves all bindings.
     """
     objects = {id(b.before): b for b in bindings if b.patch.action is not Action.SET and callable(b.before)}
     values = [b for b in bindings if b.patch.action is Action.SET]
@@ -364,7 +364,7 @@ def find_copies(bindings: Sequence[Binding], modules: Iterable[ModuleType], tree
     seen: set[int] = set()
     for module in modules:
         contents = namespace(module)
-        for binding, slot in _names(module, objects):
+        for binding, slot in _module_copies(module, objects):
             found[binding.patch.id].append(slot)
         if objects and _is_upstreams(contents, tree):
             holders = [(key, value) for key, value in tuple(contents.items()) if _CAN_HOLD[type(value)]]
@@ -381,7 +381,7 @@ def find_copies(bindings: Sequence[Binding], modules: Iterable[ModuleType], tree
     return found
 
 
-def _names(module: ModuleType, objects: Mapping[int, Binding]) -> Iterator[tuple[Binding, Slot]]:
+def _module_copies(module: ModuleType, objects: Mapping[int, Binding]) -> Iterator[tuple[Binding, Slot]]:
     contents = namespace(module)
     if not _holds(contents.values(), objects):
         return
@@ -392,12 +392,12 @@ def _names(module: ModuleType, objects: Mapping[int, Binding]) -> Iterator[tuple
 
 
 def _holds(values: Iterable[object], objects: Mapping[int, Binding]) -> bool:
-    # Hundreds of thousands of values are looked at, so this loop is one of the interpreter's own.
+    # There are hundreds of thousands of values, so let the interpreter run the loop.
     return not objects.keys().isdisjoint(map(id, tuple(values)))
 
 
 def _copies_value(binding: Binding, module: ModuleType, tree: SourceTree) -> bool:
-    # A value such as True is everywhere and its identity says nothing: what a module's source imports does.
+    # The identity of a value such as True proves nothing, so go by the imports in the module's source.
     target = binding.patch.target
     contents = namespace(module)
     return contents.get(target.name, MISSING) is binding.before and tree.imports_from(
@@ -414,9 +414,9 @@ def _is_upstreams(contents: Mapping[str, object], tree: SourceTree) -> bool:
 
 
 class _Kinds(dict[type, bool]):
-    """Whether an object of a type can hold others, by its type: tens of thousands of objects are asked for it.
+    """A cache that tells whether an object of a type can hold others. It serves tens of thousands of objects.
 
-    By type and not by isinstance, which asks the __class__ of a lazy object and may wake it.
+    It goes by type, because isinstance would read the __class__ of a lazy object and could wake it.
     """
 
     def __missing__(self, kind: type) -> bool:
@@ -428,16 +428,16 @@ _CAN_HOLD = _Kinds()
 
 
 def is_filled(cell: CellType) -> bool:
-    """Whether what a cell is for has run."""
+    """Tell whether a cell has a value yet."""
     try:
-        cell.cell_contents  # noqa: B018  # looking is what raises
+        cell.cell_contents  # noqa: B018  # an empty cell raises
     except ValueError:
         return False
     return True
 
 
 def _inside(value: object, objects: Mapping[int, Binding]) -> Iterator[tuple[Binding, str]]:
-    """What one value of a module holds of the objects: entries, class attributes, partials, defaults, closures."""
+    """Yield the objects inside one value of a module: entries, class attributes, partials, defaults, and closures."""
     for where, item in _items(value, objects):
         binding = objects.get(id(item))
         if binding is not None and not (value is binding.slot.owner and where == f".{binding.slot.key}"):

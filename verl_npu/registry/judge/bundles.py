@@ -1,11 +1,12 @@
-"""The verdicts on the features of several owners, each judged by its own locks: a wrong lock costs its owner alone."""
+"""Verdicts on the features of several owners. Each is judged by its own locks, so a wrong lock affects only its
+owner."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...damage import is_passing
+from ...damage import is_temporary
 from ...errors import DamagedError, DeclarationError, RegistryError
 from ..patch import Bundle, refuse_conflicts
 from ..source.tree import SourceTree
@@ -14,28 +15,28 @@ from .lock import Lock, Revision, read_locks
 from .verdict import Verdict, judge
 
 _SHOWN = 3
-"""Patches that are named of each feature."""
+"""The number of patches that an error names of each feature."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What was found of one bundle."""
+    """The result for one bundle."""
 
     bundle: Bundle
     tree: SourceTree
     locks: Mapping[str, Sequence[Lock]] = field(default_factory=dict)
-    """By upstream."""
+    """Locks by upstream."""
     revisions: Mapping[str, Revision] = field(default_factory=dict)
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     error: RegistryError | None = None
-    """Why none of its features may be applied."""
+    """Why none of the bundle's features may be applied."""
 
 
 def judge_bundles(bundles: Sequence[Bundle], tree: SourceTree) -> Iterator[Judged]:
-    """Judge the features of each owner. Packages of which `tree` does not speak are looked up where we run.
+    """Judge the features of each owner. Packages that `tree` does not cover are taken from the running environment.
 
-    Whatever is wrong with a bundle that has an owner is told in the result, and all of its patches have failed. What
-    the registry's own bundle raises is raised, but for patches that its locks list and that are not declared.
+    An error in a bundle with an owner goes into the result, and all of its patches fail. An error in the registry's
+    own bundle is raised, except that patches listed in its locks are not declared.
     """
     for bundle in bundles:
         packages = [package for upstream in bundle.upstreams for package in upstream.packages]
@@ -44,7 +45,7 @@ def judge_bundles(bundles: Sequence[Bundle], tree: SourceTree) -> Iterator[Judge
         try:
             found = _judged(bundle, own)
         except Exception as error:
-            if not bundle.owner or is_passing(error):
+            if not bundle.owner or is_temporary(error):
                 raise
             found = Judged(bundle, own, error=error if isinstance(error, RegistryError) else _unjudged(bundle, error))
         if found.error is not None and bundle.owner:
@@ -62,7 +63,8 @@ def _judged(bundle: Bundle, tree: SourceTree) -> Judged:
 
 
 def missing_patches(bundle: Bundle, locks: Mapping[str, Sequence[Lock]]) -> DamagedError | None:
-    """Return what is wrong if a patch of an owner's locks is not declared: its feature would be applied without it."""
+    """Return an error if patches that the locks list are not declared, since a feature would be applied without
+    them."""
     missing = {id for known in locks.values() for lock in known for id in lock.patches}
     missing -= {patch.id for feature in bundle.features for patch in feature}
     missing -= {id for feature in bundle.features for id in feature.left_out}
@@ -76,15 +78,15 @@ def missing_patches(bundle: Bundle, locks: Mapping[str, Sequence[Lock]]) -> Dama
         subject=bundle.owner or "this installation",
         expected="every patch that its locks list",
         found=f"no {'; '.join(', '.join(ids[:_SHOWN]) + more[name] for name, ids in by_feature.items())}",
-        fix="files of it are missing or cut short: install it again; a patch of your own belongs, with its lock, in a "
-        "distribution of your own",
+        fix="install it again, because files of it are missing or cut short; if you added a patch yourself, move it, "
+        "with its lock, into a distribution of your own",
     )
 
 
 def _unjudged(bundle: Bundle, error: Exception) -> DeclarationError:
     return DeclarationError(
         subject=f"the features of {bundle.owner}",
-        expected="declarations and locks by which they can be judged",
+        expected="declarations and locks that can be judged",
         found=f"{type(error).__name__}: {error}",
-        fix=f"ask those who maintain {bundle.owner}, or uninstall it",
+        fix=f"report it to the maintainers of {bundle.owner}, or uninstall it",
     )

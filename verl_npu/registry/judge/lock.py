@@ -1,4 +1,4 @@
-"""Locks: per upstream and pin, what each target looked like there; and which pin a source tree is, judged by them."""
+"""Locks, which record the targets of an upstream at a pin, and the search for the pin nearest to a source tree."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...errors import LockError
+from ...errors import DeclarationError
 from ..patch import Patch
 from ..source.definition import NORMALISER
 from ..source.named import Collaborator
@@ -19,26 +19,26 @@ from ..state import Standing, UpstreamEntry
 SCHEMA = 5
 FILE_NAME = "lock.json"
 THERE = "there"
-"""What a lock says of a subject that its pin has."""
+"""A lock's word for a subject that its pin has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A target as it stood at the pin; all empty where it was not defined there."""
+    """A target at a pin; all fields are empty if it was not defined there."""
 
     kind: str = ""
     signature: str = ""
     ends: tuple[str, ...] = ()
-    """What its name is bound to at the end of its module, one way after the other."""
+    """What the target's name may be bound to at the end of its module, one entry for each possibility."""
     fingerprint: str = ""
     words: str = field(default="", compare=False)
-    """A fingerprint that leaves out what is only words; only a lock has it, as it is seldom asked for."""
+    """A fingerprint that ignores mere wording. Only a lock has it, because it is seldom needed."""
     outline: tuple[str, ...] = field(default=(), compare=False)
-    """The marks of its statements: upstream's code is not ours to keep, and this is enough to show what changed."""
+    """A mark for each statement: enough to show what changed, without keeping upstream's code."""
 
     @classmethod
     def of(cls, target: Target, tree: SourceTree) -> Record:
-        """What a lock keeps of a target."""
+        """Make the record of a target."""
         definition = tree.definition(target)
         if definition is None:
             return cls()
@@ -54,7 +54,7 @@ class Record:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Record:
-        """Read the plain form that a lock has. Raises KeyError where a part is missing."""
+        """Read the JSON form of a lock. Raises KeyError if a key is missing."""
         if not plain:
             return cls()
         return cls(
@@ -77,28 +77,28 @@ class Lock:
     targets: Mapping[Target, Record]
     patches: Mapping[str, Standing]
     files: Mapping[str, str]
-    """SHA-256 of each module and file of the configuration on which any answer depends: a tree in which they are the
-    same is that pin, and need not be parsed."""
+    """SHA-256 of each module and configuration file on which any answer depends. A tree with the same files is that
+    pin, and need not be parsed."""
     answers: Mapping[str, bool]
-    """What the source answers to each question that a patch asks about this upstream, by the question's id."""
+    """The answer to each question that a patch asks about this upstream, by the question's id."""
     subjects: Mapping[str, str]
-    """Of each target, and of all else that is asked about: `there`, or what surrounds the place where it is not."""
+    """For each target and each subject of a question: `there`, or a description of the place where it is missing."""
     uses: Mapping[str, str]
-    """What stands for each collaborator of a patch; empty if that is not what the patch uses."""
+    """The definition behind each collaborator of a patch; empty if it is not what the patch uses."""
     forms: Mapping[str, str]
-    """Of what is asked about and is there, a hash of it with all that it calls beside it."""
+    """For each existing subject of a question, a hash of it and of everything that it calls in its module."""
     sites: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """From where each target is reached: the how each site uses it, by its name. See `source.sites`."""
+    """The sites from which each target is reached, with how each uses it. See `source.sites`."""
 
 
 def collaborators(patches: Iterable[Patch], packages: Collection[str]) -> list[Collaborator]:
-    """Return what patches use of some packages, each once."""
+    """Return the collaborators of the patches in some packages, each once."""
     every = {use.text: use for patch in patches for use in patch.uses if use.package in packages}
     return list(every.values())
 
 
 def recorded(use: Collaborator, tree: SourceTree) -> str:
-    """Return what a lock keeps of a collaborator."""
+    """Return a collaborator's definition, as a lock records it."""
     from ..source.used import find
 
     found = find(use, tree)
@@ -106,16 +106,16 @@ def recorded(use: Collaborator, tree: SourceTree) -> str:
 
 
 def read_lock(path: Path) -> Lock:
-    """Read one lock. Raises LockError where the file is damaged or of another schema."""
+    """Read one lock. Raises DeclarationError if the file is damaged or has another schema."""
     try:
         content = json.loads(path.read_text())
         versions = (content["schema"], content["normaliser"])
         if versions != (SCHEMA, NORMALISER):
-            raise LockError(
+            raise DeclarationError(
                 subject=str(path),
                 expected=f"schema {SCHEMA}, normaliser {NORMALISER}",
                 found=f"schema {versions[0]}, normaliser {versions[1]}",
-                fix="write the lock anew",
+                fix="write the lock again",
             )
         return Lock(
             upstream=content["upstream"],
@@ -131,63 +131,69 @@ def read_lock(path: Path) -> Lock:
             sites=content["sites"],
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LockError(
+        raise DeclarationError(
             subject=str(path),
             expected="a lock file",
             found=f"{type(error).__name__}: {error}",
-            fix="write the lock anew, or install again the package that it came with",
+            fix="write the lock again, or reinstall the package that it came with",
         ) from error
 
 
 def read_locks(folder: Path, upstream: str) -> tuple[Lock, ...]:
-    """All locks of `upstream` below `folder`, by pin. Raises LockError if there is no such folder: no pin at all would
-    read as an upstream that drifted."""
+    """Return all locks of `upstream` below `folder`, sorted by pin.
+
+    Raises DeclarationError if the folder is missing, because without any pin every upstream would seem to have
+    drifted.
+    """
     if not folder.is_dir():
-        raise LockError(
+        raise DeclarationError(
             subject=str(folder),
             expected="the folder of locks that comes with the package",
             found="no such folder",
-            fix="write a lock into it, or install the package with pip; it cannot be run from inside a zip file",
+            fix="install the package with pip, since it cannot run from inside a zip file, or write a lock there",
         )
     return tuple(read_lock(path) for path in sorted((folder / upstream).glob(f"*/{FILE_NAME}")))
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The pin that a tree is, or is nearest to."""
+    """The pin that equals a tree or is nearest to it."""
 
     nearest_pin: str
     exact: bool
     differs: tuple[str, ...]
-    """The targets that are not as the nearest pin has them, what else is not there as it is at that pin, the questions
-    that have another answer, and the collaborators of which something else stands there."""
+    """Everything that differs from the nearest pin: targets, the existence of other subjects, answers to questions,
+    and collaborators."""
 
     def as_json(self) -> UpstreamEntry:
-        """The plain form for manifests and commands."""
+        """Return the JSON form for manifests and commands."""
         return {"nearest_pin": self.nearest_pin, "exact": self.exact, "differs": list(self.differs)}
 
     def __str__(self) -> str:
         if self.exact:
             return self.nearest_pin
-        count = f"{len(self.differs)} difference(s)" if self.differs else "nothing that is used of it differs"
-        return f"nearest {self.nearest_pin}, {count}" if self.nearest_pin else "not found"
+        if not self.nearest_pin:
+            return "not found"
+        count = len(self.differs)
+        said = "no difference in what is used" if not count else f"{count} difference{'s' * (count > 1)}"
+        return f"nearest {self.nearest_pin}, {said}"
 
 
 def identify(
     tree: SourceTree, locks: Sequence[Lock], atoms: Iterable[Atom], uses: Iterable[Collaborator], first: str
 ) -> tuple[Revision, Lock | None]:
-    """Find the pin that `tree` is, or the one that it shares most targets with.
+    """Find the pin that equals `tree`, or else the one that shares most targets with it.
 
-    It is that very pin if every file on which an answer depends is the same: what a lock says is believed for no other
-    tree. If only something else in these files differs, it is near, and nothing is different. Packages that are not in
-    the tree do not count: a wheel may leave out what lies beside it in a checkout. `first` is the upstream's first
-    package, which is never another one of the same name.
+    The tree equals a pin if every file on which an answer depends is the same; only then are the lock's answers taken
+    over. If these files differ in other places only, the pin is near, and no difference is listed. Packages that are
+    not in the tree do not count, because a wheel may leave out packages that a checkout has. `first` is the upstream's
+    first package, which is never a stranger of the same name.
     """
-    # Hashing bytes is far cheaper than parsing: the usual case, an untouched release, ends here.
+    # Hashing bytes is far cheaper than parsing, and the usual case, an unmodified release, ends here.
     same_files = [lock for lock in locks if lock.files and _same_files(tree, lock, first)]
     if same_files:
-        # Releases may share every file that matters here; of these, the one that the tree calls itself is meant.
-        named = (lock for lock in same_files if len(same_files) > 1 and _calls_itself(tree, lock))
+        # Releases may share every file that matters here; prefer the one whose version the tree declares.
+        named = (lock for lock in same_files if len(same_files) > 1 and _has_version_of(tree, lock))
         lock = next(named, same_files[0])
         return Revision(lock.pin, True, ()), lock
     targets = {target for lock in locks for target in lock.targets if tree.has_part(target.module, first)}
@@ -201,7 +207,7 @@ def identify(
         if target in observed and observed[target] != record
     ]
     asked = {atom.id: atom for atom in atoms if tree.has_part(atom.subject, first)}
-    # The answer to a question about something that is gone is no. That may well be what the pin answers, too.
+    # A question about a missing subject is answered with no, which may well be the pin's answer, too.
     subjects = sorted({atom.subject for atom in asked.values()} - {*differs})
     differs += [s for s in subjects if is_there(s, tree) != (nearest.subjects.get(s) == THERE)]
     differs += sorted(str(atom) for id, atom in asked.items() if nearest.answers.get(id) != atom.holds(tree))
@@ -211,8 +217,9 @@ def identify(
 
 
 def _likeness(tree: SourceTree, observed: Mapping[Target, Record], lock: Lock) -> tuple[int, float, int]:
-    """How many targets are as in `lock`; which share of the others' statements is; how many files are the same."""
-    # Imported here: an untouched release is told by its files alone.
+    """Count the targets that equal those in `lock`, the share of equal statements in the others, and the equal
+    files."""
+    # Imported here, because the files alone identify an unmodified release.
     from ..source.moved import similarity
 
     same, share = 0, 0.0
@@ -230,6 +237,6 @@ def _same_files(tree: SourceTree, lock: Lock, first: str) -> bool:
     return bool(present) and all((tree.digest(module) or "") == digest for module, digest in present.items())
 
 
-def _calls_itself(tree: SourceTree, lock: Lock) -> bool:
+def _has_version_of(tree: SourceTree, lock: Lock) -> bool:
     packages = {target.package for target in lock.targets}
     return any(tree.declared_version(package) == lock.pin.removeprefix("v") for package in packages)

@@ -1,4 +1,4 @@
-"""What upstream means to patch by itself, looked up in the packages that it means to patch: there, or a stale name."""
+"""Upstream's own patches of other packages, and whether their targets still exist there."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """One assignment of upstream's own in another package."""
+    """One assignment by which upstream patches another package."""
 
     target: str
-    """What it is meant for: `module:qualname`, or with dots alone if the module cannot be found."""
+    """The intended target: `module:qualname`, or only dots if the module cannot be found."""
     by: str
-    """The module of upstream that does it."""
+    """The module of upstream that assigns it."""
     step: Step
     state: State
     reason: str
     seen: bool = False
-    """Whether it was read back in this process."""
+    """Whether the assignment was read back in this process."""
 
     def as_json(self) -> dict[str, str]:
-        """The plain form for commands."""
+        """Return the JSON form for commands."""
         return {"target": self.target, "by": self.by, "state": str(self.state), "reason": self.reason}
 
 
@@ -40,12 +40,12 @@ class _Failure:
     reason: str
 
 
-# If upstream assigns one place in several branches, the one that can be in force counts.
+# If upstream assigns one target in several branches, the one that may be in force counts.
 _ORDER = (State.NATIVE, State.FAILED, State.ABSENT)
 
 
 def patched_packages(modules: Iterable[PatchModule], tree: SourceTree) -> set[str]:
-    """Return the top-level packages that upstream patches: those that `tree` has to speak of to look them up."""
+    """Return the top-level packages that upstream patches; `tree` must cover them for the targets to be found."""
     return {
         step.place.partition(".")[0] for module in modules for step in read_patches(module, tree).steps if step.value
     }
@@ -54,10 +54,10 @@ def patched_packages(modules: Iterable[PatchModule], tree: SourceTree) -> set[st
 def judge_natives(
     modules: Sequence[PatchModule], tree: SourceTree, ours: Collection[str] = frozenset()
 ) -> list[Native]:
-    """Look up what `modules` assign, one entry for each target.
+    """Look up the assignments of `modules`, one entry for each target.
 
-    `ours` are the targets that patches of ours are applied to, as `module:qualname`: what upstream does with them does
-    not matter, so they are left out. Raises SourceError for a source that does not parse.
+    `ours` are the targets of our own applied patches, as `module:qualname`. They are left out, because once our patch
+    replaces a function, upstream's version no longer matters. Raises SourceError for a source that does not parse.
     """
     found: dict[str, Native] = {}
     for module in modules:
@@ -69,12 +69,12 @@ def judge_natives(
 
 
 def natives_of(module: PatchModule, tree: SourceTree) -> list[Native]:
-    """Look up what one module assigns, in order. What is assigned under a condition that `tree` denies is left out."""
+    """Look up one module's assignments in order, without those whose condition `tree` contradicts."""
     return list(_Reading(module, tree).natives())
 
 
 def confirmed(verdicts: Mapping[str, Verdict], natives: Iterable[Native]) -> dict[str, Verdict]:
-    """Return the verdicts; patches that are left to upstream are ineffective where what upstream does is."""
+    """Return the verdicts. A patch that is left to upstream fails if upstream's own patch does."""
     states = {native.step.place: native for native in natives}
 
     def confirm(verdict: Verdict) -> Verdict:
@@ -88,13 +88,13 @@ def confirmed(verdicts: Mapping[str, Verdict], natives: Iterable[Native]) -> dic
 
 
 def stale(module: str, step: Step, missing: str) -> str:
-    """Say which name is stale that a step of `module` uses."""
+    """Return the reason why a step of `module` fails: the stale name that it uses."""
     does = "assigns" if step.value else "imports"
-    return f"{missing} is not there, which {module} {does} in line {step.line}"
+    return f"no {missing}, which {module} {does} in line {step.line}"
 
 
 class _Reading:
-    """One patch module, step by step, as if it were executed."""
+    """Reads one patch module step by step, as if it were executed."""
 
     def __init__(self, module: PatchModule, tree: SourceTree) -> None:
         self._module = module
@@ -115,12 +115,12 @@ class _Reading:
         missing = (missing_module if step.is_module else _missing_name)(step.place, self._tree)
         if not missing:
             return
-        block = _catching(step, _OF_IMPORTS)
+        block = _catching(step, _CATCH_IMPORTS)
         if "." not in missing:
             failure = _Failure(State.ABSENT, f"{missing} is not installed here")
         elif step.is_module and block.catches & {"ImportError", "ModuleNotFoundError"}:
-            # The folder of a model, and not only a module in it: this version does not have the model.
-            failure = _Failure(State.ABSENT, f"{missing} is not there, which {self._module.name} expects")
+            # The whole folder of a model is missing, not just a module in it: this version does not have the model.
+            failure = _Failure(State.ABSENT, f"no {missing}, which {self._module.name} expects")
         else:
             failure = _Failure(State.FAILED, stale(self._module.name, step, missing))
         self._fail(step, block, failure)
@@ -130,7 +130,7 @@ class _Reading:
         native = Native(place.name, self._module.name, step, State.NATIVE, "")
         only = f"only if {' and '.join(step.conditions)}" if step.conditions else ""
         if only and place.missing and "." in place.missing:
-            # The branch is for another version of the package.
+            # This branch is for another version of the package.
             return None
         if failure is not None:
             return replace(native, state=failure.state, reason=failure.reason)
@@ -141,8 +141,8 @@ class _Reading:
         if place.missing == step.place.partition(".")[0]:
             return replace(native, state=State.ABSENT, reason=f"{place.missing} is not installed here")
         if _missing_name(step.place.rpartition(".")[0], self._tree):
-            # Python raises an AttributeError here, and what comes after is not reached either.
-            self._fail(step, _catching(step, _OF_ATTRIBUTES), _Failure(State.FAILED, reason))
+            # Python raises an AttributeError here, so the following statements are not reached either.
+            self._fail(step, _catching(step, _CATCH_ATTRIBUTES), _Failure(State.FAILED, reason))
         return replace(native, state=State.FAILED, reason=reason)
 
     def _fail(self, step: Step, block: Block, failure: _Failure) -> None:
@@ -151,9 +151,9 @@ class _Reading:
             self._import_failed = failure
 
 
-_EVERYTHING = frozenset({"Exception", "BaseException"})
-_OF_IMPORTS = _EVERYTHING | {"ImportError", "ModuleNotFoundError"}
-_OF_ATTRIBUTES = _EVERYTHING
+_CATCH_ALL = frozenset({"Exception", "BaseException"})
+_CATCH_IMPORTS = _CATCH_ALL | {"ImportError", "ModuleNotFoundError"}
+_CATCH_ATTRIBUTES = _CATCH_ALL
 
 
 def _missing_name(name: str, tree: SourceTree) -> str:
@@ -161,6 +161,6 @@ def _missing_name(name: str, tree: SourceTree) -> str:
 
 
 def _catching(step: Step, caught: frozenset[str]) -> Block:
-    """Return the innermost block that ends when the step fails, and nothing around it."""
+    """Return the innermost block that catches the step's error, or else the outermost block."""
     inner = [block for block in step.blocks[1:] if block.catches & caught]
     return inner[-1] if inner else step.blocks[0]

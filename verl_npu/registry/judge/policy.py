@@ -1,4 +1,4 @@
-"""What follows from the verdicts for a whole feature, by the switches that the user set."""
+"""Combination of verdicts into a feature's state, according to the user's switches."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ WHOLE = "a feature is applied whole or not at all"
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The switches of a registry, as its user set them."""
+    """A registry's switches, as its user set them."""
 
     prefix: str
-    """What the names of the environment variables begin with: `<prefix>_STRICT`, `_FORCE`, `_DISABLE`."""
+    """The prefix of the environment variables: `<prefix>_STRICT`, `_FORCE`, `_DISABLE`."""
     command: str = ""
-    """The command that shows drift in detail, for the error that names it."""
+    """The command that shows drift in detail; errors name it."""
     strict: bool = False
-    """Drift and failure raise, in the import that meets them."""
+    """Drift and failure raise an error in the import that meets them."""
     force: frozenset[str] = frozenset()
-    """Features that are applied although they drifted; the summary is tainted."""
+    """Features that are applied even if they drifted; the summary then says TAINTED."""
     disable: frozenset[str] = frozenset()
-    """Features that are left out."""
+    """Features that are switched off."""
 
     def wrong(self, known: Iterable[str]) -> Iterator[SettingError]:
-        """Yield an error for each switch that names what is no feature. Such a name has no effect."""
+        """Yield an error for each switch that names an unknown feature, which has no effect."""
         names = sorted(known)
         for switch, chosen in (("FORCE", self.force), ("DISABLE", self.disable)):
             unknown = sorted(chosen - set(names))
@@ -39,17 +39,20 @@ class Policy:
                 near = difflib.get_close_matches(unknown[0], names, n=1)
                 yield SettingError(
                     subject=f"{self.prefix}_{switch}={','.join(sorted(chosen))}",
-                    expected=f"names among {', '.join(names)}, separated by commas",
+                    expected=f"names from {', '.join(names)}, separated by commas",
                     found=f"{', '.join(unknown)}, which has no effect",
-                    fix=f"did you mean {near[0]}?" if near else "correct it or leave it out",
+                    fix=f"did you mean {near[0]}?" if near else "correct it or unset it",
                 )
 
 
 def settle(
     feature: Feature, verdicts: Mapping[str, Verdict], policy: Policy
 ) -> tuple[dict[str, Verdict], DriftError | None]:
-    """The verdict on each patch of `feature` by its id, and what is wrong: the feature is refused for drift, or what
-    is left to upstream is not done by it."""
+    """Return the verdict on each patch of `feature` by its id, and an error or None.
+
+    The error says that the feature is refused for drift, or that upstream's own patch, on which it relies, has no
+    effect.
+    """
     drifted = [patch for patch in feature if verdicts[patch.id].state is State.DRIFTED]
     refused = bool(drifted) and feature.name not in policy.force
 
@@ -57,9 +60,9 @@ def settle(
         if verdict.state in (State.NATIVE, State.FAILED, State.ABSENT) or (refused and verdict.state is State.DRIFTED):
             return verdict
         if verdict.state is State.DRIFTED:
-            return Verdict(State.PENDING, f"by force: {verdict.reason}", forced=True)
+            return Verdict(State.PENDING, f"forced: {verdict.reason}", forced=True)
         if refused:
-            return Verdict(State.OFF, f"not applied, since {drifted[0].id} drifted: {WHOLE}")
+            return Verdict(State.OFF, f"not applied, because {drifted[0].id} drifted: {WHOLE}")
         return Verdict(State.PENDING, verdict.reason)
 
     if feature.name in policy.disable:
@@ -69,8 +72,8 @@ def settle(
         return statuses, _ineffective(feature, statuses, policy)
     first = verdicts[drifted[0].id]
     fix = f"run `{policy.command} check --diff`, then install an upstream that is a pin or a newer {policy.command}"
-    if all(verdicts[patch.id].in_words for patch in drifted):
-        fix = f"{policy.prefix}_FORCE={feature.name} is safe here: {ONLY_WORDS} differ, and nothing else"
+    if all(verdicts[patch.id].only_wording for patch in drifted):
+        fix = f"{policy.prefix}_FORCE={feature.name} is safe here, because only {ONLY_WORDS} differ"
     return statuses, DriftError(
         subject=f"feature {feature.name} refused, {drifted[0].target} drifted",
         expected=first.expected,
@@ -85,13 +88,13 @@ def _ineffective(feature: Feature, statuses: Mapping[str, Verdict], policy: Poli
     if not lost:
         return None
     first = statuses[lost[0].id]
-    return left_undone(
+    return unpatched_error(
         [f"feature {feature.name}, {patch.target}" for patch in lost], first.expected, first.found, policy
     )
 
 
-def left_undone(targets: Sequence[str], expected: str, found: str, policy: Policy) -> DriftError:
-    """The error where patches of ours are left to upstream, and it does not patch their targets."""
+def unpatched_error(targets: Sequence[str], expected: str, found: str, policy: Policy) -> DriftError:
+    """Return the error for targets that we leave to upstream's own patches, which do not reach them."""
     more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
     return DriftError(
         subject=f"{targets[0]}{more}",

@@ -1,4 +1,4 @@
-"""Whether a target that is what it was is still reached: a patch of what nobody calls does nothing."""
+"""Check that an unchanged target is still called: patching a function that nobody calls does nothing."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from .absence import Baseline
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What became of the sites from which a target is reached at the nearest pin."""
+    """The sites that reach a target, compared with those at the nearest pin."""
 
     pin: str
     lost: tuple[str, ...] = ()
-    """Sites that are there and do not reach it any more."""
+    """Sites that exist but no longer reach the target."""
     changed: tuple[str, ...] = ()
-    """Sites that reach it and use it otherwise than at any pin."""
+    """Sites that reach the target, but use it differently than at any pin."""
     overriding: tuple[str, ...] = ()
-    """Methods that stand in its place in derived classes, and at no pin."""
+    """Methods of derived classes that override the target, and do so at no pin."""
     is_reached: bool = True
-    """Whether anything reaches it."""
+    """Whether anything reaches the target."""
 
     def remarks(self) -> Iterator[str]:
-        """Say which sites may run without the patch."""
+        """Yield remarks about the sites that may run without the patch."""
         if self.lost:
             nothing = "" if self.is_reached else ", and nothing else calls it"
-            yield f"bypassed at {_shown(self.lost)}: it is called there at {self.pin}, and not here{nothing}"
+            yield f"bypassed at {_shown(self.lost)}: it is called there at {self.pin}, but not here{nothing}"
         if self.overriding:
             yield f"bypassed by {_shown(self.overriding)}, which override it"
         if self.changed:
-            yield f"may be bypassed at {_shown(self.changed)}: the call is another one than at {self.pin}"
+            yield f"may be bypassed at {_shown(self.changed)}: the call differs from the one at {self.pin}"
 
 
 def _shown(sites: tuple[str, ...]) -> str:
@@ -42,7 +42,7 @@ def _shown(sites: tuple[str, ...]) -> str:
 
 
 def reach(target: Target, known: Baseline, tree: SourceTree) -> Reach:
-    """Compare the sites of `target` with those at the nearest pin, and one that differs with those at all pins."""
+    """Compare the sites of `target` with those at the nearest pin, and a site that differs with those at all pins."""
     nearest = known.nearest
     recorded = nearest.sites.get(str(target), {}) if nearest is not None and not known.exact else {}
     recorded = {site: text for site, text in recorded.items() if tree.has_part(site, known.packages[0])}
@@ -67,16 +67,16 @@ def reach(target: Target, known: Baseline, tree: SourceTree) -> Reach:
 
 
 def _reaches(site: str, new: Collection[str], tree: SourceTree) -> bool:
-    """Whether a site uses code of its own module that reaches the target instead of it."""
+    """Tell whether a site now uses other code of its module, which reaches the target in its place."""
     module = site.partition(":")[0]
     here = [other.partition(":")[2].split(".") for other in new if other.startswith(f"{module}:")]
-    # A method is read by its own name, and what a class does when it is made by the name of the class.
+    # The code names a method by its own name, and a class that is instantiated by the name of the class.
     names = {name for parts in here for name in (parts[0], parts[-1])}
     return bool(names) and not names.isdisjoint(read_body(site, tree).reads)
 
 
-def put_over(target: Target, tree: SourceTree) -> str:
-    """Return the package above a target whose `__init__` assigns something in its place; empty if there is none."""
+def package_overwriting(target: Target, tree: SourceTree) -> str:
+    """Return the package above a target whose `__init__` assigns another object to it; empty if there is none."""
     owner = target.qualname.partition(".")[0]
     for package in reversed(packages_above(target.module)):
         if owner.encode() in (tree.read(package) or b""):

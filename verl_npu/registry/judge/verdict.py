@@ -1,8 +1,7 @@
-"""The verdict on each patch: is its target what the patch was written for? Reads source only, changes nothing.
+"""The verdict on each patch: is its target the one that the patch was written for? Reads source, and changes nothing.
 
-`Evidence` is all that a source tree tells of one patch, and `TABLE` what follows from it: the first row that fits is
-the verdict. A question that a patch asks is answered from the lock where the tree is a pin, and looked up where it is
-not.
+`Evidence` is all that a source tree says about one patch. The first row of `TABLE` that fits the evidence gives the
+verdict. A patch's questions are answered from the lock if the tree is a pin, and from the source otherwise.
 """
 
 from __future__ import annotations
@@ -29,30 +28,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The state of one patch, and why: as verification finds it, and later as it is in this process."""
+    """The state of one patch and its reason, first from verification and later from this process."""
 
     state: State
     reason: str
     expected: str = ""
     found: str = ""
     forced: bool = False
-    """Whether the target drifted and the user has the patch applied all the same."""
-    in_words: bool = False
-    """Whether the target drifted in words only: what it does is what the patch was written for."""
+    """Whether the target drifted, and the user has the patch applied anyway."""
+    only_wording: bool = False
+    """Whether the target drifted only in its wording: it still does what the patch was written for."""
     claims: tuple[str, ...] = ()
-    """What upstream means to assign by itself, by its full dotted names, so that the patch is left to it."""
+    """The full dotted names that upstream's own code is meant to assign, so that the patch is left to it."""
     seen: bool = False
-    """Whether all of that was read back in this process."""
+    """Whether all of these assignments were read back in this process."""
     bypassed: bool = False
-    """Whether upstream may run without the patch at some places, which the reason names."""
+    """Whether upstream may run without the patch at some sites, which the reason names."""
     unreached: bool = False
-    """Whether nothing of upstream calls the target any more."""
+    """Whether nothing in upstream calls the target any more."""
 
 
 def judge(
     features: Iterable[Feature], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
 ) -> tuple[dict[str, Revision], dict[str, Verdict]]:
-    """Verify all patches against `tree`: the revision of each upstream, and the verdict on each patch by its id.
+    """Verify all patches against `tree`. Return the revision of each upstream and the verdict on each patch, by its
+    id.
 
     Raises SourceError for an upstream without source.
     """
@@ -77,33 +77,33 @@ def judge(
             id: one for id, one in verdicts.items() if id.partition(".")[0] == name and one.state is State.PENDING
         }
         if all(one.unreached for one in wanted.values()):
-            # The whole feature would do nothing.
-            verdicts |= {id: _of_no_use(one) for id, one in wanted.items()}
+            # The whole feature would have no effect.
+            verdicts |= {id: _without_effect(one) for id, one in wanted.items()}
     return revisions, verdicts
 
 
-def _of_no_use(verdict: Verdict) -> Verdict:
+def _without_effect(verdict: Verdict) -> Verdict:
     return replace(verdict, state=State.DRIFTED, expected="a call of the target, as at the pin", found="none")
 
 
 def verify(patch: Patch, answers: Answers) -> Verdict:
-    """Judge `patch` by the first row of the table that fits what the source tells of it."""
+    """Judge `patch` by the first row of the table that fits its evidence."""
     evidence = Evidence(patch, answers)
     return next(verdict for verdict in (row(evidence) for row in TABLE) if verdict is not None)
 
 
 class Answers:
-    """The answers to the questions of the patches, and which of their subjects are not there, for one tree."""
+    """The answers to the patches' questions, and the absence of their subjects, for one tree."""
 
     def __init__(self, tree: SourceTree, known: Mapping[str, Baseline]) -> None:
-        """`known` has the baseline of each top-level package."""
+        """Prepare answers from `tree`. `known` has the baseline of each top-level package."""
         self.tree = tree
         self.known = known
         self._answers: dict[Atom, bool | None] = {}
         self._absences: dict[str, Absence | None] = {}
 
     def ask(self, atom: Atom) -> bool | None:
-        """Answer a question; None if what it is about is gone, or cannot be read."""
+        """Answer a question; None if its subject is gone or cannot be read."""
         if atom not in self._answers:
             self._answers[atom] = self._answer(atom)
         return self._answers[atom]
@@ -119,14 +119,14 @@ class Answers:
         return atom.holds(self.tree) or (None if atom.unread(self.tree) else False)
 
     def absence(self, subject: str) -> Absence | None:
-        """Say why a subject is not there; None if it is."""
+        """Return why a subject does not exist, or None if it exists."""
         if subject not in self._absences:
             self._absences[subject] = look(subject, self.known[package_of(subject)], self.tree)
         return self._absences[subject]
 
 
 class Evidence:
-    """All that a source tree tells of one patch."""
+    """All that a source tree says about one patch."""
 
     def __init__(self, patch: Patch, answers: Answers) -> None:
         self.patch = patch
@@ -137,34 +137,34 @@ class Evidence:
 
     @cached_property
     def absence(self) -> Absence | None:
-        """Why the target, or the module of an addition, is not there."""
+        """Why the target, or the module of an addition, does not exist."""
         return self._answers.absence(self.patch.target.module if self.adds else str(self.patch.target))
 
     @cached_property
     def is_gone(self) -> bool:
-        """Whether the target is not there and should be."""
+        """Whether the target is missing although it should exist."""
         return self.absence is not None and self.absence.gone
 
     @cached_property
     def is_outside(self) -> bool:
-        """Whether the part of the upstream that would have the target is not installed here."""
+        """Whether the part of the upstream that should have the target is not installed."""
         return not self.tree.has_part(str(self.patch.target), self.known.packages[0])
 
     def ask(self, atom: Atom) -> bool | None:
         """Answer a question of the patch."""
         if self.adds and atom.subject == str(self.patch.target):
-            # That the target of an addition is not there is no loss.
+            # The target of an addition is expected to be missing.
             return atom.holds(self.tree)
         answer = self._answers.ask(atom)
-        # Code that was renamed is not mentioned under its old name either: a no says nothing then.
+        # A renamed function is not mentioned under its old name either, so a no proves nothing then.
         return None if answer is False and self.is_gone and self.known.needs(self.patch) else answer
 
     def _shown(self, atom: Atom) -> bool | None:
-        """The answer if it shows that a patch is not needed, and None if it does not.
+        """Return the answer if it proves that a patch is not needed, and None otherwise.
 
-        A yes shows it if the question is sound, since what is done can be read. A no shows it only of a closed
-        question: code can do the same in many ways. Either shows it if the subject is, by its form in a lock, what it
-        is at a pin that answers so.
+        A yes is proof if the question is sound, because the code that does it can be read. A no is proof only for a
+        closed question, because code can do the same in many ways. Either is proof if the subject has the same form as
+        at a pin with that answer.
         """
         answer = self.ask(atom)
         known = self._answers.known[package_of(atom.subject)]
@@ -179,27 +179,27 @@ class Evidence:
 
     @cached_property
     def seems_native(self) -> bool | None:
-        """Whether upstream does it itself, by what its source answers; None if that cannot be told."""
+        """Whether upstream has the fix, according to its source; None if this is unclear."""
         return self.patch.retired_by.answer(self.ask)
 
     @cached_property
     def is_shown_native(self) -> bool:
-        """Whether upstream does it itself, by answers that are evidence."""
-        return bool(self.patch.retired_by.answer(self._shown)) and not self._is_gutted(Standing.NATIVE)
+        """Whether upstream has the fix, according to answers that are proof."""
+        return bool(self.patch.retired_by.answer(self._shown)) and not self._is_emptied(Standing.NATIVE)
 
     @cached_property
     def seems_absent(self) -> bool:
-        """Whether there is nothing to patch, by what the source answers."""
+        """Whether there is nothing to patch, according to the source."""
         return self.patch.requires is not None and self.patch.requires.answer(self.ask) is False
 
     @cached_property
     def is_shown_absent(self) -> bool:
-        """Whether there is nothing to patch, by answers that are evidence."""
+        """Whether there is nothing to patch, according to answers that are proof."""
         requires = self.patch.requires
-        return requires is not None and requires.answer(self._shown) is False and not self._is_gutted(Standing.ABSENT)
+        return requires is not None and requires.answer(self._shown) is False and not self._is_emptied(Standing.ABSENT)
 
-    def _is_gutted(self, standing: Standing) -> bool:
-        """Whether the target is there and does nothing, and does something at every pin of that standing."""
+    def _is_emptied(self, standing: Standing) -> bool:
+        """Tell whether the target exists but does nothing, while it does something at every pin with that standing."""
         if self.adds or self.known.exact or self.absence is not None:
             return False
         from ..source.reader import is_hollow
@@ -215,19 +215,19 @@ class Evidence:
 
     @cached_property
     def claims(self) -> tuple[str, ...]:
-        """The places that upstream means to assign by itself, if these retire the patch."""
+        """The places that upstream's own code is meant to assign, if these assignments retire the patch."""
         atoms = self.patch.retired_by.atoms()
         return tuple(dict.fromkeys(a.place for a in atoms if isinstance(a, Assigns) and self.ask(a)))
 
     @cached_property
     def gone(self) -> Sequence[Absence]:
-        """What is gone of the target, and of the subjects of the questions that cannot be answered."""
+        """The target, if it is gone, and the lost subjects of questions that cannot be answered."""
         unanswered = dict.fromkeys(atom.subject for atom in self.patch.atoms() if self.ask(atom) is None)
         found = [self.absence, *map(self._answers.absence, unanswered)]
         return [absence for absence in found if absence is not None and absence.gone]
 
     def lost(self, atoms: Iterable[Atom]) -> list[str]:
-        """Say why some questions could be answered although their subjects are not there, as they are at the pin."""
+        """Return the reasons why subjects of `atoms` are missing although the nearest pin has them."""
         reasons = []
         for subject in dict.fromkeys(atom.subject for atom in atoms):
             nearest = self._answers.known[package_of(subject)].nearest
@@ -238,17 +238,17 @@ class Evidence:
 
     @cached_property
     def unread(self) -> str:
-        """Why a question could not be answered although its subject is there; empty if that is not so."""
+        """Why a question about an existing subject cannot be answered; empty if every one can."""
         unread = (atom.unread(self.tree) for atom in self.patch.retired_by.atoms())
         return "; ".join(dict.fromkeys(filter(None, unread)))
 
     @cached_property
-    def lacking(self) -> tuple[Collaborator, Found] | None:
-        """The first collaborator that is not what it is at a pin, and what stands in its place."""
-        return next(((use, found) for use in self.patch.uses if (found := self._lacks(use)) is not None), None)
+    def changed_collaborator(self) -> tuple[Collaborator, Found] | None:
+        """The first collaborator that differs from every pin, and what was found instead."""
+        return next(((use, found) for use in self.patch.uses if (found := self._changed(use)) is not None), None)
 
-    def _lacks(self, use: Collaborator) -> Found | None:
-        # What the nearest pin does not have either is no loss, and neither is what may be missing.
+    def _changed(self, use: Collaborator) -> Found | None:
+        # A collaborator that the nearest pin lacks too, or that is optional, may be missing.
         known = self._answers.known[use.package]
         before = known.nearest.uses.get(use.text) if known.nearest is not None else None
         if not before or not self.tree.has_part(use.text, known.packages[0]) or known.exact:
@@ -260,21 +260,21 @@ class Evidence:
         return None if as_before or (use.optional and not found.what) else found
 
     @cached_property
-    def put_over(self) -> str:
-        """The package above the target whose `__init__` puts something in its place."""
-        from .reach import put_over
+    def overwriting_package(self) -> str:
+        """The package above the target whose `__init__` assigns another object to it."""
+        from .reach import package_overwriting
 
-        return "" if self.known.exact or self.adds else put_over(self.patch.target, self.tree)
+        return "" if self.known.exact or self.adds else package_overwriting(self.patch.target, self.tree)
 
     @cached_property
     def reach(self) -> Reach:
-        """What became of the sites from which the target is reached at the nearest pin."""
+        """The sites that reach the target, compared with those at the nearest pin."""
         from .reach import reach
 
         return reach(self.patch.target, self.known, self.tree)
 
     def verified(self, reason: str) -> Verdict:
-        """The verdict on a patch that fits, with what is to be said of the sites that reach its target."""
+        """Return the verdict on a patch that fits, with remarks about the sites that reach its target."""
         remarks = list(self.reach.remarks())
         return Verdict(
             State.PENDING,
@@ -285,21 +285,21 @@ class Evidence:
 
     @cached_property
     def observed(self) -> Record:
-        """The target as it stands here."""
+        """The record of the target in this tree."""
         return Record.of(self.patch.target, self.tree)
 
     @cached_property
     def needed(self) -> Mapping[str, Record]:
-        """The target as it stands at each pin at which the patch is needed."""
+        """The record of the target at each pin where the patch is needed."""
         target, id = self.patch.target, self.patch.id
         locks = (lock for lock in self.known.locks if lock.patches.get(id) is Standing.NEEDED)
         return {lock.pin: lock.targets[target] for lock in locks if target in lock.targets}
 
     @cached_property
     def alike(self) -> Mapping[str, Record]:
-        """Of these, the ones where it is bound, and called, as it is here."""
+        """The records in `needed` whose binding and signature are the same as here."""
         if self.patch.action is Action.GUARD:
-            # It is called before the target is there, and asks nothing of it.
+            # A guard runs before the target exists, and does not depend on it.
             return {pin: record for pin, record in self.needed.items() if record.kind == self.observed.kind}
         return {
             pin: record
@@ -309,7 +309,7 @@ class Evidence:
 
     @cached_property
     def restated(self) -> frozenset[str]:
-        """The parameters to which a wrapper gives defaults itself: upstream's own are then not asked."""
+        """The parameters for which a wrapper has its own defaults, so that upstream's defaults do not matter."""
         if self.patch.action is not Action.WRAP:
             return frozenset()
         parameters = inspect.signature(self.patch.implementation).parameters.values()
@@ -320,13 +320,13 @@ class Evidence:
 
 
 def _not_installed(e: Evidence) -> Verdict | None:
-    """The part of the upstream that would have the target is not installed."""
+    """The part of the upstream that should have the target is not installed."""
     fits = e.is_outside and e.absence is not None and not e.is_gone
     return Verdict(State.ABSENT, e.absence.reason) if fits and e.absence is not None else None
 
 
 def _done_by_upstream(e: Evidence) -> Verdict | None:
-    """Upstream does it in its own code."""
+    """Upstream's own code has the fix."""
     if not e.is_shown_native or e.claims:
         return None
     reasons = [f"{e.patch.retired_by}", *e.lost(e.patch.retired_by.atoms())]
@@ -334,22 +334,22 @@ def _done_by_upstream(e: Evidence) -> Verdict | None:
 
 
 def _patched_by_upstream(e: Evidence) -> Verdict | None:
-    """Upstream means to patch it by itself, and has it here."""
+    """Upstream's own code is meant to patch the target, which exists."""
     fits = e.is_shown_native and e.absence is None
-    reason = f"upstream means to patch it by itself: {e.patch.retired_by}"
+    reason = f"upstream's own code patches it: {e.patch.retired_by}"
     return Verdict(State.NATIVE, reason, claims=e.claims) if fits else None
 
 
-def _patched_nowhere(e: Evidence) -> Verdict | None:
-    """Upstream means to patch by itself what is not there."""
+def _own_patch_has_no_target(e: Evidence) -> Verdict | None:
+    """Upstream's own code is meant to patch the target, which does not exist."""
     if not e.is_shown_native or e.absence is None:
         return None
     if not e.absence.gone:
         return Verdict(State.ABSENT, e.absence.reason)
     return Verdict(
         State.FAILED,
-        f"{e.absence.reason}; upstream means to patch it by itself",
-        expected=f"{e.patch.target}, which upstream means to patch by itself",
+        f"{e.absence.reason}; upstream's own code is meant to patch it",
+        expected=f"{e.patch.target}, which upstream's own code is meant to patch",
         found=e.absence.reason,
         claims=e.claims,
     )
@@ -372,55 +372,56 @@ def _gone(e: Evidence) -> Verdict | None:
     return Verdict(State.DRIFTED, reason, expected=f"{e.gone[0].subject}, as at {pin}", found="no such definition")
 
 
-def _not_there(e: Evidence) -> Verdict | None:
-    """The target is not there, and need not be."""
+def _absent(e: Evidence) -> Verdict | None:
+    """The target does not exist, and does not have to."""
     return Verdict(State.ABSENT, e.absence.reason) if e.absence is not None else None
 
 
-def _untold(e: Evidence) -> Verdict | None:
-    """The source does not tell whether upstream does it itself, or whether there is anything to patch."""
-    asked, found = e.patch.retired_by, "code that is like no pin's, and does not show it"
+def _unclear(e: Evidence) -> Verdict | None:
+    """The source leaves open whether upstream has the fix, or whether there is anything to patch."""
+    asked, found = e.patch.retired_by, "code that matches no pin and does not prove it"
     if e.seems_native is None:
         found = e.unread
-        reason = f"it cannot be told whether {asked}: {found}"
+        reason = f"it is unclear whether {asked}: {found}"
     elif e.seems_native:
-        reason = f"upstream may do it itself, since {asked}; but this is {found}"
+        reason = f"upstream may have the fix, because {asked}; but this is {found}"
     elif e.seems_absent and e.patch.requires is not None:
-        asked, found = e.patch.requires, "code that is like no pin's"
-        reason = f"not so here: {asked}; whether anything is left to patch cannot be told from {found}"
+        asked, found = e.patch.requires, "code that matches no pin"
+        reason = f"not so here: {asked}; {found} leaves open whether there is anything to patch"
     else:
         return None
     return Verdict(State.DRIFTED, reason, expected=f"{asked}", found=found)
 
 
-def _uses_another(e: Evidence) -> Verdict | None:
-    """The patch's own code uses what is not there any more, or is another thing now."""
-    if e.lacking is None:
+def _collaborator_changed(e: Evidence) -> Verdict | None:
+    """The patch's own code uses an object that is missing or different now."""
+    if e.changed_collaborator is None:
         return None
-    use, found = e.lacking
+    use, found = e.changed_collaborator
     pin = e.known.nearest.pin if e.known.nearest is not None else "any pin"
     return Verdict(
         State.DRIFTED,
-        f"the patch uses {use}, and here is {found}",
+        f"the patch uses {use}, but found {found}",
         expected=f"{use}, as at {pin}",
         found=str(found),
     )
 
 
 def _overwritten(e: Evidence) -> Verdict | None:
-    """A package above the target puts something in its place."""
-    if not e.put_over:
+    """A package above the target assigns another object to it."""
+    package = e.overwriting_package
+    if not package:
         return None
-    reason = f"bypassed: {e.put_over} assigns {e.patch.target}"
-    return Verdict(State.DRIFTED, reason, expected=f"{e.patch.target} as its module defines it", found=e.put_over)
+    reason = f"bypassed: {package} assigns {e.patch.target}"
+    return Verdict(State.DRIFTED, reason, expected=f"{e.patch.target} as its module defines it", found=package)
 
 
 def _added(e: Evidence) -> Verdict | None:
-    """The patch adds what upstream does not have."""
+    """The patch adds something that upstream does not have."""
     return Verdict(State.PENDING, "not defined upstream") if e.adds else None
 
 
-def _as_at_the_pin(e: Evidence) -> Verdict | None:
+def _exactly_a_pin(e: Evidence) -> Verdict | None:
     """The tree is a pin that has the target."""
     nearest = e.known.nearest
     if nearest is None or not e.known.exact or e.patch.target not in nearest.targets:
@@ -428,8 +429,8 @@ def _as_at_the_pin(e: Evidence) -> Verdict | None:
     return Verdict(State.PENDING, f"as at pin {nearest.pin}")
 
 
-def _as_at_a_pin(e: Evidence) -> Verdict | None:
-    """The target is bound and called as at a pin; for a replacement its source is the same, too."""
+def _same_as_at_a_pin(e: Evidence) -> Verdict | None:
+    """The target is bound and called as at a pin; for a replacement, its source is the same, too."""
     for pin, record in e.alike.items():
         if not e.patch.relies_on_source:
             return e.verified(f"signature as at {pin}")
@@ -438,34 +439,34 @@ def _as_at_a_pin(e: Evidence) -> Verdict | None:
     return None
 
 
-def _in_other_words(e: Evidence) -> Verdict | None:
-    """The source of the target is another one, and does the same."""
+def _reworded(e: Evidence) -> Verdict | None:
+    """The source of the target differs, but does the same."""
     words = e.tree.words(e.patch.target) if e.alike else ""
     for pin, record in e.alike.items():
         if words == record.words and e.patch.may_skip:
-            return e.verified(f"it does what it does at {pin}")
+            return e.verified(f"it does the same as at {pin}")
         if words == record.words:
-            reason = f"it differs from {pin} in words only: {ONLY_WORDS}"
-            return Verdict(State.DRIFTED, reason, record.fingerprint, e.observed.fingerprint, in_words=True)
+            reason = f"it differs from {pin} only in wording: {ONLY_WORDS}"
+            return Verdict(State.DRIFTED, reason, record.fingerprint, e.observed.fingerprint, only_wording=True)
     return None
 
 
-def _may_skip_another(e: Evidence) -> Verdict | None:
-    """The target is called as at a pin, and a wrapper that may skip its source skips another source than there."""
+def _may_skip_changes(e: Evidence) -> Verdict | None:
+    """The target is called as at a pin, but its source changed, and the wrapper may skip that source."""
     pin = next(iter(e.alike), None) if e.patch.may_skip else None
-    return e.verified(f"signature as at {pin}; it may skip what upstream changed in the target since") if pin else None
+    return e.verified(f"signature as at {pin}; it may skip changes that upstream made since") if pin else None
 
 
-def _another(e: Evidence) -> Verdict:
-    """The target is another one than at every pin."""
+def _different(e: Evidence) -> Verdict:
+    """The target differs from that at every pin."""
     called_alike = any(fits(e.observed.signature, one.signature, e.restated) for one in e.needed.values())
-    # Two that are called alike are told apart by what they are bound to.
+    # If two records are called alike, the difference is in what they are bound to.
     what = "fingerprint" if e.alike else "binding" if called_alike else "signature"
 
     def shown(record: Record) -> str:
         return "; ".join(record.ends) if what == "binding" else getattr(record, what) or record.kind
 
-    found = shown(e.observed) or "nothing at the end of its module"
+    found = shown(e.observed) or "no binding at the end of its module"
     expected = ", ".join(sorted(f"{shown(record)} at {pin}" for pin, record in e.needed.items()))
     here = "" if what == "fingerprint" else f": {found} here, {expected}"
     return Verdict(
@@ -480,20 +481,20 @@ TABLE: Sequence[Callable[[Evidence], Verdict | None]] = (
     _not_installed,
     _done_by_upstream,
     _patched_by_upstream,
-    _patched_nowhere,
+    _own_patch_has_no_target,
     _not_needed,
     _gone,
-    _not_there,
-    _untold,
-    _uses_another,
+    _absent,
+    _unclear,
+    _collaborator_changed,
     _added,
-    _as_at_the_pin,
+    _exactly_a_pin,
     _overwritten,
-    _as_at_a_pin,
-    _in_other_words,
-    _may_skip_another,
-    _another,
+    _same_as_at_a_pin,
+    _reworded,
+    _may_skip_changes,
+    _different,
 )
-"""What follows from the evidence: the first row that gives a verdict decides. The last one always does."""
+"""The rows of the table; the first one that returns a verdict decides. The last one always does."""
 
-ONLY_WORDS = "annotations, defaults, parameters that need not be given, names of its own variables, or log lines"
+ONLY_WORDS = "annotations, defaults, optional parameters, names of local variables, or log lines"

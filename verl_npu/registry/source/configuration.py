@@ -1,7 +1,7 @@
-"""What a key of upstream's YAML is by the files alone, with the groups that Hydra adds to them.
+"""The value of a key in upstream's YAML files, with the groups that Hydra adds.
 
-They are read line by line and within limits: the plugin depends on no library for YAML, and what makes a small file
-large (anchors, merge keys) or executes something (tags) is not followed.
+The files are read line by line and within limits. The plugin depends on no YAML library, and does not follow
+constructs that blow up a small file (anchors, merge keys) or execute something (tags).
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from posixpath import dirname, join, normpath
 from .tree import SourceTree
 
 _MOST_FILES = 40
-"""Files that are read for one key, as a list of defaults names others: an upstream's has a dozen."""
+"""The most files that are read for one key; each list of defaults names others. Upstream has a dozen."""
 _MOST_DEFAULTS = 100
 _LONGEST_LINE = 1000
 
 Keys = tuple[str, ...]
 Entry = tuple[Keys, str]
-"""The keys that lead to a line of a file, and its text; what the list of defaults has is named by `_DEFAULTS`."""
+"""The keys that lead to a line of a file, and its text. An entry of the list of defaults has the keys `_DEFAULTS`."""
 _DEFAULTS = ("defaults", "-")
 Place = tuple[str, Keys, tuple[tuple[str, str], ...]]
-"""A file, what the key is called in it, and the groups of which files that include it override the option."""
+"""A file, the key's name within it, and the options that the files including it override, by group."""
 
 
 def value_of(file: str, key: str, tree: SourceTree) -> str | None:
-    """Return the text after a key, which is empty for a section; None if neither the file nor its defaults have it.
+    """Return the text after a key, empty for a section, or None if neither the file nor its defaults have the key.
 
-    `file` is its path from the folder of the package, as `pkg/config/main.yaml`. Where an option depends on another
-    one, as `${model_engine}_actor` does, that is what the same list of defaults has.
+    `file` is the path from the package's parent folder, such as `pkg/config/main.yaml`. An option that depends on
+    another one, such as `${model_engine}_actor`, is resolved with the same list of defaults.
     """
     waiting: list[Place] = [(file, tuple(key.split(".")), ())]
     seen: list[Place] = []
@@ -39,12 +39,12 @@ def value_of(file: str, key: str, tree: SourceTree) -> str | None:
         seen.append(place)
         file, keys, _ = place
         entries = _read(file, tree)
-        # A group that is added at the key itself is that section.
+        # If a group is added at the key itself, the whole file is that section.
         own = [value for path, value in entries if path == keys] if keys else ["" for _ in entries]
         if own:
             return own[-1]
         defaults = [value for path, value in entries if path == _DEFAULTS]
-        # What a later default has comes before what an earlier one has.
+        # Later defaults win over earlier ones, so they are popped first.
         waiting += _included(place, defaults[:_MOST_DEFAULTS])
     return None
 
@@ -57,17 +57,17 @@ def _read(file: str, tree: SourceTree) -> Sequence[Entry]:
 
 
 def _included(place: Place, defaults: Sequence[str]) -> Iterator[Place]:
-    """Yield the files that a list of defaults adds, each with what the key is called in it."""
+    """Yield the files that a list of defaults adds, each with the key's name within it."""
     file, keys, overrides = place
     pairs = [(group.strip(), option.strip()) for group, _, option in (default.partition(":") for default in defaults)]
-    # What is overridden from outside, or in this list, holds in all that it adds.
+    # An override from outside or from this list also holds in every file that the list adds.
     own = ((group.removeprefix("override "), option) for group, option in pairs if group.startswith("override "))
     overrides = (*((group, option) for group, option in own if group not in dict(overrides)), *overrides)
     chosen = {**dict(pairs), **dict(overrides)}
     for group, option in pairs:
         if group == "_self_" or group.startswith("override "):
             continue
-        # `group@package: option`, or the name of a file beside this one.
+        # `group@package: option`, or the name of a file in the same folder.
         path, at, package = group.partition("@")
         folder, name = (path.rpartition(" ")[2], chosen[group]) if option else ("", path)
         for variable, value in chosen.items():
@@ -77,14 +77,14 @@ def _included(place: Place, defaults: Sequence[str]) -> Iterator[Place]:
         if keys[: len(prefix)] == prefix:
             yield included, keys[len(prefix) :], overrides
         if prefix and not at:
-            yield included, keys, overrides  # it may say `@package _global_`
+            yield included, keys, overrides  # the file may say `@package _global_`
 
 
 def _entries(text: str) -> Iterator[Entry]:
-    """Yield the lines of a block mapping. Of lists only that of defaults counts, and blocks of text do not."""
+    """Yield the lines of a block mapping. Lists other than the defaults, and blocks of text, are skipped."""
     above: list[tuple[int, str]] = []
     inside = None
-    """The depth of a list's element or of a block of text: what is deeper belongs to it."""
+    """The depth of a list element or of a block of text, to which all deeper lines belong."""
     for line in text.splitlines():
         content = line.strip(" ")
         depth = len(line) - len(line.lstrip(" "))
@@ -110,7 +110,7 @@ def _entries(text: str) -> Iterator[Entry]:
 
 
 def _plain(text: str) -> str:
-    """Return a scalar without its quotes, or without the comment behind it."""
+    """Return a scalar without its quotes, or without the comment after it."""
     text = text.strip()
     end = text.find(text[0], 1) if text[:1] in ("'", '"') else -1
     return text[1:end] if end > 0 else text.partition(" #")[0].strip()

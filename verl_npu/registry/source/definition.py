@@ -1,11 +1,11 @@
-"""What the source says of a name: the statements that bind it, their signature, and a fingerprint of them.
+"""The definition of a name in source: the statements that bind it, their signature, and their fingerprint.
 
-A fingerprint is a hash of normalised source: the same on every Python version, unchanged by comments, docstrings and
-formatting. A second one leaves out what is only words: annotations, how defaults are spelled, the names of variables,
-and lines that only log.
+A fingerprint is a hash of normalised source. It is the same on every Python version, and comments, docstrings, and
+formatting do not change it. A second one also ignores mere wording: annotations, the spelling of defaults, the names
+of variables, and lines that only log.
 
-`ast.dump` is not used: its output differs between Python versions (3.13 leaves out empty fields). What is walked here
-is the tree that all versions from 3.10 on agree on.
+`ast.dump` is not used, because its output differs between Python versions (3.13 omits empty fields). This module walks
+the parts of the tree on which all versions from 3.10 agree.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
-# Part of every lock: a change in what is hashed must not read as a change of all upstreams.
+# Part of every lock, so that a change of the hashed form does not look like a change of all upstreams.
 NORMALISER = 2
 
 
-# Positions and bookkeeping. `kind` is the u of u"…"; `ctx` follows from the place; `type_comment` is a comment.
+# Positions and bookkeeping. `kind` is the u of u"…", `ctx` follows from the place, and `type_comment` is a comment.
 _IGNORED_FIELDS = frozenset({"ctx", "kind", "type_comment", "type_ignores", "lineno"})
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-"""The fields of a statement that hold the statements inside it."""
+"""The fields of a statement that hold inner statements."""
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -34,7 +34,7 @@ _NONE: Mapping[str, object] = MappingProxyType({})
 
 
 def fingerprint(nodes: Iterable[ast.AST]) -> str:
-    """32 hexadecimal digits over the normalised form of `nodes`, in order."""
+    """Return 32 hexadecimal digits: a hash of the normalised form of `nodes`, in order."""
     return _hash((token for node in nodes for token in _tokens(node)), 16)
 
 
@@ -47,17 +47,17 @@ def _hash(tokens: Iterable[str], size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One statement of an outline, without the statements inside it."""
+    """One statement of an outline, without its inner statements."""
 
     mark: str
-    """Its depth and the hash of its normalised form."""
+    """Its depth, and a hash of its normalised form."""
     first: int
     last: int
-    """Its lines in the source; of a compound statement, those of its head."""
+    """The last line in the source; for a compound statement, that of its head."""
 
 
 def outline(nodes: Iterable[ast.AST], depth: int = 0) -> list[Line]:
-    """The statements of `nodes` one by one: two revisions can be compared by it when one is known by hashes alone."""
+    """Return the statements of `nodes` one by one, so that a revision can be compared with hashes of another."""
     lines = []
     for node in nodes:
         blocks = {name: getattr(node, name) for name in BLOCKS if isinstance(getattr(node, name, None), list)}
@@ -78,7 +78,7 @@ def _tokens(value: object, without: frozenset[str] = frozenset()) -> Iterator[st
         yield f"({type(value).__name__}"
         for name in value._fields:
             field = getattr(value, name, None)
-            # An absent field, a None and an empty list are one and the same: `type_params` exists from 3.12 on.
+            # Treat absent, None, and empty fields alike: `type_params` exists only since 3.12.
             if name in _IGNORED_FIELDS or name in without or field is None or field == []:
                 if isinstance(value, ast.Constant) and name == "value":
                     yield "None"
@@ -98,7 +98,7 @@ def _tokens(value: object, without: frozenset[str] = frozenset()) -> Iterator[st
 
 
 def _f_string_tokens(node: ast.JoinedStr) -> Iterator[str]:
-    # Python 3.12 parses f-strings anew: neighbouring literal parts may be split or joined, and empty ones kept or not.
+    # Python 3.12 parses f-strings differently: it may split or join literal parts, and keep or drop empty ones.
     yield "(JoinedStr"
     literal = ""
     for part in node.values:
@@ -121,34 +121,35 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     return body
 
 
-# What is only words.
+# Meaning without wording.
 
 
-def in_words(nodes: Iterable[ast.AST]) -> str:
-    """32 hexadecimal digits over what `nodes` do: what is only words is left out.
+def meaning_fingerprint(nodes: Iterable[ast.AST]) -> str:
+    """Return 32 hexadecimal digits: a hash of what `nodes` do, without mere wording.
 
-    The parameters of a function are left out with the words: `fits` compares them.
+    The parameters of a function are not included either, because `fits` compares them.
     """
-    return _hash((token for node in nodes for token in _meant(node, None)), 16)
+    return _hash((token for node in nodes for token in _meaning_tokens(node, None)), 16)
 
 
-def _meant(value: object, own: dict[str, str] | None) -> Iterator[str]:
-    """Yield the tokens of what a part of a tree means; in a function, `own` are its variables, by order of use."""
+def _meaning_tokens(value: object, own: dict[str, str] | None) -> Iterator[str]:
+    """Yield tokens for the meaning of a part of a tree. In a function, `own` maps its variables to their order of
+    use."""
     if isinstance(value, Function) and own is None:
         yield f"({function_kind(value)} {value.name} {' '.join(map(decoration, value.decorator_list))}"
-        yield from _meant(_without_docstring(value.body), dict.fromkeys(_own_names(value), ""))
+        yield from _meaning_tokens(_without_docstring(value.body), dict.fromkeys(_own_names(value), ""))
     elif (
         isinstance(value, ast.Name | ast.arg | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         and own is not None
     ):
         yield from _renamed(value, own)
     elif isinstance(value, ast.AnnAssign) and value.value is not None and value.simple:
-        yield from _meant(ast.Assign([value.target], value.value), own)
+        yield from _meaning_tokens(ast.Assign([value.target], value.value), own)
     elif isinstance(value, list):
-        kept = [item for item in value if not _is_words(item)]
+        kept = [item for item in value if not _is_only_wording(item)]
         yield f"[{len(kept)}"
         for item in kept:
-            yield from _meant(item, own)
+            yield from _meaning_tokens(item, own)
     elif isinstance(value, ast.AST) and not isinstance(value, ast.JoinedStr):
         yield f"({type(value).__name__}"
         for name in value._fields:
@@ -158,10 +159,10 @@ def _meant(value: object, own: dict[str, str] | None) -> Iterator[str]:
             if name == "body" and isinstance(value, _DOCUMENTED):
                 field = _without_docstring(field)
             yield f".{name}"
-            yield from _meant(field, own)
+            yield from _meaning_tokens(field, own)
     elif isinstance(value, ast.JoinedStr):
         for part in value.values:
-            yield from _meant(part, own)
+            yield from _meaning_tokens(part, own)
     else:
         yield f"{type(value).__name__}={value!r}"
 
@@ -178,11 +179,11 @@ def _renamed(value: ast.Name | ast.arg | Function | ast.ClassDef, own: dict[str,
             if other == "body" and isinstance(value, _DOCUMENTED):
                 inner = _without_docstring(value.body)
             yield f".{other}"
-            yield from _meant(inner, own)
+            yield from _meaning_tokens(inner, own)
 
 
 def _own_names(function: Function) -> list[str]:
-    """Return the names that a function and those inside it give to variables, their parameters excepted."""
+    """Return the variables of a function and of its inner functions, except for its parameters."""
     arguments = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
     shared = {name for n in ast.walk(function) if isinstance(n, ast.Global | ast.Nonlocal) for name in n.names}
     found: dict[str, None] = {}
@@ -201,7 +202,7 @@ _LOGS = frozenset({"debug", "info", "warning", "warn", "error", "critical", "exc
 
 
 def is_log(node: ast.expr) -> bool:
-    """Whether an expression does nothing but say something: `print`, a warning, or a line to a logger."""
+    """Tell whether an expression only prints or logs: `print`, a warning, or a line to a logger."""
     if not isinstance(node, ast.Call):
         return False
     if isinstance(node.func, ast.Name):
@@ -211,27 +212,27 @@ def is_log(node: ast.expr) -> bool:
     return said or words[-2:-1] in (["logger"], ["_logger"], ["logging"], ["logging()"], ["log"])
 
 
-def _is_words(item: object) -> bool:
-    """Whether a statement does nothing but say something, or is an annotation without a value."""
+def _is_only_wording(item: object) -> bool:
+    """Tell whether a statement only prints or logs, or is an annotation without a value."""
     if isinstance(item, ast.AnnAssign):
         return item.value is None
     call = item.value if isinstance(item, ast.Expr) else None
     if not isinstance(call, ast.Call):
         return False
-    # Of a function of this name whose result nobody takes, a log line is all that there is.
+    # A function with such a name only logs if its result is not used.
     return is_log(call) or (isinstance(call.func, ast.Name) and call.func.id.startswith("log_"))
 
 
 def decoration(decorator: ast.expr) -> str:
-    """Return what a decorator is and what it is given, but for texts: what a log calls a role decides nothing."""
+    """Describe a decorator and its arguments, except for texts: the label of a role in a log has no effect."""
     if not isinstance(decorator, ast.Call):
         return f"@{_short(decorator)}"
-    return f"@{_short(decorator.func)}({_given(decorator)})"
+    return f"@{_short(decorator.func)}({_spelled_arguments(decorator)})"
 
 
-def _given(call: ast.Call) -> str:
-    given = [_spelled(argument) for argument in call.args if not _is_text(argument)]
-    given += [f"{word.arg or '**'}={_spelled(word.value)}" for word in call.keywords if not _is_text(word.value)]
+def _spelled_arguments(call: ast.Call) -> str:
+    given = [_spelling(argument) for argument in call.args if not _is_text(argument)]
+    given += [f"{word.arg or '**'}={_spelling(word.value)}" for word in call.keywords if not _is_text(word.value)]
     return ", ".join(given)
 
 
@@ -244,30 +245,30 @@ def _decorator(node: ast.expr) -> ast.expr:
 
 
 def _short(node: ast.expr) -> str:
-    # `functools.wraps`, or `wraps` after an import of it.
-    return node.attr if isinstance(node, ast.Attribute) else _spelled(node)
+    # `functools.wraps`, or just `wraps` if that is imported.
+    return node.attr if isinstance(node, ast.Attribute) else _spelling(node)
 
 
-def _spelled(node: ast.expr) -> str:
+def _spelling(node: ast.expr) -> str:
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
-        return f"{_spelled(node.value)}.{node.attr}"
+        return f"{_spelling(node.value)}.{node.attr}"
     if isinstance(node, ast.Constant):
         return repr(node.value)
     if isinstance(node, ast.Call):
-        return f"{_spelled(node.func)}({_given(node)})"
+        return f"{_spelling(node.func)}({_spelled_arguments(node)})"
     return f"<{fingerprint([node])[:8]}>"
 
 
-# How something is called.
+# Signatures.
 
 
 def signature(node: Function, constants: Mapping[str, object] = _NONE) -> str:
-    """The parameters of `node` by name, kind and default, for example `(config, *, rank=0, group=...)`.
+    """Return the parameters of `node` by name, kind, and default, for example `(config, *, rank=0, group=...)`.
 
-    A default that is no constant, and none of the module's `constants`, is shown as `...`: how it is spelled is the
-    fingerprint's business.
+    A default is shown as `...` unless it is a literal or one of the module's `constants`; its spelling only matters to
+    the fingerprint.
     """
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
@@ -294,22 +295,24 @@ def _parameter(argument: ast.arg, default: ast.expr | None, constants: Mapping[s
 
 
 def constants_of(module: ast.Module) -> dict[str, object]:
-    """Return the module's own names that are set once and for all, to a plain value."""
+    """Return the module's names that are assigned once, and to a literal."""
     assigned = [(s.targets[0], s.value) for s in module.body if isinstance(s, ast.Assign) and len(s.targets) == 1]
     found = {t.id: v.value for t, v in assigned if isinstance(t, ast.Name) and isinstance(v, ast.Constant)}
     return {name: value for name, value in found.items() if len(list(bindings(module.body, name))) == 1}
 
 
 def fits(found: str, known: str, restated: Collection[str] = ()) -> bool:
-    """Whether what passes on what it does not know can stand between a caller of `found` and what it knew as `known`.
+    """Tell whether a wrapper that was written for `known` still fits between callers and `found`.
 
-    Both are signatures, or several of them. More parameters that need not be given, at the end or by keyword only, and
-    other defaults are no difference; but for those parameters that it gives defaults to itself (`restated`).
+    Both are one signature or several. Other defaults and additional optional parameters, at the end or by keyword
+    only, are no difference, except for the parameters for which the wrapper has its own defaults (`restated`).
     """
-    return found == known or all(any(_fits(one, other, restated) for other in _all(known)) for one in _all(found))
+    return found == known or all(
+        any(_fits(one, other, restated) for other in _parsed_signatures(known)) for one in _parsed_signatures(found)
+    )
 
 
-def _all(signatures: str) -> list[ast.arguments]:
+def _parsed_signatures(signatures: str) -> list[ast.arguments]:
     parsed = (ast.parse(f"def _{text}: ...").body[0] for text in filter(None, signatures.split(" | ")))
     return [node.args for node in parsed if isinstance(node, ast.FunctionDef)]
 
@@ -318,10 +321,10 @@ def _fits(found: ast.arguments, known: ast.arguments, restated: Collection[str])
     here, there = _defaults(found), _defaults(known)
     if any(here.get(name) != there[name] for name in restated if name in there):
         return False
-    return _takes_alike(found, known)
+    return _accepts_same_calls(found, known)
 
 
-def _takes_alike(found: ast.arguments, known: ast.arguments) -> bool:
+def _accepts_same_calls(found: ast.arguments, known: ast.arguments) -> bool:
     here, there = _positional(found), _positional(known)
     more = here[len(there) :]
     if here[: len(there)] != there or not all(optional for _, optional in more) or (more and known.vararg is not None):
@@ -356,7 +359,7 @@ def _keywords(arguments: ast.arguments) -> dict[str, bool]:
 
 
 class Kind(str, Enum):
-    """How a name comes to be in its module or class."""
+    """How a name is bound in its module or class."""
 
     FUNCTION = "function"
     COROUTINE = "coroutine function"
@@ -379,7 +382,7 @@ class Kind(str, Enum):
 _DESCRIPTORS = {"property": Kind.PROPERTY, "staticmethod": Kind.STATICMETHOD, "classmethod": Kind.CLASSMETHOD}
 _DECORATED = {
     **_DESCRIPTORS,
-    # Of a property that has more than a getter, the last part makes the same property.
+    # A property with a setter or deleter is defined in parts, and the last part still defines the property.
     **dict.fromkeys(("getter", "setter", "deleter"), Kind.PROPERTY),
     "cached_property": Kind.CACHED_PROPERTY,
     "contextmanager": Kind.CONTEXT_MANAGER,
@@ -389,7 +392,7 @@ _DECORATED = {
 
 
 def function_kind(node: Function) -> Kind:
-    """Return what kind of function a definition makes, whatever decorates it."""
+    """Return the kind of function that a definition makes, regardless of its decorators."""
     yields = any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in _within(node.body))
     if isinstance(node, ast.AsyncFunctionDef):
         return Kind.ASYNC_GENERATOR if yields else Kind.COROUTINE
@@ -397,7 +400,7 @@ def function_kind(node: Function) -> Kind:
 
 
 def _within(statements: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Yield all that is in some statements, but not what is in a function or class inside them."""
+    """Yield the nodes in some statements, but not those in inner functions or classes."""
     waiting = list(statements)
     while waiting:
         node = waiting.pop()
@@ -408,7 +411,7 @@ def _within(statements: Sequence[ast.AST]) -> Iterator[ast.AST]:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What the source says of a target."""
+    """A target as its source defines it."""
 
     kind: Kind
     signature: str
@@ -416,15 +419,15 @@ class Definition:
     outline: tuple[str, ...]
     """The marks of its statements, in order."""
     decorators: tuple[str, ...]
-    """The names of what decorates the last of them."""
+    """The names of the decorators of its last statement."""
     plain: bool
-    """Whether only definitions of that kind bind it, and no decorator may have made something else of them."""
+    """Whether all of its statements are definitions of this kind, without a decorator that may change the object."""
 
 
 def define(nodes: Sequence[ast.stmt], constants: Mapping[str, object] = _NONE) -> Definition | None:
-    """Return what the statements that bind a name say of it; None if there are none.
+    """Return the definition that the statements binding a name make; None if there are none.
 
-    `constants` are those of the module, which its defaults may name.
+    `constants` are those of the module, which defaults may name.
     """
     if not nodes:
         return None
@@ -452,19 +455,20 @@ _BINDING = (
 
 
 def bindings(statements: Sequence[ast.stmt], name: str) -> Iterator[ast.stmt]:
-    """Return the statements of a scope that bind `name`, in order; both branches of an `if` count."""
+    """Yield the statements of a scope that bind `name`, in order, in both branches of an `if`."""
     for statement in _flat(statements):
         if name in _bound(statement):
             yield _import_of(statement, name) if isinstance(statement, ast.Import | ast.ImportFrom) else statement
 
 
 def bound_names(statements: Sequence[ast.stmt]) -> set[str]:
-    """Return the names that the statements of a scope bind; both branches of an `if` count."""
+    """Return the names that the statements of a scope bind, in both branches of an `if`."""
     return {name for statement in _flat(statements) for name in _bound(statement)}
 
 
 def _flat(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Return the statements that may bind names; those in an `if`, `try`, `with` or loop share the scope."""
+    """Yield the statements that may bind names, including those in an `if`, `try`, `with`, or loop of the same
+    scope."""
     for statement in statements:
         if isinstance(statement, _BINDING):
             yield statement
@@ -493,7 +497,7 @@ def _local_name(alias: ast.alias) -> str:
 
 
 def _import_of(statement: ast.Import | ast.ImportFrom, name: str) -> ast.stmt:
-    # What else the same line imports is no part of this name's definition.
+    # Other names that the same line imports are not part of this definition.
     names = [alias for alias in statement.names if _local_name(alias) == name]
     if isinstance(statement, ast.Import):
         return ast.copy_location(ast.Import(names), statement)
@@ -501,7 +505,7 @@ def _import_of(statement: ast.Import | ast.ImportFrom, name: str) -> ast.stmt:
 
 
 def used_names(statements: Iterable[ast.AST]) -> frozenset[str]:
-    """Return all that is written in some statements: names, attributes, keywords, imports and strings."""
+    """Return everything that is named in some statements: names, attributes, keywords, imports, and strings."""
     return frozenset(name for statement in statements for node in ast.walk(statement) for name in _names(node))
 
 

@@ -1,7 +1,7 @@
-"""Where a package lies: installed, in a checkout, or in a wheel. Its files are read within limits.
+"""The folder of a package: installed, in a checkout, or in a wheel. Its files are read within limits.
 
-The user names the source, so it may be anything: a wheel that is cut short, damaged or encrypted, a file that would
-fill the memory. Whatever is wrong with it, the error is a SourceError.
+The user names the source, so it may be anything: a wheel that is cut short, damaged, or encrypted, or a file that
+would fill the memory. Every fault of it becomes a SourceError.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import IO, Protocol
 from ...errors import SourceError
 
 LARGEST_FILE = 1 << 20
-"""Bytes of one source file: four times the largest one of any upstream. Parsing takes a thousand times its memory."""
+"""The size limit of a source file in bytes, four times the largest of any upstream. Parsing takes a thousand times its
+memory."""
 
-# zipfile raises any of these.
+# The errors that zipfile raises.
 _UNREADABLE = (
     OSError,
     RuntimeError,
@@ -35,13 +36,13 @@ _UNREADABLE = (
 
 
 class Folder(Protocol):
-    """The place of a package, as a source tree needs it."""
+    """A package's folder, as a source tree needs it."""
 
     def read(self, *parts: str) -> bytes | None:
-        """Return the content of a file below, or None if there is none. Raises SourceError for one it cannot read."""
+        """Return the content of a file in it, or None if there is none. Raises SourceError if it cannot be read."""
 
     def entries(self, *parts: str) -> Sequence[str] | None:
-        """Return the names of what lies in a folder below, folders with a slash; None if there is no such folder."""
+        """Return the names in a folder below, those of folders with a slash, or None if there is no such folder."""
 
 
 class PlainFolder(Folder):
@@ -74,7 +75,7 @@ class PlainFolder(Folder):
 
 
 class PackedFolder(Folder):
-    """A folder within a wheel."""
+    """A folder in a wheel."""
 
     __slots__ = ("_name", "_wheel")
 
@@ -87,7 +88,7 @@ class PackedFolder(Folder):
         where = f"{self._wheel.filename}: {name}"
         try:
             entry = self._wheel.getinfo(name)
-            # Python bounds the memory of these two alone; a wheel is made with no other.
+            # Python bounds the memory only for these two, and wheels use no other.
             if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise ValueError(f"compression method {entry.compress_type}, which wheels do not use")
             with self._wheel.open(entry) as stream:
@@ -100,7 +101,7 @@ class PackedFolder(Folder):
     def entries(self, *parts: str) -> Sequence[str] | None:
         prefix = "/".join((self._name, *parts)) + "/"
         below = [name.removeprefix(prefix) for name in self._wheel.namelist() if name.startswith(prefix)]
-        # A wheel lists files only: a folder shows in the names of what is below it.
+        # A wheel lists only files; a folder shows in the names of its files.
         names = {f"{name.partition('/')[0]}/" if "/" in name else name for name in below if name}
         return sorted(names) if below else None
 
@@ -113,7 +114,7 @@ def _limited(stream: IO[bytes], where: str) -> bytes:
 
 
 def folders_at(path: Path, packages: Sequence[str]) -> dict[str, Folder]:
-    """Return the folders of those packages that a checkout or a wheel holds. Raises SourceError if it holds none."""
+    """Return the folders of the packages that a checkout or a wheel holds. Raises SourceError if it holds none."""
     try:
         found = _folders(path, packages)
         there = "none of these folders in it" if path.is_dir() or _is_wheel(path) else _NO_WHEEL
@@ -129,7 +130,7 @@ _NO_WHEEL = "a file that is not a complete wheel"
 
 
 def _is_wheel(path: Path) -> bool:
-    # A device is asked nothing: it may have no end.
+    # Do not read from a device, because it may have no end.
     return path.is_file() and zipfile.is_zipfile(path)
 
 
@@ -144,7 +145,7 @@ def _folders(path: Path, packages: Sequence[str]) -> dict[str, Folder]:
 
 
 class Portions(Folder):
-    """A package without an `__init__`, of one folder or several, in which things are found as Python finds them."""
+    """A namespace package of one or more folders, in which modules are found as Python finds them."""
 
     __slots__ = ("paths",)
 
@@ -161,7 +162,7 @@ class Portions(Folder):
         return sorted({name for names in present for name in names}) if present else None
 
     def _at(self, parts: Sequence[str]) -> Sequence[Path]:
-        """Return the folders that a package in this one is made of: the first with an `__init__` is all of it."""
+        """Return the folders of a package below; the first one with an `__init__` is the whole package."""
         paths: Sequence[Path] = self.paths
         for part in parts:
             spaces = []
@@ -178,9 +179,10 @@ class Portions(Folder):
 
 
 def installed_folder(package: str) -> Folder | None:
+    """Return the folder of an installed package, or None if it is not installed or has no source."""
     try:
         spec = importlib.util.find_spec(package)
-    except ValueError:  # a module put into sys.modules by hand, with no spec: there is no source to read
+    except ValueError:  # a module in sys.modules by hand, without a spec: there is no source to read
         return None
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -189,6 +191,7 @@ def installed_folder(package: str) -> Folder | None:
 
 
 def paths_of(folder: Folder | None) -> Sequence[Path]:
+    """Return the paths of a folder on disk; none for a folder in a wheel."""
     if isinstance(folder, Portions):
         return folder.paths
     return (folder.path,) if isinstance(folder, PlainFolder) else ()
@@ -206,7 +209,7 @@ def _no_source(path: Path, packages: Sequence[str], found: str) -> SourceError:
 def _unreadable(where: str, found: str) -> SourceError:
     return SourceError(
         subject=where,
-        expected="source that can be read, of an ordinary size",
+        expected="a readable source file of ordinary size",
         found=found,
         fix="give a checkout or a wheel as it was published, and check its permissions",
     )
@@ -217,5 +220,5 @@ def _reason(error: Exception) -> str:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    # A named pipe that nobody writes to would otherwise make us wait for ever.
+    # Opening a named pipe without a writer would otherwise block for ever.
     return os.open(path, flags | os.O_NONBLOCK)

@@ -1,4 +1,4 @@
-"""Full dotted names, looked up in a source tree through imports and classes."""
+"""Lookup of full dotted names in a source tree, through imports and classes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from dataclasses import dataclass
 
 from .tree import SourceTree, Target, package_of, packages_above
 
-# An import of an import of an import: no package goes through more modules than this.
+# The number of imports to follow; no package passes a name through more modules.
 _DEPTH = 12
 _MAKES_NAMES = (b"import *", b"__getattr__", b"sys.modules[", b"globals()")
 
 
 def _glance(data: bytes, names: Sequence[str]) -> bool | None:
-    """Say whether a module binds `names[0]`, a class in it `names[1]`, and so on; None if parsing has to tell.
+    """Tell whether a module binds `names[0]`, a class in it `names[1]`, and so on; None if only parsing can tell.
 
-    It says yes only of a `def` or `class` at the beginning of a line, and no only of a name that its text nowhere has.
+    The answer is yes only for a `def` or `class` at the beginning of a line, and no only for a name that the text
+    never mentions.
     """
     if names[0].encode() not in data:
         return None if any(mark in data for mark in _MAKES_NAMES) else False
@@ -28,7 +29,7 @@ def _glance(data: bytes, names: Sequence[str]) -> bool | None:
             return None
         if depth < len(names) - 1 and not found[0].lstrip().startswith(b"class"):
             return None
-        # The body ends at the next line that is not further inside.
+        # The body ends at the next line that is indented less.
         end = re.compile(rb"^(?! {%d}|[ \t]*(?:#|\n|\)))" % (4 * depth + 4), re.M).search(scope, found.end())
         scope = scope[found.end() : end.start() if end is not None else len(scope)]
     return True
@@ -36,25 +37,26 @@ def _glance(data: bytes, names: Sequence[str]) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What a source tree says of a full dotted name."""
+    """The result of looking up a full dotted name."""
 
     name: str
-    """As `module:qualname` if the tree has the module; where it is defined, if it is imported from elsewhere."""
+    """`module:qualname` if the tree has the module; for an imported name, the place of its definition."""
     missing: str = ""
-    """The first part of it that is not there; empty if all of it is there, or if the source alone cannot tell."""
+    """The first part of the name that does not exist; empty if all of it exists or the source alone cannot tell."""
     certain: bool = True
-    """Whether the source tells that it is there: some modules make their names when they are executed."""
+    """Whether the source proves that the name exists, since some modules only make names when they are executed."""
 
 
 def missing_module(name: str, tree: SourceTree) -> str:
-    """Return the first part of a module's name that is no module in `tree`; empty if there is none."""
+    """Return the first part of a module's name that is no module in `tree`; empty if all parts are."""
     if not tree.covers(package_of(name)):
         return ""
     return next((prefix for prefix in (*packages_above(name), name) if not _is_module(prefix, tree)), "")
 
 
 def resolve(name: str, tree: SourceTree, depth: int = _DEPTH) -> Resolved:
-    """Look for a dotted name in `tree`, through so many imports. Raises SourceError if a module does not parse."""
+    """Look up a dotted name in `tree`, through at most `depth` imports. Raises SourceError if a module does not
+    parse."""
     parts = name.split(".")
     if not tree.covers(parts[0]) or not depth:
         return Resolved(name, certain=False)
@@ -79,7 +81,7 @@ def _in_module(module: str, names: list[str], tree: SourceTree, depth: int) -> R
     nodes = tree.nodes(Target(module, names[0]))
     if not nodes:
         if tree.is_package(module):
-            # It may have been meant as a module of the package.
+            # The name may have been meant as a module of the package.
             place = f"{module}.{'.'.join(names)}"
         lacking = _lacks(module, names[0], tree)
         stale = place.removesuffix("." + ".".join(names[1:])) if names[1:] else place
@@ -90,12 +92,12 @@ def _in_module(module: str, names: list[str], tree: SourceTree, depth: int) -> R
             return resolve(".".join([tree.imported_module(module, node), original, *names[1:]]), tree, depth - 1)
         if isinstance(node, ast.ClassDef) and names[1:]:
             return _in_class(Target(module, names[0]), names[1:], tree, depth)
-    # What an assigned name or a function has as attributes is not written there.
+    # The source does not show the attributes of an assigned name or a function.
     return Resolved(place, certain=not names[1:])
 
 
 def _lacks(module: str, name: str, tree: SourceTree) -> bool:
-    """Whether a module certainly has no name that its source does not bind."""
+    """Tell whether a module certainly lacks a name that its source does not bind."""
     parsed = tree.parse(module)
     if parsed is None or tree.nodes(Target(module, "__getattr__")):
         return False
@@ -105,12 +107,12 @@ def _lacks(module: str, name: str, tree: SourceTree) -> bool:
             stars = True
             if not _star_lacks(tree.imported_module(module, node), name, tree):
                 return False
-    # A lazy package imports for type checkers all that it has.
+    # A lazy package imports all of its names for type checkers.
     return stars or not any(map(_makes_names, parsed.body))
 
 
 def _makes_names(statement: ast.stmt) -> bool:
-    """Whether a statement, or one in it, is `sys.modules[__name__] = LazyModule(…)` or `globals()[…] = …`."""
+    """Tell whether a statement contains `sys.modules[__name__] = LazyModule(…)` or `globals()[…] = …`."""
     assigned = [node.targets[0] for node in ast.walk(statement) if isinstance(node, ast.Assign)]
     return any(
         isinstance(target, ast.Subscript) and ast.unparse(target.value) in ("sys.modules", "globals()")
@@ -140,13 +142,13 @@ def _in_class(owner: Target, names: list[str], tree: SourceTree, depth: int) -> 
     for base in bases:
         inherited = _in_base(owner.module, base, names, tree, depth)
         if inherited is None or not inherited.missing:
-            # To assign it to the class changes what the class has, wherever it was inherited from.
+            # Assigning to the class takes effect, wherever the attribute was inherited from.
             return Resolved(place, certain=inherited is not None and inherited.certain)
     return Resolved(place, missing=f"{owner}.{names[0]}")
 
 
 def _in_base(module: str, base: ast.expr, names: list[str], tree: SourceTree, depth: int) -> Resolved | None:
-    """Look for names in a base class; None if it cannot be told which class that is."""
+    """Look up names in a base class; None if the base class cannot be identified."""
     if isinstance(base, ast.Subscript):
         base = base.value
     parts = ast.unparse(base).split(".") if isinstance(base, ast.Name | ast.Attribute) else []

@@ -1,4 +1,4 @@
-"""Where code stands now that is not where it was: under the same name, or the same body."""
+"""The search for code that has moved, by its name or by its body."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .tree import SourceTree, Target, is_there
 
 Body = tuple[str, ...]
 
-# A body of one or two statements (`pass`, `return x`) is found in many places, and says nothing of where it went.
+# A body of one or two statements (`pass`, `return x`) occurs in many places, so it identifies nothing.
 _TELLING = 3
 
 
 def namesake(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
-    """Return what has the name of a subject in a module whose last two names are the same; None if nothing has.
+    """Return a namesake of a subject in another module whose last two name parts are the same; None if there is none.
 
     `old.gkd.trainer:Trainer.fit` has one in `new.package.gkd.trainer:Trainer.fit`.
     """
@@ -30,9 +30,9 @@ def namesake(subject: str, packages: Sequence[str], tree: SourceTree) -> str | N
 
 
 def elsewhere(target: Target, bodies: Collection[Body], packages: Sequence[str], tree: SourceTree) -> Target | None:
-    """Return where one of the bodies that a target had at the pins stands now, or None if it is found nowhere.
+    """Return the place to which the code of a target has moved, or None. `bodies` are its bodies at the pins.
 
-    It is looked for under any name in the target's own module, and under its own name in the rest of some packages.
+    The search covers any name in the target's own module, and the target's name in the rest of some packages.
     """
     telling = {body for body in bodies if len(body) >= _TELLING}
     for module in _candidates(target, packages, tree) if telling else ():
@@ -43,13 +43,13 @@ def elsewhere(target: Target, bodies: Collection[Body], packages: Sequence[str],
 
 
 def similarity(one: Body, other: Body) -> float:
-    """Return which share of the statements two bodies have in common, wherever these stand: from 0 to 1."""
+    """Return the share of statements that two bodies have in common in any order, from 0 to 1."""
     kept = sum((Counter(one) & Counter(other)).values())
     return kept / max(len(one), len(other), 1)
 
 
 def _bodies(module: str, tree: SourceTree) -> Sequence[tuple[str, Body]]:
-    """Return all functions and classes of a module, and those inside its classes, each with what is inside it."""
+    """Return the functions and classes of a module, and those inside its classes, each with its body."""
     return tree.memory.recall(("bodies", tree.read(module)), lambda: tuple(_read_bodies(tree.parse(module))))
 
 
@@ -66,11 +66,11 @@ def _read_bodies(tree: ast.Module | None) -> Iterator[tuple[str, Body]]:
 
 def _candidates(target: Target, packages: Sequence[str], tree: SourceTree) -> Iterator[str]:
     yield target.module
-    # Every other class has an __init__: one that moved is looked for with its class.
+    # Every class has an __init__, so search for the class instead.
     name = target.owner.rpartition(".")[2] if target.name.startswith("__") else target.name
     needles = (f"def {name}(".encode(), f"class {name}".encode())
     for module in tree.modules_of(packages):
         data = tree.read(module) or b""
-        # Parsing all of a large package would take seconds.
+        # Parsing a whole large package would take seconds.
         if module != target.module and any(needle in data for needle in needles):
             yield module

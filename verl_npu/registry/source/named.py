@@ -1,12 +1,14 @@
-"""What the declaration of a patch names in an upstream beside its target: constants, settings, modules that patch, and
-the collaborators of its code, which are names, with the parameters that it passes, and keys of the configuration.
+"""Parts of an upstream that a patch's declaration names, beside its target.
+
+These are constants, settings, modules that patch other packages, and collaborators: names that the patch's code uses,
+with the parameters that it passes, and keys of the configuration.
 
     pkg.module:name                             a name of a module, or of a class: `pkg.module:Class.attribute`
-    pkg.module:function(config, rank=)          the same, called with one argument by position and one by keyword
-    pkg/config/main.yaml: trainer.device        a key of a file of the configuration
-    pkg/config/main.yaml: trainer.device = cuda its value as well
+    pkg.module:function(config, rank=)          a call with one positional and one keyword argument
+    pkg/config/main.yaml: trainer.device        a key of a configuration file
+    pkg/config/main.yaml: trainer.device = cuda a key and its value
 
-What stands at one of several places, by the revision, is written with ` or ` between them.
+Alternatives for different revisions are joined with ` or `.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is looked up under a name, in a mapping or as an attribute: most often a setting of the user's."""
+    """The name of an entry in a mapping, or of an attribute; most often it is a user's setting."""
 
     name: str
 
@@ -37,18 +39,18 @@ class Key:
 
 Origin = Value | Key
 Origins = frozenset[Origin | None]
-"""Where a value may come from; None is among them if that cannot all be told."""
+"""The possible sources of a value; they contain None if not all of them are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatchModule:
-    """A module of an upstream that patches other packages when it is imported, or when its functions are called."""
+    """A module of an upstream that patches other packages when it is imported or its functions are called."""
 
     name: str
     calls: tuple[str, ...] = ()
-    """Its functions that upstream calls to have its patches applied."""
+    """The functions that upstream calls to apply the patches."""
     given: tuple[str, ...] = ()
-    """Names of functions and constants that are true in every process that is patched, such as `is_npu_available`."""
+    """Functions and constants that are true in every patched process, such as `is_npu_available`."""
 
     def __str__(self) -> str:
         return self.name
@@ -62,7 +64,7 @@ _CALL = re.compile(r"(?P<target>[\w.:]+)(\((?P<passed>[\w=*, ]*)\))?")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A key of a YAML file, and the value that it must have; any if that is empty."""
+    """A key of a YAML file, and its required value; an empty value accepts any."""
 
     file: str
     key: str
@@ -75,19 +77,19 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name of a module or a class, and what is passed if it is called: parameters, those by keyword with a `=`."""
+    """A name in a module or class, and the parameters that a call passes; those by keyword end with `=`."""
 
     target: Target
     passed: tuple[str, ...] | None
 
     @property
     def positional(self) -> tuple[str, ...]:
-        """The parameters that are passed by position."""
+        """The positional parameters."""
         return tuple(word for word in self.passed or () if not word.endswith("="))
 
     @property
     def keywords(self) -> tuple[str, ...]:
-        """The parameters that are passed by keyword."""
+        """The keyword parameters."""
         return tuple(word.removesuffix("=") for word in self.passed or () if word.endswith("="))
 
     @property
@@ -97,27 +99,27 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Collaborator:
-    """Something that the code of a patch uses of upstream."""
+    """A part of upstream that a patch's code uses."""
 
     text: str
-    """As its author wrote it."""
+    """The text of the declaration."""
     places: tuple[Name | Setting, ...]
     optional: bool
-    """Whether the code of the patch works without it."""
+    """Whether the patch's code works without it."""
 
     @classmethod
     def parse(cls, text: str, *, optional: bool = False) -> Collaborator:
-        """Read what the head of this module describes. Raises DeclarationError for anything else."""
+        """Read a text in the form that this module describes. Raises DeclarationError for any other."""
         return cls(text, tuple(map(_place, text.split(" or "))), optional)
 
     @property
     def package(self) -> str:
-        """The top-level package that has it."""
+        """The top-level package of the collaborator."""
         return self.places[0].package
 
     @property
     def decides(self) -> bool:
-        """Whether anything that stands there, or that nothing does, could make the patch unfit."""
+        """Whether a different or missing collaborator can make the patch unfit."""
         exacting = (place.passed is not None if isinstance(place, Name) else place.value for place in self.places)
         return not self.optional or any(exacting)
 
@@ -131,10 +133,10 @@ def _place(text: str) -> Name | Setting:
         return Setting(setting["file"], setting["key"], setting["value"] or "")
     if call is None:
         raise DeclarationError(
-            subject="what a patch uses of upstream",
+            subject="a collaborator of a patch",
             expected="package.module:name, package.module:function(parameter, keyword=), or package/file.yaml: key",
             found=f"{text!r}",
-            fix="write it in one of these forms",
+            fix="write the collaborator in one of these forms",
         )
     passed = call["passed"]
     words = None if passed is None else tuple(word.strip() for word in passed.split(",") if word.strip())

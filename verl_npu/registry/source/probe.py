@@ -1,8 +1,8 @@
-"""Questions to an upstream's source that decide whether a patch is needed: content, never a version string.
+"""Questions about an upstream's source that decide whether a patch is needed. They look at code, never at a version.
 
-They ask what is done: which call happens, which value reaches an argument, which error comes under which condition. A
-question has three answers: yes, no, and `None` if what it is about is gone, so that nothing can be said. No question
-is answered by what is not there: `Not(Calls("m:f", "x"))` is `None`, and not yes, when `m:f` has been renamed.
+They ask what the code does: which function it calls, which value reaches an argument, which error it raises under
+which condition. The answer is yes, no, or `None` if the subject is gone. A missing subject proves nothing: if `m:f`
+has been renamed, `Not(Calls("m:f", "x"))` is `None` and not yes.
 """
 
 from __future__ import annotations
@@ -21,57 +21,57 @@ if TYPE_CHECKING:
 
 
 def _read(target: str, tree: SourceTree) -> Facts:
-    # Imported here, as in the questions below: at a pin the lock has the answers, and no process reads any source.
+    # Imported here, as in the questions below: at a pin, the lock has the answers and no source is read.
     from .reader import read_body
 
     return read_body(target, tree)
 
 
 class Probe(ABC):
-    """A question to a source tree, made of atoms. `str()` of a probe is the question as a sentence."""
+    """A question about a source tree, made of atoms. `str()` of a probe is the question as a sentence."""
 
     __slots__ = ()
 
     @abstractmethod
     def answer(self, ask: Ask) -> bool | None:
-        """Return the answer that follows from what `ask` answers to the atoms."""
+        """Return the answer that follows from the answers that `ask` gives to the atoms."""
 
     @abstractmethod
     def atoms(self) -> Iterator[Atom]:
-        """Return the questions that it is made of."""
+        """Yield the atomic questions."""
 
 
 class Atom(Probe):
-    """One question about one thing."""
+    """One question about one subject."""
 
     __slots__ = ()
     target: str
 
     @property
     def subject(self) -> str:
-        """What is asked about: a target, or a module."""
+        """The target or module that the question is about."""
         return self.target
 
     @property
     def id(self) -> str:
-        """The key of the question in a lock: its kind and its values. How it is worded is free."""
+        """The key of the question in a lock: its kind and its values. Its wording is not part of it."""
         values = [(f.name, getattr(self, f.name), f.default) for f in fields(self)]  # type: ignore[arg-type]
         return " ".join([type(self).__name__, *(f"{name}={value}" for name, value, usual in values if value != usual)])
 
     @abstractmethod
     def holds(self, tree: SourceTree) -> bool:
-        """Whether the source answers yes; no if the subject is not there."""
+        """Tell whether the source answers yes; False if the subject does not exist."""
 
     def unread(self, tree: SourceTree) -> str:
-        """Say why a no is no answer although the subject is there; empty if it is one."""
+        """Return why a no does not count although the subject exists; empty if it counts."""
         return ""
 
     def is_closed(self, tree: SourceTree) -> bool:
-        """Whether a no is evidence by itself, since there is nothing else that could be meant."""
+        """Tell whether a no is proof by itself, because there is only one way to do it."""
         return False
 
     def is_sound(self, tree: SourceTree) -> bool:
-        """Whether a yes is evidence by itself."""
+        """Tell whether a yes is proof by itself."""
         return True
 
     def answer(self, ask: Ask) -> bool | None:
@@ -104,7 +104,7 @@ class Defines(Atom):
 
 @dataclass(frozen=True, slots=True)
 class IsRemote(Atom):
-    """A decorator makes `target`, a class, one that lives in other processes: no class can be derived from it."""
+    """A decorator makes the class `target` a remote one, from which no class can be derived."""
 
     target: str
 
@@ -118,17 +118,17 @@ class IsRemote(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Calls(Atom):
-    """What is done calls `function`: by that name, or by a dotted one that ends with it."""
+    """The code calls `function`, by that name or by a dotted name that ends with it."""
 
     target: str
     function: str
     _: KW_ONLY
     given: object = None
-    """A constant, or a `Key`, that has to reach one of its positional arguments."""
+    """A constant or a `Key` that must reach one of the positional arguments."""
     when: str = ""
-    """What a condition has to read under which it is called."""
+    """A name that a condition of the call must read."""
     directly: bool = False
-    """Whether the target itself has to call it, and not a function that it calls."""
+    """Whether the target itself must make the call, not a function that it calls."""
 
     def holds(self, tree: SourceTree) -> bool:
         return any(self._is(call) for call in _read(self.target, tree).calls)
@@ -151,20 +151,20 @@ class Calls(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Passes(Atom):
-    """A call, or an entry of a dictionary, gives `keyword` a constant, or a setting that is looked up.
+    """A call or an entry of a dictionary gives `keyword` a constant, or a setting that is looked up.
 
-    Constants are followed: through local names, those of the module or the class, and defaults of parameters.
+    Constants are followed through local names, names of the module or class, and defaults of parameters.
     """
 
     target: str
     keyword: str
     value: object
-    """A constant, or a `Key`."""
+    """A constant or a `Key`."""
     _: KW_ONLY
     always: bool = False
-    """Whether it has to reach it wherever the keyword is given."""
+    """Whether it must reach the keyword wherever the keyword is given."""
     to: str = ""
-    """The function that is called; empty if that does not matter."""
+    """The called function; empty if any will do."""
 
     def holds(self, tree: SourceTree) -> bool:
         given = self._given(tree)
@@ -198,7 +198,7 @@ class Passes(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Takes(Atom):
-    """The target has a parameter `parameter`; if `default` is given, one that is that constant if nothing is given."""
+    """The target has a parameter `parameter`, with the constant `default` as its default if that is given."""
 
     target: str
     parameter: str
@@ -218,13 +218,13 @@ class Takes(Atom):
         return frozenset() if default is None else origins_of(default)
 
     def __str__(self) -> str:
-        default = "" if self.default is None else f", which is {self.default!r} if nothing is given"
+        default = "" if self.default is None else f", by default {self.default!r}"
         return f"{self.target} takes {self.parameter}{default}"
 
 
 @dataclass(frozen=True, slots=True)
 class Imports(Atom):
-    """What is done imports `name`, a module or something in one: absolute, relative, or under another name."""
+    """The code imports `name`, a module or a name in one: absolute, relative, or under another name."""
 
     target: str
     name: str
@@ -238,7 +238,7 @@ class Imports(Atom):
     def is_closed(self, tree: SourceTree) -> bool:
         from .reader import imports_by_name
 
-        # Of a module all imports are read. What a function calls elsewhere may import anything.
+        # All imports of a module are read, but a function that the target calls elsewhere may import anything.
         return ":" not in self.target and not imports_by_name(self.target, tree)
 
     def __str__(self) -> str:
@@ -247,7 +247,7 @@ class Imports(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Imported(Atom):
-    """Some module of a package imports `name`, by its full dotted name."""
+    """Some module of a package imports `name`, a full dotted name."""
 
     package: str
     name: str
@@ -259,7 +259,7 @@ class Imported(Atom):
     def holds(self, tree: SourceTree) -> bool:
         from .reader import read_imports
 
-        # Most sources do not have the names, and parsing all would take seconds.
+        # Most sources do not mention the names, and parsing all of them would take seconds.
         modules = tree.modules_with([self.package], self.name.split(".")[-2:])
         return any(self.name in read_imports(module, tree) for module in modules)
 
@@ -272,7 +272,7 @@ class Imported(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Raises(Atom):
-    """What is done raises `exception` under a condition that reads `when`."""
+    """The code raises `exception` under a condition that reads `when`."""
 
     target: str
     exception: str
@@ -293,7 +293,7 @@ class Raises(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Reads(Atom):
-    """What is done reads `name`: a variable, an attribute, or a string that is the thing itself."""
+    """The code reads `name`: a variable, an attribute, or a string that equals it."""
 
     target: str
     name: str
@@ -307,7 +307,7 @@ class Reads(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Sets(Atom):
-    """What is done assigns an attribute whose dotted name ends with `place`."""
+    """The code assigns an attribute whose dotted name ends with `place`."""
 
     target: str
     place: str
@@ -333,9 +333,10 @@ def _ends_with(name: str, end: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Assigns(Atom):
-    """A module of upstream, which patches other packages by itself, means to assign `target`.
+    """An upstream module that patches other packages is meant to assign `target`.
 
-    Whether it gets there is another question: a patch that is retired by this is *claimed* until it has been seen.
+    Whether it really does is another question: a patch that is retired by this is *claimed* until the assignment is
+    seen.
     """
 
     module: PatchModule
@@ -347,7 +348,7 @@ class Assigns(Atom):
 
     @property
     def place(self) -> str:
-        """The target by its full dotted name, as the steps of the module have it."""
+        """The full dotted name of the target, as in the steps of the module."""
         return Target.parse(self.target).dotted
 
     def holds(self, tree: SourceTree) -> bool:
@@ -359,7 +360,7 @@ class Assigns(Atom):
         from .reader import read_patches
 
         unread = read_patches(self.module, tree).unread
-        return f"what {self.module.name} calls for each of {unread[0]} cannot be read" if unread else ""
+        return f"the calls that {self.module.name} makes for each of {unread[0]} cannot be read" if unread else ""
 
     def __str__(self) -> str:
         return f"{self.module.name} assigns {self.target}"
@@ -367,7 +368,7 @@ class Assigns(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Not(Probe):
-    """The opposite."""
+    """The opposite of a probe."""
 
     probe: Probe
 
@@ -420,7 +421,7 @@ class AllOf(_Several):
 
 @dataclass(frozen=True, slots=True)
 class Never(Probe):
-    """Nothing upstream can retire the patch; `reason` says why."""
+    """No upstream change can retire the patch; `reason` says why."""
 
     reason: str
 

@@ -1,11 +1,11 @@
-"""The one reader of code: facts about what a definition does, and about what a module does when it is imported.
+"""The reader of upstream's code: facts about what a definition does, and about what a module's import does.
 
-Nothing is imported or executed. Code is read in the order in which it runs, and only code that can run counts: no
-branch that is never taken, no block for type checkers, nothing after a `return`. What cannot be told is unknown, which
-is one of the answers.
+Nothing is imported or executed. The reader follows the order of execution, and only code that can run counts: it skips
+branches that are never taken, blocks for type checkers, and statements after a `return`. If the source leaves
+something open, the answer is unknown.
 
-`read_body` reads a definition with the functions of its own module that it calls. `read_import` reads a module as its
-import runs it: how each name ends up bound, and what it assigns in other packages.
+`read_body` reads a definition together with the functions of its module that it calls. `read_import` reads a module as
+its import runs it: the final binding of each name, and the assignments in other packages.
 """
 
 from __future__ import annotations
@@ -15,21 +15,31 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from .definition import BLOCKS, NAMED, Function, bound_names, decoration, fingerprint, function_kind, in_words, is_log
+from .definition import (
+    BLOCKS,
+    NAMED,
+    Function,
+    bound_names,
+    decoration,
+    fingerprint,
+    function_kind,
+    is_log,
+    meaning_fingerprint,
+)
 from .named import Key, Origins, PatchModule, Value
 from .tree import SourceTree, Target, is_there, unparsable
 
-# Functions that call one another are followed this deep, and values through so many names.
+# How deep calls between functions, and names of values, are followed.
 _DEPTH = 4
 _MOST_FUNCTIONS = 100
 
 _UNKNOWN: Origins = frozenset({None})
 
 Written = tuple[ast.AST, "Scope"]
-"""Code, and where it stands: what it may be is looked up if it is asked for."""
+"""An expression and its scope; its value is looked up only when it is needed."""
 
 
-# The facts.
+# Facts.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,21 +47,21 @@ class Call:
     """One call."""
 
     function: str
-    """Its full dotted name if it is imported, else as it is written."""
+    """The full dotted name if it is imported, otherwise the text in the source."""
     given: tuple[Written, ...]
-    """Its positional arguments."""
+    """The positional arguments."""
     keywords: Mapping[str, Written]
     is_open: bool
-    """Whether it is given more keywords, which the source does not tell."""
+    """Whether the call also passes keywords that the source does not show."""
     conditions: tuple[Written, ...]
-    """What has to hold for it to be called."""
+    """The conditions under which the call happens."""
     is_direct: bool
-    """Whether the definition itself calls it, and not a function that it calls."""
+    """Whether the definition itself makes the call, not a function that it calls."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Refusal:
-    """A `raise`, or an `assert`."""
+    """A `raise` or an `assert`."""
 
     exception: str
     conditions: tuple[Written, ...]
@@ -62,29 +72,29 @@ class Mark:
     """One way in which a name of the module, or of a class in it, is bound or unbound."""
 
     path: str
-    """What is bound, within the module; a star for all that is in its owner."""
+    """The name within the module; a star stands for all names of its owner."""
     how: str | Function | ast.expr
-    """In words; or the function that is defined, or the value that is assigned, whose words take longer to find."""
+    """A description, or the function or value itself, which is only described when needed."""
     outside: bool = False
-    """Whether it is not bound where its class or module has its own statements."""
+    """Whether it is bound outside the own statements of its class or module."""
 
     @property
     def text(self) -> str:
-        """How it is bound, in words."""
+        """The description of how it is bound."""
         if isinstance(self.how, Function):
             return " ".join([function_kind(self.how), *map(decoration, self.how.decorator_list)])
-        text = self.how if isinstance(self.how, str) else f"assigned {in_words([self.how])[:8]}"
+        text = self.how if isinstance(self.how, str) else f"assigned {meaning_fingerprint([self.how])[:8]}"
         return f"{text} from outside" if self.outside else text
 
     def concerns(self, path: str) -> bool:
-        """Whether it binds `path`, which has no dots behind those of its owner."""
+        """Tell whether it binds `path`, which must be directly in its owner."""
         owner = self.path.removesuffix("*")
         return self.path == path or (owner != self.path and path.rpartition(".")[0] == owner.removesuffix("."))
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The body of a `try`, or a whole module or function: a step that fails ends the innermost one that catches it."""
+    """The body of a `try`, a module, or a function. A failing step ends the innermost block that catches the error."""
 
     number: int
     catches: frozenset[str] = frozenset()
@@ -92,60 +102,60 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One import, or one assignment in another package, in the order in which they run."""
+    """One import, or one assignment in another package, in the order of execution."""
 
     place: str
-    """What is imported or assigned to, with dots alone: where the module ends, the source here need not tell."""
+    """The imported or assigned name, with dots only, because this source does not show where its module ends."""
     value: str
-    """The source of what is assigned; empty for an import."""
+    """The source of the assigned value; empty for an import."""
     is_module: bool
-    """Whether what is imported is a module, and not a name that is taken from one."""
+    """Whether a module is imported, not a name from a module."""
     call: str
-    """The function that has to be called for it; empty if importing the module is enough."""
+    """The function that must be called for this step; empty if importing the module is enough."""
     line: int
     conditions: tuple[str, ...]
-    """Conditions that no source tells."""
+    """The conditions that the source does not settle."""
     blocks: tuple[Block, ...]
 
 
 @dataclass(slots=True)
 class Facts:
-    """What some code does."""
+    """Facts about some code."""
 
     calls: list[Call] = field(default_factory=list)
     passed: dict[str, list[Written]] = field(default_factory=dict)
-    """What reaches each argument of that keyword, and each entry of that key in a dictionary."""
+    """The values of each keyword argument, and of each key in a dictionary, by name."""
     defaults: dict[str, Written] = field(default_factory=dict)
-    """The parameters of the definition itself, and what they are if nothing is given for them."""
+    """The parameters of the definition, with their defaults."""
     imports: set[str] = field(default_factory=set)
-    """Modules, and names in them, by their full names."""
+    """The full names of modules and of names in them."""
     reads: set[str] = field(default_factory=set)
-    """Names, attributes and strings."""
+    """Names, attributes, and strings."""
     sets: set[str] = field(default_factory=set)
-    """Attributes of other things that it assigns, by their dotted names."""
+    """The dotted names of attributes of other objects that the code assigns."""
     refusals: list[Refusal] = field(default_factory=list)
     parts: list[ast.AST] = field(default_factory=list)
     """All definitions and constants that were read."""
     marks: list[Mark] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    """Tables that are made elsewhere and whose elements are called: what these do is unknown."""
+    """Tables from elsewhere whose elements are called, with unknown effect."""
 
     @property
     def form(self) -> str:
-        """A hash of all that was read, in its normalised form: what does the same work has it too."""
+        """A hash of everything that was read, in normalised form; code that does the same has the same hash."""
         return fingerprint(self.parts)
 
     def ends(self, qualname: str) -> tuple[str, ...]:
-        """What `qualname` is bound to after the import, one way after the other, and its classes, if these are more
-        than classes."""
+        """Return the possible bindings of `qualname` after the import, and those of its classes unless they are plain
+        classes."""
         parts = qualname.split(".")
         found: list[str] = []
         for length in range(1, len(parts) + 1):
             path = ".".join(parts[:length])
             texts = list(self._texts(path))
             if length == len(parts):
-                # Two definitions of one make, under an `if` and its `else`, are called in the same way.
+                # Two definitions of one kind, under an `if` and its `else`, are called in the same way.
                 found += dict.fromkeys(texts)
             elif texts != ["class"]:
                 found += [f"in {path}: {text}" for text in texts]
@@ -155,16 +165,16 @@ class Facts:
         made = False
         for mark in self.marks:
             if mark.concerns(path) and (made or not mark.path.endswith("*")):
-                # What is done to all names before one is bound does nothing to it.
+                # Changes to all names have no effect on a name that is bound later.
                 made = True
                 yield mark.text
 
 
-# What is asked for.
+# Queries.
 
 
 def read_body(subject: str, tree: SourceTree) -> Facts:
-    """Return what a target, or a whole module, does; nothing if it is not there. Raises SourceError."""
+    """Read the code of a target or a whole module; the facts are empty if it does not exist. Raises SourceError."""
     return tree.recall(("body", subject), partial(_read_body, subject, tree))
 
 
@@ -194,12 +204,12 @@ def _read_body(subject: str, tree: SourceTree) -> Facts:
 
 
 def read_import(module: str, tree: SourceTree) -> Facts:
-    """Return what a module does to its names, and to other packages, when it is imported. Raises SourceError."""
+    """Read what the import of a module does to its names and to other packages. Raises SourceError."""
     return tree.recall(("import", module), lambda: _read_import(PatchModule(module), tree, beyond=False))
 
 
 def read_patches(module: PatchModule, tree: SourceTree) -> Facts:
-    """Return what a module does when it is imported, and when its functions `calls` are called. Raises SourceError."""
+    """Read what a module does when it is imported and when its functions in `calls` are called. Raises SourceError."""
     return tree.recall(("import", module), lambda: _read_import(module, tree, beyond=True))
 
 
@@ -217,7 +227,7 @@ def _read_import(module: PatchModule, tree: SourceTree, *, beyond: bool) -> Fact
 
 
 def ends_of(target: Target, tree: SourceTree) -> tuple[str, ...]:
-    """Return what a name is bound to after the import of its module, one way after the other. Raises SourceError."""
+    """Return the possible bindings of a name after the import of its module. Raises SourceError."""
     key = ("ends", tree.read(target.module), target.qualname)
     try:
         return tree.memory.recall(key, lambda: read_import(target.module, tree).ends(target.qualname))
@@ -226,7 +236,7 @@ def ends_of(target: Target, tree: SourceTree) -> tuple[str, ...]:
 
 
 def is_hollow(subject: str, tree: SourceTree) -> bool:
-    """Whether something is defined and does nothing: a body that only passes, raises, or returns a constant."""
+    """Tell whether a definition does nothing: its body only passes, raises, or returns a constant."""
     if ":" not in subject:
         parsed = tree.parse(subject)
         return parsed is not None and not bound_names(parsed.body)
@@ -235,13 +245,13 @@ def is_hollow(subject: str, tree: SourceTree) -> bool:
 
 
 def origins_of(written: Written) -> Origins:
-    """Return the constants and settings that an expression may be."""
+    """Return the constants and settings that may be the value of an expression."""
     node, scope = written
     return scope.reader.origins(node, scope)
 
 
 def names_in(conditions: Iterable[Written]) -> frozenset[str]:
-    """Return what conditions read, also by way of local names."""
+    """Return the names that conditions read, directly or through local variables."""
     found: set[str] = set()
     waiting = [(node, scope, 0) for node, scope in conditions]
     while waiting:
@@ -259,7 +269,7 @@ def names_in(conditions: Iterable[Written]) -> frozenset[str]:
 
 
 def read_imports(module: str, tree: SourceTree) -> frozenset[str]:
-    """Return all that a module imports anywhere in it, by its full names. Raises SourceError."""
+    """Return the full names of everything that a module imports, anywhere in it. Raises SourceError."""
     data = tree.read(module)
     parsed = tree.parse(module)
     if data is None or parsed is None:
@@ -271,13 +281,13 @@ def read_imports(module: str, tree: SourceTree) -> frozenset[str]:
 
 
 def imports_by_name(module: str, tree: SourceTree) -> bool:
-    """Whether a module may import something that is not written in an import statement."""
+    """Tell whether a module may import something without an import statement."""
     data = tree.read(module) or b""
     return b"import_module" in data or b"__import__" in data
 
 
 def importer(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
-    """Return a module of some packages that uses what is gone: that imports it, or its module; None if none does."""
+    """Return a module in some packages that still imports a lost name or its module; None if none does."""
     module, _, qualname = subject.partition(":")
     first = qualname.partition(".")[0]
     if tree.read(module) is not None:
@@ -293,9 +303,9 @@ def importer(subject: str, packages: Sequence[str], tree: SourceTree) -> str | N
 
 
 def is_true(test: ast.expr, constants: Mapping[str, object] | None = None) -> bool | None:
-    """Whether a condition always holds in a process that imports the module; None if it depends.
+    """Tell whether a condition always or never holds in a process that imports the module; None if it depends.
 
-    `constants` are names whose values are known; a function among them returns its value.
+    `constants` maps names to their known values; for a function it is the return value.
     """
     known = constants or {}
     if isinstance(test, ast.Constant):
@@ -316,32 +326,32 @@ def is_true(test: ast.expr, constants: Mapping[str, object] | None = None) -> bo
         decisive = isinstance(test.op, ast.Or)
         return decisive if decisive in answers else None if None in answers else not decisive
     if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__":
-        return False if fingerprint([test]) == _AS_A_PROGRAM else None
+        return False if fingerprint([test]) == _MAIN_TEST else None
     return None
 
 
-_AS_A_PROGRAM = fingerprint([ast.parse('__name__ == "__main__"', mode="eval").body])
+_MAIN_TEST = fingerprint([ast.parse('__name__ == "__main__"', mode="eval").body])
 
 
-# How code is read.
+# Reading.
 
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """The names that code sees."""
+    """The names that some code sees."""
 
     reader: Reader
     owner: str = ""
     """The class that the code belongs to."""
     parameters: Mapping[str, Written] = field(default_factory=dict)
     assigned: Mapping[str, Sequence[ast.AST]] = field(default_factory=dict)
-    """What local names are assigned, in any order; a statement where that cannot be told."""
+    """The values that local names are assigned, in any order; a statement stands for an unknown value."""
     shared: frozenset[str] | None = None
-    """In a function, the names that it declares global; None where all names belong to the module or the class."""
+    """In a function, the names that it declares global; None if all names belong to the module or class."""
     depth: int = 0
 
     def path(self, name: str) -> str | None:
-        """What a bare name is within the module, if it is bound here; None if it is a function's own."""
+        """Return the path within the module of a bare name that is bound here; None for a function's local name."""
         if self.shared is not None:
             return name if name in self.shared else None
         return _within(self.owner, name)
@@ -349,13 +359,13 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """Under which conditions code is reached, and by which way."""
+    """How code is reached: the conditions, the called function, and the enclosing blocks."""
 
     conditions: tuple[Written, ...] = ()
     denied: tuple[Written, ...] = ()
     """Those of the conditions that must not hold."""
     everything: bool = False
-    """Whether functions that are only defined count as called."""
+    """Whether functions count as called if they are only defined."""
     call: str = ""
     blocks: tuple[Block, ...] = ()
 
@@ -364,7 +374,7 @@ class _At:
         return replace(self, conditions=(*self.conditions, test), denied=denied)
 
     def texts(self) -> tuple[str, ...]:
-        """The conditions as the source has them."""
+        """Return the conditions in the words of the source."""
         return tuple(
             dict.fromkeys(
                 _denied(test[0]) if test in self.denied else ast.unparse(test[0]) for test in self.conditions
@@ -379,7 +389,7 @@ def _denied(test: ast.AST) -> str:
 
 
 class Reader:
-    """Reads code of one module, and notes facts of it."""
+    """Reads the code of one module, and collects facts about it."""
 
     def __init__(
         self,
@@ -391,8 +401,13 @@ class Reader:
         importing: bool = False,
         beyond: bool = False,
     ) -> None:
-        """`given` are names that are true. When `importing`, a function counts only if the import calls it; `beyond`
-        the module, functions of other modules of the same package count too."""
+        """Prepare to read a module.
+
+        Args:
+            given: names that are true.
+            importing: count a function only if the import calls it.
+            beyond: also count functions of other modules in the same package.
+        """
         self.facts = Facts() if facts is None else facts
         self.module = module
         self.tree = tree
@@ -411,7 +426,7 @@ class Reader:
         self._bound = tree.memory.recall(("bound", data), lambda: frozenset(bound_names(self._body)))
 
     def new_block(self, handlers: Sequence[ast.ExceptHandler] = ()) -> Block:
-        """Return another block, of a `try` with some handlers."""
+        """Return a new block, for a `try` with these handlers."""
         self._blocks += 1
         return Block(self._blocks, frozenset().union(*(_exceptions(handler.type) for handler in handlers)))
 
@@ -420,7 +435,7 @@ class Reader:
     def enter(
         self, node: Function, owner: str, given: Mapping[str, Written], depth: int = 0, at: _At | None = None
     ) -> None:
-        """Read a function, with what its parameters are given."""
+        """Read a function with the given arguments."""
         known = tuple(sorted((name, origins_of(written)) for name, written in given.items()))
         key = (node, at.call if at is not None else "", *known)
         if key in self._entered or len(self._entered) > _MOST_FUNCTIONS:
@@ -432,7 +447,7 @@ class Reader:
         self.block(node.body, scope, replace(at or _At(), everything=False))
 
     def scope_of(self, node: Function, owner: str) -> Scope:
-        """Return the names that the code of a function sees."""
+        """Return the scope of a function's code."""
         shared = (name for part in ast.walk(node) if isinstance(part, ast.Global) for name in part.names)
         return Scope(self, owner, _defaults(node, Scope(self)), _assigned(node), frozenset(shared))
 
@@ -448,8 +463,8 @@ class Reader:
             if ends_block(statement):
                 return
             if self._importing and isinstance(statement, ast.If) and any(map(ends_block, statement.body)):
-                # What follows depends on it, unless it is known.
-                known = is_true(statement.test, self._known()) is not None
+                # The following statements depend on it, unless the result is known.
+                known = is_true(statement.test, self._known_constants()) is not None
                 at = at if known else at.under((statement.test, scope), holds=False)
 
     def _statement(self, node: ast.stmt, scope: Scope, at: _At) -> None:
@@ -497,7 +512,7 @@ class Reader:
                 name = alias.asname or alias.name.partition(".")[0]
                 self._bind(scope.path(name), f"module {alias.name if alias.asname else name}")
             return
-        # Where a name comes from within a package may change while it stays the same one.
+        # The origin of a name within a package may change although the name stays the same.
         package = "its own package" if node.level else (node.module or "").partition(".")[0]
         for alias in node.names:
             if alias.name == "*":
@@ -509,7 +524,7 @@ class Reader:
     def _class(self, node: ast.ClassDef, scope: Scope, at: _At) -> None:
         path = scope.path(node.name)
         kept = (decoration(decorator) for decorator in node.decorator_list)
-        changed = [text for text in kept if text.removeprefix("@").partition("(")[0] not in _KEEPS_A_CLASS]
+        changed = [text for text in kept if text.removeprefix("@").partition("(")[0] not in _NEUTRAL_DECORATORS]
         self._bind(path, " ".join(["class", *changed]))
         if at.everything or (self._importing and path is not None):
             self.block(node.body, Scope(self, _within(scope.owner, node.name), depth=scope.depth), at)
@@ -518,12 +533,12 @@ class Reader:
         self._bind(scope.path(node.name), node)
         if self._importing:
             if not scope.owner and scope.shared is None and node.decorator_list:
-                # What decorates a function may call it.
+                # A decorator may call the function.
                 self.enter(node, "", {}, scope.depth + 1, at)
             for expression in [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]:
                 self._expression(expression, scope, at)
         elif at.everything or node.name in scope.assigned:
-            # What is defined inside a function counts if it is used there.
+            # A function inside another one counts if it is used there.
             inner = replace(scope, parameters={**scope.parameters, **_defaults(node, scope)})
             inner.assigned, inner.shared = {**scope.assigned, **_assigned(node)}, frozenset()
             self._note(node)
@@ -531,12 +546,12 @@ class Reader:
 
     def _if(self, node: ast.If, scope: Scope, at: _At) -> None:
         test = (node.test, scope)
-        holds = is_true(node.test, self._known())
-        # Of an import it is told only under which conditions that depend on the process something is done.
+        holds = is_true(node.test, self._known_constants())
+        # For an import, only conditions that depend on the process matter.
         depends = holds is None or not self._importing
         taken, other = (at.under(test), at.under(test, holds=False)) if depends else (at, at)
         if holds is None and _refuses(node.body):
-            # A condition under which the code only refuses to go on is no support for what it names.
+            # A check that only raises an error does not show that the feature is supported.
             for inner in node.body:
                 if isinstance(inner, ast.Raise):
                     self._refuse(inner.exc, scope, taken)
@@ -560,7 +575,7 @@ class Reader:
         self.block(node.finalbody, scope, at)
 
     def _while(self, node: ast.While, scope: Scope, at: _At) -> None:
-        if is_true(node.test, self._known()) is not False:
+        if is_true(node.test, self._known_constants()) is not False:
             self._expression(node.test, scope, at)
             self.block(node.body, scope, at.under((node.test, scope)) if self._importing else at)
         self.block(node.orelse, scope, at)
@@ -570,7 +585,7 @@ class Reader:
         self._target(node.target, "bound by a for", scope)
         items = self._items(node.iter, scope) if self._importing else None
         if items is not None:
-            # Each turn is read by itself, as what it assigns depends on the element.
+            # Read each iteration by itself, because its assignments depend on the element.
             for item in items:
                 turn = replace(scope, assigned={**scope.assigned, **_bound_to(node.target, item)})
                 self.block(node.body, turn, at)
@@ -595,7 +610,7 @@ class Reader:
         if isinstance(node, ast.AnnAssign | ast.AugAssign):
             targets = [node.target]
         for child in ast.iter_child_nodes(node):
-            # What an annotation says is no use of it.
+            # An annotation does not use the names in it.
             if isinstance(child, ast.expr) and child not in targets and child is not getattr(node, "annotation", None):
                 self._expression(child, scope, at)
         value = getattr(node, "value", None)
@@ -621,7 +636,7 @@ class Reader:
         name = self.dotted(function, scope) if function is not None else ""
         self.facts.refusals.append(Refusal(name, at.conditions))
 
-    # How names of the module are bound.
+    # Bindings of the module's names.
 
     def _bind(self, path: str | None, how: str | Function | ast.expr, *, outside: bool = False) -> None:
         if path is not None and self._importing:
@@ -648,7 +663,7 @@ class Reader:
                     self._bind(_within(owner, _word(key)), how, outside=True)
 
     def _binds_by_call(self, node: ast.Call, scope: Scope) -> None:
-        """Note names of the module that a call binds: `setattr`, `exec`, and what changes a namespace."""
+        """Note the module's names that a call binds: by `setattr`, `exec`, or changes to a namespace."""
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name in ("setattr", "delattr", "__setattr__", "__delattr__") and len(node.args) >= 2:
             owner = self._place(node.args[0])
@@ -663,7 +678,7 @@ class Reader:
                     self._bind(_within(owner, word), f"changed from outside by {name}")
 
     def _place(self, node: ast.expr, depth: int = 0) -> str | None:
-        """Return which class of this module an expression is, empty for the module itself; None if it is neither."""
+        """Return the class of this module that an expression denotes, empty for the module itself, or None."""
         if _is_this_module(node):
             return ""
         if depth > _DEPTH:
@@ -680,7 +695,8 @@ class Reader:
         return path if path and any(isinstance(one, ast.ClassDef) for one in self._nodes(path)) else None
 
     def _namespace(self, node: ast.expr, scope: Scope) -> str | None:
-        """Return the owner of the namespace that an expression is: `globals()`, `vars(Class)`, `Class.__dict__`."""
+        """Return the owner of the namespace that an expression denotes: `globals()`, `vars(Class)`,
+        `Class.__dict__`."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id == "globals" or (node.func.id in ("vars", "locals") and not node.args):
                 inner = node.func.id != "globals" and (scope.owner or scope.shared is not None)
@@ -689,7 +705,7 @@ class Reader:
                 return self._place(node.args[0])
         return self._place(node.value) if isinstance(node, ast.Attribute) and node.attr == "__dict__" else None
 
-    # What is assigned in other packages.
+    # Assignments in other packages.
 
     def _step(self, place: str, value: str, node: ast.stmt | ast.expr, at: _At, *, is_module: bool = False) -> None:
         if self._importing:
@@ -701,7 +717,7 @@ class Reader:
             self._step(f"{place}.{name}", ast.unparse(value), value, at)
 
     def _items(self, node: ast.expr, scope: Scope) -> list[ast.expr] | None:
-        """Return the elements of a table that is written out, those of a dictionary as pairs; None if it is not."""
+        """Return the elements of a literal list, tuple, set, or dictionary (as pairs); None for other values."""
         view = ""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
             view = node.func.attr
@@ -736,7 +752,7 @@ class Reader:
             if isinstance(one, ast.Lambda) and self._importing:
                 continue
             if isinstance(one, ast.IfExp):
-                holds = is_true(one.test, self._known())
+                holds = is_true(one.test, self._known_constants())
                 under = at.under((one.test, scope))
                 waiting += [(one.test, at)] if holds is None else []
                 waiting += [(one.body, under)] if holds is not False else []
@@ -786,13 +802,13 @@ class Reader:
         self._follow(node.func, node, scope, at)
 
     def _follow(self, function: ast.expr, call: ast.Call, scope: Scope, at: _At) -> None:
-        """Read a function of the same module or class; `beyond` that, also one of another module of the package."""
+        """Read a called function of the same module or class, or `beyond` that, of another module of the package."""
         if scope.depth >= _DEPTH:
             return
-        # Under which conditions it is called is told of what an import does alone.
+        # Only for an import do the conditions of the call matter.
         at = at if self._importing else _At()
         for node, owner in self._functions(function, scope):
-            self.enter(node, owner, _given(node, call, bool(owner), scope), scope.depth + 1, at)
+            self.enter(node, owner, _call_arguments(node, call, bool(owner), scope), scope.depth + 1, at)
         name, is_imported = self._named(function, scope) if self._beyond else ("", False)
         module, _, rest = name.rpartition(".")
         if is_imported and module.partition(".")[0] == self.module.partition(".")[0]:
@@ -800,7 +816,7 @@ class Reader:
                 if isinstance(one, Function):
                     facts = Facts(steps=self.facts.steps)
                     there = Reader(module, self.tree, facts, self._given, importing=True, beyond=True)
-                    there.enter(one, "", _given(one, call, False, scope), scope.depth + 1, at)
+                    there.enter(one, "", _call_arguments(one, call, False, scope), scope.depth + 1, at)
 
     def _functions(self, function: ast.expr, scope: Scope) -> Iterator[tuple[Function, str]]:
         if isinstance(function, ast.Name):
@@ -819,7 +835,7 @@ class Reader:
                 yield from self._methods(owner, function.attr, 0, beyond=base == "super()")
 
     def _methods(self, owner: str, name: str, depth: int, *, beyond: bool = False) -> Iterator[tuple[Function, str]]:
-        """The method of a class, or of the first of its bases in this module that has it."""
+        """Yield the method of a class, or of its first base in this module that has the method."""
         found = [] if beyond else [node for node in self._nodes(f"{owner}.{name}") if isinstance(node, Function)]
         if found:
             yield from ((node, owner) for node in found)
@@ -832,10 +848,10 @@ class Reader:
     def _nodes(self, path: str) -> list[ast.stmt]:
         return self.tree.nodes(Target(self.module, path)) if path else []
 
-    # Where values come from.
+    # Origins of values.
 
     def origins(self, node: ast.AST, scope: Scope, depth: int = 0) -> Origins:
-        """Return the constants and settings that an expression may be."""
+        """Return the constants and settings that may be the value of an expression."""
         if depth > 2 * _DEPTH:
             return _UNKNOWN
         also = partial(self.origins, scope=scope, depth=depth + 1)
@@ -849,7 +865,7 @@ class Reader:
             case ast.BoolOp(values=values):
                 return frozenset().union(*map(also, values))
             case ast.JoinedStr() | ast.BinOp():
-                return self._joined(node, scope, depth)
+                return self._joined_text(node, scope, depth)
             case ast.Subscript(slice=ast.Constant(value=key)):
                 return frozenset({Key(str(key))})
             case ast.Attribute(attr=name):
@@ -880,11 +896,13 @@ class Reader:
         found = self._constant(Target(self.module, f"{owner}.{node.attr}"), depth)
         if owner == scope.owner:
             inner = Scope(self, owner)
-            return found.union(*(self.origins(one, inner, depth + 1) for one in self._kept(owner).get(node.attr, ())))
+            return found.union(
+                *(self.origins(one, inner, depth + 1) for one in self._self_attributes(owner).get(node.attr, ()))
+            )
         return found
 
-    def _kept(self, owner: str) -> dict[str, list[ast.expr]]:
-        """What the methods of a class assign to attributes of `self`."""
+    def _self_attributes(self, owner: str) -> dict[str, list[ast.expr]]:
+        """Return the values that the methods of a class assign to attributes of `self`."""
         if owner in self._attributes:
             return self._attributes[owner]
         kept = self._attributes.setdefault(owner, {})
@@ -895,12 +913,12 @@ class Reader:
         return kept
 
     def _constant(self, target: Target, depth: int) -> Origins:
-        """What a name of a module, or of a class in it, is assigned; through imports of the same package."""
+        """Return the possible values of a name in a module or class, also through imports within the package."""
         found: Origins = frozenset()
         for one in self.tree.chain(target):
             for node in self.tree.nodes(one):
                 if isinstance(node, ast.ImportFrom) and node.names[0].name != "*":
-                    # What is imported from another package is known by its name.
+                    # A name imported from another package is its own value.
                     source = self.tree.imported_module(one.module, node)
                     outside = not self.tree.covers(source.partition(".")[0])
                     found |= {Key(node.names[0].name)} if outside else frozenset()
@@ -918,7 +936,7 @@ class Reader:
                 if isinstance(node, ast.Assign | ast.AnnAssign):
                     self._note(node)
 
-    def _joined(self, node: ast.JoinedStr | ast.BinOp, scope: Scope, depth: int) -> Origins:
+    def _joined_text(self, node: ast.JoinedStr | ast.BinOp, scope: Scope, depth: int) -> Origins:
         if isinstance(node, ast.BinOp):
             parts: Sequence[ast.expr] = (node.left, node.right) if isinstance(node.op, ast.Add) else ()
         else:
@@ -929,13 +947,13 @@ class Reader:
         return _UNKNOWN
 
     def _texts(self, node: ast.expr, scope: Scope, depth: int = 0, *, only: bool = False) -> list[str]:
-        """Return the texts that an expression may be; with `only`, none if it may be anything else."""
+        """Return the texts that may be the value of an expression; with `only`, none if it may be anything else."""
         found = self.origins(node, scope, depth)
         texts = [one.constant for one in found if isinstance(one, Value) and isinstance(one.constant, str)]
         return [] if only and len(texts) < len(found) else texts
 
-    def _known(self) -> Mapping[str, object]:
-        """The names of the module that are assigned a plain constant and nothing else, and those that are given."""
+    def _known_constants(self) -> Mapping[str, object]:
+        """Return the module's names with a single plain constant, and the given names."""
         if self._constants is None:
             assigned = [
                 (target.id, node.value.value)
@@ -951,11 +969,11 @@ class Reader:
     # Names.
 
     def dotted(self, node: ast.AST, scope: Scope) -> str:
-        """Return the full name of what an expression refers to, as far as the source tells."""
+        """Return the full name that an expression refers to, as far as the source shows it."""
         return self._named(node, scope)[0]
 
     def dotted_ways(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[str]:
-        """Yield the full names of what a name is, if a function imports it in several ways."""
+        """Yield all full names that a name may refer to, if a function imports it in several ways."""
         for one in scope.assigned.get(node.id, ()) if isinstance(node, ast.Name) else ():
             if isinstance(one, ast.Import | ast.ImportFrom) and isinstance(node, ast.Name):
                 yield self._imported(one, node.id)
@@ -1014,8 +1032,10 @@ class Reader:
 
 _NAMES = (ast.Name, ast.Attribute)
 
-# Classes stay what they are under these: their methods are the same ones.
-_KEEPS_A_CLASS = frozenset({"deprecated", "dataclass", "final", "register", "total_ordering", "runtime_checkable"})
+# Decorators that leave the methods of a class alone.
+_NEUTRAL_DECORATORS = frozenset(
+    {"deprecated", "dataclass", "final", "register", "total_ordering", "runtime_checkable"}
+)
 
 
 def _within(owner: str, name: str) -> str:
@@ -1023,12 +1043,12 @@ def _within(owner: str, name: str) -> str:
 
 
 def _word(node: ast.expr) -> str:
-    # A name that is made meanwhile may be any.
+    # A computed name may be any name.
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "*"
 
 
 def _words_given(node: ast.Call) -> list[str]:
-    """Return the names that a call such as `globals().update(f=…)` is about."""
+    """Return the names that a call such as `globals().update(f=…)` changes."""
     words = [keyword.arg or "*" for keyword in node.keywords]
     for argument in node.args[:1]:
         keys = argument.keys if isinstance(argument, ast.Dict) else [argument]
@@ -1037,7 +1057,7 @@ def _words_given(node: ast.Call) -> list[str]:
 
 
 def _is_this_module(node: ast.expr) -> bool:
-    """Whether an expression is `sys.modules[__name__]`."""
+    """Tell whether an expression is `sys.modules[__name__]`."""
     if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Name):
         return False
     table = node.value
@@ -1062,7 +1082,7 @@ def _refuses(statements: Sequence[ast.stmt]) -> bool:
 
 
 def ends_block(statement: ast.stmt) -> bool:
-    """Whether nothing after a statement of the same block is reached."""
+    """Tell whether the following statements of the same block are unreachable."""
     if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
         return True
     if isinstance(statement, ast.If):
@@ -1100,7 +1120,7 @@ def _calls_one_of_its_items(loop: ast.For | ast.AsyncFor) -> bool:
 
 
 def _bound_to(target: ast.expr, value: ast.expr) -> dict[str, list[ast.AST]]:
-    """Return what names a loop's target binds to one element."""
+    """Return the names that a loop's target binds to one element, with their values."""
     if isinstance(target, ast.Name):
         return {target.id: [value]}
     parts = target.elts if isinstance(target, ast.Tuple | ast.List) else []
@@ -1110,8 +1130,8 @@ def _bound_to(target: ast.expr, value: ast.expr) -> dict[str, list[ast.AST]]:
     }
 
 
-def _given(node: Function, call: ast.Call, bound: bool, scope: Scope) -> dict[str, Written]:
-    """Return what a call gives to the parameters of a function."""
+def _call_arguments(node: Function, call: ast.Call, bound: bool, scope: Scope) -> dict[str, Written]:
+    """Return the arguments of a call by the function's parameters."""
     names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
     static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list)
     names = names[1:] if bound and not static else names
@@ -1120,7 +1140,7 @@ def _given(node: Function, call: ast.Call, bound: bool, scope: Scope) -> dict[st
 
 
 def _defaults(node: Function, scope: Scope) -> dict[str, Written]:
-    """Return the parameters of a function and their defaults: a statement, which is unknown, where there is none."""
+    """Return the parameters of a function and their defaults; without a default, a statement stands for unknown."""
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
     none: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
@@ -1131,7 +1151,7 @@ def _defaults(node: Function, scope: Scope) -> dict[str, Written]:
 
 
 def _assigned(function: Function) -> dict[str, list[ast.AST]]:
-    """What the local names of a function are assigned; of functions inside it, those that are used."""
+    """Return the values that a function's local names are assigned, including the inner functions that it uses."""
     assigned: dict[str, list[ast.AST]] = {}
     used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 

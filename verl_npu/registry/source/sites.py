@@ -1,8 +1,8 @@
-"""From where a target is reached: the code of its upstream that names it, by that very binding.
+"""Sites: the code in an upstream from which a target is reached.
 
-A site is a function, a class or a module whose own statements use the target, or a class that puts a method of its own
-in the target's place. A target stays word for word what it was while a site stops using it, or uses it otherwise: a
-patch of the target then does nothing there.
+A site is a function, class, or module whose own statements use the target, or a class with a method that overrides the
+target. A target may stay unchanged while a site stops using it, or uses it differently; a patch of the target then
+does nothing there.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .definition import BLOCKS, NAMED, Function, in_words
+from .definition import BLOCKS, NAMED, Function, meaning_fingerprint
 from .reader import Reader, Scope, ends_block, is_true
 from .tree import SourceTree, Target
 
 OVERRIDES = "overrides"
 _MOST = 40
-"""Sites that a lock keeps of one target, those nearest to it first."""
+"""The number of sites of one target that a lock keeps, nearest first."""
 _LARGE = 1000
-"""Modules from which on not all of a library is searched."""
+"""The number of modules from which a library is searched only in part."""
 _RARE = 12
-"""Modules that have an attribute of some name, if it is known to be the target's by its name alone."""
+"""The most modules that may mention an attribute for it to be known as the target's by its name alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """How some code uses a target. Names of local variables do not count."""
+    """How some code uses a target. The names of local variables do not matter."""
 
     uses: int = 0
     bare: int = 0
-    """Arguments that are passed on as they are, and not what is made of them."""
+    """The number of names and attributes that are passed on unchanged as arguments."""
     again: int = 0
-    """Later statements that assign anew what the target returned, or was given."""
+    """The number of later statements that overwrite the target's result or arguments."""
     conditions: tuple[str, ...] = ()
-    """Hashes of the conditions under which it is used, and of what decorates the code."""
+    """Hashes of the conditions around the uses, and of the code's decorators."""
     overrides: bool = False
-    """Whether it is a method that stands in the target's place, in a class derived from the target's."""
+    """Whether the site is a method of a derived class that overrides the target."""
 
     def reaches_as(self, known: Site) -> bool:
-        """Whether whatever the target does at a `known` site, it does here."""
+        """Tell whether every effect of the target at a `known` site also happens here."""
         more = Counter(self.conditions) - Counter(known.conditions)
         return self.uses >= known.uses and self.bare >= known.bare and self.again <= known.again and not more
 
@@ -52,7 +52,7 @@ class Site:
 
     @classmethod
     def parse(cls, text: str) -> Site:
-        """Read the form that a lock has. Raises ValueError."""
+        """Read the form that a lock has. Raises ValueError for any other."""
         if text == OVERRIDES:
             return cls(overrides=True)
         uses, bare, again, *conditions = text.split()
@@ -60,9 +60,9 @@ class Site:
 
 
 def find_sites(target: Target, packages: Sequence[str], tree: SourceTree) -> dict[str, Site]:
-    """Return each site in some packages, by `module:qualname` or, of a module's own code, `module`."""
+    """Return the sites in some packages by `module:qualname`; a module's own code is named `module`."""
     found = overrides(target, packages, tree)
-    # Each by itself, as another one may be left out here.
+    # Search each package by itself, because another one may be missing here.
     for package in _around(target, packages, tree):
         found |= _sites_of(target, package, tree)
     return found
@@ -85,12 +85,12 @@ def _sites_of(target: Target, package: str, tree: SourceTree) -> dict[str, Site]
 
 
 def sites_in(module: str, target: Target, tree: SourceTree) -> Mapping[str, Site]:
-    """Return each site in one module."""
+    """Return the sites in one module."""
     return tree.recall(("sites", module, target), lambda: dict(_sites_in(module, target, tree)))
 
 
 def overrides(target: Target, packages: Sequence[str], tree: SourceTree) -> dict[str, Site]:
-    """Return the methods that stand in the place of a target in derived classes, and do not call it."""
+    """Return the methods of derived classes that override a target and do not call it."""
     found: dict[str, Site] = {}
     packages = _around(target, packages, tree)
     waiting = [Target(target.module, target.owner)] if target.owner else []
@@ -100,7 +100,7 @@ def overrides(target: Target, packages: Sequence[str], tree: SourceTree) -> dict
         base = waiting.pop()
         seen.add(base)
         children = derived.get(base.name, ())
-        # A class from which half a library derives is overridden somewhere at every revision.
+        # A class with very many derived classes is overridden somewhere at every revision.
         for module, name in children if len(children) <= _MOST else ():
             if Target(module, name) == base:
                 continue
@@ -114,7 +114,7 @@ def overrides(target: Target, packages: Sequence[str], tree: SourceTree) -> dict
 
 
 def _around(target: Target, packages: Sequence[str], tree: SourceTree) -> Sequence[str]:
-    """Return where sites are looked for: in a library of models, a model is used by its own package."""
+    """Return the packages to search for sites. In a library of models, that is a model's own package."""
     many = tree.recall(("many", *packages), lambda: sum(1 for _ in tree.modules_of(packages)) > _LARGE)
     return [target.module.rpartition(".")[0] or target.module] if many else packages
 
@@ -124,7 +124,7 @@ _ALIAS = re.compile(rb"\b(\w+) as (\w+)")
 
 
 def _derived(packages: Sequence[str], tree: SourceTree) -> dict[str, list[tuple[str, str]]]:
-    """Return the classes of all modules, by the last name of each base, as their text has it."""
+    """Return the classes of all modules by the last name of each base, as found in their text."""
     found: dict[str, list[tuple[str, str]]] = {}
     for module in tree.modules_with(packages, ["class "]):
         data = tree.read(module) or b""
@@ -138,7 +138,7 @@ def _derived(packages: Sequence[str], tree: SourceTree) -> dict[str, list[tuple[
 
 
 def _classes(module: str, name: str, base: Target, tree: SourceTree) -> Iterator[ast.ClassDef]:
-    """Yield the classes of that name in a module that are derived from `base`."""
+    """Yield the classes with this name in a module that are derived from `base`."""
     parsed = tree.parse(module)
     reader = Reader(module, tree)
     use = _Use(base, reader)
@@ -150,7 +150,7 @@ def _classes(module: str, name: str, base: Target, tree: SourceTree) -> Iterator
 
 
 def _calls_base(node: ast.AST, base: Target) -> bool:
-    """Whether an expression is an attribute of `super()`, or of the base by its name."""
+    """Tell whether an expression is an attribute of `super()`, or of the base class by name."""
     owner = node.value if isinstance(node, ast.Attribute) else None
     return owner is not None and (ast.unparse(owner).startswith("super(") or _last(owner) == base.name)
 
@@ -171,7 +171,7 @@ def _sites_in(module: str, target: Target, tree: SourceTree) -> Iterator[tuple[s
     lines = tree.lines(module)
     reader = Reader(module, tree)
     for qualname, node in _definitions(parsed.body, ""):
-        # The target itself may call itself, and what is inside it is its own.
+        # Calls within the target itself, and in functions inside it, are no sites.
         if Target(module, qualname) == target:
             continue
         text = "\n".join(lines[node.lineno - 1 : node.end_lineno] if isinstance(node, ast.stmt) else lines)
@@ -182,7 +182,7 @@ def _sites_in(module: str, target: Target, tree: SourceTree) -> Iterator[tuple[s
 
 
 def _aliases(parsed: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the last part of each name that a module gives another name, and that name."""
+    """Yield the last part of each name that a module binds to another name, together with that other name."""
     for node in ast.walk(parsed):
         if isinstance(node, ast.ImportFrom):
             yield from ((alias.name, alias.asname) for alias in node.names if alias.asname)
@@ -196,7 +196,7 @@ def _last(node: ast.AST) -> str:
 
 
 def _definitions(statements: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the functions and classes of a module, each with its full name, and the module's own statements."""
+    """Yield a module's own statements, and its functions and classes with their qualified names."""
     if not prefix:
         yield "", ast.Module(list(statements), [])
     for node in _flat(statements):
@@ -222,13 +222,13 @@ def _inside(node: ast.stmt, names: Sequence[str] = BLOCKS) -> Iterator[ast.stmt]
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """A statement, and the conditions under which it is reached."""
+    """A statement, and the conditions around it."""
 
     node: ast.stmt
     conditions: tuple[ast.expr, ...]
 
     def expressions(self) -> Iterator[ast.AST]:
-        """Yield what is in the statement, but not what is in statements inside it."""
+        """Yield the nodes of the statement, but not those of its inner statements."""
         waiting: list[ast.AST] = [self.node]
         while waiting:
             node = waiting.pop()
@@ -242,7 +242,7 @@ class _Statement:
 def _statements(
     body: Sequence[ast.stmt], conditions: tuple[ast.expr, ...] = (), *, inner: bool = True
 ) -> Iterator[_Statement]:
-    """Yield the statements of a body that can be executed; with `inner`, also those of functions in it."""
+    """Yield the reachable statements of a body; with `inner`, also those of functions in it."""
     for node in body:
         yield _Statement(node, conditions)
         test = node.test if isinstance(node, ast.If | ast.While) else None
@@ -256,13 +256,13 @@ def _statements(
         if ends_block(node):
             return
         if isinstance(node, ast.If) and test is not None and any(map(ends_block, node.body)):
-            # What follows depends on it.
+            # The following statements depend on it.
             conditions = (*conditions, test)
 
 
 @dataclass(slots=True)
 class _Use:
-    """Whether an expression is a target, in one module."""
+    """Recognises uses of a target in one module."""
 
     target: Target
     reader: Reader
@@ -272,12 +272,12 @@ class _Use:
         self.owner = Target(self.target.module, self.target.owner) if self.target.owner else None
 
     def holds(self, node: ast.AST, scope: Scope) -> bool:
-        """Whether `node` is the target, or the class that has it."""
+        """Tell whether `node` is the target or its class."""
         if self.owner is None:
             return self._names(node, self.target, scope)
-        # Of what type an object is no source tells: an attribute of that name counts where its class is known.
+        # The source does not show the type of an object, so an attribute counts by its name.
         attribute = isinstance(node, ast.Attribute) and node.attr == self.target.name
-        # What is called in another process is named by a text.
+        # A call in another process names its method by a string.
         attribute = attribute or (isinstance(node, ast.Constant) and node.value == self.target.name)
         return attribute or self._names(node, self.owner, scope)
 
@@ -289,7 +289,7 @@ class _Use:
                 return True
             bound = self.reader.tree.nodes(Target(self.reader.module, node.id))
             if len(bound) == 1 and isinstance(bound[0], ast.Assign) and bound[0].value is not node:
-                # Another name of the module for it is put right with it.
+                # Another module-level name for the target is rebound together with it.
                 return isinstance(bound[0].value, ast.Name | ast.Attribute) and self._names(
                     bound[0].value, target, Scope(self.reader)
                 )
@@ -304,10 +304,10 @@ class _Use:
 
 
 def _site(node: ast.AST, use: _Use) -> Site:
-    """Return how a definition, or the statements of a module or class by themselves, use the target."""
+    """Return how a definition, or the own statements of a module or class, use the target."""
     if isinstance(node, Function):
         scope, statements = use.reader.scope_of(node, ""), list(_statements(node.body))
-        around = [in_words([part])[:8] for part in node.decorator_list]
+        around = [meaning_fingerprint([part])[:8] for part in node.decorator_list]
     else:
         around = []
         scope = Scope(use.reader)
@@ -328,13 +328,13 @@ def _site(node: ast.AST, use: _Use) -> Site:
             passed = [name for name in passed if name not in scope.assigned]
             uses += len(here)
             bare += len(passed)
-            conditions += [in_words([test])[:8] for test in statement.conditions]
+            conditions += [meaning_fingerprint([test])[:8] for test in statement.conditions]
             places |= {*_stored(statement.node), *passed}
         else:
             read = {ast.unparse(part) for part in parts if isinstance(getattr(part, "ctx", None), ast.Load)}
             stored = set(_stored(statement.node))
             if read & places:
-                # What is made of the old value stands for it from here on.
+                # A value derived from the old one takes its place from here on.
                 places |= stored
             else:
                 again += len(stored & places)

@@ -1,4 +1,4 @@
-"""Upstream's source, read and never imported: targets, and the trees in which they are found."""
+"""Source trees and targets. Upstream's source is read and never imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...errors import DeclarationError, SourceError
-from .definition import Definition, bindings, bound_names, constants_of, define, in_words, used_names
+from .definition import Definition, bindings, bound_names, constants_of, define, meaning_fingerprint, used_names
 from .folder import Folder, folders_at, installed_folder, paths_of
 
 _SYNTAX = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<qualname>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
@@ -56,7 +56,7 @@ class Target:
 
     @property
     def dotted(self) -> str:
-        """Its full name, which does not tell where the module ends."""
+        """The full name, which does not show where the module's name ends."""
         return f"{self.module}.{self.qualname}"
 
     def __str__(self) -> str:
@@ -66,8 +66,8 @@ class Target:
 Fact = TypeVar("Fact")
 
 
-def _leave_out_override(tree: ast.Module) -> None:
-    """Take the decorator `typing.override` away: it is for type checkers, and leaves what it decorates."""
+def _drop_override_decorators(tree: ast.Module) -> None:
+    """Remove the decorator `typing.override`, which only matters to type checkers."""
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     names = {
         alias.asname or alias.name
@@ -83,10 +83,10 @@ def _leave_out_override(tree: ast.Module) -> None:
 
 
 class Memory:
-    """Syntax trees, of which the oldest are forgotten, and what was found in them, which takes little room."""
+    """A cache of the latest syntax trees, and of facts found in them, which take little memory."""
 
     def __init__(self, limit: int = 1000) -> None:
-        """`limit` is the number of syntax trees that are kept: each takes a hundred times the memory of its file."""
+        """`limit` is the number of syntax trees to keep; each takes a hundred times the memory of its file."""
         self._limit = limit
         self._trees: OrderedDict[bytes, ast.Module] = OrderedDict()
         self._facts: dict[tuple[Hashable, ...], object] = {}
@@ -97,24 +97,24 @@ class Memory:
         if tree is None:
             tree = ast.parse(data)
             if b"override" in data:
-                _leave_out_override(tree)
+                _drop_override_decorators(tree)
         self._trees[data] = tree
         if len(self._trees) > self._limit:
             self._trees.popitem(last=False)
         return tree
 
     def recall(self, key: tuple[Hashable, ...], find: Callable[[], Fact]) -> Fact:
-        """Return what `find` found when it was first called for `key`, which names what is sought and the content."""
+        """Return the cached result of `find` for `key`, which names the question and the content."""
         if key not in self._facts:
             self._facts[key] = find()
-        return self._facts[key]  # type: ignore[return-value]  # a key is of one kind of fact
+        return self._facts[key]  # type: ignore[return-value]  # each key always has the same type of fact
 
 
 class SourceTree:
-    """The source of some top-level packages, each in its own folder; a package may be absent."""
+    """The source of some top-level packages, each in its own folder; a package may be missing."""
 
     def __init__(self, folders: Mapping[str, Folder | None], memory: Memory | None = None) -> None:
-        """`memory` is for those who read many trees that have most of their files in common."""
+        """Make a tree. Share `memory` between trees that have most of their files in common."""
         self._folders = dict(folders)
         self.memory = Memory() if memory is None else memory
         self._bytes: dict[str, bytes | None] = {}
@@ -125,45 +125,45 @@ class SourceTree:
 
     @classmethod
     def installed(cls, packages: Sequence[str]) -> SourceTree:
-        """The packages that this interpreter would import. None of them is imported."""
+        """Return the packages that this interpreter would import, without importing them."""
         return cls({package: installed_folder(package) for package in packages})
 
     @classmethod
     def at(cls, path: Path, packages: Sequence[str]) -> SourceTree:
-        """The packages in a checkout or a wheel at `path`. Raises SourceError if it holds none of them."""
+        """Return the packages in a checkout or a wheel at `path`. Raises SourceError if it holds none of them."""
         folders = folders_at(path, packages)
         return cls({package: folders.get(package) for package in packages})
 
     def with_packages(self, other: SourceTree) -> SourceTree:
-        """This tree, with the packages that `other` speaks of taken from there."""
+        """Return this tree with the packages that `other` covers taken from `other`."""
         return SourceTree({**self._folders, **other._folders}, self.memory)
 
     def fresh(self) -> SourceTree:
-        """This tree, of which nothing has been read yet: `files` then tells what an answer depends on."""
+        """Return a copy from which nothing has been read yet, so that `files` shows what an answer depends on."""
         return SourceTree(self._folders, self.memory)
 
     @property
     def files(self) -> frozenset[str]:
-        """All modules and files of which the source was asked for."""
+        """All modules and files whose source was asked for."""
         return frozenset(self._bytes)
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The top-level packages that are here."""
+        """The top-level packages that exist in this tree."""
         return tuple(package for package in self._folders if package in self)
 
     def __contains__(self, package: str) -> bool:
         return self._folders.get(package) is not None
 
     def place_of(self, package: str) -> str:
-        """Where a package is that lies in plain folders; empty if it is elsewhere, or not here."""
+        """Return the path of a package in plain folders; empty if it is elsewhere or missing."""
         return ", ".join(map(str, paths_of(self._folders.get(package))))
 
     def has_part(self, subject: str, beside: str) -> bool:
-        """Whether the part of an upstream is here that holds `subject`, or would hold it.
+        """Tell whether this tree has the part of an upstream that holds `subject`, or would hold it.
 
-        Of two packages of one upstream, the first is `beside`. Another one may be a user's own of the same name: if it
-        does not lie beside the first, only those parts of it count that are there.
+        `beside` is the first package of the upstream. Another package may be a stranger with the same name: if it does
+        not lie beside the first one, only the parts that it has count.
         """
         package, _, rest = subject.partition(":")[0].replace("/", ".").partition(".")
         key = (package, rest.partition(".")[0], beside)
@@ -180,13 +180,13 @@ class SourceTree:
         return not part or folder.entries(part) is not None or folder.read(f"{part}.py") is not None
 
     def covers(self, package: str) -> bool:
-        """Whether this tree speaks of `package` at all, be it present or absent."""
+        """Tell whether this tree knows about `package`, whether it exists or not."""
         return package in self._folders
 
     def read(self, module: str) -> bytes | None:
-        """The source of `module`, or None where there is none (no such module, or compiled only).
+        """Return the source of `module`, or None if it has none (no such module, or compiled only).
 
-        A file of the configuration is named by its path: `pkg/config/main.yaml`.
+        A configuration file is named by its path: `pkg/config/main.yaml`.
         """
         if module not in self._bytes:
             self._bytes[module] = self._read(module)
@@ -205,35 +205,37 @@ class SourceTree:
         return folder.read(*parts[:-1], f"{parts[-1]}.py") if found is None and parts else found
 
     def lines(self, module: str) -> list[str]:
-        """The lines of a module's source; none where there is no source."""
+        """Return the lines of a module's source; none if it has no source."""
         return (self.read(module) or b"").decode("utf-8", "replace").splitlines()
 
     def digest(self, module: str) -> str | None:
-        """A hash of the source file as it is, byte for byte."""
+        """Return a hash of the source file, byte for byte."""
         data = self.read(module)
         if data is None:
             return None
         return self.memory.recall(("digest", data), lambda: hashlib.sha256(data).hexdigest())
 
     def parse(self, module: str) -> ast.Module | None:
-        """The syntax tree of `module`. Raises SourceError where the source does not parse."""
+        """Return the syntax tree of `module`, or None if it has no source. Raises SourceError if the source does not
+        parse."""
         data = self.read(module)
         if data is None:
             return None
         try:
             return self.memory.parse(data)
-        # The parser raises the last two for code that is nested too deeply.
+        # The parser raises the last two if code is nested too deeply.
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise unparsable(module, error) from error
 
     def declared_version(self, package: str) -> str | None:
-        """What the package's `__init__` sets `__version__` to, where that is a plain string."""
+        """Return the value of `__version__` in the package's `__init__`, if it is a plain string."""
         nodes = self.nodes(Target(package, "__version__"))
         value = getattr(nodes[-1], "value", None) if nodes else None
         return str(value.value) if isinstance(value, ast.Constant) else None
 
     def nodes(self, target: Target) -> list[ast.stmt]:
-        """All statements that bind the target's name in its own scope, in order; both branches of an `if` count."""
+        """Return the statements that bind the target's name in its own scope, in order, in both branches of an
+        `if`."""
         if target not in self._nodes:
             self._nodes[target] = self._find(target)
         return self._nodes[target]
@@ -250,15 +252,15 @@ class SourceTree:
         return list(bindings(scope, target.name))
 
     def imports_from(self, module: str, name: str, source: str) -> bool:
-        """Whether `module` has `name` by `from source import name`, absolute or relative."""
+        """Tell whether `module` gets `name` by `from source import name`, absolute or relative."""
         return any(origin.module == source for origin in self.origins(Target(module, name)))
 
     def imported_module(self, module: str, node: ast.ImportFrom) -> str:
-        """Return the module that a `from … import` in `module` names, whether it is absolute or relative."""
+        """Return the module that an absolute or relative `from … import` in `module` names."""
         return ".".join([*self._package_of(module, node.level), *filter(None, [node.module])])
 
     def origins(self, target: Target) -> list[Target]:
-        """Where the target's module imports it from by `from source import name`; empty if it does not."""
+        """Return the places from which the target's module imports it by `from source import name`."""
         found = []
         for node in self.nodes(target) if target.package in self else ():
             if isinstance(node, ast.ImportFrom):
@@ -267,9 +269,10 @@ class SourceTree:
         return found
 
     def chain(self, target: Target) -> list[Target]:
-        """The target; and if its module imports it, what it is there, as far as this tree has the source.
+        """Return the target, and if its module imports it, the places of its origin, as far as this tree has the
+        source.
 
-        Code that moved is still what the name stands for, as long as its old module imports it from the new one.
+        Moved code is still the target as long as its old module imports it from the new one.
         """
         found: list[Target] = []
         waiting = [target]
@@ -281,20 +284,20 @@ class SourceTree:
         return found
 
     def meaning(self, target: Target) -> list[ast.stmt]:
-        """All statements that bind the target's name; if some of them import it, also those that bind it there."""
+        """Return all statements that bind the target's name, in its module and wherever it is imported from."""
         return [node for one in self.chain(target) for node in self.nodes(one)]
 
     def _package_of(self, module: str, level: int) -> list[str]:
-        """Return the parts of the package that `level` dots stand for in `module`."""
+        """Return the parts of the package that `level` dots mean in `module`."""
         if not level:
             return []
         parts = module.split(".")
-        # In a package's own __init__ one dot is the package itself.
+        # In a package's own __init__, one dot means the package itself.
         above = level - 1 if self.read(module) is not None and self.is_package(module) else level
         return parts[: len(parts) - above]
 
     def is_package(self, module: str) -> bool:
-        """Whether `module` is a package: a folder of modules with an `__init__`, or without one."""
+        """Tell whether `module` is a package: a folder of modules, with or without an `__init__`."""
         if module not in self._packages:
             package, *parts = module.split(".")
             folder = self._folders.get(package)
@@ -302,26 +305,26 @@ class SourceTree:
         return self._packages[module]
 
     def is_compiled(self, module: str) -> bool:
-        """Whether `module` is there as a library, of which no source tells what it has."""
+        """Tell whether `module` exists only as a compiled library, whose contents no source shows."""
         package, *parts = module.split(".")
         folder = self._folders.get(package)
         beside = (folder.entries(*parts[:-1]) or ()) if folder is not None and parts else ()
         return any(entry.startswith(f"{parts[-1]}.") and entry.endswith(".so") for entry in beside)
 
     def refuse_compiled(self) -> None:
-        """Raise SourceError for a package that is there as bytecode alone: nothing can be said of it."""
+        """Raise SourceError for a package that exists only as bytecode, which cannot be judged."""
         for package, folder in self._folders.items():
             entries = (folder.entries() or ()) if folder is not None else ()
             if "__init__.pyc" in entries and "__init__.py" not in entries:
                 raise SourceError(
                     subject=package,
                     expected="its Python source, by which patches are judged",
-                    found="compiled files (.pyc) alone",
+                    found="only compiled files (.pyc)",
                     fix="install it with its .py files",
                 )
 
     def modules_in(self, package: str) -> Iterator[str]:
-        """The names of the modules and packages that lie in `package` itself."""
+        """Yield the names of the modules and packages directly in `package`."""
         top, *parts = package.split(".")
         folder = self._folders.get(top)
         for entry in (folder.entries(*parts) or ()) if folder is not None else ():
@@ -331,20 +334,20 @@ class SourceTree:
                 yield entry[:-1]
 
     def modules_of(self, packages: Sequence[str]) -> Iterator[str]:
-        """The full names of all modules of those packages that are in this tree."""
+        """Return the full names of all modules in `packages`, as far as this tree has them."""
         here = (package for package in packages if package.partition(".")[0] in self)
         return (module for package in here for module in self.modules_below(package))
 
     def modules_with(self, packages: Sequence[str], words: Sequence[str]) -> Iterator[str]:
-        """The modules of some packages, or of packages in them, whose text has all of some words; none counts as
-        read by this."""
+        """Yield the modules below some packages whose text contains all of `words`. This does not count as reading
+        them."""
         for module in self.recall(("modules", *packages), lambda: tuple(self.modules_of(packages))):
             data = self.recall(("text", module), partial(self._read, module))
             if data is not None and all(word.encode() in data for word in words):
                 yield module
 
     def modules_below(self, package: str) -> Iterator[str]:
-        """The full names of all modules in `package` and in the packages below it."""
+        """Yield the full names of all modules in `package` and its subpackages."""
         for name in sorted(set(self.modules_in(package))):
             if name == "__init__":
                 yield package
@@ -354,13 +357,13 @@ class SourceTree:
                 yield f"{package}.{name}"
 
     def recall(self, key: tuple[Hashable, ...], find: Callable[[], Fact]) -> Fact:
-        """Return what `find` found when it was first called for `key`: what takes more than one file to tell."""
+        """Return the cached result of `find` for `key`; for answers that need more than one file."""
         if key not in self._facts:
             self._facts[key] = find()
-        return self._facts[key]  # type: ignore[return-value]  # a key is of one kind of fact
+        return self._facts[key]  # type: ignore[return-value]  # each key always has the same type of fact
 
     def definition(self, target: Target) -> Definition | None:
-        """What the source says of `target`, or None where it does not define it."""
+        """Return the definition of `target`, or None if the source does not define it."""
         data = self.read(target.module)
         if data is None:
             return None
@@ -373,16 +376,16 @@ class SourceTree:
             raise unparsable(target.module, error) from error
 
     def words(self, target: Target) -> str:
-        """A fingerprint of `target` that leaves out what is only words; empty if it is not there."""
+        """Return a fingerprint of `target` without mere wording; empty if it does not exist."""
         nodes = self.nodes(target)
-        return in_words(nodes) if nodes else ""
+        return meaning_fingerprint(nodes) if nodes else ""
 
     def _constants(self, module: str) -> Mapping[str, object]:
         parsed = self.parse(module)
         return self.memory.recall(("constants", self.read(module)), lambda: constants_of(parsed) if parsed else {})
 
     def used_names(self, subject: str) -> frozenset[str]:
-        """Return all names that are used in what a target means, or in a module."""
+        """Return all names that the definitions of a target, or a module, use."""
         module, _, qualname = subject.partition(":")
         data = self.read(module)
         if data is None:
@@ -398,7 +401,7 @@ class SourceTree:
 
 
 def unparsable(module: str, error: Exception) -> SourceError:
-    """Return the error of a module that this interpreter cannot parse, or read."""
+    """Return the error for a module that this interpreter cannot parse or read."""
     return SourceError(
         subject=module,
         expected="Python source that this interpreter can parse",
@@ -407,12 +410,12 @@ def unparsable(module: str, error: Exception) -> SourceError:
     )
 
 
-# What is there, and what surrounds the place of what is not.
+# Existing subjects, and the surroundings of missing ones.
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The innermost thing that holds, or would hold, a subject: a class, a module or a package, with what it names."""
+    """The innermost class, module, or package around a subject, with the names in it."""
 
     place: str
     names: str
@@ -423,18 +426,18 @@ class Surroundings:
 
 
 def packages_above(module: str) -> list[str]:
-    """Return the packages in which a module lies, the top-level one first."""
+    """Return the packages that contain a module, the top-level one first."""
     parts = module.split(".")
     return [".".join(parts[:length]) for length in range(1, len(parts))]
 
 
 def package_of(subject: str) -> str:
-    """Return the top-level package of a subject: a target, a module, or a file of the configuration."""
+    """Return the top-level package of a subject: a target, a module, or a configuration file."""
     return subject.partition(":")[0].partition("/")[0].partition(".")[0]
 
 
 def is_there(subject: str, tree: SourceTree) -> bool:
-    """Whether the source defines a target, or has a module."""
+    """Tell whether the source defines a target, or has a module."""
     module, _, qualname = subject.partition(":")
     data = tree.read(module)
     if data is None or not qualname:
@@ -443,7 +446,7 @@ def is_there(subject: str, tree: SourceTree) -> bool:
 
 
 def surroundings(subject: str, tree: SourceTree) -> Surroundings:
-    """Return the innermost class, module or package that is there and holds, or would hold, `subject`."""
+    """Return the innermost existing class, module, or package that holds `subject` or would hold it."""
     module, _, qualname = subject.partition(":")
     owners = qualname.split(".")[:-1]
     while owners:

@@ -1,7 +1,7 @@
-"""What a source has where a collaborator is looked for.
+"""Lookup of collaborators in a source tree.
 
-An attribute is there if the class or one of its bases defines it, or a method assigns it to `self`. A call fits if
-each argument goes to the parameter of that name and no other one has to be passed: a new optional one does not matter.
+An attribute exists if the class or one of its bases defines it, or if a method assigns it to `self`. A call fits if
+each argument goes to the parameter of that name and no other parameter is required; new optional ones do not matter.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from .definition import Kind, signature
 from .named import Collaborator, Name, Setting
 from .tree import SourceTree, Target
 
-# A base of a base of a base: no class of an upstream has more.
+# The number of base classes to follow; no class of an upstream has more.
 _DEPTH = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a source tree has where a collaborator is looked for."""
+    """The result of looking up a collaborator."""
 
     what: str
-    """Empty if there is nothing."""
+    """Its kind or value; empty if there is nothing."""
     fits: bool
     """Whether it is what the patch uses."""
 
@@ -36,7 +36,8 @@ _NOTHING = Found("", False)
 
 
 def find(use: Collaborator, tree: SourceTree) -> Found:
-    """Return what stands at the first of its places that has something. Raises SourceError."""
+    """Return the result at the first of the collaborator's places that fits, or else that has anything. Raises
+    SourceError."""
     found = [_setting(place, tree) if isinstance(place, Setting) else _name(place, tree) for place in use.places]
     fitting = (one for one in found if one.fits)
     return next(fitting, None) or next((one for one in found if one.what), _NOTHING)
@@ -57,7 +58,7 @@ def _name(name: Name, tree: SourceTree) -> Found:
         return Found("there", True)
     definition = tree.definition(place)
     if definition is None or definition.kind is Kind.IMPORTED:
-        # What it takes is not to be seen: `self` has it, or another library.
+        # Its parameters cannot be seen: it belongs to `self` or to another library.
         return Found("there", True)
     kind = str(definition.kind)
     called = _defined(Target(place.module, f"{place.qualname}.__init__"), tree) if kind == Kind.CLASS else place
@@ -73,7 +74,8 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _fits(arguments: ast.arguments, call: Name, *, skipped: int) -> bool:
-    """Whether a call goes through, and each argument to the parameter of its name; some are bound already."""
+    """Tell whether a call works, with each argument at the parameter of its name; some parameters are bound
+    already."""
     positional = [argument.arg for argument in [*arguments.posonlyargs, *arguments.args]][skipped:]
     required = set(positional[: max(len(positional) - len(arguments.defaults), 0)])
     required |= {
@@ -91,9 +93,9 @@ def _fits(arguments: ast.arguments, call: Name, *, skipped: int) -> bool:
 
 
 def _defined(target: Target, tree: SourceTree, depth: int = _DEPTH, *, made: bool = True) -> Target | None:
-    """Return where a name is defined: where its module imports it from, or in a base of its class; None if nowhere.
+    """Return the place of a name's definition, through imports and base classes; None if there is none.
 
-    What the `__init__` of a class assigns counts if it is `made` by that, and not by one that calls no other.
+    Attributes that a class's `__init__` assigns count only if `made` says that this `__init__` is called.
     """
     if not target.owner:
         chain = tree.chain(target)
@@ -115,7 +117,7 @@ def _defined(target: Target, tree: SourceTree, depth: int = _DEPTH, *, made: boo
 
 
 def _stars(module: str, tree: SourceTree) -> Iterator[str]:
-    """Return the modules of which a module imports all names."""
+    """Yield the modules from which a module imports all names."""
     parsed = tree.parse(module)
     for node in parsed.body if parsed is not None else ():
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
@@ -123,7 +125,7 @@ def _stars(module: str, tree: SourceTree) -> Iterator[str]:
 
 
 def _bases(place: Target, tree: SourceTree) -> Iterator[Target]:
-    """Return the bases of a class as names of its module, or of the module that it is an attribute of."""
+    """Yield the bases of a class, as names in its module or in another module that it imports."""
     for node in tree.nodes(place):
         for base in node.bases if isinstance(node, ast.ClassDef) else ():
             named = base.value if isinstance(base, ast.Subscript) else base
@@ -135,7 +137,7 @@ def _bases(place: Target, tree: SourceTree) -> Iterator[Target]:
 
 
 def _makes_bases(place: Target, tree: SourceTree) -> bool:
-    """Whether a class leaves it to its bases to make an instance, or its own `__init__` calls another one."""
+    """Tell whether a class has no `__init__` of its own, or calls another one in it."""
     own = [
         node for node in tree.nodes(Target(place.module, f"{place.qualname}.__init__")) if isinstance(node, _FUNCTIONS)
     ]
@@ -145,7 +147,7 @@ def _makes_bases(place: Target, tree: SourceTree) -> bool:
 
 
 def _assigned_to_self(place: Target, tree: SourceTree) -> Mapping[str, frozenset[str]]:
-    """Return the attributes that the methods of a class assign to their first parameter, each with these methods."""
+    """Return the attributes that a class's methods assign to `self`, each with these methods."""
     key = ("assigned to self", tree.read(place.module), place.qualname)
     return tree.memory.recall(key, lambda: _assignments(tree.nodes(place)))
 

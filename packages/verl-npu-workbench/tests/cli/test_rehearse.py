@@ -287,11 +287,11 @@ def test_what_a_job_in_this_environment_would_miss_is_said(
     sandboxed: None, run: Run, rl: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = write(GOOD)
-    assert "no ray here" not in " ".join(run("lint", str(script))[1].split())
+    assert "ray not installed" not in " ".join(run("lint", str(script))[1].split())
     monkeypatch.setitem(sys.modules, "ray", None)
     status, content = checked(run, script)
     assert (status, content["lacking"]) == (0, ["ray"])
-    assert "no ray here: a job in" in " ".join(run("lint", str(script))[1].split())
+    assert "ray not installed: a job in" in " ".join(run("lint", str(script))[1].split())
 
 
 def test_findings_are_printed_with_their_fix(sandboxed: None, run: Run, rl: Path, write: Write) -> None:

@@ -183,7 +183,7 @@ CHANGES: Mapping[str, Change] = {
 LATER = {"batches", "choices", "flash-attention-3", "parallel-sizes", "rollout-engine"}
 """What workers, or a first step, end with. The engine's size is refused before."""
 SAID: Mapping[str, str] = {
-    "device-setting": r"DeviceContradictionError|PlacementError: the job cannot be placed",
+    "device-setting": r"JobSettingError|PlacementError: the job cannot be placed",
     "imports": r"(ModuleNotFound|Import)Error",
     "required-variables": "FleetError",
     "visible-devices": "Total available GPUs .* is less than total desired",

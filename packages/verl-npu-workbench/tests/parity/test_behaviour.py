@@ -90,7 +90,7 @@ def test_experts_follow_autocast(seen) -> None:
 
 def test_a_sliding_window_that_would_be_ignored_is_an_error_that_names_it(seen) -> None:
     assert seen["sliding_windows"]["within"] == "computed"
-    assert seen["sliding_windows"]["beyond"].startswith("AttentionSettingError: ")
+    assert seen["sliding_windows"]["beyond"].startswith("JobSettingError: ")
     for part in ("sliding_window=6", "7 tokens", "use_sliding_window=False", "VERL_NPU_DISABLE=attention"):
         assert part in seen["sliding_windows"]["beyond"]
 

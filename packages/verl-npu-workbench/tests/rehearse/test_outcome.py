@@ -163,7 +163,7 @@ OWNERS = {
     "a recipe": ("ValueError: x", "/src/recipe/dapo/main.py f", Owner.UPSTREAM),
     "megatron": ("ValueError: x", "/lib/megatron/core/x.py f", Owner.UPSTREAM),
     "us": ("KeyError: 'x'", "/src/verl_npu/features/x.py f", Owner.OURS),
-    "our refusal": ("verl_npu.errors.OverrideError: x: expected y", "/src/verl_npu/features/x.py f", Owner.OURS),
+    "our refusal": ("verl_npu.errors.JobSettingError: x: expected y", "/src/verl_npu/features/x.py f", Owner.OURS),
     "the virtual Ascend": ("KeyError: 'x'", "/src/packages/virtual-ascend/virtual_ascend/x.py f", Owner.VIRTUAL),
     "its own error": ("virtual_ascend.errors.SettingError: x", "/src/tree/verl/x.py f", Owner.VIRTUAL),
     "a package that is missing": (
@@ -194,7 +194,7 @@ def test_the_innermost_frame_that_is_known_owns_an_error(judged: Judged) -> None
 
 
 def test_a_refusal_of_ours_is_no_failure(judged: Judged) -> None:
-    lines = trace("verl_npu.errors.OverrideError: swap_optimizer: expected bool", "/src/verl_npu/features/x.py f")
+    lines = trace("verl_npu.errors.JobSettingError: swap_optimizer: expected bool", "/src/verl_npu/features/x.py f")
     assert judged(lines).kind is Kind.REFUSED
 
 

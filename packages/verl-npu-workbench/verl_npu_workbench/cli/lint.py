@@ -270,7 +270,7 @@ def _content(judged: _Judged) -> dict[str, object]:
         "exports": dict(trainer.exports) if trainer else {},
         "missing": list(captured.missing) if captured else [],
         "not_judged": judged.not_judged,
-        "lacking": upstreams.lacking(),
+        "lacking": upstreams.missing_packages(),
         "verl": {"path": verl.path, "reason": verl.reason, "nearest_pin": verl.pin} if verl else {},
         "findings": [
             {
@@ -310,7 +310,7 @@ def _print(judged: _Judged) -> None:
             label=_("judged by: "),
             indent="  ",
         )
-    upstreams.say_lacking(upstreams.lacking())
+    upstreams.print_missing(upstreams.missing_packages())
     for path in judged.captured.missing if judged.captured else ():
         terminal.paragraph(
             _("the script reads {path}, which is not on this machine").format(path=path),

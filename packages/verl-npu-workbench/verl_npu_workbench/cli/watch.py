@@ -165,7 +165,7 @@ def _as_lines(follower: Follower, every: float, as_json: bool) -> Status:
                 break
             if state is None:
                 continue
-            with progress.standing_aside():
+            with progress.suspended():
                 _tell(state, told, as_json)
             calm = state.calm
             if state.ending is not None and state.ending.over:

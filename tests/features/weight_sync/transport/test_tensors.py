@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_npu.errors import MetadataError, SettingError
+from verl_npu.errors import SettingError, WeightSyncError
 from verl_npu.features.weight_sync.transport.plan import ALIGNMENT, divide, find_tied, views
 from verl_npu.features.weight_sync.transport.tensors import Metadata, digest_of, disagreement
 
@@ -49,7 +49,7 @@ def test_what_differs_is_named(other: list, said: str) -> None:
 
 
 def test_a_name_that_comes_twice_is_refused() -> None:
-    with pytest.raises(MetadataError, match="found more than once: a"):
+    with pytest.raises(WeightSyncError, match="found more than once: a"):
         Metadata.of([A, A])
 
 

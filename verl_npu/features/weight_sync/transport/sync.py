@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from ....errors import GroupError, MetadataError, TransferError
+from ....errors import GroupError, TransferError, WeightSyncError
 from ..settings import Check, Settings
 from .communicator import Work
 from .group import Group
@@ -61,14 +61,14 @@ def agree(
 ) -> tuple[Metadata, Announcement]:
     """Return the metadata that all ranks share, and the announcement of rank 0.
 
-    Raises MetadataError on all ranks alike if one cannot begin, or if they expect different parameters.
+    Raises WeightSyncError on all ranks alike if one cannot begin, or if they expect different parameters.
     """
     topic, messages = f"{number}/metadata", group.messages
     announced = [Announcement.decode(message) for message in messages.exchange(topic, announcement.encode())]
     for rank, other in enumerate(announced):
         if other.error is not None:
             messages.let_others_read(topic)
-            raise MetadataError(
+            raise WeightSyncError(
                 subject=f"weight sync {number} of group {group.name!r}",
                 expected="every rank to begin",
                 found=f"that {group.describe(rank)} could not begin: {other.error}",
@@ -83,7 +83,7 @@ def agree(
     if len(set(digests.values())) > 1:
         lists = {digest: Metadata.from_json(messages.get(f"list/{digest}").decode()) for digest in digests.values()}
         messages.let_others_read(topic)
-        raise MetadataError(
+        raise WeightSyncError(
             subject=f"weight sync {number} of group {group.name!r}",
             expected="the same parameters on all ranks",
             found=str(disagreement({rank: lists[digest] for rank, digest in digests.items()}, group.describe)),
@@ -159,7 +159,7 @@ class _Moving:
 def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: int) -> Seen:
     """Send as rank 0.
 
-    Raises MetadataError if a tensor is not as it was announced.
+    Raises WeightSyncError if a tensor is not as it was announced.
     """
     import torch
 
@@ -326,8 +326,8 @@ def send(
     """Send as rank 0. `weights` are drawn in the order of `metadata`, and to the end even after a failure, because
     other ranks may draw their shards of them together with this one.
 
-    Raises MetadataError if the ranks disagree, TransferError if the weights did not arrive everywhere, GroupError if a
-    rank is gone.
+    Raises WeightSyncError if the ranks disagree, TransferError if the weights did not arrive everywhere, GroupError if
+    a rank is gone.
     """
     drawn = iter(weights)
     announcement = Announcement(

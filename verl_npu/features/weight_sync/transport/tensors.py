@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from .... import environment
-from ....errors import MetadataError, SettingError
+from ....errors import SettingError, WeightSyncError
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,7 @@ class Metadata:
         names = [spec.name for spec in self.specs]
         if len(set(names)) != len(names):
             twice = sorted(name for name in set(names) if names.count(name) > 1)[:SHOWN]
-            raise MetadataError(
+            raise WeightSyncError(
                 subject="parameters of a weight sync",
                 expected="each name once",
                 found=f"more than once: {', '.join(twice)}",
@@ -63,7 +63,7 @@ class Metadata:
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Metadata:
-        """Make it from the list that verl's trainers keep. Raises MetadataError if a name comes twice."""
+        """Make it from the list that verl's trainers keep. Raises WeightSyncError if a name comes twice."""
         return cls(
             Spec(name, tuple(int(extent) for extent in shape), str(dtype).removeprefix("torch."))
             for name, shape, dtype in entries
@@ -119,7 +119,7 @@ Weight: TypeAlias = "tuple[str, torch.Tensor]"
 
 
 def draw(weights: Iterator[Weight], specs: Sequence[Spec]) -> list[torch.Tensor]:
-    """Draw as many tensors as there are specs. Raises MetadataError if one is not as it was announced."""
+    """Draw as many tensors as there are specs. Raises WeightSyncError if one is not as it was announced."""
     drawn = list(itertools.islice(weights, len(specs)))
     for spec, (name, tensor) in zip(specs, drawn, strict=False):
         if name != spec.name or tensor.shape != spec.shape or tensor.dtype != spec.torch_dtype:
@@ -132,7 +132,7 @@ def draw(weights: Iterator[Weight], specs: Sequence[Spec]) -> list[torch.Tensor]
 
 
 def draw_no_more(weights: Iterator[Weight]) -> None:
-    """Raise MetadataError if there is more than was announced."""
+    """Raise WeightSyncError if there is more than was announced."""
     extra = next(weights, None)
     if extra is not None:
         raise _changed(extra[0], "a parameter that was announced", "one more than was announced")
@@ -153,8 +153,8 @@ def exhaust(weights: Iterable[Weight]) -> None:
         pass
 
 
-def _changed(name: str, expected: str, found: str) -> MetadataError:
-    return MetadataError(
+def _changed(name: str, expected: str, found: str) -> WeightSyncError:
+    return WeightSyncError(
         subject=name,
         expected=expected,
         found=found,
