@@ -188,7 +188,7 @@ def torchs(asked: Asked) -> tuple[torch.Tensor, torch.Tensor]:
 def test_what_is_behind_the_vocabulary_is_not_counted(
     vocabulary: int, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "_TOKENS", 200)
+    monkeypatch.setattr(columns, "_TOKENS_AT_ONCE", 200)
     asked = asked_for(vocabulary, scale)
     logprobs, entropy, highest, total, mean = without_columns_beyond(upstreams, asked)
     wanted = torchs(asked)
