@@ -120,7 +120,7 @@ def policy(environ: Mapping[str, str] | None = None, *, strict: bool = False) ->
 
 
 def wrong_settings(environ: Mapping[str, str] | None = None) -> Iterator[tuple[Variable, SettingError]]:
-    """Yield each variable of verl-npu that an environment sets to an invalid value, and the error that a job raises."""
+    """Yield each variable of verl-npu that an environment sets to an invalid value, with the error of a job."""
     for variable in environment.VARIABLES.values():
         if not isinstance(variable, Choice | Number) or not variable.is_set(environ):
             continue

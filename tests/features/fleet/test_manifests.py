@@ -125,7 +125,7 @@ def test_under_strict_what_a_stranger_writes_is_an_error_of_ours(
 ) -> None:
     monkeypatch.setenv("VERL_NPU_STRICT", "1")
     stranger.set("verl_npu/manifest/1", "{}\x1b[2J")
-    with pytest.raises(FleetError, match="the manifest of rank 1 is none") as raised:
+    with pytest.raises(FleetError, match="the manifest of rank 1 cannot be read") as raised:
         comparison.compare()
     assert str(raised.value).isprintable()
 

@@ -1,4 +1,4 @@
-"""Reads the contract of the installed MindSpeed, or of another, from source, and imports neither it nor Megatron."""
+"""Extraction of a MindSpeed's contract from source, without importing MindSpeed or Megatron."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
     """Read the contract of the packages in the folders `mindspeed` and `megatron`.
 
     `deep` also searches for the keys that MindSpeed's code reads at run time, which takes seconds.
-    Raises SourceError if either folder is not such a package.
+    Raises SourceError if a folder does not have the package.
     """
     classes = _feature_classes(mindspeed)
     active = _active_classes(mindspeed / "features_manager" / "__init__.py")
@@ -65,7 +65,7 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
 
 
 def megatron_fields(megatron: Path) -> dict[str, str]:
-    """Return the fields of Megatron's transformer configurations, with their annotations as they are written."""
+    """Return the fields of Megatron's transformer configurations, with their annotations as source text."""
     fields = {}
     for path in _CONFIG_FILES:
         for node in parse(megatron / path).body:
@@ -77,7 +77,7 @@ def megatron_fields(megatron: Path) -> dict[str, str]:
 
 
 def _validates(path: Path) -> bool:
-    """Whether MindSpeed's wrapper of TransformerConfig.__post_init__ calls the features' validate_args."""
+    """Tell whether MindSpeed's wrapper of TransformerConfig.__post_init__ calls the features' validate_args."""
     functions = parse(path).body if path.is_file() else []
     name = "transformer_config_post_init_wrapper"
     wrapper = (f for f in functions if isinstance(f, ast.FunctionDef) and f.name == name)
@@ -85,7 +85,7 @@ def _validates(path: Path) -> bool:
 
 
 def _feature_classes(mindspeed: Path) -> dict[str, ast.ClassDef]:
-    """Return each class below `features_manager`, with the methods that it inherits from another one there."""
+    """Return each class below `features_manager`, with the methods that it inherits from other classes there."""
     classes = {}
     for path in sorted((mindspeed / "features_manager").rglob("*.py")):
         classes.update({node.name: node for node in parse(path).body if isinstance(node, ast.ClassDef)})
@@ -104,14 +104,14 @@ def _bases(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iterator[
 
 
 def _active_classes(path: Path) -> list[str]:
-    """Return the names of the classes in MindSpeed's own list, in its order."""
+    """Return the names of the classes in MindSpeed's own list, in the same order."""
     functions = {node.name: node for node in parse(path).body if isinstance(node, ast.FunctionDef)}
     if "create_features_list" not in functions:
         raise SourceError(
             subject=str(path),
             expected="a function create_features_list",
             found="none",
-            fix="this MindSpeed lists its features in another way: use one of the recorded revisions",
+            fix="this MindSpeed lists its features differently: use one of the recorded revisions",
         )
     order = []
     for call in _calls(functions["create_features_list"]):
@@ -127,7 +127,7 @@ def _calls(node: ast.AST) -> list[str]:
 
 
 def _calls_of(node: ast.AST, method: str) -> list[ast.Call]:
-    """Return the calls of a method, of whatever object."""
+    """Return the calls of a method on any object."""
     calls = (inner for inner in ast.walk(node) if isinstance(inner, ast.Call))
     return [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == method]
 
@@ -207,19 +207,19 @@ def _added_choices(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
             yield flag.removeprefix("--").replace("-", "_"), choice
 
 
-# Megatron's own get_args is left out: verl never initialises megatron.training, so it has no arguments.
+# Without Megatron's own get_args: verl never initializes megatron.training, so get_args has no arguments.
 _GETTERS = ("get_full_args", "get_mindspeed_args")
 
 
-# How MindSpeed and Megatron call what holds the arguments or a model's configuration. MindSpeed makes each key that it
-# is given an attribute of both.
+# The names under which MindSpeed's and Megatron's code holds the arguments or a model's configuration. MindSpeed sets
+# each override as an attribute of both.
 _HOLDERS = frozenset(
     {"args", "_args", "global_args", "full_args", "mindspeed_args", "config", "cfg", "transformer_config"}
 )
 
 
 def parse(path: Path) -> ast.Module:
-    """Return the syntax tree of a source file. Raises SourceError if it is none."""
+    """Return the syntax tree of a source file. Raises SourceError if it cannot be parsed."""
     try:
         return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
@@ -227,12 +227,12 @@ def parse(path: Path) -> ast.Module:
             subject=str(path),
             expected="a source file of MindSpeed or Megatron",
             found=f"{type(error).__name__}: {error}",
-            fix="give the folder of the package itself, for example MindSpeed/mindspeed",
+            fix="pass the folder of the package itself, for example MindSpeed/mindspeed",
         ) from error
 
 
 def keys_read(*packages: Path) -> set[str]:
-    """Return what the code in these folders reads from arguments and configurations, wherever it gets these from."""
+    """Return the keys that the code in these folders reads from arguments and configurations of any origin."""
     files = (path for package in packages for path in sorted(package.rglob("*.py")))
     keys = {key for path in files for key in _read(parse(path), _holds)}
     return {key for key in keys if key.isidentifier() and not key.startswith("__")}
@@ -247,7 +247,7 @@ def _holds(node: ast.expr) -> bool:
 
 
 def literal(node: ast.expr | None) -> object:
-    """Return the value of a literal; None if it is none."""
+    """Return the value of a literal, or None if `node` is not a literal."""
     try:
         return ast.literal_eval(node) if node is not None else None
     except ValueError:
@@ -255,7 +255,7 @@ def literal(node: ast.expr | None) -> object:
 
 
 def _read(tree: ast.AST, holds: Callable[[ast.expr], bool]) -> Iterator[str]:
-    """Return what `tree` reads from each expression that `holds` is true of: by a dot, getattr or hasattr."""
+    """Yield the attributes that `tree` reads, by a dot, getattr, or hasattr, from expressions that `holds` accepts."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and holds(node.value):
             yield node.attr
@@ -266,12 +266,12 @@ def _read(tree: ast.AST, holds: Callable[[ast.expr], bool]) -> Iterator[str]:
 
 
 def _of_args(node: ast.AST) -> set[str]:
-    """Return what `node` reads from the variable `args`."""
+    """Return the attributes that `node` reads from the variable `args`."""
     return set(_read(node, lambda read: isinstance(read, ast.Name) and read.id == "args"))
 
 
 def process_keys(mindspeed: Path) -> set[str]:
-    """Return the keys that code which the features import reads from the arguments of the process."""
+    """Return the keys that the code imported by the features reads from the arguments of the process."""
     keys: set[str] = set()
     for path in _reachable(mindspeed):
         tree = parse(path)
@@ -286,12 +286,12 @@ def process_keys(mindspeed: Path) -> set[str]:
 
 
 def _is_held(held: set[str], getters: set[str], node: ast.expr) -> bool:
-    """Return whether it is a variable or a call that gives the arguments of the process."""
+    """Tell whether `node` is a variable or a call that gives the arguments of the process."""
     return _gets(node, getters) or (isinstance(node, ast.Name) and node.id in held)
 
 
 def _reachable(mindspeed: Path) -> list[Path]:
-    """Return the files that the features import, directly or not, without the features themselves."""
+    """Return the files that the features import, directly or indirectly, without the features themselves."""
     waiting = sorted((mindspeed / "features_manager").rglob("*.py"))
     seen = set(waiting)
     for path in waiting:
@@ -312,27 +312,27 @@ def _reachable(mindspeed: Path) -> list[Path]:
 
 
 def _gets(node: ast.AST, functions: set[str]) -> TypeGuard[ast.Call]:
-    """Return whether it is a call of one of these functions."""
+    """Tell whether `node` is a call of one of these functions."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What is installed of MindSpeed and Megatron; a folder is None if the package is not there."""
+    """The installed MindSpeed and Megatron. A folder is None if the package is not installed."""
 
     mindspeed: Path | None
     megatron: Path | None
     contract: Contract
-    """Extracted from the installed source; the newest recorded one if MindSpeed is not installed."""
+    """The contract of the installed source, or the newest recorded contract if MindSpeed is not installed."""
     exact: bool
     """Whether the extracted contract equals a recorded one."""
     differences: tuple[str, ...]
-    """How the extracted contract differs from the nearest recorded one, one line each."""
+    """The differences between the extracted contract and the nearest recorded one, a line each."""
 
 
 @functools.cache
 def installation() -> Installation:
-    """Return what this process would import; it is examined once."""
+    """Return the MindSpeed and Megatron that this process would import. They are examined once."""
     return examine(package_folder("mindspeed", "features_manager"), package_folder("megatron", "core"))
 
 
@@ -345,16 +345,16 @@ def examine(mindspeed: Path | None, megatron: Path | None) -> Installation:
     if megatron is None:
         raise SourceError(
             subject="megatron.core",
-            expected="Megatron-Core beside MindSpeed",
+            expected="Megatron-Core to be installed with MindSpeed",
             found="no package megatron.core",
-            fix="pip install megatron-core in the version that this MindSpeed is for",
+            fix="pip install megatron-core in the version that this MindSpeed needs",
         )
     extracted = extract(mindspeed, megatron, "installed", "installed", deep=False)
     recorded = nearest(extracted)
     differences = tuple(extracted.differences(recorded))
     name = recorded.revision if not differences else f"installed (nearest {recorded.revision})"
-    # It takes seconds to search for what the code reads at run time. So that comes from the record, and what nothing
-    # in this very source reads is looked for only if no record says it.
+    # The search for the keys that the code reads at run time takes seconds. So we take them from the record, and
+    # search the source only if it differs from every record.
     reads = recorded.reads if not differences else tuple(sorted(keys_read(mindspeed, megatron)))
     contract = replace(
         extracted,
@@ -374,10 +374,10 @@ def nearest(contract: Contract) -> Contract:
 
 
 def package_folder(package: str, part: str) -> Path | None:
-    """Return the folder of `package` that holds `part`: a namespace package such as `megatron` may have several."""
+    """Return the folder of `package` that has `part`, because a namespace package like `megatron` may have several."""
     try:
         spec = importlib.util.find_spec(package)
-    except ValueError:  # something put the module into sys.modules without a spec
+    except ValueError:  # the module is in sys.modules without a spec
         return None
     places = (spec.submodule_search_locations if spec is not None else None) or ()
     return next((Path(place) for place in places if (Path(place) / part).is_dir()), None)

@@ -115,7 +115,9 @@ def _balanced(bins: Bins, lengths: Sequence[int], budget: int, count: int, weigh
 
 
 _MARK = 1 << 40
-"""Added to the length of a sequence that is too long. The sum, larger than any number of micro-batches, replaces it."""
+"""Added to the length of a sequence that is too long. The sum, above any number of micro-batches, replaces that
+number.
+"""
 
 
 Batch: TypeAlias = "Mapping[str, torch.Tensor]"
