@@ -130,7 +130,7 @@ def test_a_contribution_that_comes_late_is_one_sentence(
         "verl-npu: the contribution of theirs: expected a contribution from an entry"
     )
     monkeypatch.setenv("VERL_NPU_STRICT", "1")
-    with pytest.raises(features.contributions.DeclarationError, match="found one that came later"):
+    with pytest.raises(features.contributions.DeclarationError, match="found one made after that"):
         contribution(feature())
 
 

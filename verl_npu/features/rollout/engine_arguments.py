@@ -1,4 +1,4 @@
-"""Arguments of a vLLM engine that did not reach it at 796871d7."""
+"""Arguments that do not reach the vLLM engine at 796871d7, and a context that passes them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["OTHER_SIZES", "arguments", "asked_of", "given_to_engine", "plain"]
 
 _SPMD = "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd"
 OTHER_SIZES = "cuda_graph_sizes"
-"""vLLM's own argument for the sizes of graphs, from which it reckons them."""
+"""vLLM's own argument from which it computes the sizes of graphs."""
 _CAPTURE_SIZES = (8, 16, 32, 64, 128, 192, 256, 384)
-"""Those that the published image's own plugin gives."""
+"""The sizes that the published image's own plugin uses."""
 _MAX_NUM_SEQS = 1024
-"""Upstream's own default at 796871d7, where it reached no engine."""
+"""Upstream's own default at 796871d7, where the setting reaches no engine."""
 
 
 @contextmanager
 def given_to_engine(config: Section) -> Iterator[Section]:
-    """Have the engine that is made inside get what the user asks of it; yield the configuration to make it of."""
+    """In this context, pass the user's arguments to the new engine. Yield the configuration to build it from."""
     join(config)
     own = copy.deepcopy(config)
     if asked_of(config):
@@ -34,7 +34,7 @@ def given_to_engine(config: Section) -> Iterator[Section]:
 
 @contextmanager
 def _adding(asked: Mapping[str, object]) -> Iterator[None]:
-    """Have the engines that upstream's module makes get these arguments too."""
+    """In this context, pass additional arguments to the engines that upstream's module makes."""
     module = vars(sys.modules[_SPMD])
     engine = module["LLM"]
     module["LLM"] = lambda **given: engine(**_merged(given, asked))
@@ -45,7 +45,7 @@ def _adding(asked: Mapping[str, object]) -> Iterator[None]:
 
 
 def _merged(given: Mapping[str, object], asked: Mapping[str, object]) -> dict[str, object]:
-    """Return both; what is asked wins, and mappings are merged by the same rule."""
+    """Return the merged arguments. `asked` wins, and nested mappings are merged in the same way."""
     merged = dict(given)
     for key, value in asked.items():
         before = merged.get(key)
@@ -54,7 +54,7 @@ def _merged(given: Mapping[str, object], asked: Mapping[str, object]) -> dict[st
 
 
 def arguments(engine: Section) -> dict[str, object]:
-    """Return what the user asks of the engine: its engine_kwargs, and what else upstream hands over at later pins."""
+    """Return the user's arguments for the engine: engine_kwargs, and settings that upstream passes at later pins."""
     asked: dict[str, object] = {}
     if engine.get("max_num_seqs") not in (None, _MAX_NUM_SEQS):
         asked["max_num_seqs"] = engine.get("max_num_seqs")
@@ -67,7 +67,7 @@ def arguments(engine: Section) -> dict[str, object]:
 
 
 def _with_few_graphs(engine: Section) -> dict[str, object]:
-    """Return the same, with sizes of graphs for an engine that captures some and of which nobody has named any."""
+    """Return the user's arguments, plus graph sizes if the engine captures graphs and nobody set the sizes."""
     asked = arguments(engine)
     if engine.get("enforce_eager") or OTHER_SIZES in asked:
         return asked
@@ -81,7 +81,7 @@ def asked_of(engine: Section) -> dict[str, object]:
 
 
 def plain(value: object) -> object:
-    """OmegaConf's containers are neither lists nor mappings to vLLM."""
+    """Return plain data, because OmegaConf's containers are neither lists nor mappings to vLLM."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
