@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from verl_npu.errors import EngineError
-from verl_npu.features.weight_sync.engines.vllm import VLLMEngine, refuse_lost_rl_mode, refuse_nz, tell_layouts
+from verl_npu.features.weight_sync.engines.vllm import VLLMEngine, refuse_lost_rl_mode, refuse_nz, warn_of_nz
 
 
 class Fused(torch.nn.Module):
@@ -170,16 +170,16 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_parameters_that_something_laid_out_in_nz_are_named(warned: list[str]) -> None:
-    tell_layouts(Laid("npu", w13_weight=29, w2_weight=29, norm=2))  # type: ignore[arg-type]
+    warn_of_nz(Laid("npu", w13_weight=29, w2_weight=29, norm=2))  # type: ignore[arg-type]
     (line,) = warned
-    assert line.startswith("2 parameters of the rollout engine are laid out in FRACTAL_NZ: w13_weight, w2_weight.")
+    assert line.startswith("the rollout engine has parameters in the layout FRACTAL_NZ (2): w13_weight, w2_weight.")
 
 
 @pytest.mark.parametrize(
     "model", [Laid("npu", norm=2), Laid("cpu", w13_weight=29)], ids=["no such layout", "a host's"]
 )
 def test_other_layouts_are_not_spoken_of(model: Any, warned: list[str]) -> None:
-    tell_layouts(model)
+    warn_of_nz(model)
     assert warned == []
 
 
@@ -188,7 +188,7 @@ def test_a_device_that_keeps_no_layouts_is_taken_as_it_is(warned: list[str], mon
         raise NotImplementedError
 
     monkeypatch.setattr(sys.modules["torch_npu"], "get_npu_format", unknown)
-    tell_layouts(Laid("npu", w13_weight=29))  # type: ignore[arg-type]
+    warn_of_nz(Laid("npu", w13_weight=29))  # type: ignore[arg-type]
     assert warned == []
 
 
