@@ -128,7 +128,7 @@ def test_an_unknown_key_may_be_one_of_megatron_bridges(refusals, doubts) -> None
 
 def test_flash_attention_cannot_be_switched_off(refusals) -> None:
     (problem,) = refusals(use_flash_attn=False)
-    assert "without flash attention MindSpeed finds no attention mask" in problem
+    assert "without flash attention, MindSpeed finds no attention mask" in problem
 
 
 def test_flash_attention_is_filled_in() -> None:
@@ -181,7 +181,7 @@ def test_what_fails_in_a_forward_pass_is_only_said_to_a_caller_that_may_do_none(
         ({}, {"use_ascend_mc2": True}, "sequence parallelism over a tensor-parallel group"),
         (SECTION, {"use_ascend_mc2": True, "use_ascend_coc": True}, "use_ascend_coc off"),
         ({}, {"moe_token_dispatcher_type": "allgather"}, "variable sequence lengths"),
-        ({}, {"multi_head_latent_attention": True}, "MindSpeed finds the model's own nowhere"),
+        ({}, {"multi_head_latent_attention": True}, "MindSpeed does not read them from the model"),
         (
             {},
             {"multi_head_latent_attention": True, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128},
@@ -230,7 +230,7 @@ def test_fused_rope_needs_the_name_of_the_embedding_if_anything_validates_it(jud
     [
         ({}, {"use_fused_rmsnorm": True, "normalization": "LayerNorm"}, "normalization=RMSNorm with it"),
         ({}, {"use_fused_swiglu": True, "swiglu": False}, "swiglu=True with it"),
-        ({"use_mbridge": True, "virtual_pipeline_model_parallel_size": 2}, {}, "no virtual pipeline beside mbridge"),
+        ({"use_mbridge": True, "virtual_pipeline_model_parallel_size": 2}, {}, "no virtual pipeline with mbridge"),
         ({}, {"recompute_method": "uniform"}, "recompute_granularity=full with it"),
     ],
 )
