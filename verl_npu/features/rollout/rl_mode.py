@@ -39,7 +39,7 @@ def wrong_rl_config(config: Section) -> Iterator[Finding]:
         yield refusal(
             "rollout.rl_config",
             subject=f"{_ADDITIONAL}.{_KEY}",
-            expected=f"only {', '.join(sorted(known))}, which the installed vllm-ascend knows, each True or False",
+            expected=f"only the installed vllm-ascend's keys {', '.join(sorted(known))}, each True or False",
             found=str(mode) if pairs is None else ", ".join(f"{key}={pairs[key]!r}" for key in wrong),
             fix="remove the unknown keys, and set the others to True or False",
         )

@@ -385,7 +385,7 @@ RULES: tuple[Rule[Section], ...] = (
         "rollout.additional_config",
         _additional_config,
         _JOB,
-        about="Keys in vllm-ascend's additional_config that the installed release does not read, and that so have no "
+        about="Keys in vllm-ascend's additional_config that the installed release does not read, so they have no "
         "effect.",
     ),
     Rule(
@@ -399,7 +399,7 @@ RULES: tuple[Rule[Section], ...] = (
         "rollout.engine_arguments",
         unknown_arguments,
         _EITHER,
-        about="Arguments in engine_kwargs that the installed vLLM does not know, and with which it would fail.",
+        about="Arguments in engine_kwargs that the installed vLLM does not know: the engine would fail.",
     ),
     Rule(
         "rollout.unread_arguments",
