@@ -66,7 +66,7 @@ def test_an_engine_is_closed_from_its_first_load_until_the_sync_is_whole(replay:
     engine, batch = VLLMEngine(runner), torch.randn(1, 3)
     runner.execute_model(batch, replay)
     engine.load(list(SENT.items())[:1])
-    with pytest.raises(EngineError, match="did not come to its end"):
+    with pytest.raises(EngineError, match="did not finish"):
         runner.execute_model(batch, replay)
     # A later sync finds the same runner, through an engine of its own.
     later = VLLMEngine(runner)
@@ -108,7 +108,7 @@ def test_each_sync_of_an_engine_is_proven_by_itself() -> None:
         engine.expect(sent)
         engine.load(sent)
         engine.prove()
-    with pytest.raises(EngineError, match="nothing that was sent belongs to it"):
+    with pytest.raises(EngineError, match="no sent tensor belongs to it"):
         engine.prove()
 
 
@@ -246,7 +246,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
 
 @pytest.mark.usefixtures("used")
 def test_a_lost_switch_is_an_error() -> None:
-    with pytest.raises(EngineError, match="found False, which is another engine's of this process"):
+    with pytest.raises(EngineError, match="found False, the setting of another engine in this process"):
         refuse_lost_rl_mode(runner(GIVEN))
 
 
