@@ -63,7 +63,7 @@ def bundles(*, installed: bool = False) -> Sequence[Bundle]:
     """
     is_there = _is_installed if installed else _always
     own = _own(is_there)
-    return [own, *contributions.brought(own, is_there)]
+    return [own, *contributions.contributed(own, is_there)]
 
 
 def _always(package: str) -> bool:
@@ -76,7 +76,7 @@ def _is_installed(package: str) -> bool:
 
 def _own(is_there: Callable[[str], bool]) -> Bundle:
     features = [feature.with_parts(is_there) for feature in _features()]
-    errors = [error for feature in features for error in contributions.strangers(feature, f"{_PACKAGE}.")]
+    errors = [error for feature in features for error in contributions.remove_foreign_patches(feature, f"{_PACKAGE}.")]
     return Bundle(features, UPSTREAMS, locks_folder(), errors=errors)
 
 

@@ -3,7 +3,7 @@
     [project.entry-points."verl_npu.features"]
     anything = "their_package:contribution"
 
-An error in one feature is recorded in its bundle. All other features go on working.
+An error in one feature is recorded in its bundle. All other features still work.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _refuse_late(names: str) -> None:
     reporting.warn(str(error))
 
 
-def brought(own: Bundle, is_there: Callable[[str], bool]) -> list[Bundle]:
+def contributed(own: Bundle, is_there: Callable[[str], bool]) -> list[Bundle]:
     """Return a bundle for each distribution that brings features, in the same order in every process.
 
     The new features must not conflict with the features in `own`.
@@ -69,7 +69,7 @@ def brought(own: Bundle, is_there: Callable[[str], bool]) -> list[Bundle]:
     return found[1:]
 
 
-def strangers(feature: Feature, package: str) -> Iterator[DeclarationError]:
+def remove_foreign_patches(feature: Feature, package: str) -> Iterator[DeclarationError]:
     """Remove the patches whose code is outside the feature's package, and yield an error for each."""
     for patch in tuple(feature):
         module = getattr(patch.implementation, "__module__", package)
@@ -148,7 +148,7 @@ def _failed(owner: str, what: str, error: Exception) -> RegistryError:
         subject=f"{what} of {owner}",
         expected="features that can be loaded",
         found=f"{type(error).__name__}: {error}",
-        fix=f"they are left out; ask those who maintain {owner}, or uninstall it",
+        fix=f"they are left out; ask the maintainers of {owner}, or uninstall it",
     )
 
 

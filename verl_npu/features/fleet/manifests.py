@@ -195,7 +195,7 @@ def _read_from_group() -> tuple[list[tuple[str, bytes]], list[str]]:
 
 
 def _store() -> Any:
-    """Return the store of the ranks' rendezvous. Any, because torch's types say text where the store returns bytes."""
+    """Return the store of the ranks' rendezvous, untyped, because torch's types say text where it returns bytes."""
     from torch.distributed import distributed_c10d
 
     return distributed_c10d._get_default_store()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-    from .columns import Asked, Loss
+    from .columns import Loss, LossArguments
 
 fused_kernels = Feature(
     "fused_kernels",
@@ -94,14 +94,14 @@ def mend_the_fused_loss(
 ) -> Loss:
     """Compute log-probabilities and entropies."""
     # Imported here, because most jobs have no fused loss.
-    from .columns import Asked, counts_beyond, without_columns_beyond
-    from .cuda import taken_for_cuda
+    from .columns import LossArguments, counts_beyond_vocabulary, loss_within_vocabulary
+    from .cuda import npu_counts_as_cuda
 
-    def compute(of: Asked) -> Loss:
+    def compute(of: LossArguments) -> Loss:
         given = (of.hidden, of.weight, of.labels, of.reduction, of.temperature, of.group)
-        return _fitted(_FORWARD, lambda: original(*given))
+        return _with_fitting_blocks(_FORWARD, lambda: original(*given))
 
-    asked = Asked(
+    asked = LossArguments(
         hidden=hidden,
         weight=weight,
         labels=labels,
@@ -110,8 +110,10 @@ def mend_the_fused_loss(
         group=dist_process_group,
     )
     kernel = vars(sys.modules[MODULE]).get(_FORWARD)
-    with taken_for_cuda(hidden):
-        return without_columns_beyond(compute, asked) if counts_beyond(kernel, len(weight)) else compute(asked)
+    with npu_counts_as_cuda(hidden):
+        return (
+            loss_within_vocabulary(compute, asked) if counts_beyond_vocabulary(kernel, len(weight)) else compute(asked)
+        )
 
 
 @fused_kernels.wrap(
@@ -126,10 +128,10 @@ def fit_blocks_of_the_fused_loss_gradient(
     original: Callable[..., Result], dlogprobs: Tensor, *given: object, **named: object
 ) -> Result:
     """Compute the gradients of the fused loss with respect to its inputs."""
-    from .cuda import taken_for_cuda
+    from .cuda import npu_counts_as_cuda
 
-    with taken_for_cuda(dlogprobs):
-        return _fitted(_BACKWARD, lambda: original(dlogprobs, *given, **named))
+    with npu_counts_as_cuda(dlogprobs):
+        return _with_fitting_blocks(_BACKWARD, lambda: original(dlogprobs, *given, **named))
 
 
 @fused_kernels.wrap(
@@ -143,13 +145,13 @@ def fit_blocks_of_the_fused_loss_gradient(
 )
 def leave_out_missing_ranges(original: Callable[..., Result], *given: object, **named: object) -> Result:
     """Compute the fused loss."""
-    from .cuda import without_missing_ranges
+    from .cuda import ignore_missing_nvtx
 
-    without_missing_ranges()
+    ignore_missing_nvtx()
     return original(*given, **named)
 
 
-def _fitted(name: str, compute: Callable[[], Result]) -> Result:
+def _with_fitting_blocks(name: str, compute: Callable[[], Result]) -> Result:
     try:
         return compute()
     except Exception as error:

@@ -32,7 +32,7 @@ _NONE, _SUM = 0, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class LossArguments:
     """The arguments of a call of the fused loss."""
 
     hidden: Tensor
@@ -43,41 +43,41 @@ class Asked:
     group: ProcessGroup | None
 
 
-def counts_beyond(kernel: object, vocabulary: int) -> bool:
+def counts_beyond_vocabulary(kernel: object, vocabulary: int) -> bool:
     """Tell whether upstream's kernel counts columns beyond the vocabulary, that is, has no `where` that masks them."""
     for _ in range(_MAX_DECORATORS):
         kernel = getattr(kernel, "fn", kernel)
     return vocabulary % PART != 0 and not (isinstance(kernel, FunctionType) and ".where(" in inspect.getsource(kernel))
 
 
-def without_columns_beyond(compute: Callable[[Asked], Loss], asked: Asked) -> Loss:
-    """Return the loss of `asked`. `compute` is upstream's loss, which is correct for a vocabulary of whole parts."""
+def loss_within_vocabulary(compute: Callable[[LossArguments], Loss], arguments: LossArguments) -> Loss:
+    """Return the loss. `compute` is upstream's loss, which is correct for a vocabulary of whole parts."""
     import torch
     from torch import distributed
 
-    rank = 0 if asked.group is None else distributed.get_rank(asked.group)
-    size = asked.weight.shape[0]
-    own, whole = asked.labels - rank * size, size - size % PART
-    highest, total, weighted, chosen = _whole_parts(compute, asked, own, whole, rank)
-    left_highest, left = _remaining_columns(asked, own - whole, whole)
+    rank = 0 if arguments.group is None else distributed.get_rank(arguments.group)
+    size = arguments.weight.shape[0]
+    own, whole = arguments.labels - rank * size, size - size % PART
+    highest, total, weighted, chosen = _whole_parts(compute, arguments, own, whole, rank)
+    left_highest, left = _remaining_columns(arguments, own - whole, whole)
     top = torch.maximum(highest, left_highest)
-    if asked.group is not None:
-        distributed.all_reduce(top, op=distributed.ReduceOp.MAX, group=asked.group)
+    if arguments.group is not None:
+        distributed.all_reduce(top, op=distributed.ReduceOp.MAX, group=arguments.group)
     left[:2] *= (left_highest - top).exp()
-    if asked.group is not None:
-        distributed.all_reduce(left, group=asked.group)
+    if arguments.group is not None:
+        distributed.all_reduce(left, group=arguments.group)
     scale = (highest - top).exp()
     total = total * scale + left[0]
     mean = (weighted * scale + left[1]) / total
     normaliser = total.log() + top
     logprobs = torch.where(left[3] > 0, left[2], chosen) - normaliser
-    if asked.reduction != _NONE:
-        logprobs = logprobs.sum() if asked.reduction == _SUM else logprobs.mean()
+    if arguments.reduction != _NONE:
+        logprobs = logprobs.sum() if arguments.reduction == _SUM else logprobs.mean()
     return logprobs, normaliser - mean, top, total, mean
 
 
 def _whole_parts(
-    compute: Callable[[Asked], Loss], asked: Asked, own: Tensor, whole: int, rank: int
+    compute: Callable[[LossArguments], Loss], arguments: LossArguments, own: Tensor, whole: int, rank: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return upstream's result for the whole parts, per token.
 
@@ -92,12 +92,12 @@ def _whole_parts(
         return torch.full_like(nothing, -torch.inf), nothing, nothing, nothing
     # The label of another rank, or one in the remaining columns, is outside these columns.
     labels = torch.where((own >= 0) & (own < whole), own + rank * whole, -1)
-    part = replace(asked, weight=asked.weight[:whole], labels=labels, reduction=_NONE)
+    part = replace(arguments, weight=arguments.weight[:whole], labels=labels, reduction=_NONE)
     logprobs, _entropy, highest, total, mean = compute(part)
     return highest, total, mean * total, logprobs + highest + total.log()
 
 
-def _remaining_columns(asked: Asked, label: Tensor, whole: int) -> tuple[Tensor, Tensor]:
+def _remaining_columns(arguments: LossArguments, label: Tensor, whole: int) -> tuple[Tensor, Tensor]:
     """Return the result for the columns after the whole parts, per token.
 
     The first tensor is the highest logit. The second, [4, tokens], is the sum of exp(logit - highest), the sum of the
@@ -105,10 +105,10 @@ def _remaining_columns(asked: Asked, label: Tensor, whole: int) -> tuple[Tensor,
     """
     import torch
 
-    columns = asked.weight[whole:].float().T
+    columns = arguments.weight[whole:].float().T
     highest, sums = [], []
-    for hidden, wanted in zip(asked.hidden.split(_TOKENS_AT_ONCE), label.split(_TOKENS_AT_ONCE), strict=True):
-        logits = (hidden.float() @ columns) / asked.temperature
+    for hidden, wanted in zip(arguments.hidden.split(_TOKENS_AT_ONCE), label.split(_TOKENS_AT_ONCE), strict=True):
+        logits = (hidden.float() @ columns) / arguments.temperature
         top = logits.amax(-1)
         weights = (logits - top[:, None]).exp()
         inside = ((wanted >= 0) & (wanted < logits.shape[-1])).to(logits.dtype)

@@ -15,7 +15,7 @@ _lock = threading.RLock()
 
 
 @contextlib.contextmanager
-def taken_for_cuda(tensor: Tensor) -> Iterator[None]:
+def npu_counts_as_cuda(tensor: Tensor) -> Iterator[None]:
     """If `tensor` is on an NPU, make `is_cuda` true for NPU tensors, as torch_npu's transfer_to_npu does.
 
     Upstream also asserts `is_cuda` of tensors that it makes itself, so marking the given tensors is not enough.
@@ -34,7 +34,7 @@ def taken_for_cuda(tensor: Tensor) -> Iterator[None]:
             delattr(torch.Tensor, _IS_CUDA)
 
 
-def without_missing_ranges() -> None:
+def ignore_missing_nvtx() -> None:
     """Make torch's NVTX ranges do nothing if torch was built without NVTX, where they only raise an error."""
     import torch
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NPU_PATCH = upstreams.NPU_PATCH.name
 LINK = "https://github.com/volcengine/verl/pull/4436"
-UPSTREAM_DOES_IT: Probe = Defines(f"{NPU_PATCH}:apply_npu_patches")
+UPSTREAM_PATCHES_EACH_MODEL: Probe = Defines(f"{NPU_PATCH}:apply_npu_patches")
 """A verl with this function patches each model separately, and no longer all or none."""
 fused_ops = Feature(
     "fused_ops", "Qwen models use torch_npu's fused operators where upstream does not.", after=NPU_PATCH
@@ -30,7 +30,7 @@ fused_ops = Feature(
 
 def upstream_assigns(target: str) -> Probe:
     """Return the probe that tells whether upstream patches `target`, each model separately."""
-    return AllOf(UPSTREAM_DOES_IT, Assigns(upstreams.NPU_PATCH, target))
+    return AllOf(UPSTREAM_PATCHES_EACH_MODEL, Assigns(upstreams.NPU_PATCH, target))
 
 
 def modeling(model: str) -> str:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from ...registry.source.probe import AllOf, Defines, Imports, Never, Not, Probe, Reads, Sets, Takes
-from . import LINK, NPU_PATCH, UPSTREAM_DOES_IT, declare, fused_ops, modeling, upstream_assigns
+from . import LINK, NPU_PATCH, UPSTREAM_PATCHES_EACH_MODEL, declare, fused_ops, modeling, upstream_assigns
 
 if TYPE_CHECKING:
     import torch
@@ -202,7 +202,7 @@ declare(
     "all experts: they are wrong, or the index is out of range. In evaluation every expert computes every token.",
     how=_HOW,
     # Upstream fixed its class at the same revision.
-    retired_by=UPSTREAM_DOES_IT,
+    retired_by=UPSTREAM_PATCHES_EACH_MODEL,
     requires=Defines(f"{NPU_PATCH}:NPUQwen3VLMoeTextExperts.forward"),
 )
 
@@ -245,7 +245,7 @@ def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None])
     "attribute 'softmax'`, and a checkpoint of Qwen3-VL-MoE does not fit.",
     how="With transformers 5, transformers' own blocks stay, and the fused experts of this feature run in them.",
     link="https://github.com/volcengine/verl/pull/6708",
-    retired_by=UPSTREAM_DOES_IT,
+    retired_by=UPSTREAM_PATCHES_EACH_MODEL,
     # Upstream's module cannot be imported without a model that came with transformers 5.
     requires=AllOf(Imports(_APPLY, NPU_PATCH), Imports(NPU_PATCH, modeling("qwen3_5"))),
     undoes=[QWEN3_MOE_BLOCK, NEXT_BLOCK, VISION_BLOCK],

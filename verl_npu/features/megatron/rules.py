@@ -380,9 +380,9 @@ def _mistyped(key: str, value: object, contract: Contract) -> Iterator[Finding]:
     # Megatron's command line declares some switches of features, such as use_flash_attn, that no contract records.
     field = contract.fields.get(key, "bool" if key.startswith("use_") and key in contract.features else "")
     if argument is not None:
-        expected, kinds = _expected(argument, value), {argument.type}
+        expected, kinds = _wrong_type(argument, value), {argument.type}
     else:
-        expected, kinds = _unfit(field, value), _kinds(field)
+        expected, kinds = _wrong_annotation(field, value), _kinds(field)
     if not expected:
         return
     corrected = _corrected(value) if isinstance(value, str) else ""
@@ -397,7 +397,7 @@ def _mistyped(key: str, value: object, contract: Contract) -> Iterator[Finding]:
     yield _problem(f"{key}={value!r}", expected, f"{type(value).__name__} {value!r}", fix, certain)
 
 
-def _expected(argument: Argument, value: object) -> str:
+def _wrong_type(argument: Argument, value: object) -> str:
     """Return the values that MindSpeed's command line accepts if `value` is not one, otherwise an empty text."""
     if value is None and argument.default is None:
         return ""
@@ -405,7 +405,7 @@ def _expected(argument: Argument, value: object) -> str:
         return f"one of {', '.join(map(str, argument.choices))}"
     if argument.type == "str" and isinstance(value, list | tuple):
         return ""
-    return "" if _is(value, argument.type) else argument.type
+    return "" if _has_type(value, argument.type) else argument.type
 
 
 def _kinds(annotation: str) -> set[str]:
@@ -416,7 +416,7 @@ def _words(annotation: str) -> set[str]:
     return set(re.findall(r"[A-Za-z_]\w*", annotation.partition("Literal")[0]))
 
 
-def _unfit(annotation: str, value: object) -> str:
+def _wrong_annotation(annotation: str, value: object) -> str:
     """Return the annotation of a Megatron field if `value` does not fit it, otherwise an empty text."""
     # A null in verl's configuration files stands for Megatron's default. Megatron treats False like null.
     absent = value is None or (value is False and "Optional" in annotation)
@@ -424,16 +424,16 @@ def _unfit(annotation: str, value: object) -> str:
         return ""
     kinds = _kinds(annotation)
     if kinds & {"List", "list"}:
-        return "" if isinstance(value, list | tuple) or _any(value, kinds, annotation) else annotation
-    return "" if not kinds or any(_is(value, kind) for kind in kinds) else annotation
+        return "" if isinstance(value, list | tuple) or _fits_outside_lists(value, kinds, annotation) else annotation
+    return "" if not kinds or any(_has_type(value, kind) for kind in kinds) else annotation
 
 
-def _any(value: object, kinds: set[str], annotation: str) -> bool:
+def _fits_outside_lists(value: object, kinds: set[str], annotation: str) -> bool:
     outside = re.sub(r"[Ll]ist\[[^\]]{0,200}\]", "", annotation)
-    return any(kind in outside and _is(value, kind) for kind in kinds)
+    return any(kind in outside and _has_type(value, kind) for kind in kinds)
 
 
-def _is(value: object, kind: str) -> bool:
+def _has_type(value: object, kind: str) -> bool:
     if kind not in _TYPES:
         return True
     return isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))

@@ -37,7 +37,7 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
         if node is None:
             continue
         feature, level = _name_and_level(node)
-        reads |= {key for key in _of_args(node) if key.isidentifier()}
+        reads |= {key for key in _args_attributes(node) if key.isidentifier()}
         features[feature] = _merged(features.get(feature), _facts(node, feature, level))
         for key, argument in _arguments(node, feature):
             arguments.setdefault(key, argument)
@@ -81,7 +81,7 @@ def _validates(path: Path) -> bool:
     functions = parse(path).body if path.is_file() else []
     name = "transformer_config_post_init_wrapper"
     wrapper = (f for f in functions if isinstance(f, ast.FunctionDef) and f.name == name)
-    return any(_calls_of(function, "validate_features_args") for function in wrapper)
+    return any(_method_calls(function, "validate_features_args") for function in wrapper)
 
 
 def _feature_classes(mindspeed: Path) -> dict[str, ast.ClassDef]:
@@ -126,7 +126,7 @@ def _calls(node: ast.AST) -> list[str]:
     return [function.id for function in calls if isinstance(function, ast.Name)]
 
 
-def _calls_of(node: ast.AST, method: str) -> list[ast.Call]:
+def _method_calls(node: ast.AST, method: str) -> list[ast.Call]:
     """Return the calls of a method on any object."""
     calls = (inner for inner in ast.walk(node) if isinstance(inner, ast.Call))
     return [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == method]
@@ -142,7 +142,7 @@ def _name_and_level(node: ast.ClassDef) -> tuple[str, int]:
         return node.name, 2
     names = [argument.arg for argument in init.args.args][1:]
     defaults = dict(zip(reversed(names), map(literal, reversed(init.args.defaults)), strict=False))
-    for call in _calls_of(init, "__init__"):
+    for call in _method_calls(init, "__init__"):
         given = dict(zip(("feature_name", "optimization_level"), call.args, strict=False))
         given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         name = _resolved(given.get("feature_name"), defaults)
@@ -157,13 +157,13 @@ def _resolved(node: ast.expr | None, names: Mapping[str, object]) -> object:
 
 def _facts(node: ast.ClassDef, feature: str, level: int) -> FeatureFacts:
     def checked(method: str) -> tuple[str, ...]:
-        keys = (literal(call.args[-1]) for call in _calls_of(node, method) if call.args)
+        keys = (literal(call.args[-1]) for call in _method_calls(node, method) if call.args)
         return tuple(sorted({key.replace("-", "_") for key in keys if isinstance(key, str)}))
 
     switches = {feature} if level else set()
     for method in _methods(node):
         if "validate" not in method.name and method.name not in ("register_args", "__init__"):
-            switches |= _of_args(method)
+            switches |= _args_attributes(method)
     return FeatureFacts(level, checked("incompatible_check"), checked("dependency_check"), tuple(sorted(switches)))
 
 
@@ -180,7 +180,7 @@ def _merged(first: FeatureFacts | None, second: FeatureFacts) -> FeatureFacts:
 
 
 def _arguments(node: ast.ClassDef, feature: str) -> Iterator[tuple[str, Argument]]:
-    for call in _calls_of(node, "add_argument"):
+    for call in _method_calls(node, "add_argument"):
         flag = next((text for a in call.args if (text := str(literal(a))).startswith("--")), None)
         if flag is not None:
             options = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
@@ -201,7 +201,7 @@ def _argument(options: Mapping[str, ast.expr], feature: str) -> Argument:
 
 
 def _added_choices(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
-    for call in _calls_of(node, "add_parser_argument_choices_value"):
+    for call in _method_calls(node, "add_parser_argument_choices_value"):
         flag, choice = (literal(argument) for argument in call.args[-2:])
         if isinstance(flag, str):
             yield flag.removeprefix("--").replace("-", "_"), choice
@@ -234,16 +234,16 @@ def parse(path: Path) -> ast.Module:
 def keys_read(*packages: Path) -> set[str]:
     """Return the keys that the code in these folders reads from arguments and configurations of any origin."""
     files = (path for package in packages for path in sorted(package.rglob("*.py")))
-    keys = {key for path in files for key in _read(parse(path), _holds)}
+    keys = {key for path in files for key in _attributes_read(parse(path), _is_holder)}
     return {key for key in keys if key.isidentifier() and not key.startswith("__")}
 
 
-def _holds(node: ast.expr) -> bool:
+def _is_holder(node: ast.expr) -> bool:
     if isinstance(node, ast.Name):
         return node.id in _HOLDERS
     if isinstance(node, ast.Attribute):
         return node.attr in _HOLDERS
-    return _gets(node, {*_GETTERS, "get_args"})
+    return _is_call(node, {*_GETTERS, "get_args"})
 
 
 def literal(node: ast.expr | None) -> object:
@@ -254,20 +254,20 @@ def literal(node: ast.expr | None) -> object:
         return None
 
 
-def _read(tree: ast.AST, holds: Callable[[ast.expr], bool]) -> Iterator[str]:
+def _attributes_read(tree: ast.AST, holds: Callable[[ast.expr], bool]) -> Iterator[str]:
     """Yield the attributes that `tree` reads, by a dot, getattr, or hasattr, from expressions that `holds` accepts."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and holds(node.value):
             yield node.attr
-        elif _gets(node, {"getattr", "hasattr"}) and len(node.args) > 1 and holds(node.args[0]):
+        elif _is_call(node, {"getattr", "hasattr"}) and len(node.args) > 1 and holds(node.args[0]):
             key = literal(node.args[1])
             if isinstance(key, str):
                 yield key
 
 
-def _of_args(node: ast.AST) -> set[str]:
+def _args_attributes(node: ast.AST) -> set[str]:
     """Return the attributes that `node` reads from the variable `args`."""
-    return set(_read(node, lambda read: isinstance(read, ast.Name) and read.id == "args"))
+    return set(_attributes_read(node, lambda read: isinstance(read, ast.Name) and read.id == "args"))
 
 
 def process_keys(mindspeed: Path) -> set[str]:
@@ -279,15 +279,15 @@ def process_keys(mindspeed: Path) -> set[str]:
         getters = {alias.asname or alias.name for node in imports for alias in node.names if alias.name in _GETTERS}
         for function in ast.walk(tree) if getters else ():
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                assigned = (n for n in ast.walk(function) if isinstance(n, ast.Assign) and _gets(n.value, getters))
+                assigned = (n for n in ast.walk(function) if isinstance(n, ast.Assign) and _is_call(n.value, getters))
                 held = {target.id for n in assigned for target in n.targets if isinstance(target, ast.Name)}
-                keys |= set(_read(function, functools.partial(_is_held, held, getters)))
+                keys |= set(_attributes_read(function, functools.partial(_is_held, held, getters)))
     return keys
 
 
 def _is_held(held: set[str], getters: set[str], node: ast.expr) -> bool:
     """Tell whether `node` is a variable or a call that gives the arguments of the process."""
-    return _gets(node, getters) or (isinstance(node, ast.Name) and node.id in held)
+    return _is_call(node, getters) or (isinstance(node, ast.Name) and node.id in held)
 
 
 def _reachable(mindspeed: Path) -> list[Path]:
@@ -311,7 +311,7 @@ def _reachable(mindspeed: Path) -> list[Path]:
     return [path for path in waiting if "features_manager" not in path.parts]
 
 
-def _gets(node: ast.AST, functions: set[str]) -> TypeGuard[ast.Call]:
+def _is_call(node: ast.AST, functions: set[str]) -> TypeGuard[ast.Call]:
     """Tell whether `node` is a call of one of these functions."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions
 

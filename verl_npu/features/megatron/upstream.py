@@ -82,7 +82,7 @@ def pass_torch_the_checkpoint_format(original: Callable[..., Any], *args: object
     write = getattr(request, "async_fn", None)
     if request is None or write is None:
         return request
-    return request._replace(async_fn=functools.partial(_within, write))
+    return request._replace(async_fn=functools.partial(_write_with_format, write))
 
 
 @over_megatron.wrap(
@@ -103,7 +103,7 @@ def let_the_converter_write_in_torchs_format(
     return original(*args, **kwargs)
 
 
-def _within(write: Callable[..., object], *args: object, **kwargs: object) -> object:
+def _write_with_format(write: Callable[..., object], *args: object, **kwargs: object) -> object:
     with written_in_torchs_format():
         return write(*args, **kwargs)
 
@@ -240,12 +240,12 @@ def pack_latent_attention_through_mbridge_too(
     """Return a model's Megatron modules."""
     from megatron.core.transformer.transformer_config import MLATransformerConfig
 
-    if isinstance(tf_config, MLATransformerConfig) and not _packs():
+    if isinstance(tf_config, MLATransformerConfig) and not _packs_queries():
         importlib.import_module("verl.models.mcore.patch_v012").apply_patch()
     return original(wrap_config, tf_config, *args, **kwargs)
 
 
-def _packs() -> bool:
+def _packs_queries() -> bool:
     """Tell whether queries of packed sequences lose the batch dimension, as in later Megatrons and after the fix."""
     from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 

@@ -1,6 +1,6 @@
 """Patches that make upstream's Megatron workers (up to v0.7) and engines give MindSpeed their own overrides in time.
 
-In time means before they make their process groups.
+Each must do so before it makes its process groups.
 """
 
 from __future__ import annotations

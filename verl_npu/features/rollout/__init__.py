@@ -369,9 +369,9 @@ def give_engine_the_users_arguments(
     original: Callable[..., None], engine: object, model_path: str, config: Section, *args: object, **kwargs: object
 ) -> None:
     """Build the engine."""
-    from .engine_arguments import given_to_engine
+    from .engine_arguments import passing_arguments
 
-    with given_to_engine(config) as own:
+    with passing_arguments(config) as own:
         original(engine, model_path, own, *args, **kwargs)
 
 

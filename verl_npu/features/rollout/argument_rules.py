@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from ...findings import Finding
 from ...registry.source.tree import SourceTree
 from ..configuration import Section
-from .engine_arguments import OTHER_SIZES, arguments, asked_of, plain
+from .engine_arguments import OTHER_SIZES, arguments, plain, user_kwargs
 from .findings import refusal, remark
 
 __all__ = ["sizes_in_one_word", "unknown_arguments", "unread_arguments"]
@@ -34,7 +34,7 @@ def unknown_arguments(config: Section) -> Iterator[Finding]:
 
     A worker's vLLM would fail with `got an unexpected keyword argument` or `unrecognized arguments`.
     """
-    asked = _asked_of_vllm(config)
+    asked = _vllm_arguments(config)
     known = _known(SourceTree.installed(("vllm",))) if asked else frozenset()
     unknown = [key for key in asked if known and not _is_known(key, known)]
     if unknown:
@@ -51,7 +51,7 @@ def unknown_arguments(config: Section) -> Iterator[Finding]:
 def unread_arguments(config: Section) -> Iterator[Finding]:
     """Warn about arguments without effect, because the server of the installed verl does not read engine_kwargs."""
     engine = config.actor_rollout_ref.rollout
-    chosen = sorted(_asked_of_vllm(config).keys() - _DEFAULTS)
+    chosen = sorted(_vllm_arguments(config).keys() - _DEFAULTS)
     server = SourceTree.installed(("verl",)).used_names(_SERVER) if chosen else frozenset()
     if engine.get("mode") == "async" and chosen and server and "engine_kwargs" not in server:
         yield remark(
@@ -72,10 +72,10 @@ def sizes_in_one_word(config: Section, tree: SourceTree | None = None) -> Iterat
         return
     if ((engine.get("agent") or {}).get("custom_async_server") or {}).get("path"):
         return
-    given = {f"{_KWARGS}.{key}": value for key, value in asked_of(engine).items() if key in (_SIZES, OTHER_SIZES)}
+    given = {f"{_KWARGS}.{key}": value for key, value in user_kwargs(engine).items() if key in (_SIZES, OTHER_SIZES)}
     given[f"actor_rollout_ref.rollout.{_SIZES}"] = plain(engine.get(_SIZES))
     lists = {key: value for key, value in given.items() if isinstance(value, list) and value}
-    if lists and _makes_one_word_of_a_list(tree or SourceTree.installed(("verl",))):
+    if lists and _stringifies_lists(tree or SourceTree.installed(("verl",))):
         key, value = next(iter(lists.items()))
         sizes = ",".join(map(str, value))
         instead = f'"++{_KWARGS}.compilation_config=\'{{\\"{_SIZES}\\": [{sizes}]}}\'"'
@@ -88,7 +88,7 @@ def sizes_in_one_word(config: Section, tree: SourceTree | None = None) -> Iterat
         )
 
 
-def _makes_one_word_of_a_list(tree: SourceTree) -> bool:
+def _stringifies_lists(tree: SourceTree) -> bool:
     """Tell whether verl's server turns each argument into `--name` and `str(value)`, and handles no lists."""
     server = tree.parse(_SERVER)
     if server is None:
@@ -99,7 +99,7 @@ def _makes_one_word_of_a_list(tree: SourceTree) -> bool:
     )
 
 
-def _asked_of_vllm(config: Section) -> dict[str, object]:
+def _vllm_arguments(config: Section) -> dict[str, object]:
     engine = config.actor_rollout_ref.rollout
     if engine.get("name") != "vllm":
         return {}

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from ...registry.source.tree import SourceTree
 from ..configuration import Section
 
-__all__ = ["SETTINGS", "Place", "data_parallel_size", "join", "never_together", "variables"]
+__all__ = ["SETTINGS", "Place", "data_parallel_size", "join", "sharing_obstacle", "variables"]
 
 SETTINGS = ("data_parallel_size", "dp_model_parallel_size")
 """verl's own name from v0.6.1 on, and the name in the earlier plugin for this revision."""
 _TENSOR = "tensor_model_parallel_size"
 _SIZE = "VLLM_DP_SIZE"
 _ENGINE = "vllm.v1.engine.llm_engine"
-_STEPS_TOGETHER = "should_execute_dummy_batch"
+_JOINT_STEPS = "should_execute_dummy_batch"
 """A name in vLLM's engine if several engines, each in its own process, can step together."""
 
 
@@ -87,11 +87,11 @@ def _exchange(world: int) -> list[tuple[str, int]]:
     return found
 
 
-def never_together(engine: Section, tree: SourceTree) -> str:
+def sharing_obstacle(engine: Section, tree: SourceTree) -> str:
     """Return the reason why the engines cannot share a model; empty if they can."""
     if engine.get("mode") == "async":
         return "rollout.mode=async, whose engines at this revision start one by one"
     known = tree.read(_ENGINE) is not None
-    if "vllm" in tree and not (known and _STEPS_TOGETHER in tree.used_names(_ENGINE)):
+    if "vllm" in tree and not (known and _JOINT_STEPS in tree.used_names(_ENGINE)):
         return "a vLLM whose engines step alone"
     return ""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from ..configuration import Section
 from .data_parallel import join
 
-__all__ = ["OTHER_SIZES", "arguments", "asked_of", "given_to_engine", "plain"]
+__all__ = ["OTHER_SIZES", "arguments", "passing_arguments", "plain", "user_kwargs"]
 
 _SPMD = "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd"
 OTHER_SIZES = "cuda_graph_sizes"
@@ -22,18 +22,18 @@ _MAX_NUM_SEQS = 1024
 
 
 @contextmanager
-def given_to_engine(config: Section) -> Iterator[Section]:
+def passing_arguments(config: Section) -> Iterator[Section]:
     """In this context, pass the user's arguments to the new engine. Yield the configuration to build it from."""
     join(config)
     own = copy.deepcopy(config)
-    if asked_of(config):
+    if user_kwargs(config):
         own.engine_kwargs.vllm = {}
-    with _adding(_with_few_graphs(config)):
+    with _passing_also(_with_few_graphs(config)):
         yield own
 
 
 @contextmanager
-def _adding(asked: Mapping[str, object]) -> Iterator[None]:
+def _passing_also(asked: Mapping[str, object]) -> Iterator[None]:
     """In this context, pass additional arguments to the engines that upstream's module makes."""
     module = vars(sys.modules[_SPMD])
     engine = module["LLM"]
@@ -63,7 +63,7 @@ def arguments(engine: Section) -> dict[str, object]:
     sizes = engine.get("cudagraph_capture_sizes")
     if sizes and not engine.get("enforce_eager"):
         asked["compilation_config"] = {"cudagraph_capture_sizes": list(sizes)}
-    return _merged(asked, asked_of(engine))
+    return _merged(asked, user_kwargs(engine))
 
 
 def _with_few_graphs(engine: Section) -> dict[str, object]:
@@ -74,7 +74,7 @@ def _with_few_graphs(engine: Section) -> dict[str, object]:
     return _merged({"compilation_config": {"cudagraph_capture_sizes": list(_CAPTURE_SIZES)}}, asked)
 
 
-def asked_of(engine: Section) -> dict[str, object]:
+def user_kwargs(engine: Section) -> dict[str, object]:
     """Return the user's engine_kwargs for vLLM as plain data, without those that are None."""
     kwargs = (engine.get("engine_kwargs") or {}).get("vllm") or {}
     return {str(key): plain(value) for key, value in kwargs.items() if value is not None}

@@ -29,10 +29,10 @@ _SYNC = Target(f"{_ROLLOUT}.vllm_rollout_spmd", "vLLMRollout")
 _PLATFORM = "vllm_ascend.platform"
 _PATCHES = ("vllm_ascend.patch.platform", "vllm_ascend.patch.worker")
 _WORKER = re.compile(r"(vllm_ascend\.worker\.\w+)\.NPUWorker")
-_GATE = "vllm_version_is"
-_ASSUMED = "VLLM_VERSION"
+_VERSION_CHECK = "vllm_version_is"
+_VERSION_VARIABLE = "VLLM_VERSION"
 _VLLM, _VLLM_ASCEND = "vllm", "vllm-ascend"
-_BELOW = ("torch", "torch_npu")
+_TORCH_PACKAGES = ("torch", "torch_npu")
 
 
 def unfit_releases(config: Section) -> Iterator[Finding]:
@@ -66,7 +66,7 @@ def _unfit_for_verl(engine: Section, tree: SourceTree, pin: Pin | None) -> Itera
         return
     sync = starts[1:] and tree.nodes(_SYNC) and next(unmet_imports(starts[:1], "verl", "vllm", tree), None) is None
     yield _unmet(
-        f"vllm {_text(_VLLM)}",
+        f"vllm {_version_text(_VLLM)}",
         "a vLLM that has everything that the installed verl's rollout imports",
         unmet,
         f"install another vLLM{_named(pin)}"
@@ -78,10 +78,10 @@ def _unfit_pair(tree: SourceTree, pin: Pin | None) -> Iterator[Finding]:
     engine, plugin = _version(_VLLM), _version(_VLLM_ASCEND)
     if engine is not None and plugin is not None and engine.release == plugin.release:
         return
-    assumed = os.environ.get(_ASSUMED) or _text(_VLLM)
+    assumed = os.environ.get(_VERSION_VARIABLE) or _version_text(_VLLM)
 
     def decide(test: ast.expr) -> bool | None:
-        return _holds(test, assumed)
+        return _evaluated(test, assumed)
 
     # vllm-ascend names a worker for each of vLLM's two engines, and one working worker is enough.
     ways: list[tuple[str, ...]] = [(_PLATFORM, *_PATCHES, worker) for worker in _workers(tree)]
@@ -91,7 +91,7 @@ def _unfit_pair(tree: SourceTree, pin: Pin | None) -> Iterator[Finding]:
     lacking = [unmet for unmet in found if unmet is not None]
     if len(lacking) == len(found):
         yield _unmet(
-            f"vllm {_text(_VLLM)} with vllm-ascend {_text(_VLLM_ASCEND)}",
+            f"vllm {_version_text(_VLLM)} with vllm-ascend {_version_text(_VLLM_ASCEND)}",
             "a vLLM that has everything that the installed vllm-ascend imports when an engine starts",
             lacking[0],
             f"install both in the same version{_named(pin)}",
@@ -114,15 +114,15 @@ def _workers(tree: SourceTree) -> Sequence[str]:
     return list(dict.fromkeys(match[1] for match in named if match is not None))
 
 
-def _holds(test: ast.expr, vllm: str) -> bool | None:
+def _evaluated(test: ast.expr, vllm: str) -> bool | None:
     """Evaluate `vllm_version_is("0.11.0")`, with which vllm-ascend chooses its imports."""
     from packaging.version import InvalidVersion, Version
 
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        inner = _holds(test.operand, vllm)
+        inner = _evaluated(test.operand, vllm)
         return None if inner is None else not inner
     asked = test.args[0] if isinstance(test, ast.Call) and len(test.args) == 1 else None
-    if not isinstance(asked, ast.Constant) or ast.unparse(test).partition("(")[0] != _GATE:
+    if not isinstance(asked, ast.Constant) or ast.unparse(test).partition("(")[0] != _VERSION_CHECK:
         return None
     try:
         return Version(vllm) == Version(str(asked.value))
@@ -132,24 +132,24 @@ def _holds(test: ast.expr, vllm: str) -> bool | None:
 
 def _unnamed(pin: Pin | None) -> Iterator[Finding]:
     """Warn about installed releases that verl's documents or vllm-ascend's requirements do not name."""
-    engine = _outside(pin) if pin is not None else []
+    engine = _unnamed_releases(pin) if pin is not None else []
     if engine and pin is not None:
         yield remark(
             "rollout.engine_versions",
-            f"verl's documents for NPUs name {_all(pin)} for {pin.name}, but {' and '.join(engine)} "
+            f"verl's documents for NPUs name {_named_engines(pin)} for {pin.name}, but {' and '.join(engine)} "
             f"{'is' if len(engine) == 1 else 'are'} installed here; verl-npu found nothing that fails; "
             "if the rollout does, `verl-npu doctor` says what to install",
         )
-    for package, asked in _required():
+    for package, asked in _unmet_requirements():
         yield remark(
             "rollout.engine_versions",
-            f"vllm-ascend {_text(_VLLM_ASCEND)} requires {package}{asked}, but {package} {_text(package)} is "
-            "installed here; if the engine ends with `undefined symbol` or lacks vllm-ascend's operators: pip install "
-            f"'{package}{asked}'",
+            f"vllm-ascend {_version_text(_VLLM_ASCEND)} requires {package}{asked}, but "
+            f"{package} {_version_text(package)} is installed here; if the engine ends with "
+            f"`undefined symbol` or lacks vllm-ascend's operators: pip install '{package}{asked}'",
         )
 
 
-def _outside(pin: Pin) -> list[str]:
+def _unnamed_releases(pin: Pin) -> list[str]:
     installed = {package: _version(package) for package in pin.engines}
     return [
         f"{package} {version}"
@@ -167,7 +167,7 @@ def _is_named(named: str, version: Version) -> bool:
     return SpecifierSet(f"=={named}").contains(version, prereleases=True) or version.release == release
 
 
-def _required() -> Iterator[tuple[str, str]]:
+def _unmet_requirements() -> Iterator[tuple[str, str]]:
     """Yield vllm-ascend's requirements of torch and torch_npu that the installed versions do not meet.
 
     We ignore post-releases, because verl's documents name post-releases that vllm-ascend's metadata exclude, and verl
@@ -182,7 +182,7 @@ def _required() -> Iterator[tuple[str, str]]:
     except metadata.PackageNotFoundError:
         return
     for requirement in map(Requirement, texts):
-        for package in _BELOW:
+        for package in _TORCH_PACKAGES:
             version = _version(package)
             if version is None or canonicalize_name(package) != canonicalize_name(requirement.name):
                 continue
@@ -202,14 +202,14 @@ def _pin() -> Pin | None:
 
 
 def _named(pin: Pin | None) -> str:
-    return f"; verl's documents for NPUs name {_all(pin)} for {pin.name}" if pin is not None else ""
+    return f"; verl's documents for NPUs name {_named_engines(pin)} for {pin.name}" if pin is not None else ""
 
 
-def _all(pin: Pin) -> str:
+def _named_engines(pin: Pin) -> str:
     return " and ".join(f"{package} {named}" for package, named in pin.engines.items())
 
 
-def _text(package: str) -> str:
+def _version_text(package: str) -> str:
     version = _version(package)
     return "of an unknown version" if version is None else str(version)
 

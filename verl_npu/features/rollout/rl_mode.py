@@ -29,7 +29,7 @@ _ADDITIONAL = "actor_rollout_ref.rollout.engine_kwargs.vllm.additional_config"
 
 def wrong_rl_config(config: Section) -> Iterator[Finding]:
     """Refuse what vllm-ascend would refuse in the server: an unknown key, or a value other than True or False."""
-    known, _, mode = _asked(config)
+    known, _, mode = _current_settings(config)
     if _SWITCH not in known or mode is None:
         return
     # OmegaConf's sections are mappings but are not registered as such.
@@ -47,10 +47,10 @@ def wrong_rl_config(config: Section) -> Iterator[Finding]:
 
 def enable_rl_mode(config: Section) -> None:
     """Set `rl_config.enabled` in the engine's additional_config, unless the user set it or nothing reads it."""
-    known, asked, mode = _asked(config)
+    known, asked, mode = _current_settings(config)
     if _SWITCH not in known or asked is None or (mode is not None and _SWITCH in mode):
         return
-    if isinstance(_given(config), str):
+    if isinstance(_configured(config), str):
         _set(config, _ADDITIONAL, json.dumps({**asked, _KEY: {**(mode or {}), _SWITCH: True}}))
     else:
         _set(config, f"{_ADDITIONAL}.{_KEY}.{_SWITCH}", True)
@@ -60,7 +60,7 @@ def enable_rl_mode(config: Section) -> None:
     )
 
 
-def _asked(config: Section) -> tuple[frozenset[str], Any, Any]:
+def _current_settings(config: Section) -> tuple[frozenset[str], Any, Any]:
     """Return the rl_config keys of the installed vllm-ascend, the engine's additional_config, and its rl_config."""
     engine = config.actor_rollout_ref.rollout
     tree = SourceTree.installed(("vllm_ascend",)) if engine.get("name") == "vllm" else None
@@ -70,7 +70,7 @@ def _asked(config: Section) -> tuple[frozenset[str], Any, Any]:
 
 def additional_config(config: Section) -> Any:
     """Return the engine's additional_config, which may be JSON text; None if the text is not JSON."""
-    given = _given(config)
+    given = _configured(config)
     if given is None:
         return {}
     try:
@@ -79,7 +79,7 @@ def additional_config(config: Section) -> Any:
         return None
 
 
-def _given(config: Section) -> Any:
+def _configured(config: Section) -> Any:
     return ((config.actor_rollout_ref.rollout.get("engine_kwargs") or {}).get("vllm") or {}).get("additional_config")
 
 

@@ -49,21 +49,21 @@ _KEEP_CACHE = f"{_ROLLOUT}.free_cache_engine=False"
 _READERS = "verl.workers.rollout"
 # From this class on, upstream itself refuses unknown settings.
 _SCHEMA = Target("verl.workers.config.rollout", "RolloutConfig")
-_SHARE = (
+_SHARE_FIX = (
     "remove it, or set rollout.mode=sync in an environment like the published image's, whose vLLM 0.10 has engines "
     "that step together"
 )
-_USE_EXPERT_PARALLEL = (
+_EXPERT_PARALLEL_FIX = (
     f"remove it, or set +{_ROLLOUT}.enable_expert_parallel=True with rollout.mode=sync: vLLM 0.9.1 then divides the "
     "experts over the ranks of each engine"
 )
-_NO_FINE_DIVISION = (
+_HYBRID_TP_FIX = (
     "remove it: vllm-ascend 0.7.3 and the published image's, at 1de16ead8e, cannot divide a single layer, and 0.9.1 "
     "can only divide DeepSeek's output head, between data-parallel engines of one rank each"
 )
-_SIZES = {
-    **dict.fromkeys(data_parallel.SETTINGS, _SHARE),
-    "expert_parallel_size": _USE_EXPERT_PARALLEL,
+_SIZE_FIXES = {
+    **dict.fromkeys(data_parallel.SETTINGS, _SHARE_FIX),
+    "expert_parallel_size": _EXPERT_PARALLEL_FIX,
 }
 
 
@@ -274,7 +274,7 @@ def unread_parallelism(config: Section, tree: SourceTree | None = None) -> Itera
         )
         if setting in data_parallel.SETTINGS:
             # verl-npu reads it: `give_engine_the_users_arguments`.
-            alone = data_parallel.never_together(engine, SourceTree.installed(("vllm",)))
+            alone = data_parallel.sharing_obstacle(engine, SourceTree.installed(("vllm",)))
             expected, reason = "engines that can share a model", f" with {alone}" if alone else ""
         if setting not in words and reason:
             yield refusal(
@@ -287,15 +287,15 @@ def unread_parallelism(config: Section, tree: SourceTree | None = None) -> Itera
 
 
 def _asked_divisions(engine: Section) -> Iterator[tuple[str, tuple[str, str]]]:
-    for setting, fix in _SIZES.items():
+    for setting, fix in _SIZE_FIXES.items():
         size = engine.get(setting)
         if isinstance(size, int) and size > 1:
             yield setting, (str(size), fix)
     if engine.get("enable_expert_parallel") and engine.get("mode") == "async":
-        yield "enable_expert_parallel", ("True", _USE_EXPERT_PARALLEL)
+        yield "enable_expert_parallel", ("True", _EXPERT_PARALLEL_FIX)
     hybrid = engine.get("hybrid_tp")
     if hybrid is not None and hasattr(hybrid, "get") and hybrid.get("enabled"):
-        yield "hybrid_tp", ("enabled=True", _NO_FINE_DIVISION)
+        yield "hybrid_tp", ("enabled=True", _HYBRID_TP_FIX)
 
 
 def _weight_format(config: Section) -> Iterator[Finding]:

@@ -40,7 +40,7 @@ def unmet_imports(
         module = waiting.pop(0)
         parsed = tree.parse(module) if module not in seen else None
         seen.add(module)
-        for statement in _certain(parsed.body, decide) if parsed is not None else ():
+        for statement in _certain_imports(parsed.body, decide) if parsed is not None else ():
             names, modules = _imported(module, statement, tree)
             if modules[0].partition(".")[0] == importer:
                 waiting += [part for name in modules for part in (*packages_above(name), name)]
@@ -57,14 +57,14 @@ def _missing(module: str, name: str, tree: SourceTree) -> str:
     return "" if tree.is_compiled(missing.partition(":")[0]) else missing
 
 
-def _certain(body: Iterable[ast.stmt], decide: Decide) -> Iterator[ast.Import | ast.ImportFrom]:
+def _certain_imports(body: Iterable[ast.stmt], decide: Decide) -> Iterator[ast.Import | ast.ImportFrom]:
     for statement in body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
             yield statement
         elif isinstance(statement, ast.If):
             holds = False if ast.unparse(statement.test).endswith("TYPE_CHECKING") else decide(statement.test)
             if holds is not None:
-                yield from _certain(statement.body if holds else statement.orelse, decide)
+                yield from _certain_imports(statement.body if holds else statement.orelse, decide)
 
 
 def _imported(

@@ -159,12 +159,12 @@ def layouts_of(model: torch.nn.Module) -> list[Layout]:
     names: dict[int, list[str]] = {}
     for path, module in _walk(model, "", ()):
         modules.setdefault(id(module), _Placed(module, [])).paths.append(path)
-        for leaf, parameter in _own(module):
+        for leaf, parameter in _own_parameters(module):
             names.setdefault(id(parameter), []).append(_join(path, leaf))
     found: list[Layout] = []
     for module, paths in modules.values():
-        for leaf, parameter in _own(module):
-            if leaf in _pair_of(getattr(module, "impl", None)):
+        for leaf, parameter in _own_parameters(module):
+            if leaf in _copy_names(getattr(module, "impl", None)):
                 # From 0.26 on, vLLM's layer has its own copy, but vllm-ascend multiplies with the copy in `impl`.
                 continue
             if leaf in _EXPERTS and parameter.dim() == 3:
@@ -187,7 +187,7 @@ def _walk(module: Any, path: str, above: tuple[object, ...]) -> Iterator[tuple[s
             yield from _walk(child, _join(path, name), (*above, module))
 
 
-def _own(module: Any) -> Iterable[tuple[str, torch.Tensor]]:
+def _own_parameters(module: Any) -> Iterable[tuple[str, torch.Tensor]]:
     return module.named_parameters(recurse=False)  # type: ignore[no-any-return]
 
 
@@ -279,7 +279,7 @@ def _copies(modules: Mapping[int, _Placed]) -> Iterator[Layout]:
     for module, paths in modules.values():
         impl = getattr(module, "impl", None)
         source = getattr(impl, "kv_b_proj", None)
-        pair = _pair_of(impl)
+        pair = _copy_names(impl)
         if not pair or id(source) not in modules:
             continue
         sent = tuple((_without_base(_join(path, "weight")),) for path in modules[id(source)].paths)
@@ -289,12 +289,12 @@ def _copies(modules: Mapping[int, _Placed]) -> Iterator[Layout]:
                 sent,
                 _reader(impl, name),
                 sections_of(source, "weight"),
-                undone=_with_values_before_latent if of_values else None,
+                undone=_transposed if of_values else None,
                 chosen=_rows_of_heads(impl, of_values),
             )
 
 
-def _pair_of(impl: object) -> tuple[str, ...]:
+def _copy_names(impl: object) -> tuple[str, ...]:
     """Return the names of the copies of kv_b_proj in `impl`; none if it has no copies."""
     return next((pair for pair in _COPIES if all(hasattr(impl, name) for name in pair)), ())
 
@@ -303,7 +303,7 @@ def _reader(owner: object, name: str) -> Callable[[], torch.Tensor]:
     return lambda: getattr(owner, name)
 
 
-def _with_values_before_latent(copy: torch.Tensor) -> torch.Tensor:
+def _transposed(copy: torch.Tensor) -> torch.Tensor:
     return copy.transpose(1, 2)
 
 

@@ -99,7 +99,7 @@ def refuse_disposed_projections(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         impl = getattr(module, "impl", None)
         weight = getattr(getattr(impl, _SOURCE, None), "weight", None)
-        if weight is not None and weight.numel() == 0 and _names_of_copies(impl) is not None:
+        if weight is not None and weight.numel() == 0 and _copy_names(impl) is not None:
             raise EngineError(
                 subject=f"{_SOURCE} of {name}",
                 expected="a weight into which new values can be loaded",
@@ -118,7 +118,7 @@ def refresh_copies_on_load(model: Any) -> None:
     if getattr(model, _REFRESHES, False):
         return
     impls = [getattr(module, "impl", None) for _, module in model.named_modules()]
-    copying = [impl for impl in impls if impl is not None and _copies(impl)]
+    copying = [impl for impl in impls if impl is not None and _has_copies(impl)]
     once = [impl for impl in impls if impl is not None and all(hasattr(impl, name) for name in (_SOURCE, *_V0_COPIES))]
     if not copying and not once:
         return
@@ -147,8 +147,8 @@ def refresh_copies_on_load(model: Any) -> None:
     setattr(model, _REFRESHES, True)
 
 
-def _copies(impl: object) -> bool:
-    names = _names_of_copies(impl)
+def _has_copies(impl: object) -> bool:
+    names = _copy_names(impl)
     if names is None:
         return False
     source = getattr(impl, _SOURCE).weight
@@ -157,14 +157,14 @@ def _copies(impl: object) -> bool:
     )
 
 
-def _names_of_copies(impl: object) -> tuple[str, ...] | None:
+def _copy_names(impl: object) -> tuple[str, ...] | None:
     if not all(hasattr(impl, name) for name in (_SOURCE, "process_weights_after_loading")):
         return None
     return next((names for names in _COPIES if all(hasattr(impl, name) for name in names)), None)
 
 
 def _refresh(impl: Any) -> None:
-    names = _names_of_copies(impl) or ()
+    names = _copy_names(impl) or ()
     impl.process_weights_after_loading(getattr(impl, names[0]).dtype)
 
 
@@ -176,7 +176,7 @@ def _keep_in_place(impl: Any) -> None:
 
     @functools.wraps(original)
     def process_weights_after_loading(*args: object, **options: object) -> None:
-        held = {name: getattr(impl, name) for name in _names_of_copies(impl) or ()}
+        held = {name: getattr(impl, name) for name in _copy_names(impl) or ()}
         with torch.no_grad():
             original(*args, **options)
             for name, tensor in held.items():

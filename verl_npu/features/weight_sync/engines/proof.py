@@ -131,7 +131,7 @@ class Verdict:
             count = len(self.moved)
             warn(
                 f"{count} {'weight' if count == 1 else 'weights'} of the rollout engine moved in memory after its "
-                f"first weight sync, but captured graphs still read the old memory: {_first(self.moved)}. Before you "
+                f"first weight sync, but captured graphs still read the old memory: {_shown(self.moved)}. Before you "
                 "train, compare an answer with one from enforce_eager=True"
             )
         if not self.differences:
@@ -168,7 +168,7 @@ class Verdict:
         return f"all differences are in {path}"
 
 
-def _first(names: Sequence[str]) -> str:
+def _shown(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
 
 
@@ -220,9 +220,9 @@ class Proof:
             self._unplaced[name] = digest_of(tensor)
         else:
             for part in self._parts[known]:
-                self._take(part, name, tensor)
+                self._record(part, name, tensor)
 
-    def _take(self, part: _Part, name: str, tensor: torch.Tensor) -> None:
+    def _record(self, part: _Part, name: str, tensor: torch.Tensor) -> None:
         layout = self._layouts[part.layout]
         names = len(layout.sources[part.source])
         sections = layout.sections

@@ -98,7 +98,7 @@ class _Comparing:
 
     def __call__(self, scheduled: Scheduled, *args: object, **options: object) -> object:
         model, tokens = self._runner.model, scheduled.total_num_scheduled_tokens
-        both = _Both(model, more_than=tokens if self._compared else 0)
+        both = _EagerAndGraph(model, more_than=tokens if self._compared else 0)
         self._runner.model = both
         try:
             done = self._run(scheduled, *args, **options)
@@ -120,7 +120,7 @@ class _Comparing:
             restore(self._runner, self._before)
 
 
-class _Both:
+class _EagerAndGraph:
     """A model that computes a graph batch of more than `more_than` rows first without graphs, and then with them."""
 
     def __init__(self, model: Callable[..., object], more_than: int) -> None:
@@ -157,7 +157,7 @@ def _rows(args: tuple[object, ...], options: Mapping[str, object]) -> int:
     return next((len(each) for each in given if each.dim() == 1 or each.is_floating_point()), 1)
 
 
-def _incomparable(both: _Both, tokens: int) -> str:
+def _incomparable(both: _EagerAndGraph, tokens: int) -> str:
     """Return the reason why the two outputs cannot be compared token by token; empty if they can."""
     answered = _tensors(both.replayed)
     if not answered:
@@ -168,7 +168,7 @@ def _incomparable(both: _Both, tokens: int) -> str:
     return ""
 
 
-def _judge(both: _Both, tokens: int, again: bool) -> None:
+def _judge(both: _EagerAndGraph, tokens: int, again: bool) -> None:
     # The other rows are padding up to the size of a graph.
     eager, replayed = ([each[:tokens] for each in _tensors(answer)] for answer in (both.eager, both.replayed))
     padded = f", in a batch that is padded to {both.rows} tokens" if both.rows > tokens else ""

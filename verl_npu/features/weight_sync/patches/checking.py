@@ -128,7 +128,7 @@ def _heard(socket: Socket, call: int) -> bool:
     return False
 
 
-class Dropped:
+class DroppedCommunicator:
     """A placeholder for a communicator that can only be dropped, because it has no destroyComm."""
 
     comm = None

@@ -285,10 +285,10 @@ def drop_communicator_without_destroy(
 ) -> object:
     """End a sync, and with rebuild_group also the group."""
     if engine.rebuild_group and engine.pyhccl is not None and not hasattr(engine.pyhccl, "destroyComm"):
-        from .checking import Dropped
+        from .checking import DroppedCommunicator
 
         # Upstream only calls destroyComm and then drops the communicator.
-        engine.pyhccl = Dropped()
+        engine.pyhccl = DroppedCommunicator()
     return original(engine)
 
 

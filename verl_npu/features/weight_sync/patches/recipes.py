@@ -95,12 +95,12 @@ def _worker_uses(trainer: str, rollout: str, *trained: str) -> Iterator[str]:
     yield from (f"{rollout}.{name}" for name in ("_is_actor", "_weights_info", "config", "rollout"))
 
 
-def _later(module: str) -> tuple[str, str]:
+def _current_classes(module: str) -> tuple[str, str]:
     """Return the classes of a recipe's trainer and rollout."""
     return f"{module}:DetachActorWorker", f"{module}:DetachAsyncRolloutWorker"
 
 
-def _early(module: str) -> tuple[str, str]:
+def _early_classes(module: str) -> tuple[str, str]:
     """Return the classes of a recipe's trainer and rollout in verl of August 2025."""
     return f"{module}:ActorRolloutRefWorker", f"{module}:RolloutWorker"
 
@@ -154,7 +154,7 @@ def make_fully_async_group_over_hccl(rays: ModuleType) -> ModuleType:
 @_sync(
     f"{_ASYNC_FSDP}.sync_rollout_weights",
     _ASYNC_LINK,
-    uses=_fsdp_uses(*_later(f"{_ASYNC}.fsdp_workers")),
+    uses=_fsdp_uses(*_current_classes(f"{_ASYNC}.fsdp_workers")),
 )
 def sync_fully_async_fsdp_weights_over_hccl(worker: Worker, sync_group_name: str = GROUP) -> None:
     """Sync the weights of one FSDP worker."""
@@ -164,7 +164,7 @@ def sync_fully_async_fsdp_weights_over_hccl(worker: Worker, sync_group_name: str
 @_sync(
     f"{_ASYNC_MEGATRON}.sync_rollout_weights",
     _ASYNC_LINK,
-    uses=_megatron_uses(*_later(f"{_ASYNC}.megatron_worker")),
+    uses=_megatron_uses(*_current_classes(f"{_ASYNC}.megatron_worker")),
 )
 def sync_fully_async_megatron_weights_over_hccl(worker: Worker, sync_group_name: str = GROUP) -> None:
     """Sync the weights of one Megatron worker."""
@@ -199,13 +199,13 @@ def _skip_setup(worker: str) -> Callable[[Method], Method]:
     )
 
 
-@_bypass(_ASYNC_FSDP, _fsdp_uses(*_later(f"{_ASYNC}.fsdp_workers")))
+@_bypass(_ASYNC_FSDP, _fsdp_uses(*_current_classes(f"{_ASYNC}.fsdp_workers")))
 def bypass_fully_async_fsdp_checkpoint_engine(worker: Worker, sync_group_name: str = GROUP) -> None:
     """Sync the weights of one FSDP worker."""
     sync_fsdp(worker, sync_group_name)
 
 
-@_bypass(_ASYNC_MEGATRON, _megatron_uses(*_later(f"{_ASYNC}.megatron_worker")))
+@_bypass(_ASYNC_MEGATRON, _megatron_uses(*_current_classes(f"{_ASYNC}.megatron_worker")))
 def bypass_fully_async_megatron_checkpoint_engine(worker: Worker, sync_group_name: str = GROUP) -> None:
     """Sync the weights of one Megatron worker."""
     sync_megatron(worker, sync_group_name)
@@ -337,7 +337,7 @@ def make_one_step_off_group_over_hccl_in_init_workers(original: Callable[[Any], 
 @_sync(
     f"{_ONE_STEP_FSDP}:DetachSync.sync_rollout_weights",
     _ONE_STEP_LINK,
-    uses=_fsdp_uses(*_later(_ONE_STEP_FSDP)),
+    uses=_fsdp_uses(*_current_classes(_ONE_STEP_FSDP)),
 )
 def sync_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
     """Sync the weights of one FSDP worker."""
@@ -347,7 +347,7 @@ def sync_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
 @_sync(
     f"{_ONE_STEP_MEGATRON}:DetachSync.sync_rollout_weights",
     _ONE_STEP_LINK,
-    uses=_megatron_uses(*_later(_ONE_STEP_MEGATRON)),
+    uses=_megatron_uses(*_current_classes(_ONE_STEP_MEGATRON)),
 )
 def sync_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
     """Sync the weights of one Megatron worker."""
@@ -357,7 +357,7 @@ def sync_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
 @_sync(
     f"{_ONE_STEP_FSDP}:ActorRolloutRefWorker.sync_rollout_weights",
     _ONE_STEP_LINK,
-    uses=_fsdp_uses(*_early(_ONE_STEP_FSDP)),
+    uses=_fsdp_uses(*_early_classes(_ONE_STEP_FSDP)),
 )
 def sync_early_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
     """Sync the weights of one FSDP worker, in verl of August 2025."""
@@ -367,7 +367,7 @@ def sync_early_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
 @_sync(
     f"{_ONE_STEP_MEGATRON}:ActorRolloutRefWorker.sync_rollout_weights",
     _ONE_STEP_LINK,
-    uses=_megatron_uses(*_early(_ONE_STEP_MEGATRON)),
+    uses=_megatron_uses(*_early_classes(_ONE_STEP_MEGATRON)),
 )
 def sync_early_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
     """Sync the weights of one Megatron worker, in verl of August 2025."""

@@ -69,7 +69,7 @@ def sync_fsdp(worker: Worker, name: str) -> None:
         metadata = find(name).history.metadata_of(
             [(key, value.size(), value.dtype) for key, value in parameters.items()]
         )
-        return _Offer(metadata, _whole(parameters.items()), find_tied(parameters.items()))
+        return _Offer(metadata, _gathered(parameters.items()), find_tied(parameters.items()))
 
     def offload() -> None:
         if getattr(worker, "_is_offload_param", False):
@@ -144,7 +144,7 @@ def _report(group: Group, outcome: Outcome) -> None:
         )
 
 
-def _whole(parameters: Iterable[Weight]) -> Iterator[Weight]:
+def _gathered(parameters: Iterable[Weight]) -> Iterator[Weight]:
     """Gather each sharded tensor. All trainers do this together, in the same order."""
     for name, value in parameters:
         yield name, value.full_tensor() if hasattr(value, "full_tensor") else value

@@ -271,7 +271,7 @@ class Messages:
         keys = [f"{topic}/{rank}" for rank in range(self._size)]
         self._answer(topic, keys[self._rank], message)
         timed_out = None
-        with self._reached(topic):
+        with self._store_errors_explained(topic):
             try:
                 messages = self._collect(keys, limit)
             except RuntimeError as error:
@@ -316,7 +316,7 @@ class Messages:
 
     def put(self, key: str, value: bytes) -> None:
         """Put a value into the store."""
-        with self._reached(key):
+        with self._store_errors_explained(key):
             self._signed.set(key, value)
 
     def get(self, key: str) -> bytes:
@@ -335,17 +335,17 @@ class Messages:
     def forget(self, topics: Sequence[str]) -> None:
         """Delete this rank's own messages on these topics from the store."""
         for topic in topics:
-            with self._reached(topic):
+            with self._store_errors_explained(topic):
                 self._signed.delete_key(f"{topic}/{self._rank}")
 
     def give_up(self, key: str, reason: str) -> None:
         """Tell the ranks that check `key` why this rank gives up. The first reason stays."""
-        with self._reached(key):
+        with self._store_errors_explained(key):
             self._signed.set_once(key, f"{self.describe(self._rank)}: {reason}".encode())
 
     def look(self, key: str) -> None:
         """Raise GroupError if a rank has given up under `key`, or if the store is gone."""
-        with self._reached(key):
+        with self._store_errors_explained(key):
             reason = self._signed.find(key)
         if reason is not None:
             raise GroupError(
@@ -398,7 +398,7 @@ class Messages:
 
     def _answer(self, topic: str, key: str, message: bytes) -> None:
         """Send a message. Raises GroupError if the others no longer wait for it."""
-        with self._reached(topic):
+        with self._store_errors_explained(topic):
             there = self._signed.set_once(key, message)
         if there != message:
             raise GroupError(
@@ -427,7 +427,7 @@ class Messages:
             time.sleep(_PAUSE)
 
     @contextlib.contextmanager
-    def _reached(self, topic: str) -> Iterator[None]:
+    def _store_errors_explained(self, topic: str) -> Iterator[None]:
         """In this context, turn an error of the store into a GroupError that names the serving rank."""
         try:
             yield

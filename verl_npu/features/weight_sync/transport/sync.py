@@ -134,7 +134,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CheckResult:
     """One rank's result of the check, if there is one."""
 
     digest: str | None = None
@@ -157,7 +157,7 @@ class _Moving:
             group.finish(work, number)
 
 
-def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: int) -> Seen:
+def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: int) -> CheckResult:
     """Send as rank 0. Raises MetadataError if a tensor differs from its announcement."""
     import torch
 
@@ -186,13 +186,13 @@ def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: in
     for remaining in moving:
         remaining.wait(group, number)
     if plan.check is not Check.ENGINE:
-        return Seen()
+        return CheckResult()
     digest = _digest_of(plan, sums)
     group.messages.put(f"sha/{number}", digest.encode())
-    return Seen(digest)
+    return CheckResult(digest)
 
 
-def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> Seen:
+def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> CheckResult:
     """Receive into `engine`.
 
     Raises TransferError if the received weights differ from the sent ones, and EngineError if the engine then holds
@@ -221,12 +221,12 @@ def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> Se
         if index + 2 < len(plan.buckets):
             moving.append(_expect(group, plan, index + 2))
     if plan.check is not Check.ENGINE:
-        return Seen()
+        return CheckResult()
     digest = _digest_of(plan, sums)
     sent = group.messages.get(f"sha/{number}").decode()
     if digest != sent:
         raise _altered(f"weights with the SHA-256 {sent}, which rank 0 sent", f"weights with the SHA-256 {digest}")
-    return Seen(sent, engine.prove())
+    return CheckResult(sent, engine.prove())
 
 
 def _digest_of(plan: Plan, sums: Sequence[torch.Tensor]) -> str:
@@ -294,7 +294,7 @@ class Outcome:
     tensors: int
     nbytes: int
     seconds: float
-    seen: Seen
+    seen: CheckResult
 
 
 @contextlib.contextmanager
@@ -333,7 +333,7 @@ def send(
         metadata.digest, tied=dict(tied or {}), bucket_bytes=settings.bucket_bytes, check=settings.check
     )
 
-    def move(plan: Plan, number: int) -> Seen:
+    def move(plan: Plan, number: int) -> CheckResult:
         return send_buckets(group, plan, drawn, number)
 
     return _run(group, metadata, announcement, move, drain=lambda: exhaust(drawn))
@@ -346,12 +346,12 @@ def follow(group: Group, metadata: Metadata, weights: Iterable[Weight]) -> Outco
     """
     drawn = iter(weights)
 
-    def move(plan: Plan, number: int) -> Seen:
+    def move(plan: Plan, number: int) -> CheckResult:
         # One by one, because a list of them would be the whole gathered model.
         for spec in metadata:
             draw(drawn, (spec,))
         draw_no_more(drawn)
-        return Seen()
+        return CheckResult()
 
     return _run(group, metadata, Announcement(metadata.digest), move, drain=lambda: exhaust(drawn))
 
@@ -362,7 +362,7 @@ def receive(group: Group, metadata: Metadata | None, engine: Engine) -> Outcome:
     Opens the engine again only after a sync in which no rank failed. Raises the errors of `send`.
     """
 
-    def move(plan: Plan, number: int) -> Seen:
+    def move(plan: Plan, number: int) -> CheckResult:
         return receive_buckets(group, plan, engine, number)
 
     announcement = Announcement(metadata.digest if metadata else None)
@@ -373,7 +373,7 @@ def _run(
     group: Group,
     metadata: Metadata | None,
     announcement: Announcement,
-    move: Callable[[Plan, int], Seen],
+    move: Callable[[Plan, int], CheckResult],
     drain: Callable[[], None] | None = None,
     commit: Callable[[], None] | None = None,
 ) -> Outcome:
@@ -386,7 +386,7 @@ def _run(
         group.break_off(str(error))
         raise
     failure: Exception | None = None
-    seen = Seen()
+    seen = CheckResult()
     try:
         plan = make_plan(group, agreed, of_source)
         seen = move(plan, number)
