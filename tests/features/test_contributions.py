@@ -82,17 +82,17 @@ def test_nothing_is_wrong_with_our_own() -> None:
         ),
         "a package that is no upstream": (
             contribution(feature(target="vllm.utils:get_ip")),
-            "patch theirs.patch of them: expected something in verl, recipe",
+            "patch theirs.patch of them: expected only targets and questions in verl, recipe",
         ),
         "a target of ours": (
             contribution(feature(target=TAKEN)),
             "patch theirs.patch of them: expected one patch for each target, found "
-            f"device.detect_npu_by_installed_software of verl-npu, which patches {TAKEN} too; the feature "
+            f"device.detect_npu_by_installed_software of verl-npu, which also patches {TAKEN}; the feature "
             "theirs of them is left out",
         ),
         "a name of ours": (
             contribution(feature("device")),
-            "feature device of them: expected one feature of each name, found a feature device of verl-npu",
+            "feature device of them: expected a feature name that is not used yet, found a feature device of verl-npu",
         ),
     }.values(),
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,
@@ -126,9 +126,11 @@ def test_a_contribution_that_comes_late_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(contributions, "_ended", True)
     contribution(feature())
-    assert capsys.readouterr().err.startswith("verl-npu: the contribution of theirs: expected one that an entry point")
+    assert capsys.readouterr().err.startswith(
+        "verl-npu: the contribution of theirs: expected a contribution from an entry"
+    )
     monkeypatch.setenv("VERL_NPU_STRICT", "1")
-    with pytest.raises(features.contributions.DeclarationError, match="found one that came later"):
+    with pytest.raises(features.contributions.DeclarationError, match="found one made after that"):
         contribution(feature())
 
 
@@ -147,7 +149,7 @@ SHOW = "import verl, verl_npu; print(verl_npu.status()['features']['device']['st
 @pytest.mark.parametrize(
     ("program", "variables", "said"),
     [
-        (f"import stranger; {SHOW}", {}, "expected a feature of its own, in an entry point of the group"),
+        (f"import stranger; {SHOW}", {}, "expected a feature of its own in an entry point of the group"),
         (
             SHOW,
             {"VERL_USE_EXTERNAL_MODULES": "stranger"},

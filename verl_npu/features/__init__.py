@@ -1,6 +1,6 @@
-"""What we change upstream, one folder a feature.
+"""The features of verl-npu, one folder each.
 
-`contributions` adds what other distributions bring.
+`contributions` adds the features of other distributions.
 """
 
 from __future__ import annotations
@@ -42,25 +42,28 @@ CONVENTIONS = Conventions(
     mark="attrs_3141562937",
     remote=frozenset({"remote"}),
 )
-"""Of the decorators that are on what is patched: verl's, torch's and Ray's."""
+"""The decorators of verl, torch, and Ray that patched functions and classes carry."""
 
 
 def load() -> Sequence[Feature]:
-    """All features of verl-npu, with all of their patches. Imports none of the upstreams."""
+    """Return all features of verl-npu with all of their patches. Import no upstream."""
     return _own(_always).features
 
 
 def load_installed() -> Sequence[Feature]:
-    """All features of verl-npu, without the patches of packages that are not installed here."""
+    """Return all features of verl-npu without the patches of packages that are not installed here."""
     return _own(_is_installed).features
 
 
 def bundles(*, installed: bool = False) -> Sequence[Bundle]:
-    """The features of verl-npu and then those that other distributions bring, with all patches or those of packages
-    that are `installed` here. Raises nothing for what is wrong with what others bring: it is in their bundles."""
+    """Return the features of verl-npu, then those of other distributions.
+
+    If `installed`, leave out the patches of packages that are not installed here. An error in another distribution's
+    features is not raised: it is in the distribution's bundle.
+    """
     is_there = _is_installed if installed else _always
     own = _own(is_there)
-    return [own, *contributions.brought(own, is_there)]
+    return [own, *contributions.contributed(own, is_there)]
 
 
 def _always(package: str) -> bool:
@@ -73,12 +76,12 @@ def _is_installed(package: str) -> bool:
 
 def _own(is_there: Callable[[str], bool]) -> Bundle:
     features = [feature.with_parts(is_there) for feature in _features()]
-    errors = [error for feature in features for error in contributions.strangers(feature, f"{_PACKAGE}.")]
+    errors = [error for feature in features for error in contributions.remove_foreign_patches(feature, f"{_PACKAGE}.")]
     return Bundle(features, UPSTREAMS, locks_folder(), errors=errors)
 
 
 def _features() -> Sequence[Feature]:
-    """All features; of those with modules beside them for their patches, these are imported."""
+    """Return all features, and import the modules that declare their patches."""
     from .attention import attention, flash, padding  # noqa: F401
     from .device import device
     from .fleet import fleet
@@ -106,7 +109,7 @@ def _features() -> Sequence[Feature]:
 
 
 def policy(environ: Mapping[str, str] | None = None, *, strict: bool = False) -> Policy:
-    """The switches of an environment, which is this process's by default."""
+    """Return the switches that an environment sets; the default is the environment of this process."""
     return Policy(
         prefix="VERL_NPU",
         command="verl-npu",
@@ -117,7 +120,7 @@ def policy(environ: Mapping[str, str] | None = None, *, strict: bool = False) ->
 
 
 def wrong_settings(environ: Mapping[str, str] | None = None) -> Iterator[tuple[Variable, SettingError]]:
-    """Yield each variable of verl-npu that an environment sets wrongly, with the error that a job says of it."""
+    """Yield each variable of verl-npu that an environment sets to an invalid value, with the error of a job."""
     for variable in environment.VARIABLES.values():
         if not isinstance(variable, Choice | Number) or not variable.is_set(environ):
             continue
@@ -133,24 +136,24 @@ def _names() -> list[str]:
     return [feature.name for bundle in bundles() for feature in bundle.features]
 
 
-def _of_this_process() -> Sequence[Bundle]:
+def _installed_bundles() -> Sequence[Bundle]:
     found = bundles(installed=True)
     contributions.end()
     return found
 
 
 def make_registry(mutex: Mutex, warn: Callable[[str], None], changed: Callable[[], None]) -> Registry:
-    """The registry of verl-npu in this process, not begun yet. Raises SettingError for a switch that is wrong."""
+    """Return the registry of verl-npu in this process, not started yet. Raises SettingError for an invalid switch."""
     try:
         strict = environment.STRICT.read()
     except SettingError:
-        # Nobody is to mend one variable, start the job again, and meet the next.
+        # Report all wrong variables at once, so that nobody fixes one, starts the job again, and meets the next.
         for wrong in policy().wrong(_names()):
             warn(str(wrong))
         raise
     return Registry(
         mutex=mutex,
-        bundles=_of_this_process,
+        bundles=_installed_bundles,
         policy=policy(strict=strict),
         warn=warn,
         changed=changed,

@@ -1,4 +1,4 @@
-"""What the features read of a job's configuration, which is an OmegaConf DictConfig."""
+"""The part of OmegaConf's DictConfig, a job's configuration, that the features use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class Section(Protocol):
-    """A section of the configuration. Its keys are attributes as well; what they hold is the user's."""
+    """A section of the configuration. Its keys are attributes as well, and the user sets their values."""
 
     def get(self, key: str, default: object = None) -> Any: ...
     def __contains__(self, key: object) -> bool: ...

@@ -1,9 +1,9 @@
-"""Features that other distributions bring: what their entry points name, looked at before it is judged.
+"""Features of other distributions, loaded from their entry points and validated before they are judged.
 
     [project.entry-points."verl_npu.features"]
     anything = "their_package:contribution"
 
-Whatever is wrong with one is an error in its bundle, and costs nothing but what is wrong.
+An error in one feature is recorded in its bundle. All other features still work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ended = False
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """The features that a distribution brings, the folder of its locks, and the upstreams that it adds to ours."""
+    """A distribution's features, the folder of its locks, and the upstreams that it adds to ours."""
 
     features: tuple[Feature, ...]
     locks: Path
@@ -40,7 +40,7 @@ class Contribution:
 
 
 def end() -> None:
-    """Note that the features of this process are being judged: what comes from now on comes too late."""
+    """Close the process to new features, because judging begins: a later contribution comes too late."""
     global _ended
     _ended = True
 
@@ -48,8 +48,8 @@ def end() -> None:
 def _refuse_late(names: str) -> None:
     error = DeclarationError(
         subject=f"the contribution of {names}",
-        expected=f"one that an entry point of the group {GROUP} names, or one made before verl is imported",
-        found="one that came later",
+        expected=f"a contribution from an entry point of the group {GROUP}, or one made before verl is imported",
+        found="one made after that",
         fix=f"it is left out; {_PAGE}",
     )
     if environment.STRICT.read():
@@ -57,8 +57,11 @@ def _refuse_late(names: str) -> None:
     reporting.warn(str(error))
 
 
-def brought(own: Bundle, is_there: Callable[[str], bool]) -> list[Bundle]:
-    """Return what others bring, in one order everywhere; `own` are the features that it must not get in the way of."""
+def contributed(own: Bundle, is_there: Callable[[str], bool]) -> list[Bundle]:
+    """Return a bundle for each distribution that brings features, in the same order in every process.
+
+    The new features must not conflict with the features in `own`.
+    """
     points = metadata.entry_points(group=GROUP)
     found = [own]
     for point in sorted(points, key=lambda point: (_owner(point), point.name)):
@@ -66,8 +69,8 @@ def brought(own: Bundle, is_there: Callable[[str], bool]) -> list[Bundle]:
     return found[1:]
 
 
-def strangers(feature: Feature, package: str) -> Iterator[DeclarationError]:
-    """Take the patches out of a feature whose code is not in the package that declares it: an error for each."""
+def remove_foreign_patches(feature: Feature, package: str) -> Iterator[DeclarationError]:
+    """Remove the patches whose code is outside the feature's package, and yield an error for each."""
     for patch in tuple(feature):
         module = getattr(patch.implementation, "__module__", package)
         if module.startswith(package):
@@ -75,8 +78,8 @@ def strangers(feature: Feature, package: str) -> Iterator[DeclarationError]:
         feature.exclude(patch)
         yield DeclarationError(
             subject=f"patch {patch.id}, declared in {module}",
-            expected=f"a feature of its own, in an entry point of the group {GROUP}",
-            found=f"one in the feature {feature.name} of {OURS}",
+            expected=f"a feature of its own in an entry point of the group {GROUP}",
+            found=f"a patch added to the feature {feature.name} of {OURS}",
             fix=f"it is left out; {_PAGE}",
         )
 
@@ -99,7 +102,7 @@ def _bundle(point: metadata.EntryPoint, earlier: Sequence[Bundle], is_there: Cal
         try:
             whole = feature.with_parts(is_there)
             whole.owner = owner
-            _refuse(whole, bundle, [*earlier, bundle])
+            _check(whole, bundle, [*earlier, bundle])
             features.append(whole)
         except Exception as error:
             if is_temporary(error):
@@ -132,8 +135,8 @@ def _loaded(point: metadata.EntryPoint, owner: str, ours: Sequence[Upstream]) ->
         raise DeclarationError(
             subject=f"upstream {', '.join(twice)} of {owner}",
             expected=f"upstreams that {OURS} does not have",
-            found=f"{known[twice[0]]}, which it has",
-            fix=f"leave it out in {point.value}: features of {owner} may patch it as it is",
+            found=f"{known[twice[0]]}, which {OURS} has",
+            fix=f"remove it from {point.value}: features of {owner} may patch it without that",
         )
     return made
 
@@ -145,38 +148,38 @@ def _failed(owner: str, what: str, error: Exception) -> RegistryError:
         subject=f"{what} of {owner}",
         expected="features that can be loaded",
         found=f"{type(error).__name__}: {error}",
-        fix=f"they are left out; ask those who maintain {owner}, or uninstall it",
+        fix=f"they are left out; ask the maintainers of {owner}, or uninstall it",
     )
 
 
-def _refuse(feature: Feature, bundle: Bundle, all_of_them: Sequence[Bundle]) -> None:
-    """Raise DeclarationError for a feature that cannot be beside the others, or cannot be judged."""
+def _check(feature: Feature, bundle: Bundle, existing: Sequence[Bundle]) -> None:
+    """Raise DeclarationError if a feature conflicts with another, and DeclarationError if it cannot be judged."""
     packages = owners(bundle.upstreams)
     for patch in feature:
         strange = next((name for name in _packages(patch) if name not in packages), None)
         if strange is not None:
             raise DeclarationError(
                 subject=f"patch {patch.id} of {bundle.owner}",
-                expected=f"something in {', '.join(packages)}",
+                expected=f"only targets and questions in {', '.join(packages)}",
                 found=strange,
-                fix=f"the feature is left out; name {strange} among the contribution's upstreams",
+                fix=f"the feature is left out; add {strange} to the upstreams of the contribution",
             )
     targets = {patch.target: patch for patch in feature}
-    for other, whose in ((other, each.owner or OURS) for each in all_of_them for other in each.features):
+    for other, whose in ((other, each.owner or OURS) for each in existing for other in each.features):
         same = next((patch for patch in other if patch.target in targets), None)
         if same is not None:
             raise DeclarationError(
                 subject=f"patch {targets[same.target].id} of {bundle.owner}",
                 expected="one patch for each target",
-                found=f"{same.id} of {whose}, which patches {same.target} too",
+                found=f"{same.id} of {whose}, which also patches {same.target}",
                 fix=f"the feature {feature.name} of {bundle.owner} is left out; use only one of the two",
             )
         if other.name == feature.name:
             raise DeclarationError(
                 subject=f"feature {feature.name} of {bundle.owner}",
-                expected="one feature of each name",
+                expected="a feature name that is not used yet",
                 found=f"a feature {other.name} of {whose}",
-                fix=f"the one of {bundle.owner} is left out; give it another name",
+                fix=f"the feature of {bundle.owner} is left out; give it another name",
             )
 
 

@@ -1,4 +1,4 @@
-"""Copies of batches between NPUs and the host are waited for; verl hands all data around in tensordict's batches."""
+"""Waiting for copies of tensordict's batches, in which verl passes all data, between NPUs and the host."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = [
 ]
 
 
-host_copies = Feature("host_copies", "Copies from an NPU to the host are finished before the host reads them.")
+host_copies = Feature("host_copies", "The host reads data copied from an NPU only after the copy has finished.")
 
 
 Batch = TypeVar("Batch", bound="Movable")
 _BATCH = "tensordict.base:TensorDictBase"
-_WHY = "tensordict before 0.10 starts the copies of a batch to the host and then waits for CUDA or MPS only. The host "
-_WHY += "reads what was in its memory before: log probabilities, rewards and losses are wrong, without an error."
+_WHY = "tensordict before 0.10 starts copying a batch to the host, then waits only for CUDA or MPS. The host reads "
+_WHY += "old memory contents: log-probabilities, rewards, and losses are wrong, without an error."
 _LINK = "https://github.com/volcengine/verl/pull/3222"
 
 
 class Movable(Protocol):
-    """A batch whose tensors are all on one device, or on several, which is None."""
+    """A batch whose tensors are on one device, or on several: `device` is None then."""
 
     @property
     def device(self) -> torch.device | None: ...
@@ -38,24 +38,25 @@ class Movable(Protocol):
 @host_copies.wrap(
     f"{_BATCH}._sync_all",
     why=_WHY,
-    how="Where tensordict waits for all copies, it waits for the NPU as well.",
+    how="When tensordict waits for its copies, it also waits for the NPU.",
     link=_LINK,
-    # From v0.6.1 on, verl puts a function of its own there.
+    # From v0.6.1 on, verl puts its own function there.
     retired_by=AnyOf(
         Sets("verl", "TensorDictBase._sync_all"), Calls(f"{_BATCH}._sync_all", "_get_available_device_type")
     ),
     requires=Reads(f"{_BATCH}._sync_all", "_has_cuda"),
 )
 def wait_for_batch_copies(original: Callable[[Batch], None], batch: Batch) -> None:
-    """Wait for all copies of this process that are under way."""
+    """Wait for all copies that this process has started."""
     original(batch)
     _wait()
 
 
 @host_copies.wrap(
     f"{_BATCH}._to_consolidated",
-    why=_WHY + " A batch that was consolidated into one tensor is copied by a function of its own.",
-    how="A consolidated batch is returned once the NPU has copied it, unless the caller asked not to wait.",
+    why=_WHY + " A separate function copies a batch that was consolidated into one tensor.",
+    how="The function returns a consolidated batch only after the NPU has copied it, unless the caller asked not to "
+    "wait.",
     link=_LINK,
     retired_by=Calls(f"{_BATCH}._to_consolidated", "_get_available_device_type"),
     requires=Reads(f"{_BATCH}._to_consolidated", "non_blocking"),
@@ -73,6 +74,6 @@ def wait_for_consolidated_batch_copies(
 def _wait() -> None:
     import torch
 
-    # A compiler traces tensordict with tensors that hold nothing: there is nothing to wait for.
+    # A compiler traces tensordict with tensors without data: there is nothing to wait for.
     if not torch.compiler.is_compiling() and torch.npu.is_initialized():
         torch.npu.synchronize()

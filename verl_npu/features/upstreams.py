@@ -1,4 +1,4 @@
-"""The upstreams that are patched, their own modules that patch others, and where our locks are."""
+"""The upstreams that we patch, and their own modules that patch other packages."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from ..pins import locks_folder as locks_folder
 from ..registry.patch import Upstream
 from ..registry.source.named import PatchModule
 
-# `recipe` lies beside `verl` in a checkout and is in no wheel.
+# `recipe` is beside `verl` in a checkout. No wheel contains it.
 UPSTREAMS = (
     Upstream("verl", ("verl", "recipe")),
     Upstream("transformers", ("transformers",)),
     Upstream("hydra", ("hydra",)),
     Upstream("tensordict", ("tensordict",)),
-    # In no package index: its pins are revisions of its git repository.
+    # MindSpeed is in no package index: its pins are revisions of its git repository.
     Upstream("mindspeed", ("mindspeed",)),
 )
 
 _GIVEN = ("is_npu_available", "is_torch_npu_available")
 
 NPU_PATCH = PatchModule("verl.models.transformers.npu_patch", calls=("apply_npu_patches",), given=_GIVEN)
-"""Upstream's own patches of transformers: by being imported, and from v0.9 on by a function that FSDP workers call."""
+"""verl's own patches of transformers. The import applies them; from v0.9 on, FSDP workers call a function."""
 
 PATCH_MODULES = (
     NPU_PATCH,
     PatchModule("verl.utils.vllm.npu_vllm_patch", calls=("apply_npu_vllm_patches",), given=_GIVEN),
-    # Of vllm-ascend's own patches, those of what verl calls in vLLM: groups, loading of weights, routed experts.
+    # The patches of vllm-ascend that change what verl calls in vLLM: groups, loading of weights, and routed experts.
     PatchModule("vllm_ascend.patch.worker.patch_common.patch_distributed"),
     PatchModule("vllm_ascend.patch.worker.patch_distributed"),
     PatchModule("vllm_ascend.patch.worker.patch_weight_loader"),

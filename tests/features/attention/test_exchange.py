@@ -46,7 +46,7 @@ def test_a_function_that_somebody_wrapped_is_an_error() -> None:
     def wrapped(*args: float) -> float:
         return uses_missing(*args)
 
-    with pytest.raises(ApplyError, match="another package has wrapped it"):
+    with pytest.raises(ApplyError, match="which another package has wrapped"):
         with_import(wrapped, "no_such_package.parts", "math")
 
 

@@ -46,7 +46,7 @@ def test_what_is_raised_when_a_worker_tells_its_manifest_is_a_line(
     monkeypatch.setattr(manifests.process, "is_ray_worker", lambda: True)
     monkeypatch.setattr(manifests, "_put_into_ray", failing)
     manifests.publish()
-    assert "could not be told to the others: RuntimeError: GCS is gone" in capsys.readouterr().err
+    assert "could not publish its manifest to the others: RuntimeError: GCS is gone" in capsys.readouterr().err
 
 
 @pytest.fixture(params=["ray", "group"])
@@ -104,7 +104,7 @@ def test_what_a_stranger_writes_to_the_store_is_one_line(
     stranger.set("verl_npu/manifest/1", written)
     comparison.compare()
     said = capsys.readouterr().err
-    assert "the manifest of rank 1 is none: " in said
+    assert "the manifest of rank 1 cannot be read: " in said
     assert said.count("\n") == 1
     assert len(said) < 1000
 
@@ -125,7 +125,7 @@ def test_under_strict_what_a_stranger_writes_is_an_error_of_ours(
 ) -> None:
     monkeypatch.setenv("VERL_NPU_STRICT", "1")
     stranger.set("verl_npu/manifest/1", "{}\x1b[2J")
-    with pytest.raises(FleetError, match="the manifest of rank 1 is none") as raised:
+    with pytest.raises(FleetError, match="the manifest of rank 1 cannot be read") as raised:
         comparison.compare()
     assert str(raised.value).isprintable()
 
@@ -143,7 +143,7 @@ import verl.utils.distributed as distributed
 from verl.utils.tracking import Tracking
 import verl_npu.features.fleet.manifests as manifests
 
-manifests._SECONDS = 5.0
+manifests._TIMEOUT_SECONDS = 5.0
 distributed.initialize_global_process_group()
 torch.distributed.barrier()
 if rank == 0:

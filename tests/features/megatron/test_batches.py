@@ -163,6 +163,6 @@ def test_a_pipelines_stages_compute_with_what_its_last_stage_has(two_stages: lis
 
 
 def test_a_batch_is_broadcast_in_pieces(two_stages: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_PIECE", 3 * 6 * 8)
+    monkeypatch.setattr(batches, "_BROADCAST_BYTES", 3 * 6 * 8)
     hold_the_batch(lambda worker, empty: computed(empty), None, data())
     assert two_stages == [(3, 6), (1, 6), (4, 2)]

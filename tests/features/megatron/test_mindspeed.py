@@ -26,7 +26,7 @@ def test_a_missing_megatron_is_an_import_error_that_says_what_to_install(folders
     error = caught.value
     assert isinstance(error, UnavailableError)
     assert (error.name, error.subject) == ("megatron.core", "mindspeed.megatron_adaptor")
-    assert str(error).startswith("mindspeed.megatron_adaptor: expected megatron.core beside MindSpeed, found none")
+    assert str(error).startswith("mindspeed.megatron_adaptor: expected megatron.core to be installed, found nothing")
     assert "pip install megatron-core" in error.fix
     assert error.override == "VERL_NPU_DISABLE=megatron"
 

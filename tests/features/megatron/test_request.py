@@ -153,7 +153,7 @@ def test_nothing_of_mindspeed_llm_is_refused_for_what_was_shown_with_another_eng
 
 def test_the_name_that_upstreams_documents_give_the_overrides_of_mindspeed_llm_is_refused(contract: Contract) -> None:
     (problem,) = problems(only(f"+{LLM}.llm_kwargs.moe_grouped_gemm=True"), contract)
-    assert (problem.refused, problem.fix) == (True, "write mindspeed.mcore_kwargs in its place")
+    assert (problem.refused, problem.fix) == (True, "write mindspeed.mcore_kwargs instead")
 
 
 def test_overrides_that_mindspeed_llm_does_not_read_are_said(contract: Contract) -> None:

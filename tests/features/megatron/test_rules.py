@@ -117,7 +117,7 @@ def test_a_value_that_mindspeed_or_megatron_takes_is_in_order(judged, key: str, 
 
 def test_a_word_in_place_of_a_switch_is_said_with_both_of_them(judged) -> None:
     (problem,) = judged(use_flash_attn="maybe")
-    assert problem.fix == "write use_flash_attn=True or use_flash_attn=False, or leave it out"
+    assert problem.fix == "write use_flash_attn=True or use_flash_attn=False, or remove it"
 
 
 def test_an_unknown_key_may_be_one_of_megatron_bridges(refusals, doubts) -> None:
@@ -128,7 +128,7 @@ def test_an_unknown_key_may_be_one_of_megatron_bridges(refusals, doubts) -> None
 
 def test_flash_attention_cannot_be_switched_off(refusals) -> None:
     (problem,) = refusals(use_flash_attn=False)
-    assert "without flash attention MindSpeed finds no attention mask" in problem
+    assert "without flash attention, MindSpeed finds no attention mask" in problem
 
 
 def test_flash_attention_is_filled_in() -> None:
@@ -147,7 +147,7 @@ def test_flash_attention_may_be_off_beside_a_mask_of_a_known_size(refusals) -> N
 @pytest.mark.parametrize("mode", [1, 3, 4])
 def test_flash_attention_has_two_sparse_modes(judged, contract: Contract, mode: int) -> None:
     (problem,) = judged(sparse_mode=mode)
-    assert (problem.expected, problem.refused) == ("0 or 2 beside use_flash_attn", contract.validates)
+    assert (problem.expected, problem.refused) == ("0 or 2 with use_flash_attn", contract.validates)
 
 
 def test_the_size_of_context_parallelism_is_filled_in_from_the_section() -> None:
@@ -181,11 +181,11 @@ def test_what_fails_in_a_forward_pass_is_only_said_to_a_caller_that_may_do_none(
         ({}, {"use_ascend_mc2": True}, "sequence parallelism over a tensor-parallel group"),
         (SECTION, {"use_ascend_mc2": True, "use_ascend_coc": True}, "use_ascend_coc off"),
         ({}, {"moe_token_dispatcher_type": "allgather"}, "variable sequence lengths"),
-        ({}, {"multi_head_latent_attention": True}, "MindSpeed finds the model's own nowhere"),
+        ({}, {"multi_head_latent_attention": True}, "MindSpeed does not read them from the model"),
         (
             {},
             {"multi_head_latent_attention": True, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128},
-            "seq_length beside it",
+            "seq_length with it",
         ),
         ({}, {"attention_backend": "flsh"}, "one of flash, fused, unfused, local, auto"),
         ({}, {"recompute_granularity": "full"}, "recompute_method and recompute_num_layers"),
@@ -201,7 +201,7 @@ def test_a_combination_that_fails_is_refused_with_its_reason(refusals, section, 
         (
             {},
             {"use_fused_rotary_pos_emb": True, "position_embedding_type": "learned_absolute"},
-            "position_embedding_type=rope beside it",
+            "position_embedding_type=rope with it",
         ),
         (
             {"sequence_parallel": True, "tensor_model_parallel_size": 1},
@@ -210,7 +210,7 @@ def test_a_combination_that_fails_is_refused_with_its_reason(refusals, section, 
         ),
         ({}, {"moe_permute_fusion": True, "moe_expert_capacity_factor": 1.0}, "moe_pad_expert_input_to_capacity=True"),
         (SECTION, {"swap_optimizer": True, "reuse_fp32_param": True}, "reuse_fp32_param off"),
-        ({}, {"moe_fb_overlap": True, "moe_grouped_gemm": False}, "moe_grouped_gemm beside it"),
+        ({}, {"moe_fb_overlap": True, "moe_grouped_gemm": False}, "moe_grouped_gemm with it"),
     ],
 )
 def test_what_a_feature_validates_is_refused_if_anything_calls_its_validation(
@@ -228,10 +228,10 @@ def test_fused_rope_needs_the_name_of_the_embedding_if_anything_validates_it(jud
 @pytest.mark.parametrize(
     ("section", "overrides", "reason"),
     [
-        ({}, {"use_fused_rmsnorm": True, "normalization": "LayerNorm"}, "normalization=RMSNorm beside it"),
-        ({}, {"use_fused_swiglu": True, "swiglu": False}, "swiglu=True beside it"),
-        ({"use_mbridge": True, "virtual_pipeline_model_parallel_size": 2}, {}, "no virtual pipeline beside mbridge"),
-        ({}, {"recompute_method": "uniform"}, "recompute_granularity=full beside it"),
+        ({}, {"use_fused_rmsnorm": True, "normalization": "LayerNorm"}, "normalization=RMSNorm with it"),
+        ({}, {"use_fused_swiglu": True, "swiglu": False}, "swiglu=True with it"),
+        ({"use_mbridge": True, "virtual_pipeline_model_parallel_size": 2}, {}, "no virtual pipeline with mbridge"),
+        ({}, {"recompute_method": "uniform"}, "recompute_granularity=full with it"),
     ],
 )
 def test_what_is_not_shown_to_fail_is_said_and_not_refused(refusals, doubts, section, overrides, reason: str) -> None:

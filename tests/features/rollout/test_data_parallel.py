@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from verl_npu.features.rollout import data_parallel
-from verl_npu.features.rollout.data_parallel import Place, data_parallel_size, join, never_together, variables
+from verl_npu.features.rollout.data_parallel import Place, data_parallel_size, join, sharing_obstacle, variables
 from verl_npu.registry.source.tree import SourceTree
 
 from .job import job
@@ -87,9 +87,9 @@ def vllm(folder: Path, text: str | None) -> SourceTree:
     ids=["vLLM 0.10", "vLLM 0.8", "vLLM 0.7"],
 )
 def test_engines_are_refused_that_take_each_step_alone(text: str | None, shared: bool, tmp_path: Path) -> None:
-    found = never_together(engine(data_parallel_size=2), vllm(tmp_path, text))
-    assert found == ("" if shared else "a vLLM whose engines take each step alone")
+    found = sharing_obstacle(engine(data_parallel_size=2), vllm(tmp_path, text))
+    assert found == ("" if shared else "a vLLM whose engines step alone")
 
 
 def test_where_no_vllm_is_installed_nothing_speaks_against_it() -> None:
-    assert never_together(engine(data_parallel_size=2), SourceTree.installed(("vllm_that_is_nowhere",))) == ""
+    assert sharing_obstacle(engine(data_parallel_size=2), SourceTree.installed(("vllm_that_is_nowhere",))) == ""

@@ -185,8 +185,8 @@ def test_arguments_that_the_server_does_not_read_are_said(site: Path, said: list
     (site / SERVER).write_text("config.rollout")
     refuse_unknown_arguments(job("async", {"tool_call_parser": "hermes"}, max_num_seqs=7))
     (line,) = said
-    assert line.startswith("actor_rollout_ref.rollout.engine_kwargs.vllm: the server of this verl does not read it ")
-    assert "so that max_num_seqs, tool_call_parser will have no effect; use rollout.mode=sync" in line
+    assert line.startswith("actor_rollout_ref.rollout.engine_kwargs.vllm: this verl's server does not read it ")
+    assert "so max_num_seqs, tool_call_parser will have no effect; use rollout.mode=sync" in line
 
 
 @pytest.mark.parametrize(("mode", "server"), [("sync", "config.rollout"), ("async", "config.engine_kwargs")])
@@ -216,7 +216,7 @@ def refuse_lists(mode: str = "async", kwargs: object = None, **engine: Any) -> N
 @pytest.mark.parametrize(("asked", "where"), SIZES)
 def test_sizes_are_refused_where_they_would_be_one_word(site: Path, asked: dict[str, Any], where: str) -> None:
     (site / SERVER).write_text(ONE_WORD)
-    with pytest.raises(JobSettingError, match=rf"rollout\.{where}cud.*found \[8.*, at which vLLM's parser ends"):
+    with pytest.raises(JobSettingError, match=rf"rollout\.{where}cud.*found \[8.*, with which vLLM's parser ends"):
         refuse_lists(**asked)
 
 
@@ -226,7 +226,7 @@ def test_the_fix_is_a_setting_that_hydra_reads_as_the_json_that_vllm_wants(site:
     (site / SERVER).write_text(ONE_WORD)
     with pytest.raises(JobSettingError) as refused:
         refuse_lists(cudagraph_capture_sizes=[8, 64])
-    (word,) = shlex.split(str(refused.value.fix).partition("in JSON: ")[2])
+    (word,) = shlex.split(str(refused.value.fix).partition("as JSON: ")[2])
     override = OverridesParser.create().parse_override(word)
     assert override.key_or_group == "actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_config"
     assert json.loads(str(override.value())) == {"cudagraph_capture_sizes": [8, 64]}

@@ -87,16 +87,16 @@ def test_a_vllm_without_what_verl_imports_is_refused(site: Site) -> None:
     with pytest.raises(JobSettingError) as caught:
         refuse_engine_versions(job(mode="sync"))
     assert str(caught.value) == (
-        "vllm 0.11.0: expected a vLLM with all that the rollout of the installed verl imports, found no vllm.LLM, "
-        "where line 1 of verl.workers.rollout.vllm_rollout.vllm_rollout_spmd imports vllm.LLM; install another one; "
-        "verl's documents for NPUs name vllm 0.11.0 and vllm-ascend 0.11.0rc1 for ccd7d934 "
+        "vllm 0.11.0: expected a vLLM that has everything that the installed verl's rollout imports, found no "
+        "vllm.LLM, where line 1 of verl.workers.rollout.vllm_rollout.vllm_rollout_spmd imports vllm.LLM; install "
+        "another vLLM; verl's documents for NPUs name vllm 0.11.0 and vllm-ascend 0.11.0rc1 for ccd7d934 "
         "(override: VERL_NPU_DISABLE=rollout)"
     )
 
 
 def test_what_only_the_server_imports_is_refused_with_the_way_around_it(site: Site) -> None:
     site.has("vllm/engine.py", "")
-    with pytest.raises(JobSettingError, match=r"vllm\.engine:AsyncLLM.*or set .*mode=sync, for which all is there"):
+    with pytest.raises(JobSettingError, match=r"vllm\.engine:AsyncLLM.*or set .*mode=sync, which this vLLM supports"):
         refuse_engine_versions(job(mode="async"))
 
 
@@ -123,9 +123,10 @@ def test_a_vllm_without_what_vllm_ascend_imports_is_refused(site: Site) -> None:
     with pytest.raises(JobSettingError) as caught:
         refuse_engine_versions(job(mode="sync"))
     assert str(caught.value) == (
-        "vllm 0.13.0 beside vllm-ascend 0.11.0rc1: expected a vLLM with all that the installed vllm-ascend imports as "
-        "an engine starts, found no vllm.engine:Gone, where line 2 of vllm_ascend.more imports vllm.engine.Gone; "
-        "install both of one number; verl's documents for NPUs name vllm 0.11.0 and vllm-ascend 0.11.0rc1 for "
+        "vllm 0.13.0 with vllm-ascend 0.11.0rc1: expected a vLLM that has everything that the installed vllm-ascend "
+        "imports when an engine starts, found no vllm.engine:Gone, where line 2 of vllm_ascend.more imports "
+        "vllm.engine.Gone; "
+        "install both in the same version; verl's documents for NPUs name vllm 0.11.0 and vllm-ascend 0.11.0rc1 for "
         "ccd7d934 (override: VERL_NPU_DISABLE=rollout)"
     )
 
@@ -167,8 +168,8 @@ def test_releases_that_nobody_named_are_said_in_one_line(site: Site, said: list[
     refuse_engine_versions(job(mode="sync"))
     (line,) = said
     assert line.startswith(
-        "verl's documents for NPUs name vllm 0.11.0 and vllm-ascend 0.11.0rc1 for ccd7d934, and here vllm 0.12.0 and "
-        "vllm-ascend 0.12.0 are installed; nothing was found that fails with it;"
+        "verl's documents for NPUs name vllm 0.11.0 and vllm-ascend 0.11.0rc1 for ccd7d934, but vllm 0.12.0 and "
+        "vllm-ascend 0.12.0 are installed here; verl-npu found nothing that fails;"
     )
 
 
@@ -182,7 +183,7 @@ def test_a_torch_npu_that_vllm_ascend_does_not_ask_for_is_said(site: Site, said:
     site.installs("torch_npu", "2.8.0")
     refuse_engine_versions(job(mode="sync"))
     (line,) = said
-    assert line.startswith("vllm-ascend 0.11.0rc1 requires torch_npu==2.7.1, and here torch_npu 2.8.0 is installed;")
+    assert line.startswith("vllm-ascend 0.11.0rc1 requires torch_npu==2.7.1, but torch_npu 2.8.0 is installed here;")
 
 
 def test_nothing_is_said_on_virtual_npus(site: Site, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,5 +282,5 @@ def test_vllm_ascend_finds_all_in_the_vllm_of_its_number_and_something_missing_i
     for other in {"0.9.1", "0.11.0", "0.18.0"} - {release}:
         real(vllm=other, ascend=ascend)
         monkeypatch.setenv("VLLM_VERSION", other)
-        with pytest.raises(JobSettingError, match="a vLLM with all that the installed vllm-ascend imports"):
+        with pytest.raises(JobSettingError, match="everything that the installed vllm-ascend imports"):
             refuse_engine_versions(job(mode="sync"))

@@ -95,7 +95,7 @@ def divided(npus: int = 8, nodes: int = 1, tensor: int = 3, pipeline: int = 1, *
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({}, "divide the job's 8 NPUs, found engines of 3 "),
+        ({}, "divides the job's 8 NPUs, found engines of 3 ranks "),
         ({"npus": 12, "tensor": 4, "pipeline": 2}, "engines of 8 "),
     ],
 )
@@ -214,18 +214,18 @@ def readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 ASKED: dict[str, tuple[dict[str, Any], str]] = {
     "data_parallel_size": (
         {"data_parallel_size": 2, "mode": "async"},
-        r"found 2 beside rollout\.mode=async, .*; leave it out, or set rollout\.mode=sync",
+        r"found 2 with rollout\.mode=async, .*; remove it, or set rollout\.mode=sync",
     ),
     "dp_model_parallel_size": (
         {"dp_model_parallel_size": 32, "mode": "async"},
-        r"found 32 beside rollout\.mode=async",
+        r"found 32 with rollout\.mode=async",
     ),
     "expert_parallel_size": (
         {"expert_parallel_size": 4},
         r"set .*\.enable_expert_parallel=True with rollout\.mode=sync",
     ),
     "enable_expert_parallel": ({"enable_expert_parallel": True, "mode": "async"}, "found True, which nothing"),
-    "hybrid_tp": ({"hybrid_tp": {"enabled": True}}, "neither vllm-ascend 0.7.3 nor the published image's"),
+    "hybrid_tp": ({"hybrid_tp": {"enabled": True}}, "vllm-ascend 0.7.3 and the published image's, .* cannot divide"),
 }
 
 
@@ -283,7 +283,7 @@ TORCH = {"use_fused_kernels": True, "fused_kernel_options": {"impl_backend": "to
     [
         ("fsdp", TRITON, "ub overflow"),
         ("megatron", TORCH, "issues/7950"),
-        ("fsdp", {"use_liger": True}, "liger-kernel not supported"),
+        ("fsdp", {"use_liger": True}, "liger-kernel is not supported"),
     ],
 )
 def test_kernels_that_npus_may_not_run_are_said(

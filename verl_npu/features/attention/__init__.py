@@ -1,7 +1,7 @@
 """Flash attention through transformers' NPU path.
 
-`flash_attn` does not exist on Ascend and is never faked: a dummy in `sys.modules` breaks the checks of transformers
-and vLLM. What upstream imports from it, or from transformers' NPU module, is provided where it looks for it.
+`flash_attn` does not exist on Ascend, and we never fake it: a dummy in `sys.modules` breaks the checks of transformers
+and vLLM. We provide the functions that upstream imports from it, or from transformers' NPU module, at each import.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ NPU_MODULE = "transformers.integrations.npu_flash_attention"
 UTILS = "transformers.modeling_flash_attention_utils"
 ON_NPU = "transformers.utils:is_torch_npu_available()"
 FLASH_ATTENTION = "flash_attention_2"
-"""The implementation of attention that upstream's workers have hard-coded."""
+"""The attention implementation that upstream's workers hard-code."""
 
 attention = Feature(
     "attention",
-    "Models use the NPU's flash attention, and upstream finds the padding helpers of flash_attn.",
+    "Models use the NPU's flash attention, and upstream gets the padding helpers that it expects from flash_attn.",
     after="verl.models.transformers.npu_patch",
 )

@@ -1,8 +1,8 @@
-"""transformers' flash attention on NPUs: it is admitted, and gets its lengths from the host once, not in each layer.
+"""transformers' flash attention on NPUs: models may use it, and sequence lengths go to the host once, not per layer.
 
-transformers looks for a package that does not exist on NPUs, and ignores settings of a model there: those are errors.
-Where upstream has flash attention hard-coded, what the user configured takes its place, in a copy of its function: see
-`rewriting`.
+On NPUs, transformers looks for a package that does not exist, and silently ignores some settings of a model. The
+patches skip the first check and turn each ignored setting into an error. Where upstream hard-codes flash attention, a
+copy of its function uses the user's setting instead: see `rewriting`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MODEL = "transformers.modeling_utils:PreTrainedModel"
 _CAN_DISPATCH = f"{_MODEL}._flash_attn_2_can_dispatch"
 
 
-# The first transformers whose check is right returns early on an NPU.
+# From the first correct transformers on, the check returns early on an NPU.
 _ADMITS = Calls(_CAN_DISPATCH, "is_torch_npu_available")
 
 
@@ -39,7 +39,7 @@ class AttentionConfig(Protocol):
 
 
 class Model(Protocol):
-    """A model of transformers, or its class. The older versions have the first mark, the newer ones the second."""
+    """A model of transformers, or its class. Older versions have the first attribute, newer versions the second."""
 
     _supports_flash_attn_2: bool
     _supports_flash_attn: bool
@@ -59,9 +59,9 @@ Config = TypeVar("Config", bound=AttentionConfig)
     ),
     why="MindSpeed puts a dummy flash_attn without a version into sys.modules. transformers' check then fails with "
     "`No package metadata was found for flash_attn`.",
-    how="On NPUs the check does not look for flash_attn: every model that supports flash attention gets it.",
+    how="On NPUs the check does not look for flash_attn: every model that supports flash attention may use it.",
     link="https://github.com/volcengine/verl/issues/6224",
-    retired_by=Never("the method is gone from transformers 4.54 on"),
+    retired_by=Never("transformers 4.54 removed the method"),
     requires=Defines(f"{_MODEL}._check_and_enable_flash_attn_2"),
     may_skip=True,
 )
@@ -86,9 +86,9 @@ def admit_flash_attention_in_model_check(
     _CAN_DISPATCH,
     uses=(ON_NPU, f"{_MODEL}._supports_flash_attn", f"{UTILS}:_lazy_imports"),
     may_use=(f"{_MODEL}._supports_flash_attn_2",),
-    why="transformers 4.54 to 4.55.2 look up the version of flash_attn on NPUs as well, and fail with "
+    why="transformers 4.54 to 4.55.2 look up the version of flash_attn on NPUs too, and fail with "
     "`No package metadata was found for flash_attn`.",
-    how="On NPUs every model that supports flash attention gets it, as in transformers from 4.55.3 on.",
+    how="On NPUs every model that supports flash attention may use it, as in transformers from 4.55.3 on.",
     link="https://github.com/huggingface/transformers/pull/40151",
     retired_by=_ADMITS,
     requires=Defines(_CAN_DISPATCH),
@@ -97,7 +97,7 @@ def admit_flash_attention_in_model_check(
 def admit_flash_attention_in_dispatch_check(
     original: Callable[[Model, bool], bool], model: Model, is_init_check: bool = False
 ) -> bool:
-    """Return true if a model can use flash attention; upstream raises an error otherwise.
+    """Return true if a model can use flash attention. Otherwise upstream raises an error.
 
     Raises UnavailableError if this transformers cannot reach the NPU's flash attention.
     """
@@ -108,7 +108,7 @@ def admit_flash_attention_in_dispatch_check(
         raise UnavailableError(
             subject=f"attn_implementation={FLASH_ATTENTION}",
             expected="a transformers that can reach the NPU's flash attention",
-            found="transformers 4.54, which cannot",
+            found="transformers 4.54",
             fix="install transformers 4.53.3 or 4.55.4, or set attn_implementation to sdpa",
         )
     return True
@@ -117,9 +117,9 @@ def admit_flash_attention_in_dispatch_check(
 @attention.wrap(
     f"{UTILS}:_lazy_imports",
     uses=(ON_NPU,),
-    why="transformers 4.55.0 to 4.55.2 import flash_attn for flash_attention_2 on NPUs as well, and fail with "
+    why="transformers 4.55.0 to 4.55.2 import flash_attn for flash_attention_2 on NPUs too, and fail with "
     "`No module named 'flash_attn'`.",
-    how="On NPUs the function is called without a name, and then imports the NPU's flash attention.",
+    how="On NPUs we call the function without a name. It then imports the NPU's flash attention.",
     link="https://github.com/huggingface/transformers/pull/40151",
     retired_by=_ADMITS,
     requires=AllOf(Imports(f"{UTILS}:_lazy_imports", f"{NPU_MODULE}.npu_flash_attn_func"), Defines(_CAN_DISPATCH)),
@@ -127,7 +127,7 @@ def admit_flash_attention_in_dispatch_check(
 def import_npu_flash_attention(
     original: Callable[..., Result], implementation: str | None, *args: object, **kwargs: object
 ) -> Result:
-    """Import the functions of an implementation of flash attention."""
+    """Import the functions of a flash attention implementation."""
     name = None if implementation == FLASH_ATTENTION and _on_npu() else implementation
     return original(name, *args, **kwargs)
 
@@ -141,7 +141,7 @@ def import_npu_flash_attention(
     ),
     why="If the package kernels is installed, transformers 4.56 and 4.57 download the CUDA kernel "
     "`kernels-community/flash-attn` and use it in place of the NPU's flash attention.",
-    how="On NPUs flash_attention_2 is not exchanged for a kernel from the hub.",
+    how="On NPUs transformers does not replace flash_attention_2 with a kernel from the hub.",
     link="https://github.com/huggingface/transformers/pull/40151",
     retired_by=Calls(f"{_MODEL}._check_and_adjust_attn_implementation", "is_torch_npu_available", directly=True),
     requires=Reads(f"{_MODEL}._check_and_adjust_attn_implementation", "kernels-community/flash-attn"),
@@ -153,7 +153,7 @@ def prevent_cuda_kernel_download(
     attn_implementation: str | None,
     is_init_check: bool = False,
 ) -> str:
-    """Check an implementation of attention, and return the one to use."""
+    """Check the requested attention implementation, and return the one to use."""
     if attn_implementation != FLASH_ATTENTION or not _on_npu():
         return original(model, attn_implementation, is_init_check)
     from transformers.modeling_flash_attention_utils import lazy_import_flash_attention
@@ -164,21 +164,21 @@ def prevent_cuda_kernel_download(
 
 
 def _on_npu() -> bool:
-    """Return whether transformers uses the NPU's flash attention in this process."""
+    """Tell whether transformers uses the NPU's flash attention in this process."""
     from transformers.utils import is_torch_npu_available
 
     return bool(is_torch_npu_available())
 
 
-_LINK = "none: torch_npu's operator takes its lengths as Python numbers"
-_ALL_VERSIONS = "transformers does it so in every version that has a lock"
+_LINK = "none: torch_npu's operator takes the lengths as Python numbers"
+_ALL_VERSIONS = "every transformers that has a lock works like this"
 
 
 @attention.wrap(
     f"{UTILS}:_get_unpad_data",
-    why="The lengths and indices of a padded batch are fetched from the NPU in every layer, and each time the host "
-    "waits for the NPU.",
-    how="They are fetched once for each mask, in one transfer. The lengths stay on the host, where they are used.",
+    why="Every layer fetches the lengths and indices of a padded batch from the NPU, and each time the host waits for "
+    "the NPU.",
+    how="One transfer for each mask fetches them. The lengths stay on the host, where they are used.",
     link=_LINK,
     retired_by=Never(_ALL_VERSIONS),
     may_skip=True,
@@ -186,7 +186,10 @@ _ALL_VERSIONS = "transformers does it so in every version that has a lock"
 def compute_unpadding_once_per_mask(
     original: Callable[[Tensor], Result], attention_mask: Tensor
 ) -> Result | tuple[Tensor, Tensor, int]:
-    """attention_mask [batch, seqlen] -> (indices [total], cu_seqlens int32 [batch + 1] on the host, longest)."""
+    """Compute the lengths of a padded batch, once per mask.
+
+    attention_mask [batch, seqlen] -> (indices [total], cu_seqlens int32 [batch + 1] on the host, longest).
+    """
     if attention_mask.device.type != "npu":
         return original(attention_mask)
     from .lengths import unpadding
@@ -196,8 +199,8 @@ def compute_unpadding_once_per_mask(
 
 @attention.wrap(
     f"{NPU_MODULE}:npu_flash_attn_varlen_func",
-    why="cu_seqlens is fetched from the NPU twice in every layer, and each time the host waits for the NPU.",
-    how="The function gets a copy on the host, which is made once for each cu_seqlens.",
+    why="Every layer fetches cu_seqlens from the NPU twice, and each time the host waits for the NPU.",
+    how="The function gets a copy on the host. Each cu_seqlens is copied once.",
     link=_LINK,
     retired_by=Never(_ALL_VERSIONS),
 )
@@ -211,7 +214,7 @@ def pass_sequence_lengths_from_host(
     *args: object,
     **kwargs: object,
 ) -> Result:
-    """Attention of packed sequences: q [tokens, heads, width], cu_seqlens [sequences + 1] -> the shape of q."""
+    """Compute attention of packed sequences: q [tokens, heads, width], cu_seqlens [sequences + 1] -> q's shape."""
     from .lengths import host_copy
 
     return original(q, k, v, host_copy(cu_seqlens_q), host_copy(cu_seqlens_k), *args, **kwargs)
@@ -220,10 +223,10 @@ def pass_sequence_lengths_from_host(
 @attention.wrap(
     f"{UTILS}:_flash_attention_forward",
     may_use=(f"{UTILS}:_is_packed_sequence",),
-    why="Position ids are fetched from the NPU in every layer to see whether sequences are packed. A sliding window "
-    "and a soft cap are ignored on NPUs without an error.",
-    how="Position ids are fetched once, and lengths passed on. A setting that NPUs ignore is an error, except for a "
-    "sliding window that no sequence exceeds.",
+    why="Every layer fetches the position ids from the NPU to see whether sequences are packed. On NPUs, transformers "
+    "ignores a sliding window and a soft cap without an error.",
+    how="The position ids are fetched once, and the lengths are passed on. A setting that NPUs ignore is an error, "
+    "except for a sliding window that no sequence exceeds.",
     link=_LINK,
     retired_by=Never(_ALL_VERSIONS),
 )
@@ -243,9 +246,10 @@ def compute_packing_once_and_check_settings(
     softcap: float | None = None,
     **kwargs: object,
 ) -> Result:
-    """Flash attention of query_states [batch, seqlen, heads, width], padded by a mask, packed by positions, or dense.
+    """Compute flash attention of query_states [batch, seqlen, heads, width]: padded, packed, or dense.
 
-    Raises JobSettingError if the NPU would ignore a setting of the model.
+    A mask shows padding, and position ids show packing. Raises JobSettingError if the NPU would ignore a setting
+    of the model.
     """
     if query_states.device.type == "npu":
         from .lengths import given_lengths
@@ -274,21 +278,21 @@ def _refuse(
     sliding_window: int | None, softcap: float | None, longest: Callable[[], int], rest: dict[str, object]
 ) -> None:
     if softcap:
-        raise _ignored(f"attn_logit_softcapping={softcap}", "leave the soft cap out")
+        raise _ignored(f"attn_logit_softcapping={softcap}", "remove the soft cap")
     if rest.get("s_aux") is not None:
         raise _ignored("attention sinks (s_aux)", "use a model without sinks")
     if sliding_window is not None and longest() > sliding_window:
         raise _ignored(
             f"sliding_window={sliding_window}",
-            "set use_sliding_window=False if full attention is meant, or keep sequences within the window",
-            f", and a sequence is {longest()} tokens long",
+            "set use_sliding_window=False if you want full attention, or keep sequences within the window",
+            f", and a sequence of {longest()} tokens",
         )
 
 
 def _ignored(setting: str, fix: str, detail: str = "") -> JobSettingError:
     return JobSettingError(
         subject="flash attention on NPUs",
-        expected="only settings of the model that it does not ignore",
+        expected="only model settings that it respects",
         found=f"{setting}, which it ignores{detail}",
         fix=f"{fix}; or set attn_implementation to eager",
         override="VERL_NPU_DISABLE=attention",
@@ -302,22 +306,22 @@ _QWEN2_VL = "verl.models.transformers.qwen2_vl"
 @attention.set(
     f"{_QWEN2_VL}:flash_attn_varlen_func",
     uses=(f"{NPU_MODULE}:npu_flash_attn_varlen_func",),
-    why="Upstream imports the function from a module of transformers that has lost it in 4.53, and goes on with None: "
-    "packed sequences end the job with `TypeError: 'NoneType' object is not callable`.",
-    how="None becomes transformers' own function for NPUs, which is the one that was there before 4.53.",
+    why="Upstream imports the function from a module that has not had it since transformers 4.53, and continues with "
+    "None: packed sequences end the job with `TypeError: 'NoneType' object is not callable`.",
+    how="transformers' own function for NPUs replaces None. It is the function that upstream got before 4.53.",
     link="https://github.com/volcengine/verl/pull/3532",
     retired_by=Imports(_QWEN2_VL, f"{NPU_MODULE}.npu_flash_attn_varlen_func"),
     requires=Imports(_QWEN2_VL, f"{UTILS}.flash_attn_varlen_func"),
 )
 def use_npu_attention_in_packed_qwen2_vl(function: Attention | None) -> Attention:
-    """Return the function for packed sequences: upstream's, if it found one."""
+    """Return the attention function for packed sequences: upstream's if it found one, otherwise transformers'."""
     if function is not None:
         return function
     found: Attention = importlib.import_module(NPU_MODULE).npu_flash_attn_varlen_func
     return found
 
 
-# Which implementation a model gets, where upstream has hard-coded one.
+# The attention implementation of a model, where upstream hard-codes one.
 
 _OPTION = "attn_implementation"
 Implementation = TypeVar("Implementation", bound=Callable[..., object])
@@ -331,14 +335,14 @@ def declare_choice(
     uses: Sequence[str] = (),
     may_use: Sequence[str] = (),
 ) -> Callable[[Implementation], Implementation]:
-    """Declare the decorated function for `target`, which then takes the implementation from `source`."""
+    """Declare the decorated function as a patch of `target` that takes the implementation from `source`."""
     return attention.wrap(
         target,
         uses=uses,
         may_use=may_use,
-        why="flash_attention_2 is hard-coded here, so a model that needs sdpa or eager attention cannot be trained: "
-        "what the user configures has no effect.",
-        how=f"A copy of the function is called in which the constant is replaced by {source}.",
+        why="flash_attention_2 is hard-coded here and the user's setting has no effect, so a model that needs sdpa or "
+        "eager attention cannot be trained.",
+        how=f"We call a copy of the function in which {source} replaces the constant.",
         link="https://github.com/volcengine/verl/pull/3417",
         retired_by=AnyOf(
             Passes(target, _OPTION, Key(_OPTION), always=True),
@@ -389,7 +393,7 @@ for _name, _target, _section in (
     ),
 )
 def use_configured_attention_for_sft(original: Callable[..., Result], trainer: Section) -> Result:
-    """Build the model of supervised fine-tuning."""
+    """Build the model for supervised fine-tuning."""
     return _with_chosen(original, trainer.config)(trainer)
 
 

@@ -1,4 +1,4 @@
-"""The lengths and places of sequences in a batch, fetched from the NPU once and not in each layer."""
+"""Lengths and positions of the sequences in a batch, fetched from the NPU once and not in each layer."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# A forward has one or two masks; a pipeline of micro batches a few more.
-_KEPT = 16
+# A forward pass has one or two masks; a pipeline of micro-batches has a few more.
+_MAX_RESULTS = 16
 
 
 class Once(Generic[Result]):
     """A function of one tensor that remembers its results.
 
-    A tensor is the same if its memory, shape and version are: so a detached alias of it (gradient checkpointing makes
-    them) is the same as well. A result is dropped as soon as its tensor is gone: its memory may be another tensor's
-    by then, and the result's own memory on the device is wanted back.
+    Two tensors count as the same if their memory, shape, and version are the same. This includes a detached alias, as
+    gradient checkpointing makes. A result is dropped as soon as its tensor is gone: another tensor may reuse the
+    memory, and the result's own device memory should be freed.
     """
 
     __slots__ = ("_compute", "_results")
@@ -37,7 +37,7 @@ class Once(Generic[Result]):
     def __call__(self, tensor: Tensor) -> Result:
         """Return the result for `tensor`; compute it if `tensor` is new or has changed."""
         if tensor.is_inference():
-            return self._compute(tensor)  # such tensors have no version, so a change of them cannot be seen
+            return self._compute(tensor)  # inference tensors have no version, so we cannot see a change
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor._version)
         known = self._results.get(key)
         if known is not None and known[0]() is not None:
@@ -47,23 +47,23 @@ class Once(Generic[Result]):
 
         def drop(gone: weakref.ref[Tensor]) -> None:
             known = results.get(key)
-            if known is not None and known[0] is gone:  # not one that has come to the same memory since
+            if known is not None and known[0] is gone:  # not a newer tensor at the same address
                 del results[key]
 
         results[key] = (weakref.ref(tensor, drop), result)
-        while len(results) > _KEPT:
+        while len(results) > _MAX_RESULTS:
             results.pop(next(iter(results)), None)
         return result
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """The sequences that are packed into a batch of one row, as its position ids show them."""
+    """The sequences in a packed batch of one row, computed from its position ids."""
 
     increasing: bool
-    """No position is below the one before it."""
+    """No position is smaller than the previous one."""
     consecutive: bool
-    """Each position is the one before it plus 1: the row is one sequence."""
+    """Each position is the previous one plus 1: the row is one sequence."""
     cu_seqlens: Tensor
     """int32 [sequences + 1], on the host."""
     longest: int
@@ -94,19 +94,19 @@ packing = Once(_packing)
 unpadding = Once(_unpadding)
 """mask [batch, seqlen] -> (indices [total] on its device, cu_seqlens int32 [batch + 1] on the host, longest)."""
 host_copy: Once[Tensor] = Once(lambda tensor: tensor.cpu())
-"""A copy of a tensor on the host."""
+"""tensor -> a copy on the host."""
 
 
 def given_lengths(
     attention_mask: Tensor | None, position_ids: Tensor | None, key_states: Tensor, kwargs: dict[str, object]
 ) -> tuple[Tensor | None, Callable[[], int]]:
-    """Return the position ids that transformers must still see, and a function for the length of the longest sequence.
+    """Return the position ids to pass to transformers, and a function that returns the length of the longest sequence.
 
-    If sequences are packed, their lengths are added to `kwargs`.
+    If sequences are packed, add their lengths to `kwargs`.
     """
     batch, width = key_states.shape[:2]
     if attention_mask is not None:
-        # transformers goes by the mask alone, yet it would fetch the positions of a batch of one row.
+        # transformers uses only the mask here, but would still fetch the positions of a batch of one row.
         mask = attention_mask
         return None, lambda: unpadding(mask)[2] if mask.dim() == 2 else width
     given = kwargs.get("max_length_k")
@@ -129,6 +129,6 @@ def given_lengths(
 
 
 def _packs_single_rows_only() -> bool:
-    # transformers from 4.55 on: a batch of one row is packed if its positions are not consecutive. Before that, any
-    # batch is packed if a position is below the one before it.
+    # From transformers 4.55 on, a batch of one row counts as packed if its positions are not consecutive. Before that,
+    # any batch counts as packed if a position is smaller than the previous one.
     return hasattr(sys.modules[UTILS], "_is_packed_sequence")

@@ -1,7 +1,7 @@
-"""flash_attn's padding helpers, in plain torch, and where upstream imports them: from flash_attn, which does not exist
-here, or from transformers' NPU module, which has lost them.
+"""flash_attn's padding helpers in plain torch, and the patches that give them to upstream.
 
-A copy of a function of upstream's is called in which the import is another one: see `rewriting`.
+Upstream imports the helpers from flash_attn, which does not exist on NPUs, or from transformers' NPU module, which
+removed them. Where an import is inside a function, we call a copy of the function that imports ours: see `rewriting`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def index_first_axis(x: Tensor, indices: Tensor) -> Tensor:
 def unpad_input(
     hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
-    """Take the tokens that `attention_mask` keeps out of a padded batch.
+    """Return the tokens of a padded batch that `attention_mask` keeps.
 
     hidden_states [batch, seqlen, ...], attention_mask and unused_mask [batch, seqlen], 1 = kept ->
     (tokens [total, ...], indices [total] into batch*seqlen, cu_seqlens int32 [batch + 1], max_seqlen, seqlens used
-    int32 [batch]). The same as flash_attn.bert_padding.unpad_input of flash-attn 2.7. The host waits for the device
+    int32 [batch]). Equivalent to flash_attn.bert_padding.unpad_input of flash-attn 2.7. The host waits for the device
     once, because the number of kept tokens decides a shape.
     """
     import torch
@@ -48,13 +48,13 @@ def unpad_input(
 def kept_indices(mask: Tensor, total: int) -> Tensor:
     """Return the positions of the `total` tokens that `mask` [batch, seqlen] keeps: int64 [total] into batch*seqlen.
 
-    The same as nonzero, for which the host would wait until the device had computed `total`.
+    Equivalent to nonzero, but the host does not wait until the device has computed `total`.
     """
     import torch
 
     kept = mask.flatten().bool()
     places = torch.arange(kept.numel(), device=mask.device)
-    # All dropped tokens go to one slot after the last, which is cut off.
+    # All dropped tokens go to one extra slot at the end, which is cut off.
     slots = torch.where(kept, torch.cumsum(kept, dim=0) - 1, total)
     return places.new_zeros(total + 1).scatter_(0, slots, places)[:total]
 
@@ -70,17 +70,17 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
 
 
 def rearrange(tensor: Tensor, pattern: str, **axes: int) -> Tensor:
-    """`einops.rearrange` for the two patterns that upstream uses. Raises ApplyError for any other."""
+    """Do `einops.rearrange` for the two patterns that upstream uses. Raises ApplyError for any other pattern."""
     words = " ".join(pattern.split())
     if not axes and words == "b s ... -> (b s) ...":
         return tensor.flatten(0, 1)
     if not axes and words == "c b s ... -> (b s) c ...":
         return tensor.flatten(1, 2).transpose(0, 1)
     raise ApplyError(
-        subject="verl-npu's rearrange, which replaces that of einops for upstream",
+        subject="verl-npu's rearrange, which replaces einops.rearrange in upstream",
         expected="one of the two patterns that upstream uses",
         found=repr(pattern) + (f" with {axes}" if axes else ""),
-        fix="install einops and call einops.rearrange itself",
+        fix="install einops and call einops.rearrange",
     )
 
 
@@ -91,8 +91,10 @@ Result = TypeVar("Result")
 
 
 def _imported(name: str) -> Probe:
-    """Return the question whether upstream imports a helper from transformers, as at 796871d7 its workers do all four,
-    and at v0.6.1 another module two of them."""
+    """Return the probe that tells whether upstream imports a helper from transformers.
+
+    At 796871d7 its workers import all four helpers. At v0.6.1 another module imports two.
+    """
     return Imported("verl", f"{NPU_MODULE}.{name}")
 
 
@@ -100,9 +102,9 @@ for _helper in (index_first_axis, rearrange, unpad_input, pad_input):
     _name = _helper.__name__
     attention.add(
         f"{NPU_MODULE}:{_name}",
-        why="transformers removed the helper from its NPU module in 4.55.2, and upstream imports it from there: "
+        why="transformers 4.55.2 removed the helper from its NPU module, but upstream still imports it from there: "
         f"`cannot import name '{_name}' from '{NPU_MODULE}'`.",
-        how="The same function, written in plain torch, is added to that module.",
+        how="We add an equivalent function, written in plain torch, to that module.",
         link=_ISSUE,
         requires=_imported(_name),
         name=f"add_{_name}",
@@ -112,22 +114,22 @@ for _helper in (index_first_axis, rearrange, unpad_input, pad_input):
 @attention.guard(
     f"{NPU_MODULE}:repeat",
     may_use=(f"{NPU_MODULE}:rearrange",),
-    why="Up to 4.55.1 transformers imports `rearrange` and `repeat` from einops only in a process that sees an NPU. "
-    "Ray hides all NPUs from actors that asked for none, such as TaskRunner, and the import of upstream's workers "
-    f"there ends with `cannot import name 'rearrange' from '{NPU_MODULE}'`.",
-    how="verl-npu's rearrange is put into that module before it is executed; einops' own takes its place if it is "
-    "imported.",
+    why="Up to 4.55.1, transformers imports `rearrange` and `repeat` from einops only in a process that sees an NPU. "
+    "Ray hides all NPUs from actors that asked for none, such as TaskRunner. There, the import of upstream's workers "
+    f"fails with `cannot import name 'rearrange' from '{NPU_MODULE}'`.",
+    how="We put verl-npu's rearrange into that module before the module runs. If the module imports rearrange from "
+    "einops, that function replaces ours.",
     link=_ISSUE,
     retired_by=Not(Defines(f"{NPU_MODULE}:repeat")),
     requires=_imported("rearrange"),
 )
 def provide_rearrange_without_visible_npus() -> None:
-    """Put `rearrange` into transformers' NPU module, which is about to be executed."""
+    """Put `rearrange` into transformers' NPU module, which is about to run."""
     vars(sys.modules[NPU_MODULE]).setdefault("rearrange", rearrange)
 
 
 def with_our_padding(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
-    """Call a copy of upstream's function, whose body imports the padding helpers from `flash_attn`."""
+    """Call a copy of upstream's function that imports our padding helpers instead of those of `flash_attn`."""
     from .rewriting import with_import
 
     return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
@@ -145,7 +147,7 @@ for _name, _target in {
         _target,
         why="The function imports the padding helpers from flash_attn, which does not exist on Ascend: "
         "`No module named 'flash_attn'`.",
-        how="A copy of the function is called in which this one import gives verl-npu's padding helpers.",
+        how="We call a copy of the function in which this import returns verl-npu's padding helpers.",
         link=_ISSUE,
         retired_by=Imports(_target, "verl.utils.attention_utils"),
         requires=Imports(_target, BERT_PADDING),
@@ -155,11 +157,11 @@ for _name, _target in {
 
 @attention.wrap(
     "recipe.prime.prime_fsdp_workers:PRIMERewardModelWorker.init_model",
-    why="It imports a module that imports the padding helpers from flash_attn, which does not exist on Ascend: "
-    "`No module named 'flash_attn'`.",
-    how="That module is imported beforehand, in such a way that this one import gives verl-npu's padding helpers.",
+    why="The method imports a module that imports the padding helpers from flash_attn. This package does not exist on "
+    "Ascend: `No module named 'flash_attn'`.",
+    how="We import that module beforehand in such a way that this import returns verl-npu's padding helpers.",
     link=_ISSUE,
-    retired_by=Never("the recipe left upstream's repository with the import in place"),
+    retired_by=Never("upstream removed the recipe from its repository with the import in place"),
     requires=AllOf(
         Imports("recipe.prime.prime_dp_rm", BERT_PADDING),
         Defines("recipe.prime.prime_fsdp_workers:PRIMERewardModelWorker.init_model"),

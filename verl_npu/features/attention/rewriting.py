@@ -1,7 +1,7 @@
-"""Copies of upstream's functions in which an import or a constant is another one.
+"""Copies of upstream's functions with another import or another constant.
 
-An import inside a function, or a constant in its body, cannot be changed from outside, and our own copy of the whole
-function would drift with every revision. If what is to be replaced is not there, an error is raised and nothing runs.
+An import or a constant in a function's body cannot be changed from outside, and our own copy of the whole source would
+drift with every revision. If the import or the constant is missing, we raise an error and run nothing.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ def with_import(function: Function, source: str, ours: str) -> Function:
 
     Raises ApplyError if the function does not import `source`.
     """
-    return cast(Function, _exchanged(_plain(function), source, ours, names=True))
+    return cast(Function, _rewritten(_plain(function), source, ours, names=True))
 
 
 def with_constant(function: Function, constant: str, ours: str) -> Function:
-    """Return a copy of `function` in which the string `constant` is replaced by `ours`.
+    """Return a copy of `function` in which `ours` replaces the string `constant`.
 
     Raises ApplyError if the body does not contain `constant`.
     """
-    return cast(Function, _exchanged(_plain(function), constant, ours, names=False))
+    return cast(Function, _rewritten(_plain(function), constant, ours, names=False))
 
 
 def import_module(name: str, source: str, ours: str) -> ModuleType:
-    """Import the module `name`; its `from source import …`, at any level, imports from the module `ours`.
+    """Import the module `name` so that its `from source import …`, at any level, imports from the module `ours`.
 
-    A module that has been imported already is returned as it is. Raises ApplyError if the module does not import
-    `source`, and as any import does ImportError if there is no such module.
+    Return a module that is already imported unchanged. Raises ApplyError if the module does not import `source`, and
+    ImportError if there is no such module.
     """
     if name in sys.modules:
         return sys.modules[name]
@@ -50,7 +50,7 @@ def import_module(name: str, source: str, ours: str) -> ModuleType:
         raise ImportError(f"no module named {name!r} with source", name=name)
     loader = cast(InspectLoader, spec.loader)
     code = cast(CodeType, loader.get_code(name))
-    loader.get_code = lambda fullname: _in_code(code, source, ours, names=True, where=fullname)  # type: ignore[method-assign]
+    loader.get_code = lambda fullname: _rewritten_code(code, source, ours, names=True, where=fullname)  # type: ignore[method-assign]
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -68,8 +68,8 @@ def _plain(function: Callable[..., object]) -> FunctionType:
     if plain is not function or not isinstance(plain, FunctionType):
         raise ApplyError(
             subject=getattr(function, "__qualname__", repr(function)),
-            expected="upstream's plain function",
-            found=f"{function!r}, because another package has wrapped it",
+            expected="upstream's original function",
+            found=f"{function!r}, which another package has wrapped",
             fix="load only one of the two packages",
             override="VERL_NPU_DISABLE=attention",
         )
@@ -77,15 +77,15 @@ def _plain(function: Callable[..., object]) -> FunctionType:
 
 
 @functools.lru_cache(maxsize=256)
-def _exchanged(function: FunctionType, theirs: str, ours: str, *, names: bool) -> FunctionType:
-    code = _in_code(function.__code__, theirs, ours, names=names, where=function.__qualname__)
+def _rewritten(function: FunctionType, theirs: str, ours: str, *, names: bool) -> FunctionType:
+    code = _rewritten_code(function.__code__, theirs, ours, names=names, where=function.__qualname__)
     made = clone(function, code=code)
     functools.update_wrapper(made, function)
     return made
 
 
-def _in_code(code: CodeType, theirs: str, ours: str, *, names: bool, where: str) -> CodeType:
-    made, count = _walk(code, theirs, ours, names)
+def _rewritten_code(code: CodeType, theirs: str, ours: str, *, names: bool, where: str) -> CodeType:
+    made, count = _replace_all(code, theirs, ours, names)
     if not count:
         raise ApplyError(
             subject=where,
@@ -97,14 +97,14 @@ def _in_code(code: CodeType, theirs: str, ours: str, *, names: bool, where: str)
     return made
 
 
-def _walk(code: CodeType, theirs: str, ours: str, names: bool) -> tuple[CodeType, int]:
-    """Return the code with every occurrence replaced, in nested functions as well, and how many there were."""
+def _replace_all(code: CodeType, theirs: str, ours: str, names: bool) -> tuple[CodeType, int]:
+    """Return the code with every occurrence replaced, also in nested functions, and the number of occurrences."""
     count = 0
 
     def inner(constant: object) -> object:
         nonlocal count
         if isinstance(constant, CodeType):
-            made, inside = _walk(constant, theirs, ours, names)
+            made, inside = _replace_all(constant, theirs, ours, names)
             count += inside
             return made
         if not names and type(constant) is str and constant == theirs:
@@ -114,5 +114,5 @@ def _walk(code: CodeType, theirs: str, ours: str, names: bool) -> tuple[CodeType
 
     constants = tuple(inner(constant) for constant in code.co_consts)
     count += code.co_names.count(theirs) if names else 0
-    exchanged = tuple(ours if names and name == theirs else name for name in code.co_names)
-    return code.replace(co_consts=constants, co_names=exchanged), count
+    replaced = tuple(ours if names and name == theirs else name for name in code.co_names)
+    return code.replace(co_consts=constants, co_names=replaced), count

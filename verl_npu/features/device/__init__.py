@@ -1,5 +1,4 @@
-"""Jobs run on NPUs: by the installed software, unless the user chose another device; and a job that cannot be placed
-is refused."""
+"""The choice of the device, NPUs unless the user chose another, and the refusal of jobs that cannot be placed."""
 
 from __future__ import annotations
 
@@ -20,42 +19,42 @@ if TYPE_CHECKING:
     from .placement import Resources
 
 device = Feature(
-    "device", "Jobs run on NPUs unless the user chose another device, and a job that cannot be placed is refused."
+    "device", "Jobs run on NPUs unless the user chose another device. A job that cannot be placed ends with an error."
 )
 
 DEFAULT_DEVICE = "cuda"
-"""What upstream's configurations and signatures contain if nobody chose a device."""
+"""The default device in upstream's configurations and signatures."""
 
 _CONFIG = "verl/trainer/config"
 _DEVICE = f"{_CONFIG}/ppo_trainer.yaml: trainer.device = {DEFAULT_DEVICE}"
-"""What the other programs have by default counts where they are."""
-_DEVICE_OF_OTHERS = tuple(
+_OTHER_DEVICES = tuple(
     f"{_CONFIG}/{program}.yaml: trainer.device = {DEFAULT_DEVICE}"
     for program in ("ppo_megatron_trainer", "sft_trainer", "sft_trainer_engine", "generation")
 )
-_STILL_A_CONSTANT = "upstream decides this once, on import, and from the devices that are visible then"
+"""The defaults of the other programs. They count only where the program exists."""
+_SET_ON_IMPORT = "upstream decides this once, on import, from the devices that are visible at that moment"
 
 
 @device.set(
     "verl.utils.device:is_npu_available",
-    why="Ray hides all NPUs from actors that asked for none, such as TaskRunner: they choose nccl while the workers "
-    "choose hccl, or fail with `No available nccl backend found on device type cpu`.",
-    how="is_npu_available is true if torch_npu is imported, so every process of the job decides the same.",
+    why="Ray hides all NPUs from actors that asked for none, such as TaskRunner. They choose nccl while the workers "
+    "choose hccl, or they fail with `No available nccl backend found on device type cpu`.",
+    how="is_npu_available is true if torch_npu is imported, so every process of the job makes the same choice.",
     link="https://github.com/volcengine/verl/issues/4651",
-    retired_by=Never(_STILL_A_CONSTANT),
+    retired_by=Never(_SET_ON_IMPORT),
 )
 def detect_npu_by_installed_software(available: bool) -> bool:
-    """Return true if there is Ascend software; without it (VERL_NPU=on forces that), upstream's value stands."""
+    """Return true if Ascend software is present. Without it, as VERL_NPU=on allows, upstream's value remains."""
     return available or has_ascend_software()
 
 
 @device.set(
     "verl.utils.device:is_cuda_available",
-    why="MindSpeed's transfer_to_npu makes torch.cuda.is_available() true. Upstream looks for cuda before npu, so it "
+    why="MindSpeed's transfer_to_npu makes torch.cuda.is_available() true. Upstream checks for cuda before npu, so it "
     "then chooses cuda and nccl.",
-    how="is_cuda_available is false in a process with torch_npu, which cannot be loaded beside CUDA.",
+    how="is_cuda_available is false in a process with torch_npu, because torch_npu cannot be loaded beside CUDA.",
     link="none: the order of imports decides, see MindSpeed's mindspeed/megatron_adaptor.py",
-    retired_by=Never(_STILL_A_CONSTANT),
+    retired_by=Never(_SET_ON_IMPORT),
 )
 def deny_cuda_beside_torch_npu(available: bool) -> bool:
     """Return false in a process with Ascend software."""
@@ -63,7 +62,7 @@ def deny_cuda_beside_torch_npu(available: bool) -> bool:
 
 
 def has_ascend_software() -> bool:
-    """Return whether torch_npu is imported, which activation does if it can be."""
+    """Tell whether torch_npu is imported. Activation imports it if possible."""
     return "torch_npu" in sys.modules
 
 
@@ -73,9 +72,9 @@ Result = TypeVar("Result")
 @device.wrap(
     "hydra.core.utils:run_job",
     uses=(_DEVICE, "hydra.conf:HydraConf.overrides", "hydra.conf:OverridesConf.task"),
-    may_use=_DEVICE_OF_OTHERS,
-    why="trainer.device is cuda by default, so Ray waits without end for a GPU that an NPU cluster does not have.",
-    how="Unless the user set trainer.device, it becomes npu in the composed configuration before the job starts.",
+    may_use=_OTHER_DEVICES,
+    why="trainer.device is cuda by default, so Ray waits forever for a GPU that an NPU cluster does not have.",
+    how="Unless the user set trainer.device, we set it to npu in the composed configuration before the job starts.",
     link="https://github.com/volcengine/verl/issues/3583",
     retired_by=Never("every revision has entry points that do not set the device themselves"),
 )
@@ -91,9 +90,9 @@ def set_npu_in_hydra_config(
 @device.wrap(
     "verl.trainer.main_ppo:run_ppo",
     uses=(_DEVICE,),
-    may_use=_DEVICE_OF_OTHERS,
-    why="Programs that call run_ppo without Hydra leave trainer.device at cuda as well, and wait without end.",
-    how="If trainer.device has its default, it becomes npu before upstream's function reads it.",
+    may_use=_OTHER_DEVICES,
+    why="Programs that call run_ppo without Hydra also leave trainer.device at cuda, and wait forever.",
+    how="If trainer.device has its default, we set it to npu before upstream's function reads it.",
     link="https://github.com/volcengine/verl/issues/3583",
     retired_by=Calls("verl.trainer.main_ppo:run_ppo", "auto_set_device"),
 )
@@ -106,7 +105,7 @@ def set_npu_in_run_ppo_config(
 
 
 def keep_cpu(original: Callable[[Section], object], config: Section) -> object:
-    """Set the device, but leave cpu alone."""
+    """Set the device unless it is cpu."""
     return None if _is_cpu(config) else original(config)
 
 
@@ -115,7 +114,7 @@ for _function in ("auto_set_ascend_device_name", "auto_set_device"):
         f"verl.utils.device:{_function}",
         uses=(f"{_CONFIG}/ppo_trainer.yaml: trainer.device",),
         why="Upstream sets trainer.device to npu even if the user set it to cpu.",
-        how="Upstream's function is not called if trainer.device is cpu.",
+        how="If trainer.device is cpu, we do not call upstream's function.",
         link="https://github.com/volcengine/verl/pull/4489",
         retired_by=Never("every revision that has the function overrides cpu"),
         requires=Defines(f"verl.utils.device:{_function}"),
@@ -129,9 +128,9 @@ def _is_cpu(config: Section | None) -> bool:
 
 
 def resolve_device(config: Section, overrides: Sequence[str]) -> None:
-    """Set `config.trainer.device` to npu in place if it has its default.
+    """Set `config.trainer.device` to npu, in place, if it has its default.
 
-    `overrides` is what the user wrote on the command line. Raises JobSettingError if it asks for cuda.
+    `overrides` are the user's command-line overrides. Raises JobSettingError if they ask for cuda.
     """
     trainer = config.get("trainer")
     if trainer is None or trainer.get("device") != DEFAULT_DEVICE:
@@ -142,13 +141,13 @@ def resolve_device(config: Section, overrides: Sequence[str]) -> None:
             subject=set_by_user[-1],
             expected="npu or no setting, because this installation is for NPUs and has no CUDA",
             found=DEFAULT_DEVICE,
-            fix="leave trainer.device out, or set it to npu",
+            fix="remove trainer.device, or set it to npu",
             override="VERL_NPU_DISABLE=device",
         )
     trainer.device = "npu"
 
 
-# Where a job is placed.
+# Placement of a job.
 
 
 class PlacementGroup(Protocol):
@@ -165,9 +164,9 @@ _GROUPS = "verl.single_controller.ray.base:RayResourcePool.get_placement_groups"
 
 @device.wrap(
     _GROUPS,
-    why="extract_pg_from_exist, merge_resource_pool and split_resource_pool pass no device, so the pool asks Ray for "
-    "GPUs. An NPU cluster has none, and the job waits without end.",
-    how="The default device, cuda, is replaced by npu; any other device is passed on.",
+    why="extract_pg_from_exist, merge_resource_pool, and split_resource_pool pass no device, so the pool asks Ray for "
+    "GPUs. An NPU cluster has none, and the job waits forever.",
+    how="npu replaces the default device, cuda. Any other device is passed on.",
     link="https://github.com/volcengine/verl/issues/3583",
     retired_by=Calls(_GROUPS, "ray_resource_name"),
 )
@@ -184,11 +183,11 @@ def request_npus_not_gpus(
 
 @device.wrap(
     "verl.single_controller.ray.base:placement_group",
-    why="Upstream waits for its placement groups without a limit, so a job that cannot be placed hangs silently.",
-    how="If the nodes can never hold the group, that is an error at once. A group that is not placed within "
-    "VERL_NPU_PLACEMENT_TIMEOUT seconds is removed, and that is an error as well.",
+    why="Upstream waits for its placement groups without a time limit, so a job that cannot be placed hangs silently.",
+    how="If the nodes can never hold the group, the job ends with an error at once. If Ray has not placed the group "
+    "within VERL_NPU_PLACEMENT_TIMEOUT seconds, we remove the group and the job ends with an error.",
     link="https://github.com/ray-project/ray/issues/55137",
-    retired_by=Never("upstream waits without a limit at every revision"),
+    retired_by=Never("upstream waits without a time limit at every revision"),
     requires=Calls(_GROUPS, "placement_group"),
 )
 def refuse_job_that_cannot_be_placed(
@@ -198,7 +197,7 @@ def refuse_job_that_cannot_be_placed(
     *args: object,
     **kwargs: object,
 ) -> Group:
-    """Make a placement group and wait until it is placed. Raises PlacementError if it cannot be."""
+    """Make a placement group and wait until Ray has placed it. Raises PlacementError if that is not possible."""
     import ray
 
     from .placement import amounts, fits, refusal
@@ -206,7 +205,7 @@ def refuse_job_that_cannot_be_placed(
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not fits(bundles, strategy, nodes):
         raise refusal(bundles, strategy, nodes, f"{amounts(bundles, nodes)} in the cluster")
-    # It is read before the group is made, so that a wrong value does not leave a group behind.
+    # Read the limit before making the group, so that an invalid value leaves no group behind.
     limit = environment.PLACEMENT_TIMEOUT.read()
     group = original(bundles, strategy, *args, **kwargs)
     start = time.monotonic()
@@ -222,9 +221,9 @@ def refuse_job_that_cannot_be_placed(
 @device.wrap(
     "verl.single_controller.base.worker:Worker._setup_env_cuda_visible_devices",
     uses=("verl.utils.ray_utils:ray_noset_visible_devices()",),
-    why="If Ray hides no NPUs, upstream uses an NPU's id on the host, or the rank, as the index in the process. "
-    "Workers fail with `invalid device ordinal` if the list is 1,3, and a second job takes the first one's NPUs.",
-    how="The index is the position in ASCEND_RT_VISIBLE_DEVICES of the NPU that Ray assigned to the worker.",
+    why="If Ray hides no NPUs, upstream uses an NPU's id on the host, or the rank, as the index in the process. With "
+    "NPUs 1,3 visible, workers fail with `invalid device ordinal`. A second job takes the first job's NPUs.",
+    how="The index becomes the position in ASCEND_RT_VISIBLE_DEVICES of the NPU that Ray assigned to the worker.",
     link="none: seen on virtual NPUs",
     retired_by=Never("no revision reads ASCEND_RT_VISIBLE_DEVICES there"),
     may_skip=True,
@@ -241,7 +240,7 @@ def select_npu_assigned_by_ray(original: Callable[[object], object], worker: obj
     from .placement import ordinal
 
     index = ordinal(assigned, os.environ.get(VISIBLE_DEVICES))
-    # Upstream's function sets this variable as well, and other code of upstream reads it.
+    # Upstream's function also sets this variable, and other upstream code reads it.
     os.environ["LOCAL_RANK"] = str(index)
     torch.npu.set_device(index)
     return None

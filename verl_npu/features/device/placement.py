@@ -1,4 +1,4 @@
-"""Whether a job can be placed on the nodes of a cluster, and which of a process's NPUs Ray assigned to it."""
+"""Checks whether a job fits on the nodes of a cluster, and the index of the NPU that Ray assigned to a process."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from ...ascend.variables import VISIBLE_DEVICES
 from ...errors import PlacementError
 
 Resources = Mapping[str, float]
-"""Amounts by the name of the resource, for example {"CPU": 3, "NPU": 1}."""
+"""Amounts by resource name, for example {"CPU": 3, "NPU": 1}."""
 
 
 def fits(bundles: Sequence[Resources], strategy: str, nodes: Sequence[Resources]) -> bool:
-    """Return whether `nodes`, if nothing ran on them, could hold `bundles`.
+    """Tell whether `nodes` could hold `bundles` if nothing else ran there.
 
-    True may be wrong, because bundles are not distributed over the nodes one by one; False is certain.
+    True may be wrong, because we do not distribute the bundles over the nodes one by one. False is certain.
     """
 
     def holds(node: Resources, need: Resources) -> bool:
@@ -36,7 +36,7 @@ def _sum(parts: Sequence[Resources]) -> dict[str, float]:
 
 
 def amounts(bundles: Sequence[Resources], nodes: Sequence[Resources]) -> str:
-    """Return what each node has of the resources that the bundles need."""
+    """Return each node's amounts of the resources that the bundles need, as text."""
     names = _sum(bundles)
     return " | ".join(", ".join(f"{node.get(name, 0):g} {name}" for name in names) for node in nodes) or "no node"
 
@@ -44,6 +44,7 @@ def amounts(bundles: Sequence[Resources], nodes: Sequence[Resources]) -> str:
 def refusal(
     bundles: Sequence[Resources], strategy: str, nodes: Sequence[Resources], found: str, override: str = ""
 ) -> PlacementError:
+    """Return the error for a job that cannot be placed."""
     place = "on one node" if strategy == "STRICT_PACK" else f"(strategy {strategy})"
     return PlacementError(
         subject="the job cannot be placed",
@@ -62,7 +63,7 @@ def _fix(needed: Resources, total: Resources) -> str:
         fixes.append("lower trainer.n_gpus_per_node or trainer.nnodes, or make more NPUs visible")
     if "GPU" in needed:
         fixes.append("leave trainer.device at its default or set it to npu, because the job asks for GPUs")
-    return "; ".join(fixes) or "end what else runs on the cluster, or lower what the job needs"
+    return "; ".join(fixes) or "stop the other jobs on the cluster, or reduce the resources that the job needs"
 
 
 def ordinal(assigned: str, visible: str | None) -> int:
@@ -77,7 +78,7 @@ def ordinal(assigned: str, visible: str | None) -> int:
     if assigned not in ids:
         raise PlacementError(
             subject=f"NPU {assigned}, which Ray assigned to this worker",
-            expected=f"one of those in {VISIBLE_DEVICES}",
+            expected=f"an NPU that {VISIBLE_DEVICES} lists",
             found=f"{VISIBLE_DEVICES}={visible!r}",
             fix="set the variable to the same list before `ray start` on this host, and not in the job",
             override="VERL_NPU_DISABLE=device",

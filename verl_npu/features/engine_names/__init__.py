@@ -1,6 +1,6 @@
-"""The names of vLLM and vllm-ascend that verl-npu relies on, and whether a source has them.
+"""The names of vLLM and vllm-ascend that verl-npu relies on, and a search for them in a source tree.
 
-They are in `names.json`. Sources are read, and neither package is imported.
+The names are in `names.json`. We read the source and import neither package.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from ...registry.source.tree import SourceTree, Target
 __all__ = ["NAMES", "Form", "Found", "Lack", "Name", "accepts", "find", "lacks"]
 
 NEVER = "never"
-"""As `since`: no release has the name, and verl-npu relies on that."""
+"""A value of `since`: no release has the name, and verl-npu relies on that."""
 
 
 class Form(Enum):
-    """How a source has a name."""
+    """The way in which a source tree has a name."""
 
     MODULE = "module"
-    """It is a module."""
+    """The name is a module."""
     DEFINED = "defined"
     SET = "set"
-    """It is set on the instances of a class, or in the class."""
+    """The name is set in a class or on its instances."""
     READ = "read"
-    """A module reads it."""
+    """A module reads the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +39,19 @@ class Name:
 
     title: str
     places: tuple[str, ...]
-    """Where it may be; one place suffices. A module, or `module:qualname`; for `Form.READ` what follows the colon is
-    the text that the module reads."""
+    """Where the name may be; one place suffices. Each place is a module or `module:qualname`. For `Form.READ`, the
+    part after the colon is the text that the module reads."""
     uses: tuple[str, ...]
-    """Which of our modules rely on it, and by which word: `verl_npu.features.rollout:vllm.__version__`."""
+    """Our modules that rely on the name, and the word that they use: `verl_npu.features.rollout:vllm.__version__`."""
     absent: str
-    """What happens if it is not there."""
+    """The consequence if the name is missing."""
     form: Form = Form.DEFINED
     arguments: int | None = None
-    """The number of positional arguments that it is called with, without `self`; None if it is not called."""
+    """The number of positional arguments of our calls, without `self`; None if we do not call it."""
     since: str = "0.7.3"
-    """The first recorded release that has it, or `NEVER`."""
+    """The first recorded release that has the name, or `NEVER`."""
     before: str = ""
-    """The first recorded release that no longer has it; empty if the newest has it."""
+    """The first recorded release that no longer has the name; empty if the newest release has it."""
 
     @property
     def package(self) -> str:
@@ -59,7 +59,7 @@ class Name:
         return self.places[0].partition(":")[0].partition(".")[0]
 
     def expected_in(self, release: str) -> bool:
-        """Return whether a release must have it. Raises packaging's InvalidVersion if `release` is not a version."""
+        """Tell whether a release must have it. Raises packaging's InvalidVersion if `release` is not a version."""
         from packaging.version import Version
 
         version = Version(release)
@@ -70,7 +70,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where a name was found."""
+    """The place where a name was found."""
 
     place: str
     signature: str = ""
@@ -79,14 +79,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A name that a release must have, and that its source does not have as we use it."""
+    """A name that a release must have, but that is missing or has another signature than our calls need."""
 
     name: Name
     release: str
     found: str
 
     def as_json(self) -> dict[str, str]:
-        """Return it as `verl-npu check --json` prints it."""
+        """Return the fields that `verl-npu check --json` prints."""
         return {
             "name": self.name.title,
             "package": self.name.package,
@@ -97,13 +97,13 @@ class Lack:
 
 
 def find(name: Name, tree: SourceTree) -> Found | None:
-    """Return the first of the name's places that the source has. Raises SourceError if a module cannot be parsed."""
+    """Return the first place where the source has the name. Raises SourceError if a module cannot be parsed."""
     place = next((place for place in name.places if _has(name, place, tree)), None)
     return None if place is None else Found(place, _signature(name, place, tree))
 
 
 def accepts(signature: str, arguments: int) -> bool:
-    """Return whether a function with this signature can be called with so many positional arguments beside `self`."""
+    """Tell whether a function with this signature takes this number of positional arguments, not counting `self`."""
     (function,) = ast.parse(f"def f{signature.partition(' | ')[0]}: ...").body
     if not isinstance(function, ast.FunctionDef):
         return False
@@ -117,9 +117,9 @@ def accepts(signature: str, arguments: int) -> bool:
 
 
 def lacks(names: Iterable[Name], tree: SourceTree, releases: Mapping[str, str]) -> Iterator[Lack]:
-    """Yield the names that installed packages must have by their releases, and do not have as we use them.
+    """Yield the names that the installed releases must have but do not have as we use them.
 
-    `releases` is the release of each package that is installed.
+    `releases` maps each installed package to its release.
     """
     for name in names:
         release = releases.get(name.package)
@@ -172,4 +172,4 @@ def _name(fields: dict[str, Any]) -> Name:
 _DATA = json.loads(Path(__file__).with_name("names.json").read_text(encoding="utf-8"))
 
 NAMES: tuple[Name, ...] = tuple(map(_name, _DATA["names"]))
-"""All of them. `since` and `before` are releases of the package that has the name."""
+"""All names. `since` and `before` are releases of the package that has the name."""

@@ -1,20 +1,19 @@
-"""Every process of a job gets the user's settings, and the processes are compared before training starts: in every
-trainer, once they are there and before the first step.
+"""Forwarding of the user's settings to every process of a job, and a comparison of the processes before training.
 
-Upstream has a trainer for each algorithm, with a `fit` of its own. To patch each would leave out the next one, and a
-user's own. What they share is the first thing that `fit` does when the workers are ready: it makes upstream's logger,
-`Tracking`. So that is where the comparison is. It covers, at every pin that has them,
+Upstream has a trainer for each algorithm, each with its own `fit`. Patching each one would miss the next trainer, and
+those of users. All of them start `fit`, when the workers are ready, by making upstream's logger, `Tracking`. So we
+compare the processes there. At every pin that has them, this covers
 
     RayPPOTrainer and v1's PPOTrainer, main_ppo_sync
     DAPO, PRIME, entropy, SPPO, GKD, transfer_queue, vla, specRL
     one_step_off_policy; fully_async_policy up to v0.7.0
     SFT by torchrun (fsdp_sft_trainer, sft_trainer) and over Ray (sft_trainer_ray)
-    recipes without a fit of their own: FlowRL, FAPO, r1_ascend, ReTool, CollabLLM, DeepEyes and others
-    trainers of users that log through Tracking
+    recipes without their own fit: FlowRL, FAPO, r1_ascend, ReTool, CollabLLM, DeepEyes, and others
+    users' own trainers that log through Tracking
 
-Two make it otherwise and have a patch of their own: FullyAsyncTrainer from v0.7.1 on, which makes it before there are
-workers, and SPIN, which goes on without a logger when making it raises. A trainer of a user that does not use Tracking
-is not covered, and neither is a program that does not train (main_generation, main_eval).
+Two trainers need their own patch: FullyAsyncTrainer from v0.7.1 on makes the logger before the workers exist, and SPIN
+continues without a logger if making it raises. A user's trainer without Tracking is not covered. Programs that do not
+train (main_generation, main_eval) are not covered either.
 """
 
 from __future__ import annotations
@@ -32,17 +31,19 @@ from .manifests import join, publish
 if TYPE_CHECKING:
     from .forwarding import RuntimeEnvironment
 
-fleet = Feature("fleet", "Every process gets the user's variables, and all are compared before training starts.")
+fleet = Feature(
+    "fleet", "Every process gets the user's variables, and verl-npu compares the processes before training starts."
+)
 
 _SEPARATE = "verl.experimental.separation.ray_trainer:SeparateRayPPOTrainer._fit_start_profile"
 _SPIN = "recipe.spin.spin_trainer:RaySPINTrainer.fit_dpo"
-_WHY = "If processes of a job are patched differently, it trains without an error, and the numbers are wrong."
+_WHY = "If a job's processes are patched differently, the job trains without an error, and the numbers are wrong."
 _HOW = (
-    "The manifests of all processes are compared before the first step. A difference is a warning, or with "
-    "VERL_NPU_STRICT=1 an error."
+    "Before the first step, we compare the manifests of all processes. A difference is a warning, or an error with "
+    "VERL_NPU_STRICT=1."
 )
-_LINK = "none: it is about verl-npu's own patches"
-_NEVER = Never("it is about verl-npu's own patches")
+_LINK = "none: the patch serves verl-npu's own patches"
+_NEVER = Never("the patch serves verl-npu's own patches")
 _compared: WeakSet[object] = WeakSet()
 Result = TypeVar("Result")
 
@@ -51,7 +52,7 @@ Result = TypeVar("Result")
 def compare_processes_before_training(
     original: Callable[..., Result], tracking: object, *args: object, **kwargs: object
 ) -> Result:
-    """Compare the processes, then make the logger. Raises FleetError if they differ and VERL_NPU_STRICT is 1."""
+    """Compare the processes, then make the logger. Raises FleetError if they differ and VERL_NPU_STRICT=1."""
     _compare()
     return original(tracking, *args, **kwargs)
 
@@ -60,9 +61,9 @@ def compare_processes_before_training(
 def compare_processes_before_fully_async_training(
     original: Callable[..., Result], trainer: object, *args: object, **kwargs: object
 ) -> Result:
-    """Compare the processes at the first step of a trainer. Raises FleetError if they differ and VERL_NPU_STRICT is 1.
+    """Compare the processes at the first step of a trainer. Raises FleetError if they differ and VERL_NPU_STRICT=1.
 
-    The step of FullyAsyncTrainer itself cannot be patched, since Ray has taken its class out of its module.
+    We cannot patch FullyAsyncTrainer itself, because Ray replaces the class in its module.
     """
     if trainer not in _compared:
         _compared.add(trainer)
@@ -74,21 +75,21 @@ def compare_processes_before_fully_async_training(
 def compare_processes_before_spin_training(
     original: Callable[..., Result], trainer: object, *args: object, **kwargs: object
 ) -> Result:
-    """Compare the processes, then train. Raises FleetError if they differ and VERL_NPU_STRICT is 1."""
+    """Compare the processes, then train. Raises FleetError if they differ and VERL_NPU_STRICT=1."""
     _compare()
     return original(trainer, *args, **kwargs)
 
 
 @fleet.wrap(
     "verl.utils.distributed:initialize_global_process_group",
-    why="SFT by torchrun has no Ray through which its ranks could be compared: ranks that are patched differently "
-    "train together without an error.",
-    how="Each rank that has joined the group puts its manifest into the group's store, where the comparison finds it.",
+    why="SFT by torchrun runs without Ray, so its ranks cannot be compared through Ray. Ranks that are patched "
+    "differently train together without an error.",
+    how="Each rank that has joined the group puts its manifest into the group's store. The comparison reads it there.",
     link=_LINK,
     retired_by=_NEVER,
 )
 def publish_manifest_to_other_ranks(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
-    """Join the group, then tell the other ranks what verl-npu did in this one, now and whenever it changes."""
+    """Join the group, then publish this rank's manifest to the other ranks, now and after each change."""
     result = original(*args, **kwargs)
     join()
     publish()
@@ -96,7 +97,7 @@ def publish_manifest_to_other_ranks(original: Callable[..., Result], *args: obje
 
 
 def _compare() -> None:
-    # Imported here: of a job's processes, one compares.
+    # Imported here, because only one process of a job compares.
     from .comparison import compare
 
     compare()
@@ -104,18 +105,18 @@ def _compare() -> None:
 
 @fleet.wrap(
     "verl.trainer.constants_ppo:get_ppo_ray_runtime_env",
-    why="Workers on other hosts do not inherit the driver's environment, and upstream gives them none of verl-npu's "
-    "variables: there the user's VERL_NPU_* settings have no effect.",
-    how="The variables that the user set, and the driver's manifest, are added to those that upstream gives ray.init.",
+    why="Workers on other hosts do not inherit the driver's environment, and upstream passes none of verl-npu's "
+    "variables to them. The user's VERL_NPU_* settings have no effect there.",
+    how="We add the user's variables and the driver's manifest to the variables that upstream passes to ray.init.",
     link="none: the variables are verl-npu's own",
-    retired_by=Never("upstream cannot know the variables of verl-npu"),
+    retired_by=Never("upstream cannot know verl-npu's variables"),
 )
 def forward_variables_to_workers(
     original: Callable[..., RuntimeEnvironment], *args: object, **kwargs: object
 ) -> RuntimeEnvironment:
-    """Add the variables that every process needs to the runtime environment; what upstream sets there wins.
+    """Add the variables that every process needs to the runtime environment. Upstream's own values there win.
 
-    Raises FleetError if the user gives a variable another value than every job needs.
+    Raises FleetError if the user sets a variable to another value than every job needs.
     """
     from .forwarding import forward
 
@@ -125,22 +126,22 @@ def forward_variables_to_workers(
 
 
 HOOK = "RAY_RUNTIME_ENV_HOOK"
-_OURS = f"{__name__}.forwarding.add_variables"
+_OUR_HOOK = f"{__name__}.forwarding.add_variables"
 
 
 def install_hook() -> None:
-    """Let Ray call `add_variables` in every `ray.init` of this process. Repeating it does nothing."""
+    """Make Ray call `add_variables` in every `ray.init` of this process. A second call does nothing."""
     earlier = os.environ.get(HOOK, "")
-    if earlier == _OURS:
+    if earlier == _OUR_HOOK:
         return
     if earlier:
         os.environ[environment.RAY_HOOK.name] = earlier
-    os.environ[HOOK] = _OURS
+    os.environ[HOOK] = _OUR_HOOK
 
 
 def remove_hook() -> None:
-    """Give Ray back the hook that the user set, or none. Repeating it does nothing."""
-    if os.environ.get(HOOK) != _OURS:
+    """Restore the user's hook, or remove ours if the user set none. A second call does nothing."""
+    if os.environ.get(HOOK) != _OUR_HOOK:
         return
     del os.environ[HOOK]
     earlier = os.environ.pop(environment.RAY_HOOK.name, "")

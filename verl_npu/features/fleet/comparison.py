@@ -1,4 +1,4 @@
-"""What the processes of a job say of themselves, compared: each difference is a line."""
+"""Comparison of the manifests of a job's processes, with one line for each difference."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ...manifest import Manifest, titled
 from ...registry.state import State
 from .manifests import Reading, published
 
-_LONGEST, _MOST = 2000, 30
-"""Characters of a line, and lines, that are said of what differs."""
+_MAX_CHARACTERS, _MAX_LINES = 2000, 30
+"""Limits of the report: the characters of a line, and the lines."""
 
 
 def compare() -> None:
-    """Say whether the processes of this job agree. Raises FleetError if they do not and VERL_NPU_STRICT is 1."""
+    """Report whether the processes of this job agree. Raises FleetError if they do not and VERL_NPU_STRICT=1."""
     reading = published()
     count = len(reading.manifests)
-    # What others say of themselves is theirs.
-    lines = [reporting.clean(reporting.shortened(line, _LONGEST)) for line in _differences(reading)]
+    # Text from other processes is not trusted.
+    lines = [reporting.clean(reporting.shortened(line, _MAX_CHARACTERS)) for line in _differences(reading)]
     if not lines:
         reporting.report(f"{count} processes agree on what is patched" if count > 1 else "the job has one process")
     elif environment.STRICT.read():
@@ -37,29 +37,29 @@ def compare() -> None:
 
 
 def _differences(reading: Reading) -> list[str]:
-    """Return a line for each thing that is unknown or in which the processes differ, and no more than can be read."""
+    """Return a line for each missing manifest and each difference. After `_MAX_LINES`, one line counts the rest."""
     lines = [*_unknown(reading), *differences(reading.manifests)]
-    return lines if len(lines) <= _MOST else [*lines[:_MOST], f"{len(lines) - _MOST} more"]
+    return lines if len(lines) <= _MAX_LINES else [*lines[:_MAX_LINES], f"{len(lines) - _MAX_LINES} more"]
 
 
 def _unknown(reading: Reading) -> list[str]:
-    """Return one line for each reason why less is known than the comparison needs."""
+    """Return one line for each reason why manifests are missing."""
     lines = []
     if reading.unreadable:
         lines.append(f"the manifests of the other processes cannot be read ({reading.unreadable})")
     lines += reading.wrong
     if reading.missing:
-        lines.append(f"no manifest, so that verl-npu is probably not active: {', '.join(reading.missing)}")
+        lines.append(f"no manifest, so verl-npu is probably not active: {', '.join(reading.missing)}")
     return lines
 
 
 def differences(manifests: Sequence[Manifest]) -> list[str]:
-    """Return one line for each thing in which the processes of a job differ; none if they agree."""
+    """Return one line for each difference between the processes of a job; none if they agree."""
     lines = [
         *_difference("version of the plugin", manifests, lambda manifest: manifest["version"]),
         *_difference("virtual or real devices", manifests, _devices),
     ]
-    # A process that has not imported verl yet has verified no feature.
+    # A process that has not imported verl yet has not verified any feature.
     verified = [manifest for manifest in manifests if manifest["features"]]
     for upstream in _names(manifest["upstreams"] for manifest in verified):
         lines += _difference(f"revision of {upstream}", verified, partial(_revision, upstream))
@@ -69,7 +69,7 @@ def differences(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def _difference(label: str, manifests: Sequence[Manifest], value_of: Callable[[Manifest], str]) -> list[str]:
-    """Return one line if the processes have more than one value; it names the processes with each value."""
+    """Return one line if the processes have more than one value. The line names the processes with each value."""
     processes = defaultdict(list)
     for manifest, name in zip(manifests, _labels(manifests), strict=True):
         processes[value_of(manifest)].append(name)
@@ -79,7 +79,7 @@ def _difference(label: str, manifests: Sequence[Manifest], value_of: Callable[[M
 
 
 def _labels(manifests: Sequence[Manifest]) -> list[str]:
-    """Name each process by its role, host and process number, and containers of one name apart by their tokens."""
+    """Name each process by its role, host, and process id; if two containers share these, add their tokens."""
     places = Counter((manifest["host"], manifest["pid"]) for manifest in manifests)
     labels = []
     for manifest in manifests:
@@ -107,6 +107,6 @@ def _revision(upstream: str, manifest: Manifest) -> str:
 def _state(feature: str, manifest: Manifest) -> str:
     entry = manifest["features"].get(feature)
     state = "unknown" if entry is None else entry["state"]
-    # A process that has not imported a target has no unpatched code to run, so it agrees with one that applied it.
-    alike = (State.APPLIED, State.PENDING)
-    return " or ".join(map(str, alike)) if state in alike else state
+    # A process that has not imported a target runs no unpatched code, so it agrees with one that applied the patch.
+    equivalent = (State.APPLIED, State.PENDING)
+    return " or ".join(map(str, equivalent)) if state in equivalent else state

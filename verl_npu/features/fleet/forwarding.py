@@ -1,14 +1,14 @@
-"""The variables of the user reach every process of the job.
+"""Forwarding of the user's variables to every process of a job.
 
-Ray starts workers on other hosts from the environment of that host, so a job has to name the variables that it
-wants there. Most entry points of upstream ask `get_ppo_ray_runtime_env` for them, and that is patched. Others have a
-list of their own (DAPO, PRIME, SPIN, SPPO and entropy at 796871d7, GKD, FlowRL, split_placement, main_generation) or
-none (SFT over Ray, main_eval). For them Ray's own hook is used, RAY_RUNTIME_ENV_HOOK: Ray calls it in every
-`ray.init` of this process with what the entry point, and the submitted job if there is one, asked for. A hook that the
-user set is called first.
+Ray starts workers on other hosts from the environment of that host, so a job must name the variables that it needs
+there. Most of upstream's entry points get them from `get_ppo_ray_runtime_env`, which we patch. Others have their own
+list (DAPO, PRIME, SPIN, SPPO and entropy at 796871d7, GKD, FlowRL, split_placement, main_generation) or none (SFT over
+Ray, main_eval). For these we use Ray's own hook, RAY_RUNTIME_ENV_HOOK. Ray calls it in every `ray.init` of this
+process with the runtime environment that the entry point, and a submitted job, asked for. If the user set a hook, we
+call it first.
 
-Ray calls no such hook for a `ray://` address, nor under `uv run` unless RAY_ENABLE_UV_RUN_RUNTIME_ENV=0 (which verl
-sets from 1dda039b on). There only the entry points that ask `get_ppo_ray_runtime_env` forward the variables.
+Ray calls no hook for a `ray://` address, nor under `uv run` unless RAY_ENABLE_UV_RUN_RUNTIME_ENV=0 (which verl sets
+from 1dda039b on). There, only the entry points that call `get_ppo_ray_runtime_env` forward the variables.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from . import HOOK
 _SUBMITTED = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 _NO_WEIGHT_SYNC = ("main_eval", "main_generation", "main_generation_server", "sft_trainer_ray")
-"""The programs of upstream that never copy new weights into an engine."""
+"""Upstream's programs that never copy new weights into an engine."""
 
 
 class RuntimeEnvironment(TypedDict, total=False):
-    """The part of Ray's runtime environment that is used here."""
+    """The part of Ray's runtime environment that we use."""
 
     env_vars: dict[str, str]
 
@@ -46,46 +46,46 @@ Hook = Callable[[RuntimeEnvironment | None], RuntimeEnvironment | None]
 
 
 def forward(runtime: RuntimeEnvironment) -> None:
-    """Add the variables that every process needs to what upstream gives `ray.init`; what is there already wins."""
-    _add(runtime, leave=_submitted())
+    """Add the variables that every process needs to upstream's runtime environment. Existing values win."""
+    _add(runtime, given_by_ray=_submitted())
 
 
 def add_variables(runtime: RuntimeEnvironment | None) -> RuntimeEnvironment | None:
-    """Add the variables that every process needs to what was given to `ray.init`; what is there already wins.
+    """Add the variables that every process needs to the runtime environment of `ray.init`. Existing values win.
 
-    Ray calls this. In a process where verl-npu is not active nothing is added. Raises FleetError if the user gives a
-    variable another value than every job needs.
+    Ray calls this function. It adds nothing if verl-npu is not active in this process. Raises FleetError if the user
+    sets a variable to another value than every job needs.
     """
     earlier = environment.RAY_HOOK.read()
     if earlier:
         runtime = _load(earlier)(runtime)
     if not _is_active():
         return runtime
-    # Some entry points pass a dict of their module.
+    # Some entry points pass a dict that belongs to their module, so we change a copy.
     complete = copy.copy(runtime) if runtime else RuntimeEnvironment()
     _add(complete)
     return complete
 
 
-def _add(runtime: RuntimeEnvironment, leave: Mapping[str, str] | None = None) -> None:
-    """Add the variables to `runtime`, but for those in `leave`, which Ray gives to the workers anyway."""
-    leave = leave or {}
+def _add(runtime: RuntimeEnvironment, given_by_ray: Mapping[str, str] | None = None) -> None:
+    """Add the variables to `runtime`, except those in `given_by_ray`, which Ray passes to the workers anyway."""
+    given_by_ray = given_by_ray or {}
     given = dict(runtime.get("env_vars") or {})
     program = PurePath(sys.argv[0] if sys.argv else "").stem
-    refuse_other_values({**os.environ, **leave, **given}, program)
+    refuse_other_values({**os.environ, **given_by_ray, **given}, program)
     added = {
         **{shared.name: os.environ[shared.name] for shared in SHARED if shared.name in os.environ},
         **{requirement.name: requirement.value for requirement in REQUIRED},
         **environment.forwarded(),
         environment.DRIVER_MANIFEST.name: packed(_compared(manifest())),
     }
-    runtime["env_vars"] = {**{name: text for name, text in added.items() if name not in leave}, **given}
+    runtime["env_vars"] = {**{name: text for name, text in added.items() if name not in given_by_ray}, **given}
 
 
 def _compared(whole: Manifest) -> Manifest:
-    """Return the parts of a manifest by which processes are compared.
+    """Return the parts of a manifest that the comparison uses.
 
-    Ray and upstream print the variables of a job in one line, in which all patches would be 35,000 characters.
+    Ray and upstream print a job's variables in one line, where all patches would take 35,000 characters.
     """
     features = {
         name: FeatureEntry(owner=entry["owner"], state=entry["state"], patches={})
@@ -95,12 +95,12 @@ def _compared(whole: Manifest) -> Manifest:
 
 
 def _submitted() -> Mapping[str, str]:
-    """Return the variables of a job that was submitted to Ray, which refuses a `ray.init` that gives them again."""
+    """Return the variables of the job submitted to Ray. Ray refuses a `ray.init` that passes them again."""
     try:
         config = json.loads(os.environ.get(_SUBMITTED, "{}"))
         return dict((config.get("runtime_env") or {}).get("env_vars") or {})
     except (ValueError, AttributeError):
-        # It is Ray's own, and Ray says what is wrong with it.
+        # Ray reads this variable too, and reports what is wrong with it.
         return {}
 
 
@@ -120,14 +120,14 @@ def _load(path: str) -> Hook:
             subject=f"{HOOK}={path}",
             expected="the path of a Python function",
             found=str(error),
-            fix="correct it or leave it out",
+            fix="correct or remove it",
         ) from error
 
 
 def refuse_other_values(variables: Mapping[str, str], program: str) -> None:
-    """Raise FleetError if a variable has another value than every job needs that copies weights into an engine.
+    """Raise FleetError if a variable does not have the value that copying weights into an engine needs.
 
-    A vllm-ascend that is installed here and does not read the variable, as none before 0.11.0rc1 does, needs nothing.
+    An installed vllm-ascend that does not read the variable, like all before 0.11.0rc1, does not need the value.
     """
     if program in _NO_WEIGHT_SYNC:
         return
@@ -140,6 +140,6 @@ def refuse_other_values(variables: Mapping[str, str], program: str) -> None:
                 subject=f"{requirement.name}={value}",
                 expected=f"{requirement.name}={requirement.value}, because {requirement.reason}",
                 found=repr(value),
-                fix=f"set it to {requirement.value} or leave it out",
+                fix=f"set it to {requirement.value} or remove it",
                 override="VERL_NPU_DISABLE=fleet",
             )

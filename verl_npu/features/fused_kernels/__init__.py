@@ -1,7 +1,8 @@
-"""verl's fused Triton kernels for NPUs: on tensors that are not CUDA's, with smaller blocks where the installed
-compiler refuses upstream's, and without columns that the vocabulary does not have.
+"""Patches that let verl's fused Triton kernels run on NPUs.
 
-Each of the blocks was compiled for A2 and A3 by `verl-npu kernels --fit`; a test compares the numbers with torch's.
+The kernels accept NPU tensors, use smaller blocks if the installed compiler rejects upstream's, and count no columns
+beyond the vocabulary. `verl-npu kernels --fit` compiled all of our blocks for A2 and A3, and a test compares the
+results with torch's.
 """
 
 from __future__ import annotations
@@ -19,40 +20,40 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-    from .columns import Asked, Loss
+    from .columns import Loss, LossArguments
 
 fused_kernels = Feature(
     "fused_kernels",
-    "verl's fused loss takes tensors of NPUs, gets blocks that fit where the compiler refuses upstream's, and counts "
-    "no columns that the vocabulary does not have.",
+    "verl's fused loss accepts NPU tensors, gets smaller blocks if the compiler rejects upstream's, and counts no "
+    "columns beyond the vocabulary.",
 )
 Result = TypeVar("Result")
 MODULE = "verl.utils.kernel.kernels"
 _LINK = "https://github.com/verl-project/verl/issues/7950"
 _WHY = (
-    "with use_fused_kernels and the triton backend Ascend's compiler ends the job: ub overflow, requires 8577280 bits "
-    "while 1572864 bits available. Upstream's blocks are those of a GPU. Before that, upstream asserts that "
-    "its tensors are CUDA's, which they say only after transfer_to_npu."
+    "With use_fused_kernels and the triton backend, Ascend's compiler ends the job: `ub overflow, requires 8577280 "
+    "bits while 1572864 bits available`. Upstream's block sizes are for a GPU. Before that, upstream asserts that its "
+    "tensors are CUDA tensors, which holds for NPU tensors only after transfer_to_npu."
 )
 _HOW = (
-    "If the installed compiler refuses upstream's blocks for lack of memory, the kernel gets smaller ones, and is "
-    "launched again. While it is, tensors of NPUs pass for CUDA's."
+    "If the installed compiler rejects upstream's blocks for lack of memory, we launch the kernel again with smaller "
+    "blocks. During the launch, NPU tensors count as CUDA tensors."
 )
 _LOSS = "verl.utils.kernel.linear_cross_entropy:LinearCrossEntropy.forward"
 _RANGE = "nvtx.range"
-_RETIRED = Never("whether a compiler takes upstream's blocks is seen when it compiles them")
+_RETIRED = Never("only a compilation shows whether a compiler accepts upstream's blocks")
 _OVERFLOW = "ub overflow"
 
 
 class Configuration(Protocol):
-    """One of Triton's tuner."""
+    """One configuration of Triton's autotuner."""
 
     kwargs: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """Blocks of one kernel."""
+    """The block sizes of one kernel: upstream's, and ours."""
 
     upstreams: Mapping[str, int]
     ours: Mapping[str, int]
@@ -68,16 +69,16 @@ BLOCKS: Mapping[str, Blocks] = {
         ours={"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 16},
     ),
 }
-"""By kernel; the others compile, or are launched only where a caller asks verl for another way."""
+"""Block sizes by kernel. The other kernels compile, or run only if a caller asks verl for another implementation."""
 _FORWARD, _BACKWARD = BLOCKS
 
 
 @fused_kernels.wrap(
     f"{MODULE}:efficient_entropy_forward",
-    why=f"{_WHY} Up to v0.7.0 a vocabulary that is no multiple of 1024 gives wrong log probabilities and entropies, "
-    "without an error: what lies behind it is counted as logits of zero "
+    why=f"{_WHY} Up to v0.7.0, a vocabulary size that is not a multiple of 1024 gives wrong log-probabilities and "
+    "entropies, without an error: the kernel counts the columns beyond the vocabulary as logits of zero "
     "(https://github.com/verl-project/verl/pull/5349).",
-    how=f"{_HOW} Where upstream counts wrongly, what a vocabulary has beyond a multiple of 1024 is computed apart.",
+    how=f"{_HOW} Where upstream counts wrongly, we compute the columns after the last multiple of 1024 separately.",
     link=_LINK,
     retired_by=_RETIRED,
     requires=Defines(f"{MODULE}:{_FORWARD}"),
@@ -91,16 +92,16 @@ def mend_the_fused_loss(
     temperature: float = 1.0,
     dist_process_group: ProcessGroup | None = None,
 ) -> Loss:
-    """Compute log probabilities and entropies."""
-    # Imported here, as what else computes: most jobs have no fused loss.
-    from .columns import Asked, counts_beyond, without_columns_beyond
-    from .cuda import taken_for_cuda
+    """Compute log-probabilities and entropies."""
+    # Imported here, because most jobs have no fused loss.
+    from .columns import LossArguments, counts_beyond_vocabulary, loss_within_vocabulary
+    from .cuda import npu_counts_as_cuda
 
-    def compute(of: Asked) -> Loss:
+    def compute(of: LossArguments) -> Loss:
         given = (of.hidden, of.weight, of.labels, of.reduction, of.temperature, of.group)
-        return _fitted(_FORWARD, lambda: original(*given))
+        return _with_fitting_blocks(_FORWARD, lambda: original(*given))
 
-    asked = Asked(
+    asked = LossArguments(
         hidden=hidden,
         weight=weight,
         labels=labels,
@@ -109,8 +110,10 @@ def mend_the_fused_loss(
         group=dist_process_group,
     )
     kernel = vars(sys.modules[MODULE]).get(_FORWARD)
-    with taken_for_cuda(hidden):
-        return without_columns_beyond(compute, asked) if counts_beyond(kernel, len(weight)) else compute(asked)
+    with npu_counts_as_cuda(hidden):
+        return (
+            loss_within_vocabulary(compute, asked) if counts_beyond_vocabulary(kernel, len(weight)) else compute(asked)
+        )
 
 
 @fused_kernels.wrap(
@@ -124,47 +127,49 @@ def mend_the_fused_loss(
 def fit_blocks_of_the_fused_loss_gradient(
     original: Callable[..., Result], dlogprobs: Tensor, *given: object, **named: object
 ) -> Result:
-    """Compute the gradients of what the fused loss was given."""
-    from .cuda import taken_for_cuda
+    """Compute the gradients of the fused loss with respect to its inputs."""
+    from .cuda import npu_counts_as_cuda
 
-    with taken_for_cuda(dlogprobs):
-        return _fitted(_BACKWARD, lambda: original(dlogprobs, *given, **named))
+    with npu_counts_as_cuda(dlogprobs):
+        return _with_fitting_blocks(_BACKWARD, lambda: original(dlogprobs, *given, **named))
 
 
 @fused_kernels.wrap(
     _LOSS,
-    why="torch that is built without CUDA, as for aarch64, has no NVTX, and the range around the fused loss ends the "
-    "job: NVTX functions not installed.",
-    how="Where torch has no NVTX, its ranges do nothing.",
+    why="A torch built without CUDA, as for aarch64, has no NVTX, and the NVTX range around the fused loss ends the "
+    "job: `NVTX functions not installed`.",
+    how="If torch has no NVTX, its ranges do nothing.",
     link=_LINK,
     retired_by=AllOf(Defines(_LOSS), Not(Calls(_LOSS, _RANGE))),
     requires=Calls(_LOSS, _RANGE),
 )
 def leave_out_missing_ranges(original: Callable[..., Result], *given: object, **named: object) -> Result:
     """Compute the fused loss."""
-    from .cuda import without_missing_ranges
+    from .cuda import ignore_missing_nvtx
 
-    without_missing_ranges()
+    ignore_missing_nvtx()
     return original(*given, **named)
 
 
-def _fitted(name: str, compute: Callable[[], Result]) -> Result:
+def _with_fitting_blocks(name: str, compute: Callable[[], Result]) -> Result:
     try:
         return compute()
     except Exception as error:
-        # The kernel is the first that is launched: nothing was computed, sent or changed before.
+        # The kernel is the first to be launched: nothing was computed, sent, or changed before it.
         if _OVERFLOW not in str(error) or not _shrink(name):
             raise
     blocks = BLOCKS[name]
     changed = ", ".join(f"{key}={side}" for key, side in blocks.ours.items() if side != blocks.upstreams[key])
-    reporting.report(f"the compiler has no room for the blocks of verl's kernel {name}: it is launched with {changed}")
+    reporting.report(
+        f"the blocks of verl's kernel {name} are too large for the compiler: it is launched with {changed}"
+    )
     return compute()
 
 
 def _shrink(name: str) -> bool:
-    """Give a kernel our blocks; returns whether it had upstream's."""
+    """Give a kernel our blocks. Return false if it did not have upstream's."""
     kernel = vars(sys.modules[MODULE]).get(name)
-    # None if it is no longer tuned.
+    # Empty if the kernel is no longer autotuned.
     configurations: Sequence[Configuration] = getattr(kernel, "configs", ())
     if len(configurations) != 1 or configurations[0].kwargs != BLOCKS[name].upstreams:
         return False

@@ -1,8 +1,8 @@
-"""The columns of the vocabulary that are left over when it is divided into the parts that verl's fused loss takes.
+"""The fused loss of a vocabulary whose size is not a multiple of the part that verl's kernel processes at once.
 
-Upstream's kernel goes through whole parts. Up to v0.7.0 it takes what lies behind the vocabulary in the last part for
-columns whose logits are zero, and counts them. So the kernel gets whole parts alone, where it counts rightly, and what
-is left over is computed here and added.
+Upstream's kernel processes whole parts. Up to v0.7.0, it counts the columns of the last part that lie beyond the
+vocabulary as logits of zero. So we give the kernel only the whole parts, for which its result is correct, and compute
+and add the remaining columns here.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     Loss: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-    """Log probabilities, entropies, and per token the highest logit, the sum of exp(logit - highest), and the mean of
-    the logits, which the backward pass needs."""
+    """Log-probabilities, entropies, and for the backward pass, per token: the highest logit, the sum of
+    exp(logit - highest), and the mean of the logits."""
 
 PART = 1024
-"""Columns: upstream's `vocab_per_split`."""
-_TOKENS = 2048
-"""At once: their logits and their hidden states are held in float32."""
-_LAYERS = 4
-"""Of Triton's decorators around a kernel's function, at most."""
+"""The columns of a part: upstream's `vocab_per_split`."""
+_TOKENS_AT_ONCE = 2048
+"""The tokens whose logits and hidden states we hold in float32 at the same time."""
+_MAX_DECORATORS = 4
+"""The most decorators of Triton around a kernel's function."""
 _NONE, _SUM = 0, 1
-"""Upstream's numbers of reductions."""
+"""Upstream's numbers for the reductions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What the fused loss is called with."""
+class LossArguments:
+    """The arguments of a call of the fused loss."""
 
     hidden: Tensor
     weight: Tensor
@@ -43,65 +43,72 @@ class Asked:
     group: ProcessGroup | None
 
 
-def counts_beyond(kernel: object, vocabulary: int) -> bool:
-    """Whether upstream's kernel counts columns behind the vocabulary: it has no `where` that masks them."""
-    for _ in range(_LAYERS):
+def counts_beyond_vocabulary(kernel: object, vocabulary: int) -> bool:
+    """Tell whether upstream's kernel counts columns beyond the vocabulary, that is, has no `where` that masks them."""
+    for _ in range(_MAX_DECORATORS):
         kernel = getattr(kernel, "fn", kernel)
     return vocabulary % PART != 0 and not (isinstance(kernel, FunctionType) and ".where(" in inspect.getsource(kernel))
 
 
-def without_columns_beyond(compute: Callable[[Asked], Loss], asked: Asked) -> Loss:
-    """Return the loss of `asked`; `compute` is upstream's, which is right for a vocabulary of whole parts."""
+def loss_within_vocabulary(compute: Callable[[LossArguments], Loss], arguments: LossArguments) -> Loss:
+    """Return the loss. `compute` is upstream's loss, which is correct for a vocabulary of whole parts."""
     import torch
     from torch import distributed
 
-    rank = 0 if asked.group is None else distributed.get_rank(asked.group)
-    size = asked.weight.shape[0]
-    own, whole = asked.labels - rank * size, size - size % PART
-    highest, total, weighted, chosen = _of_whole(compute, asked, own, whole, rank)
-    left_highest, left = _left_over(asked, own - whole, whole)
+    rank = 0 if arguments.group is None else distributed.get_rank(arguments.group)
+    size = arguments.weight.shape[0]
+    own, whole = arguments.labels - rank * size, size - size % PART
+    highest, total, weighted, chosen = _whole_parts(compute, arguments, own, whole, rank)
+    left_highest, left = _remaining_columns(arguments, own - whole, whole)
     top = torch.maximum(highest, left_highest)
-    if asked.group is not None:
-        distributed.all_reduce(top, op=distributed.ReduceOp.MAX, group=asked.group)
+    if arguments.group is not None:
+        distributed.all_reduce(top, op=distributed.ReduceOp.MAX, group=arguments.group)
     left[:2] *= (left_highest - top).exp()
-    if asked.group is not None:
-        distributed.all_reduce(left, group=asked.group)
+    if arguments.group is not None:
+        distributed.all_reduce(left, group=arguments.group)
     scale = (highest - top).exp()
     total = total * scale + left[0]
     mean = (weighted * scale + left[1]) / total
     normaliser = total.log() + top
     logprobs = torch.where(left[3] > 0, left[2], chosen) - normaliser
-    if asked.reduction != _NONE:
-        logprobs = logprobs.sum() if asked.reduction == _SUM else logprobs.mean()
+    if arguments.reduction != _NONE:
+        logprobs = logprobs.sum() if arguments.reduction == _SUM else logprobs.mean()
     return logprobs, normaliser - mean, top, total, mean
 
 
-def _of_whole(
-    compute: Callable[[Asked], Loss], asked: Asked, own: Tensor, whole: int, rank: int
+def _whole_parts(
+    compute: Callable[[LossArguments], Loss], arguments: LossArguments, own: Tensor, whole: int, rank: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Upstream's answer for the whole parts: highest, sum, sum of weighted logits, and the labels' logits."""
+    """Return upstream's result for the whole parts, per token.
+
+    These are the highest logit, the sum of exp(logit - highest), the sum of the same times the logit, and the label's
+    logit.
+    """
     import torch
 
     if not whole:
         nothing = torch.zeros(own.shape, dtype=torch.float32, device=own.device)
-        # Beside a highest logit of zero, logits far below it would vanish.
+        # With zero as the highest logit, remaining logits far below zero would vanish.
         return torch.full_like(nothing, -torch.inf), nothing, nothing, nothing
-    # A label of another rank's, or of what is left over, is none of these columns.
+    # The label of another rank, or one in the remaining columns, is outside these columns.
     labels = torch.where((own >= 0) & (own < whole), own + rank * whole, -1)
-    part = replace(asked, weight=asked.weight[:whole], labels=labels, reduction=_NONE)
+    part = replace(arguments, weight=arguments.weight[:whole], labels=labels, reduction=_NONE)
     logprobs, _entropy, highest, total, mean = compute(part)
     return highest, total, mean * total, logprobs + highest + total.log()
 
 
-def _left_over(asked: Asked, label: Tensor, whole: int) -> tuple[Tensor, Tensor]:
-    """Of the columns that are left over, per token: the highest logit; and the sum of exp(logit - highest), the same
-    times the logit, the label's logit, and whether the label is one of them."""
+def _remaining_columns(arguments: LossArguments, label: Tensor, whole: int) -> tuple[Tensor, Tensor]:
+    """Return the result for the columns after the whole parts, per token.
+
+    The first tensor is the highest logit. The second, [4, tokens], is the sum of exp(logit - highest), the sum of the
+    same times the logit, the label's logit, and 1 if the label is in these columns.
+    """
     import torch
 
-    columns = asked.weight[whole:].float().T
+    columns = arguments.weight[whole:].float().T
     highest, sums = [], []
-    for hidden, wanted in zip(asked.hidden.split(_TOKENS), label.split(_TOKENS), strict=True):
-        logits = (hidden.float() @ columns) / asked.temperature
+    for hidden, wanted in zip(arguments.hidden.split(_TOKENS_AT_ONCE), label.split(_TOKENS_AT_ONCE), strict=True):
+        logits = (hidden.float() @ columns) / arguments.temperature
         top = logits.amax(-1)
         weights = (logits - top[:, None]).exp()
         inside = ((wanted >= 0) & (wanted < logits.shape[-1])).to(logits.dtype)

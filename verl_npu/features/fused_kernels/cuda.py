@@ -1,4 +1,4 @@
-"""What verl's fused loss asks of CUDA, where there is none: that its tensors are CUDA's, and NVTX's ranges."""
+"""Substitutes for CUDA in verl's fused loss: its check for CUDA tensors, and NVTX's ranges."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _lock = threading.RLock()
 
 
 @contextlib.contextmanager
-def taken_for_cuda(tensor: Tensor) -> Iterator[None]:
-    """Have tensors of NPUs say that they are CUDA's, as torch_npu's transfer_to_npu has them, if `tensor` is an NPU's.
+def npu_counts_as_cuda(tensor: Tensor) -> Iterator[None]:
+    """If `tensor` is on an NPU, make `is_cuda` true for NPU tensors, as torch_npu's transfer_to_npu does.
 
-    Upstream asserts it of tensors that it makes itself, too, so that it is not enough to say it of those it is given.
+    Upstream also asserts `is_cuda` of tensors that it makes itself, so marking the given tensors is not enough.
     """
     import torch
 
@@ -30,12 +30,12 @@ def taken_for_cuda(tensor: Tensor) -> Iterator[None]:
         try:
             yield
         finally:
-            # torch's own is an attribute of its base class.
+            # torch's own property is an attribute of the base class.
             delattr(torch.Tensor, _IS_CUDA)
 
 
-def without_missing_ranges() -> None:
-    """Have torch's NVTX ranges do nothing where torch was built without NVTX: all that they do there is to raise."""
+def ignore_missing_nvtx() -> None:
+    """Make torch's NVTX ranges do nothing if torch was built without NVTX, where they only raise an error."""
     import torch
 
     if not hasattr(torch._C, "_nvtx"):

@@ -1,7 +1,7 @@
-"""torch_npu's fused operators in the Qwen models: norms, gated layers, rotary embeddings, mixtures of experts.
+"""torch_npu's fused operators in the Qwen models: norms, gated layers, rotary embeddings, and mixtures of experts.
 
-Upstream at its oldest pin has almost none of them. Later some are wrong, and if one model's file is missing, none is
-used. Here each patch stands by itself, and upstream's code runs for whatever an operator cannot do.
+The oldest pin of verl uses almost none of them. Later pins use some wrongly, and use none if one model's file is
+missing. Here the patches are independent of each other, and upstream's code runs wherever an operator cannot.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 NPU_PATCH = upstreams.NPU_PATCH.name
 LINK = "https://github.com/volcengine/verl/pull/4436"
-UPSTREAM_DOES_IT: Probe = Defines(f"{NPU_PATCH}:apply_npu_patches")
-"""From this function on, upstream patches each model by itself, and no longer all of them or none."""
+UPSTREAM_PATCHES_EACH_MODEL: Probe = Defines(f"{NPU_PATCH}:apply_npu_patches")
+"""A verl with this function patches each model separately, and no longer all or none."""
 fused_ops = Feature(
-    "fused_ops", "Qwen models use torch_npu's fused operators where upstream does not use them.", after=NPU_PATCH
+    "fused_ops", "Qwen models use torch_npu's fused operators where upstream does not.", after=NPU_PATCH
 )
 
 
 def upstream_assigns(target: str) -> Probe:
-    """Return the question whether upstream patches `target` by itself, each model apart from the others."""
-    return AllOf(UPSTREAM_DOES_IT, Assigns(upstreams.NPU_PATCH, target))
+    """Return the probe that tells whether upstream patches `target`, each model separately."""
+    return AllOf(UPSTREAM_PATCHES_EACH_MODEL, Assigns(upstreams.NPU_PATCH, target))
 
 
 def modeling(model: str) -> str:
@@ -51,9 +51,9 @@ def declare(
     uses: Sequence[str] = (),
     may_use: Sequence[str] = (),
 ) -> None:
-    """Declare that calls of `target` go to `implementation`, as the patch `name`.
+    """Declare the patch `name`, which sends calls of `target` to `implementation`.
 
-    Unless something else is said, it is retired if upstream assigns the same target.
+    By default, the patch is retired if upstream assigns the same target.
     """
     retired_by = upstream_assigns(target) if retired_by is None else retired_by
     fused_ops.wrap(
@@ -71,7 +71,7 @@ def declare(
 
 
 _DIFFERENTIABLE_FROM = {"npu_moe_token_permute": "2.7.1", "npu_moe_token_unpermute": "2.7.1"}
-"""The first torch_npu that computes an operator's gradient. 2.5.1 has these two, and leaves their gradients None."""
+"""The first torch_npu that computes an operator's gradient. 2.5.1 has both operators but returns no gradients."""
 Operator: TypeAlias = Callable[..., Any]
 """A function of torch_npu, which has no types: it returns a tensor or several."""
 
@@ -79,26 +79,26 @@ Operator: TypeAlias = Callable[..., Any]
 def operator(name: str, tensor: Tensor, otherwise: str = "upstream's own code runs instead") -> Operator | None:
     """Return torch_npu's operator `name` for a tensor on an NPU.
 
-    Returns None for a tensor on another device, and if this build of torch_npu lacks the operator; the user is told
-    that once, and what happens `otherwise`.
+    Return None if the tensor is on another device, or if this build of torch_npu lacks the operator or its gradient.
+    A line tells the user once that it is missing, and what happens `otherwise`.
     """
     if tensor.device.type != "npu" or tensor.numel() == 0:
         return None
     import torch_npu
 
-    version = getattr(torch_npu, "__version__", "of unknown version")
+    version = getattr(torch_npu, "__version__", "of an unknown version")
     function: Operator | None = getattr(torch_npu, name, None)
     if function is None:
         reporting.report(f"torch_npu {version} has no {name}: {otherwise}")
         return None
     if _lacks_gradient(name, version):
-        reporting.report(f"torch_npu {version} computes no gradient of {name}: {otherwise}")
+        reporting.report(f"torch_npu {version} does not compute the gradient of {name}: {otherwise}")
         return None
     return function
 
 
 def _lacks_gradient(name: str, version: str) -> bool:
-    """Whether a gradient is wanted and the operator would give none, silently."""
+    """Tell whether torch wants a gradient that the operator silently would not compute."""
     import torch
 
     first = _DIFFERENTIABLE_FROM.get(name)
@@ -111,14 +111,14 @@ def _lacks_gradient(name: str, version: str) -> bool:
 
 
 def is_plain(*tensors: object) -> bool:
-    """Return whether all are plain tensors or parameters: DTensors and quantised ones have operators of their own."""
+    """Tell whether all are plain tensors or parameters. DTensors and quantized tensors have their own operators."""
     import torch
 
     return all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in tensors)
 
 
 def promoted(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both in the dtype that their product has, because the operators need one dtype."""
+    """Cast both tensors to the dtype of their product, because the operators need one dtype."""
     import torch
 
     dtype = torch.promote_types(first.dtype, second.dtype)

@@ -1,6 +1,6 @@
 """Mixtures of experts through torch_npu's fused operators.
 
-Blocks of experts that upstream puts in, though this version of transformers has another layout, are kept out.
+Some patches keep transformers' own expert blocks, where upstream would replace them with blocks for another layout.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from ...registry.source.probe import AllOf, Defines, Imports, Never, Not, Probe, Reads, Sets, Takes
-from . import LINK, NPU_PATCH, UPSTREAM_DOES_IT, declare, fused_ops, modeling, upstream_assigns
+from . import LINK, NPU_PATCH, UPSTREAM_PATCHES_EACH_MODEL, declare, fused_ops, modeling, upstream_assigns
 
 if TYPE_CHECKING:
     import torch
@@ -40,9 +40,10 @@ Forward: TypeAlias = "Callable[..., Tensor]"
 def expert_block(
     original: Callable[[Block, Tensor], Result], block: Block, hidden_states: Tensor
 ) -> Result | tuple[Tensor, Tensor]:
-    """A block with a list of experts: hidden_states [batch, seqlen, width] -> (as that, logits [tokens, experts]).
+    """Run a block with a list of experts.
 
-    Upstream's loop runs if experts have adapters, hooks, a wrapper of their own or weights in another dtype.
+    hidden_states [batch, seqlen, width] -> (the same shape, router logits [tokens, experts]). Upstream's loop runs if
+    the experts have adapters, hooks, wrappers, or weights in another dtype.
     """
     import torch
 
@@ -50,7 +51,7 @@ def expert_block(
 
     weights = weights_of_list(block.experts) if has_operators(hidden_states) else None
     tokens = hidden_states.reshape(-1, hidden_states.shape[-1])
-    if weights is None or not weights.go_with(tokens):
+    if weights is None or not weights.fit(tokens):
         return original(block, hidden_states)
     logits = block.gate(tokens)
     routing, selected = torch.topk(torch.softmax(logits, dim=1, dtype=torch.float), block.top_k, dim=-1)
@@ -63,14 +64,14 @@ def expert_block(
 def fused_experts(
     original: Forward, experts: Experts, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
-    """Experts in two weights, as transformers 5 has them.
+    """Run experts that are stored in two weights, as in transformers 5.
 
     hidden_states [tokens, width], top_k_index and top_k_weights [tokens, chosen] -> [tokens, width].
     """
     from .grouped import has_operators, routed, weights_of_tensors
 
     weights = weights_of_tensors(experts, transposed=True) if has_operators(hidden_states) else None
-    if weights is None or not weights.go_with(hidden_states):
+    if weights is None or not weights.fit(hidden_states):
         return original(experts, hidden_states, top_k_index, top_k_weights)
     return routed(hidden_states, top_k_index, top_k_weights.to(hidden_states.dtype), weights)
 
@@ -78,7 +79,7 @@ def fused_experts(
 def dense_experts(
     original: Forward, experts: Experts, hidden_states: Tensor, routing_weights: Tensor, router_indices: Tensor
 ) -> Tensor:
-    """Experts in two weights, as Qwen3-VL-MoE of transformers 4.57 has them.
+    """Run experts that are stored in two weights, as in Qwen3-VL-MoE of transformers 4.57.
 
     hidden_states [batch, seqlen, width], routing_weights [tokens, experts], router_indices [tokens, chosen] ->
     [batch, seqlen, width].
@@ -87,7 +88,7 @@ def dense_experts(
 
     weights = weights_of_tensors(experts, transposed=False) if has_operators(hidden_states) else None
     tokens = hidden_states.reshape(-1, hidden_states.shape[-1])
-    if weights is None or not weights.go_with(tokens):
+    if weights is None or not weights.fit(tokens):
         return original(experts, hidden_states, routing_weights, router_indices)
     chosen = routing_weights.gather(1, router_indices)
     return routed(tokens, router_indices, chosen.to(tokens.dtype), weights).view(hidden_states.shape)
@@ -96,7 +97,7 @@ def dense_experts(
 def upstream_experts(
     original: Forward, experts: Experts, hidden_states: Tensor, routing_weights: Tensor, router_indices: Tensor
 ) -> Tensor:
-    """The same experts in upstream's own class, which may get the routing weights of the chosen experts only.
+    """Run the same experts in upstream's own class, which may get the routing weights of only the chosen experts.
 
     hidden_states [batch, seqlen, width], routing_weights [tokens, chosen or experts], router_indices [tokens, chosen]
     -> [batch, seqlen, width].
@@ -110,19 +111,19 @@ def upstream_experts(
 
 
 def vision_experts(original: Forward, experts: Experts, *args: Tensor, **kwargs: Tensor) -> Tensor:
-    """The experts of Qwen3-VL-MoE, in the form that this version of transformers has."""
+    """Run the experts of Qwen3-VL-MoE in the layout of the installed transformers."""
     return (fused_experts if takes_indices(original) else dense_experts)(original, experts, *args, **kwargs)
 
 
 @lru_cache(maxsize=16)
 def takes_indices(forward: Callable[..., object]) -> bool:
-    """Return whether the experts get their tokens' experts and weights by number, as from transformers 5 on."""
+    """Tell whether the experts get the index and the weight of each chosen expert, as from transformers 5 on."""
     return "top_k_index" in inspect.signature(forward).parameters
 
 
 _HOW = (
-    "Tokens are permuted, multiplied in groups and unpermuted, and no weights are copied. Upstream's code still runs "
-    "if experts are not plain layers."
+    "torch_npu's operators permute the tokens, multiply them in groups, and unpermute them, without copying weights. "
+    "Upstream's code still runs if experts are not plain layers."
 )
 NEXT_BLOCK = f"{modeling('qwen3_next')}:Qwen3NextSparseMoeBlock.forward"
 QWEN3_MOE_BLOCK = f"{modeling('qwen3_moe')}:Qwen3MoeSparseMoeBlock.forward"
@@ -145,8 +146,9 @@ def _declare(
         implementation,
         uses=[f"{modeling(model)}:{name}" for name in uses],
         may_use=[f"{modeling(model)}:{name}" for name in may_use],
-        why="The loop over the experts waits for the NPU in every round. Upstream's own fused block returns the wrong "
-        "rank for a batch above one, and copies all weights of all experts three times in every forward.",
+        why="The loop over the experts waits for the NPU in every iteration. Upstream's own fused block returns a "
+        "tensor of the wrong rank for a batch above one, and copies the weights of all experts three times in every "
+        "forward pass.",
         how=_HOW,
         link="https://github.com/volcengine/verl/pull/5191",
         retired_by=retired_by,
@@ -171,7 +173,7 @@ _declare(
     "top_k_weights",
     "gate_up_proj",
     uses=[f"Qwen3MoeExperts.{name}" for name in ("gate_up_proj", "down_proj", "act_fn")],
-    # Upstream's block reads the experts' weights and never calls the experts.
+    # Upstream's block reads the experts' weights but never calls the experts.
     retired_by=upstream_assigns(QWEN3_MOE_BLOCK),
 )
 _declare(
@@ -182,7 +184,7 @@ _declare(
     "down_proj",
     "one_hot",
     uses=["Qwen3VLMoeTextExperts.act_fn"],
-    # Upstream's block brings experts of its own, but only in the layout of transformers 4.
+    # Upstream's block has its own experts, but only in the layout of transformers 4.
     retired_by=AllOf(
         upstream_assigns(VISION_BLOCK),
         Not(Takes(f"{modeling('qwen3_vl_moe')}:Qwen3VLMoeTextExperts.forward", "top_k_weights")),
@@ -196,11 +198,11 @@ declare(
         f"{NPU_PATCH}:NPUQwen3VLMoeTextExperts.{name}"
         for name in ("gate_up_proj", "down_proj", "act_fn", "num_experts")
     ],
-    why="Upstream's own class gets the probabilities of the chosen experts only, and looks them up by the numbers of "
-    "all: they are wrong, or the index is out of range. In evaluation every expert computes every token.",
+    why="Upstream's own class gets the probabilities of only the chosen experts, but looks them up by the index among "
+    "all experts: they are wrong, or the index is out of range. In evaluation every expert computes every token.",
     how=_HOW,
-    # Its class is mended at the same revision.
-    retired_by=UPSTREAM_DOES_IT,
+    # Upstream fixed its class at the same revision.
+    retired_by=UPSTREAM_PATCHES_EACH_MODEL,
     requires=Defines(f"{NPU_PATCH}:NPUQwen3VLMoeTextExperts.forward"),
 )
 
@@ -217,16 +219,16 @@ _APPLY = "verl.workers.engine.fsdp.utils:apply_npu_fsdp_patches"
 @fused_ops.wrap(
     f"{NPU_PATCH}:apply_npu_patches",
     uses=(VISION_BLOCK, f"{_VISION_EXPERTS}.forward"),
-    why="Upstream puts in a block whose expert weights are [experts, width, inner], as in transformers 4. In "
-    "transformers 5 they are transposed, so a checkpoint does not fit.",
-    how="With transformers 5 its own block stays, and the fused experts of this feature run in it.",
+    why="Upstream replaces the block with its own, whose expert weights are [experts, width, inner], as in "
+    "transformers 4. In transformers 5 they are transposed, so a checkpoint does not fit.",
+    how="With transformers 5, transformers' own block stays, and the fused experts of this feature run in it.",
     link=LINK,
-    retired_by=Never("no release of upstream does it"),
+    retired_by=Never("no release of upstream keeps transformers' block"),
     requires=Sets(f"{NPU_PATCH}:_patch_qwen3_vl_moe", "Qwen3VLMoeTextSparseMoeBlock"),
     undoes=[VISION_BLOCK],
 )
 def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None]) -> None:
-    """Run upstream's patches of the models, but keep a block of transformers that has another layout."""
+    """Run upstream's patches of the models, but keep transformers' block if it has another layout."""
     module = importlib.import_module(modeling("qwen3_vl_moe"))
     own = module.Qwen3VLMoeTextSparseMoeBlock
     original()
@@ -238,20 +240,20 @@ def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None])
     _APPLY,
     uses=(VISION_BLOCK, f"{_VISION_EXPERTS}.forward"),
     may_use=_BLOCKS,
-    why="v0.8.0 puts in blocks that are written for the experts of transformers 4, and its guide for Ascend names "
-    "transformers 5.3. Qwen3-MoE and Qwen3-Next end with `AttributeError: 'tuple' object has no attribute 'softmax'`, "
-    "and a checkpoint of Qwen3-VL-MoE does not fit.",
-    how="With transformers 5 its own blocks stay, and the fused experts of this feature run in them.",
+    why="v0.8.0 replaces blocks with its own, which are written for the experts of transformers 4. But its guide for "
+    "Ascend names transformers 5.3. Qwen3-MoE and Qwen3-Next fail with `AttributeError: 'tuple' object has no "
+    "attribute 'softmax'`, and a checkpoint of Qwen3-VL-MoE does not fit.",
+    how="With transformers 5, transformers' own blocks stay, and the fused experts of this feature run in them.",
     link="https://github.com/volcengine/verl/pull/6708",
-    retired_by=UPSTREAM_DOES_IT,
-    # The module cannot be imported without a model that came with transformers 5.
+    retired_by=UPSTREAM_PATCHES_EACH_MODEL,
+    # Upstream's module cannot be imported without a model that came with transformers 5.
     requires=AllOf(Imports(_APPLY, NPU_PATCH), Imports(NPU_PATCH, modeling("qwen3_5"))),
     undoes=[QWEN3_MOE_BLOCK, NEXT_BLOCK, VISION_BLOCK],
 )
 def keep_transformers_expert_blocks(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
-    """Run upstream's patches of the models, but keep blocks of transformers that have another layout."""
+    """Run upstream's patches of the models, but keep transformers' blocks that have another layout."""
     if importlib.util.find_spec("transformers.models.qwen3_5") is None:
-        # Upstream's patches cannot be imported, which it logs, and goes on.
+        # Upstream's patches cannot be imported. Upstream logs that and goes on.
         return original(*args, **kwargs)
     vision = importlib.import_module(modeling("qwen3_vl_moe"))
     blocks = [*_blocks("qwen3_moe", "Qwen3Moe"), *_blocks("qwen3_next", "Qwen3Next")]
@@ -266,6 +268,6 @@ def keep_transformers_expert_blocks(original: Callable[..., Result], *args: obje
 
 
 def _blocks(model: str, prefix: str) -> list[type[torch.nn.Module]]:
-    """Return the block of a model, if its experts are one module as in transformers 5 and no list of modules."""
+    """Return the block of a model if its experts are one module, as in transformers 5, and not a list of modules."""
     module = importlib.import_module(modeling(model))
     return [getattr(module, f"{prefix}SparseMoeBlock")] if hasattr(module, f"{prefix}Experts") else []

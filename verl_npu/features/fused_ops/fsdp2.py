@@ -1,6 +1,6 @@
-"""Weights that a model reads without calling the layer that they belong to, and offloaded outputs changed in place.
+"""Fixes for FSDP2: weights that a model reads without calling their layer, and offloaded outputs changed in place.
 
-FSDP2 gathers the weights of a layer when the layer is called, and has a shard of them, perhaps on the host, otherwise.
+FSDP2 gathers the weights of a layer when the layer is called. Otherwise it has a shard of them, perhaps on the host.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 _WRAPPED = Defines("verl.utils.fsdp_utils:_select_fsdp2_wrap_targets")
-"""Since this function, the output layer is one of FSDP2's own units, and sharded whenever it is not called itself."""
+"""Since this function exists, the output layer is a separate FSDP2 unit, sharded unless the layer itself is called."""
 _FORWARD = "verl.models.transformers.{}:forward_with_torch_backend"
 _MODELS = {
     "dense_common": ("qwen2", "Qwen2ForCausalLM"),
@@ -24,19 +24,19 @@ _MODELS = {
     "qwen3_vl": ("qwen3_vl", "Qwen3VLForConditionalGeneration"),
     "qwen3_5": ("qwen3_5", "Qwen3_5ForConditionalGeneration"),
 }
-"""A model of transformers that each of upstream's forward passes is for."""
+"""A transformers model for each of upstream's forward passes."""
 _VISION = {"qwen3_vl": "Qwen3VLVisionModel", "qwen3_vl_moe": "Qwen3VLMoeVisionModel"}
 _MONKEY_PATCH = "verl.models.transformers.monkey_patch"
 Result = TypeVar("Result")
 
 
 def with_output_layer(original: Callable[..., Result], model: object, *args: object, **kwargs: object) -> Result:
-    """Call upstream's forward pass while FSDP2 has the weights of the output layer gathered."""
+    """Call upstream's forward pass with the weights of the output layer gathered."""
     return _gathered("lm_head", original, model, *args, **kwargs)
 
 
 def with_positions(original: Callable[..., Result], model: object, *args: object, **kwargs: object) -> Result:
-    """Compute position embeddings of images while FSDP2 has their table gathered: indices are made on its device."""
+    """Compute position embeddings of images with their table gathered: it decides the device of the indices."""
     return _gathered("pos_embed", original, model, *args, **kwargs)
 
 
@@ -51,7 +51,7 @@ def _gathered(layer: str, original: Callable[..., Result], model: object, *args:
     try:
         return original(model, *args, **kwargs)
     finally:
-        # With gradients FSDP2 does it at the end of the backward pass, after it has summed them over the ranks.
+        # With gradients, FSDP2 reshards at the end of the backward pass, after summing them over the ranks.
         if not torch.is_grad_enabled():
             read.reshard()
 
@@ -63,11 +63,11 @@ for _model, (_file, _class) in _MODELS.items():
         _target,
         with_output_layer,
         may_use=(f"{modeling(_file)}:{_class}.lm_head",),
-        why="With strategy=fsdp2 and use_fused_kernels=True the first log-probabilities end with RuntimeError: "
-        "aten.mm.default got mixed torch.Tensor and DTensor, because the weights of the output layer are read without "
-        "the layer being called. In models for which upstream gathers them by full_tensor(), each rank keeps part of "
-        "its own gradient: what the other ranks add to it is lost, without an error.",
-        how="FSDP2 gathers the output layer before the forward pass, and sums its gradients as those of all others.",
+        why="With strategy=fsdp2 and use_fused_kernels=True, the first log-probabilities fail with `RuntimeError: "
+        "aten.mm.default got mixed torch.Tensor and DTensor`, because upstream reads the weights of the output layer "
+        "without calling the layer. For some models, upstream gathers the weights with full_tensor(). There, each "
+        "rank keeps only part of its own gradient and loses the other ranks' contributions, without an error.",
+        how="FSDP2 gathers the output layer before the forward pass, and sums its gradients as for other layers.",
         requires=AllOf(_WRAPPED, Defines(_target)),
         retired_by=Calls(_target, "unshard"),
         link="https://github.com/verl-project/verl/pull/6659",
@@ -80,17 +80,17 @@ for _model, _class in _VISION.items():
         _target,
         with_positions,
         uses=(f"{_owner}.pos_embed",),
-        why="With strategy=fsdp2 and a model that is offloaded, the first image ends with RuntimeError: Expected all "
-        "tensors to be on the same device: the indices are made on the device of the table, which is the host.",
-        how="FSDP2 gathers the table first, so that it is on the NPU.",
+        why="With strategy=fsdp2 and an offloaded model, the first image fails with `RuntimeError: Expected all "
+        "tensors to be on the same device`: the indices are made on the device of the table, which is the host.",
+        how="FSDP2 gathers the table first, so the table is on the NPU.",
         requires=Defines(_target),
         retired_by=AnyOf(
             Sets(_MONKEY_PATCH, "fast_pos_embed_interpolate"),
             Calls(_target, "unshard"),
-            # The indices are made on the device of the images then.
+            # In that case the indices are made on the device of the images.
             Calls(f"{_owner}.forward", "pos_embed", directly=True),
         ),
-        link="none: verl v0.8.0 has a function of its own in its place, see monkey_patch.py",
+        link="none: verl v0.8.0 replaces the function with its own, see monkey_patch.py",
     )
 
 
@@ -101,20 +101,20 @@ _WRAP_TARGETS = "verl.utils.fsdp_utils:_select_fsdp2_wrap_targets"
 
 @fused_ops.wrap(
     f"{_HANDLER}.wrap_module_forward_method",
-    why="With enable_activation_offload=True and strategy=fsdp2 a model whose output layer has its own weights ends "
-    "with RuntimeError: Output 0 of … is a view and is being modified inplace. Offloading returns the logits as they "
-    "are, as a view, and upstream divides them in place.",
-    how="The logits are a copy of their own. Upstream's later division makes one as well.",
+    why="With enable_activation_offload=True and strategy=fsdp2, a model whose output layer has its own weights fails "
+    "with `RuntimeError: Output 0 of … is a view and is being modified inplace`. Offloading returns the logits as a "
+    "view, and upstream divides them in place.",
+    how="We copy the logits before the division. Later versions of upstream also divide into a copy.",
     link="https://github.com/verl-project/verl/pull/6935",
     retired_by=Calls(_OUTPUTS, "full_tensor"),
     requires=AllOf(Defines(f"{_HANDLER}.wrap_module_forward_method"), Reads(_WRAP_TARGETS, "lm_head")),
 )
 def let_logits_be_scaled_in_place(original: Callable[..., None], handler: object, module: torch.nn.Module) -> None:
-    """Offload the activations of a module; those of an output layer are copied afterwards."""
+    """Offload the activations of a module, and copy those of an output layer afterwards."""
     import torch
 
     original(handler, module)
-    # Of what is wrapped for offloading, only the output layer is a linear one.
+    # Among the modules wrapped for offloading, only the output layer is a Linear.
     if isinstance(module, torch.nn.Linear):
         offloaded = module.forward
         module.forward = lambda *args, **kwargs: _copied(offloaded(*args, **kwargs))

@@ -1,4 +1,4 @@
-"""Mixtures of experts through torch_npu's permutation and grouped matrix product, which copies no weights."""
+"""Mixtures of experts through torch_npu's token permutation and grouped matrix product, without copying weights."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class Context(Protocol):
 
 
 def grouped_linear(x: Tensor, ends: Tensor, weights: Sequence[Tensor], *, transposed: bool) -> Tensor:
-    """Multiply rows of x in groups, each group by its own matrix; differentiable in x and the weights.
+    """Multiply the rows of x in groups, each group by its own matrix. Differentiable in x and the weights.
 
-    x [rows, inputs], ends int64 [groups] (where each group ends), weights: one [groups, inputs, outputs], or `groups`
-    of [inputs, outputs]; `transposed` if they are [.., outputs, inputs], as those of a Linear -> [rows, outputs]. A
-    group may be empty; the gradient of its weight is zero then.
+    x [rows, inputs], ends int64 [groups] (the end row of each group), weights: one [groups, inputs, outputs] or a list
+    of [inputs, outputs] -> [rows, outputs]. With `transposed`, weights are [.., outputs, inputs], as in a Linear. A
+    group may be empty; the gradient of its weight is then zero.
     """
     return _product()(x, ends, transposed, *weights)
 
 
-def _products_of_columns(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
-    """Multiply columns of `left` [m, rows] and rows of `right` [rows, n] in groups -> [groups, m, n]."""
+def _grouped_column_products(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
+    """Multiply the columns of `left` [m, rows] by the rows of `right` [rows, n], group by group -> [groups, m, n]."""
     import torch
 
-    if _operator_groups_columns(left.dtype, left.device):
+    if _supports_group_type_2(left.dtype, left.device):
         return _grouped_columns(left, right, ends)
     bounds = pairwise([0, *ends.tolist()])
     return torch.stack([left[:, start:end] @ right[start:end] for start, end in bounds])
@@ -57,10 +57,10 @@ def _grouped_columns(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def _operator_groups_columns(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the installed torch_npu takes group_type=2: some versions refuse it, or give a sum over the groups.
+def _supports_group_type_2(dtype: torch.dtype, device: torch.device) -> bool:
+    """Tell whether the installed torch_npu supports group_type=2. Some versions refuse it or sum over the groups.
 
-    Tried once, because the schema of the operator is the same in all of them.
+    We try it once, because the operator has the same schema in all versions.
     """
     import torch
 
@@ -68,7 +68,7 @@ def _operator_groups_columns(dtype: torch.dtype, device: torch.device) -> bool:
     ends = torch.tensor([6, 16], dtype=torch.int64, device=device)
     try:
         made = _grouped_columns(ones.transpose(0, 1), ones, ends)
-        found = f"gives a result of the shape {tuple(made.shape)}"
+        found = f"returns a result of the shape {tuple(made.shape)}"
         if made.shape == (2, 16, 16) and made[:, 0, 0].tolist() == [6, 10]:
             return True
     except RuntimeError as error:
@@ -84,12 +84,12 @@ def _operator_groups_columns(dtype: torch.dtype, device: torch.device) -> bool:
 
 @lru_cache(maxsize=1)
 def _product() -> Forward:
-    """The autograd function of this module: x, ends, transposed, *weights."""
+    """Return the autograd function of this module, with the arguments x, ends, transposed, *weights."""
     import torch
     import torch_npu
 
     def product(x: Tensor, weights: Sequence[Tensor], ends: Tensor) -> Tensor:
-        # group_list_type and newer keywords are left out: the oldest torch_npu takes the ends of the groups only.
+        # We pass no group_list_type and no newer keyword: the oldest torch_npu accepts only the ends of the groups.
         made: Tensor = torch_npu.npu_grouped_matmul([x], list(weights), group_list=ends, split_item=2, group_type=0)[0]
         return made
 
@@ -109,7 +109,7 @@ def _product() -> Forward:
                 for_x = product(gradient, weights if ctx.transposed else [w.transpose(-1, -2) for w in weights], ends)
             if any(ctx.needs_input_grad[3:]):
                 left, right = (gradient, x) if ctx.transposed else (x, gradient)
-                stacked = _products_of_columns(left.transpose(0, 1), right, ends)
+                stacked = _grouped_column_products(left.transpose(0, 1), right, ends)
                 for_weights = [stacked] if len(weights) == 1 and weights[0].dim() == 3 else list(stacked.unbind(0))
             return for_x, None, None, *for_weights
 
@@ -118,24 +118,24 @@ def _product() -> Forward:
 
 
 _OPERATORS = ("npu_grouped_matmul", "npu_swiglu")
-_OTHERWISE = "plain torch sorts the tokens instead"
+_FALLBACK = "plain torch sorts the tokens instead"
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights of all experts, as they are in memory."""
+    """The weights of all experts, in the layout that they have in memory."""
 
     up: tuple[Sequence[Tensor], ...]
     """Gate and up: two sequences if they are separate, one if each weight holds both."""
     down: Sequence[Tensor]
     experts: int
     transposed: bool
-    """Whether a matrix is [outputs, inputs], as that of a Linear."""
+    """True if a matrix is [outputs, inputs], as in a Linear."""
 
-    def go_with(self, tokens: Tensor) -> bool:
-        """Return whether the grouped product can multiply `tokens` by these weights.
+    def fit(self, tokens: Tensor) -> bool:
+        """Tell whether the grouped product can multiply `tokens` by these weights.
 
-        It needs one dtype. Autocast casts both; that copies the weights, but the loop over experts does so as well.
+        The product needs one dtype. Autocast casts both. That copies the weights, as the loop over experts also does.
         """
         import torch
 
@@ -145,19 +145,23 @@ class Weights:
 
 
 def has_operators(tokens: Tensor) -> bool:
-    """Return whether `tokens` are on an NPU and this torch_npu has the operators that are needed."""
-    # All are looked up, so that the user is told of each one that is missing.
+    """Tell whether `tokens` are on an NPU and this torch_npu has the necessary operators."""
+    # Look up all of them, so that the user reads about each missing one.
     return None not in [operator(name, tokens) for name in _OPERATORS]
 
 
 def routed(tokens: Tensor, selected: Tensor, routing: Tensor, weights: Weights) -> Tensor:
-    """tokens [tokens, width], selected and routing [tokens, chosen] -> [tokens, width] in the dtype of `tokens`."""
+    """Send each token through its experts and add the weighted results.
+
+    tokens [tokens, width], selected and routing [tokens, chosen] -> [tokens, width] in the dtype of `tokens`.
+    """
     import torch
     import torch_npu
 
     device = tokens.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tokens.dtype
-    # Counted by adding: for bincount and one_hot the host would wait until the device has computed the largest index.
+    # We count with scatter_add_, because bincount and one_hot make the host wait until the device has computed the
+    # largest index.
     chosen = selected.reshape(-1)
     counts = torch.zeros(weights.experts, dtype=torch.int64, device=tokens.device)
     ends = counts.scatter_add_(0, chosen, torch.ones_like(chosen)).cumsum(0)
@@ -168,29 +172,35 @@ def routed(tokens: Tensor, selected: Tensor, routing: Tensor, weights: Weights) 
     ]
     hidden = torch_npu.npu_swiglu(parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1), dim=-1)
     out = grouped_linear(hidden, ends, [w.to(dtype) for w in weights.down], transposed=weights.transposed)
-    return _mixed(out.to(tokens.dtype), places, routing)
+    return _unpermuted(out.to(tokens.dtype), places, routing)
 
 
 def _permuted(tokens: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
-    """tokens [tokens, width] -> (copies in the order of their experts [tokens * chosen, width], where each went)."""
+    """Copy the tokens into the order of their experts.
+
+    tokens [tokens, width] -> (copies [tokens * chosen, width], the row of each copy).
+    """
     import torch
     import torch_npu
 
-    # From torch_npu 2.7.1 on it has a gradient.
-    if operator("npu_moe_token_permute", tokens, _OTHERWISE) is not None:
+    # The operator has a gradient from torch_npu 2.7.1 on.
+    if operator("npu_moe_token_permute", tokens, _FALLBACK) is not None:
         made: tuple[Tensor, Tensor] = torch_npu.npu_moe_token_permute(tokens, selected.to(torch.int32))
         return made
-    # NPUs sort floats much faster than integers, and the numbers of experts are exact in them.
+    # NPUs sort floats much faster than integers, and floats hold the expert indices exactly.
     order = torch.argsort(selected.reshape(-1).float(), stable=True)
     rows = torch.arange(order.numel(), device=order.device)
     return tokens.index_select(0, order // selected.shape[1]), torch.empty_like(order).scatter_(0, order, rows)
 
 
-def _mixed(rows: Tensor, places: Tensor, routing: Tensor) -> Tensor:
-    """rows [tokens * chosen, width] back in place, weighted by routing [tokens, chosen] and added: [tokens, width]."""
+def _unpermuted(rows: Tensor, places: Tensor, routing: Tensor) -> Tensor:
+    """Move rows back to their tokens, weight them, and add them.
+
+    rows [tokens * chosen, width], routing [tokens, chosen] -> [tokens, width].
+    """
     import torch_npu
 
-    if operator("npu_moe_token_unpermute", rows, _OTHERWISE) is not None:
+    if operator("npu_moe_token_unpermute", rows, _FALLBACK) is not None:
         made: Tensor = torch_npu.npu_moe_token_unpermute(rows, places, probs=routing)
         return made
     copies = rows.index_select(0, places.long()).unflatten(0, tuple(routing.shape))
@@ -198,13 +208,13 @@ def _mixed(rows: Tensor, places: Tensor, routing: Tensor) -> Tensor:
 
 
 class Expert(Protocol):
-    """One expert of a list, with linear layers gate_proj, up_proj and down_proj."""
+    """One expert of a list, with the linear layers gate_proj, up_proj, and down_proj."""
 
     act_fn: Activation
 
 
 class Experts(Protocol):
-    """All experts of a block, in two weights."""
+    """All experts of a block, stored in two weights."""
 
     gate_up_proj: Tensor
     down_proj: Tensor
@@ -217,6 +227,7 @@ GROUPED_MATMUL_TENSORS = 128
 
 
 def weights_of_list(experts: Sequence[Expert]) -> Weights | None:
+    """Return the weights of a list of experts, or None if the grouped product cannot compute these experts."""
     import torch
 
     projections = []
@@ -225,7 +236,7 @@ def weights_of_list(experts: Sequence[Expert]) -> Weights | None:
         linears = [linear for linear in layers if type(linear) is torch.nn.Linear and linear.bias is None]
         if len(linears) < len(layers):
             return None
-        if any(_is_watched(module) for module in (expert, *linears)) or not is_silu(expert.act_fn):
+        if any(_must_be_called(module) for module in (expert, *linears)) or not is_silu(expert.act_fn):
             return None
         projections.append(tuple(linear.weight for linear in linears))
     if not projections or len(projections) > GROUPED_MATMUL_TENSORS:
@@ -237,8 +248,10 @@ def weights_of_list(experts: Sequence[Expert]) -> Weights | None:
 
 
 def weights_of_tensors(experts: Experts, *, transposed: bool) -> Weights | None:
+    """Return the weights of experts in two tensors, or None if the grouped product cannot compute these experts."""
     up, down = experts.gate_up_proj, experts.down_proj
-    # transformers from 5.18 on; a token for an expert of another rank has a number then that no expert has here.
+    # With expert parallelism in transformers 5.18 and later, a token for an expert of another rank has an index that
+    # no expert has here.
     if getattr(experts, "_is_expert_parallel", False):
         return None
     if not is_plain(up, down) or not is_silu(experts.act_fn):
@@ -246,7 +259,7 @@ def weights_of_tensors(experts: Experts, *, transposed: bool) -> Weights | None:
     return Weights(((up,),), (down,), up.shape[0], transposed)
 
 
-def _is_watched(module: object) -> bool:
-    # A module with hooks, or with a forward of its own, must be called.
+def _must_be_called(module: object) -> bool:
+    # A module with hooks, or with its own forward, must be called.
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(module, name) for name in hooks) or "forward" in vars(module)

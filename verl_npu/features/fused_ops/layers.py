@@ -1,4 +1,4 @@
-"""Norms, gated feed-forward layers and rotary embeddings through torch_npu's fused operators."""
+"""Norms, gated feed-forward layers, and rotary embeddings through torch_npu's fused operators."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Norm(Protocol):
-    """An RMS norm of transformers."""
+    """A transformers RMS norm."""
 
     weight: Tensor
     variance_epsilon: float
 
 
 def rms_norm(original: Callable[[Norm, Tensor], Tensor], norm: Norm, hidden_states: Tensor) -> Tensor:
-    """hidden_states [..., width] -> the same shape, in the dtype that its product with the weight has."""
+    """Normalize hidden_states [..., width] -> the same shape, in the dtype of its product with the weight."""
     npu_rms_norm = operator("npu_rms_norm", hidden_states)
     if npu_rms_norm is None or not is_plain(norm.weight):
         return original(norm, hidden_states)
@@ -35,9 +35,9 @@ def _declare_norm(model: str, owner: str) -> None:
         target,
         rms_norm,
         uses=(f"{modeling(model)}:{owner}.weight",),
-        why="Each norm is five small kernels with three passes over memory. Upstream's fused norm fails, or changes "
-        "the result's dtype, if the weight has another dtype than the input.",
-        how="Tensors on an NPU go through torch_npu.npu_rms_norm, together with the weight in their common dtype.",
+        why="Each norm runs five small kernels with three passes over memory. If the weight and the input have "
+        "different dtypes, upstream's fused norm fails or changes the dtype of the result.",
+        how="torch_npu.npu_rms_norm computes the norm of NPU tensors, after a cast of input and weight to one dtype.",
         requires=AllOf(Reads(target, "variance_epsilon"), Calls(target, "rsqrt")),
     )
 
@@ -52,14 +52,14 @@ _declare_norm("qwen3_vl_moe", "Qwen3VLMoeTextRMSNorm")
 
 
 class Activation(Protocol):
-    """A module that is an activation."""
+    """An activation module."""
 
     _forward_hooks: Sized
     _forward_pre_hooks: Sized
 
 
 class GatedLayer(Protocol):
-    """A gated feed-forward layer of transformers."""
+    """A transformers gated feed-forward layer."""
 
     act_fn: Activation
     gate_proj: Callable[[Tensor], Tensor]
@@ -68,7 +68,7 @@ class GatedLayer(Protocol):
 
 
 def is_silu(function: Activation) -> bool:
-    """Return whether an activation is SiLU, without hooks on it."""
+    """Tell whether an activation is SiLU without hooks."""
     import torch
 
     silu = isinstance(function, torch.nn.SiLU) or type(function).__name__ == "SiLUActivation"
@@ -76,7 +76,7 @@ def is_silu(function: Activation) -> bool:
 
 
 def gated(original: Callable[[GatedLayer, Tensor], Tensor], mlp: GatedLayer, x: Tensor) -> Tensor:
-    """x [..., width] -> [..., width]. The three projections are called as modules: adapters and hooks on them work."""
+    """Compute x [..., width] -> [..., width], calling the projections as modules so that adapters and hooks work."""
     npu_swiglu = operator("npu_swiglu", x) if is_silu(mlp.act_fn) else None
     if npu_swiglu is None:
         return original(mlp, x)
@@ -91,8 +91,8 @@ def _declare_mlp(model: str, owner: str) -> None:
         f"fuse_swiglu_in_{model}_{owner}",
         target,
         gated,
-        why="The activation and its product are two kernels, each with a pass over memory.",
-        how="Tensors on an NPU go through torch_npu.npu_swiglu if the activation is SiLU.",
+        why="The activation and the product run as two kernels, each with a pass over memory.",
+        how="If the activation is SiLU, torch_npu.npu_swiglu computes both for NPU tensors.",
         requires=AllOf(*(Calls(target, name) for name in ("gate_proj", "up_proj", "down_proj", "act_fn"))),
     )
 
@@ -107,7 +107,7 @@ _declare_mlp("qwen3_vl_moe", "Qwen3VLMoeTextMLP")
 
 
 ROTARY_MUL_WIDTH = 896
-"""`npu_rotary_mul` needs heads that are narrower than this (torch_npu-npu_rotary_mul.md)."""
+"""`npu_rotary_mul` needs heads narrower than this (torch_npu-npu_rotary_mul.md)."""
 
 Pair: TypeAlias = "tuple[Tensor, Tensor]"
 
@@ -115,7 +115,7 @@ Pair: TypeAlias = "tuple[Tensor, Tensor]"
 def text(
     original: Callable[..., Pair], q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args: object, **kwargs: object
 ) -> Pair:
-    """q [batch, heads, seqlen, width], k alike, cos and sin [batch, seqlen, width] -> q and k, rotated."""
+    """Rotate q and k, both [batch, heads, seqlen, width], by cos and sin [batch, seqlen, width]."""
     axis = kwargs.get("unsqueeze_dim", 1)
     npu_rotary_mul = None if args else _rotary_mul(q, k, cos, sin)
     if npu_rotary_mul is None:
@@ -132,7 +132,10 @@ def multimodal(
     mrope_section: Sequence[int],
     unsqueeze_dim: int = 1,
 ) -> Pair:
-    """As `text`, with cos and sin [3, batch, seqlen, width]: each section of the width uses time, height or width."""
+    """Rotate as `text` does, with cos and sin [3, batch, seqlen, width].
+
+    Each section of the width uses the angles of time, height, or width.
+    """
     import torch
 
     npu_rotary_mul = _rotary_mul(q, k, cos, sin)
@@ -147,7 +150,7 @@ def multimodal(
 
 
 def vision(original: Callable[..., Pair], q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Pair:
-    """q [patches, heads, width], k alike, cos and sin [patches, width] -> q and k, rotated in float32."""
+    """Rotate q and k, both [patches, heads, width], in float32 by cos and sin [patches, width]."""
     npu_rotary_mul = _rotary_mul(q, k, cos, sin) if q.dim() == 3 and cos.dim() == 2 else None
     if npu_rotary_mul is None:
         return original(q, k, cos, sin)
@@ -166,7 +169,7 @@ def _rotary_mul(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Operator | No
 def _rotated(npu_rotary_mul: Operator, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Pair:
     import torch
 
-    # If the angles are float32, so is the result, as that of a product would be.
+    # float32 angles give a float32 result, as a plain product would.
     dtype = torch.promote_types(q.dtype, cos.dtype)
     cos, sin = cos.to(dtype), sin.to(dtype)
     return npu_rotary_mul(q.to(dtype), cos, sin), npu_rotary_mul(k.to(dtype), cos, sin)
@@ -178,15 +181,15 @@ def _declare_rotary(name: str, model: str, function: str, implementation: Callab
         f"{name}_in_{model}",
         target,
         implementation,
-        why="The rotation of queries and keys is ten small kernels in every layer.",
-        how="Tensors on an NPU go through torch_npu.npu_rotary_mul if the angles are as wide as the heads.",
+        why="The rotation of queries and keys runs ten small kernels in every layer.",
+        how="If the angles are as wide as the heads, torch_npu.npu_rotary_mul rotates NPU tensors.",
         requires=AllOf(Defines(target), Calls(target, "rotate_half")),
     )
 
 
 _declare_rotary("fuse_rotary", "qwen2", "apply_rotary_pos_emb", text)
 _declare_rotary("fuse_multimodal_rotary", "qwen2_5_vl", "apply_multimodal_rotary_pos_emb", multimodal)
-# From 5.17 on the angles come with their sections chosen, as those of Qwen3-VL always did.
+# From transformers 5.17 on, the angles arrive with their sections already selected, as in Qwen3-VL from the start.
 _declare_rotary("fuse_rotary", "qwen2_5_vl", "apply_rotary_pos_emb", text)
 _declare_rotary("fuse_vision_rotary", "qwen2_5_vl", "apply_rotary_pos_emb_vision", vision)
 _declare_rotary("fuse_rotary", "qwen3", "apply_rotary_pos_emb", text)

@@ -1,8 +1,9 @@
 """Megatron on Ascend, through MindSpeed: each worker's overrides are checked and reach MindSpeed in time.
 
-`request` says what a worker asks for, `contract` what a MindSpeed understands, and `rules` what would fail: none of
-them imports MindSpeed or Megatron. `repatch` gives the overrides to MindSpeed, and takes back what it did if it fails.
-`workers`, `mindspeed` and `upstream` declare the patches of that, and `batches` those that keep batches on the host.
+`request` holds a worker's overrides, `contract` the keys that a MindSpeed understands, and `rules` the settings that
+would fail: none of them imports MindSpeed or Megatron. `repatch` gives the overrides to MindSpeed, and undoes its
+changes if it fails. `workers`, `mindspeed`, and `upstream` declare the patches for that, and `batches` the patches
+that keep batches on the host.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from ...registry.patch import Feature
 
 megatron = Feature(
     "megatron",
-    "each worker's overrides are checked, reach MindSpeed in time, and apply as a whole or not at all; early workers "
-    "keep their batches on the host",
+    "Each worker's overrides are checked, reach MindSpeed in time, and apply as a whole or not at all. Workers of "
+    "early verl versions keep their batches on the host.",
 )
 over_megatron = megatron.more()
-"""What the modules beside this one declare the patches for."""
+"""The feature for which the modules of this folder declare their patches."""
 
 
-# Whatever they patch imports Megatron or MindSpeed itself, or is called by what does.
+# All targets of these patches import Megatron or MindSpeed, or are called by code that does.
 @megatron.part(
     "megatron",
     "mindspeed",
@@ -41,6 +42,6 @@ over_megatron = megatron.more()
     """,
 )
 def _over_megatron() -> Feature:
-    from . import batches, mindspeed, upstream, workers  # noqa: F401  # they declare them
+    from . import batches, mindspeed, upstream, workers  # noqa: F401  # they declare the patches
 
     return over_megatron

@@ -1,7 +1,8 @@
-"""The Megatron workers of early upstreams keep a batch on the host, and move one micro batch at a time.
+"""Patches that keep a batch on the host and move one micro-batch at a time, for early versions of the Megatron
+workers.
 
-Upstream is given a batch with the same keys and sizes, whose tensors have no elements, and moves that to the NPU. The
-elements stay on the host until the actor makes micro batches of them.
+We give upstream a batch with the same keys and sizes whose tensors have no elements, and upstream moves that to the
+NPU. The elements stay on the host until the actor splits them into micro-batches.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ __all__ = [
 
 Result = TypeVar("Result")
 HELD = "_verl_npu_held"
-"""The attribute of a batch without elements that holds the batch that it stands for."""
-_PIECE = 32 << 20
-"""Bytes that are broadcast at once."""
+"""The attribute of a batch without elements that holds the real batch."""
+_BROADCAST_BYTES = 32 << 20
+"""The most bytes of one broadcast."""
 _WORKER = "verl.workers.megatron_workers:ActorRolloutRefWorker"
 _ACTOR = "verl.workers.actor.megatron_actor:MegatronPPOActor"
 _COMPUTE = f"{_ACTOR}.forward_backward_batch"
@@ -40,23 +41,23 @@ _BATCH = ("verl.protocol:DataProto.batch",)
 _DEVICE = "verl.utils.device:get_device_name()"
 _STEPS = ("compute_log_prob", "compute_ref_log_prob", "update_actor")
 _WHY = (
-    "Upstream moves a rank's share of a whole step to the NPU, and keeps it there while the log-probabilities are "
-    "computed and the actor is updated. With long answers training ends with `NPU out of memory`: 4096 sequences of "
-    "35840 tokens take 9 GB."
+    "Upstream moves a rank's share of a whole step to the NPU, and keeps it there while it computes log-probabilities "
+    "and updates the actor. With long answers, training ends with `NPU out of memory`: 4096 sequences of 35840 tokens "
+    "take 9 GB."
 )
-_HOW = "The batch stays on the host, and each micro batch is moved to the NPU when its forward pass begins."
+_HOW = "The batch stays on the host, and each micro-batch moves to the NPU when its forward pass begins."
 _LINK = "https://github.com/volcengine/verl/pull/3106"
 _NATIVE = Calls(_COMPUTE, "get_device_id")
-_THERE = AllOf(
+_HAS_FUNCTIONS = AllOf(
     *map(Defines, (_COMPUTE, _MINI_BATCHES, _BROADCAST, _MICRO_BATCHES, *(f"{_WORKER}.{step}" for step in _STEPS)))
 )
 
-# Upstream computes with one batch at a time; a critic's has none that is held.
+# Upstream computes with one batch at a time. A critic's batch is not held on the host.
 _computed: ContextVar[Any] = ContextVar("_computed", default=None)
 
 
 def hold_the_batch(original: Callable[..., Result], worker: object, data: Any) -> Result:
-    """Do a worker's part of a step with a batch without elements, so that upstream moves none to the NPU."""
+    """Run a worker's step with a batch without elements, so that upstream moves no elements to the NPU."""
     return original(worker, _without_elements(data))
 
 
@@ -68,22 +69,24 @@ for _step in _STEPS:
         how=_HOW,
         link=_LINK,
         retired_by=_NATIVE,
-        requires=_THERE,
+        requires=_HAS_FUNCTIONS,
         name=f"hold_the_batch_of_{_step}",
     )(hold_the_batch)
 
 
-@over_megatron.wrap(_MINI_BATCHES, uses=_BATCH, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
+@over_megatron.wrap(
+    _MINI_BATCHES, uses=_BATCH, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_HAS_FUNCTIONS
+)
 def keep_mini_batches_on_the_host(original: Callable[..., Iterable[Any]], actor: object, data: Any) -> Iterator[Any]:
-    """Return mini batches without elements, each of which holds its own."""
+    """Return mini-batches without elements; each one holds its real mini-batch."""
     return map(_without_elements, original(actor, getattr(data, HELD, data)))
 
 
-@over_megatron.wrap(_COMPUTE, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE)
+@over_megatron.wrap(_COMPUTE, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_HAS_FUNCTIONS)
 def take_the_held_batch(
     original: Callable[..., Result], actor: object, data: Any, *args: object, **kwargs: object
 ) -> Result:
-    """Compute with the batch that is held, if one is."""
+    """Compute with the held batch, if there is one."""
     held = getattr(data, HELD, None)
     if held is None:
         return original(actor, data, *args, **kwargs)
@@ -95,10 +98,17 @@ def take_the_held_batch(
 
 
 @over_megatron.wrap(
-    _BROADCAST, uses=(_DEVICE,), why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE, may_skip=True
+    _BROADCAST,
+    uses=(_DEVICE,),
+    why=_WHY,
+    how=_HOW,
+    link=_LINK,
+    retired_by=_NATIVE,
+    requires=_HAS_FUNCTIONS,
+    may_skip=True,
 )
 def broadcast_through_the_npu(original: Callable[..., None], tensors: Any, src: int, group: Any) -> None:
-    """Broadcast a batch; one that is held in pieces, since HCCL takes nothing from the host."""
+    """Broadcast a batch. A held batch goes through the NPU in pieces, because HCCL cannot read host memory."""
     from torch import distributed
 
     held = _computed.get()
@@ -111,10 +121,10 @@ def broadcast_through_the_npu(original: Callable[..., None], tensors: Any, src: 
 
 
 @over_megatron.wrap(
-    _MICRO_BATCHES, uses=(_DEVICE,), why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_THERE
+    _MICRO_BATCHES, uses=(_DEVICE,), why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_HAS_FUNCTIONS
 )
 def move_micro_batches(original: Callable[..., Any], batches: Any, vpp_size: int) -> Any:
-    """Return an iterator over micro batches, or one for each chunk of the model; those that are held are moved."""
+    """Return an iterator over micro-batches, or one for each model chunk, that moves held micro-batches to the NPU."""
     made = original(batches, vpp_size)
     if _computed.get() is None:
         return made
@@ -122,9 +132,9 @@ def move_micro_batches(original: Callable[..., Any], batches: Any, vpp_size: int
 
 
 def _without_elements(data: Any) -> Any:
-    """Return a DataProto with the keys and sizes of `data`, which it holds: tensors [..., 0] in place of [...].
+    """Return a DataProto that holds `data` and has its keys and sizes, with tensors [..., 0] instead of [...].
 
-    What upstream writes to its `meta_info` is written to that of `data`.
+    Both share `meta_info`, so upstream's changes there reach `data`.
     """
     empty = dataclasses.replace(data, batch=data.batch.apply(lambda tensor: tensor.new_empty((*tensor.shape, 0))))
     setattr(empty, HELD, data)
@@ -132,11 +142,11 @@ def _without_elements(data: Any) -> Any:
 
 
 def _broadcast(tensor: torch.Tensor, src: int, group: Any) -> None:
-    """Broadcast a tensor [rows, ...] of the host, some rows at a time."""
+    """Broadcast a host tensor [rows, ...], some rows at a time."""
     from torch import distributed
 
     row = tensor[:1].numel() * tensor.element_size()
-    for rows in tensor.split(max(_PIECE // max(row, 1), 1)):
+    for rows in tensor.split(max(_BROADCAST_BYTES // max(row, 1), 1)):
         moved = rows.to(_device()).contiguous()
         distributed.broadcast(moved, src=src, group=group, async_op=False)
         rows.copy_(moved)

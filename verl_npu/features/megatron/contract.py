@@ -1,6 +1,6 @@
-"""What a MindSpeed revision understands: its arguments, its features and what these demand, and what documents name.
+"""The contract of a MindSpeed revision: its arguments, its features with their requirements, and the documented keys.
 
-Contracts are recorded in patches/mindspeed. The features that a user can switch on are in catalogue.json.
+patches/mindspeed has the recorded contracts. catalogue.json has the features that a user can switch on.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ FILE_NAME = "arguments.json"
 _SCHEMA = 2
 
 
-# MindSpeed's documents for verl ask for these, though some revisions look at neither.
+# MindSpeed's documents for verl ask for these keys, though some revisions read neither.
 _DOCUMENTED = ("swiglu", "use_distributed_optimizer")
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One key that may be given to `repatch`."""
+    """One key that `repatch` accepts."""
 
     type: str
-    """bool, int, float, str, list, or any if MindSpeed converts it by a function of its own."""
+    """bool, int, float, str, list, or `any` if MindSpeed converts the value with its own function."""
     default: object
     choices: tuple[object, ...]
-    """Empty if any value of the type is accepted."""
+    """Empty if every value of the type is allowed."""
     feature: str
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureFacts:
-    """One of MindSpeed's features. The switch of the same name turns it on; at level 0 it is always on."""
+    """One MindSpeed feature. The switch of the same name turns it on; at level 0 it is always on."""
 
     level: int
     conflicts: tuple[str, ...]
@@ -59,7 +59,7 @@ class FeatureFacts:
     needs: tuple[str, ...]
     """Keys that must be on if the feature is on."""
     switches: tuple[str, ...]
-    """Keys that decide which patches it makes, and so have one value for the whole process."""
+    """Keys that decide which patches the feature makes, and so must have one value for the whole process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +77,15 @@ class Contract:
     process: tuple[str, ...]
     """Keys that MindSpeed's code reads from its process-wide arguments while it runs."""
     validates: bool
-    """Whether a model's configuration, when it is made, is given to each feature's validate_args. repatch itself never
-    calls these."""
+    """Whether making a model's configuration calls each feature's validate_args. repatch itself never calls them."""
 
     def knows(self, key: str) -> bool:
-        """Whether `key` has an effect, or the documents ask for it."""
+        """Tell whether `key` has an effect, or the documents ask for it."""
         return any(key in known for known in (self.arguments, self.features, self.fields, self.reads, _DOCUMENTED))
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All keys that it knows."""
+        """All known keys."""
         return tuple(sorted({*self.arguments, *self.features, *self.fields, *self.reads, *_DOCUMENTED}))
 
     @property
@@ -96,12 +95,12 @@ class Contract:
 
     @staticmethod
     def alike(key: str, mine: object, theirs: object) -> bool:
-        """Return whether one process can hold both values of a key: MindSpeed does the same with either."""
-        # MindSpeed asks only whether it is `block`; Megatron's own recomputation reads each model's configuration.
+        """Tell whether one process can use both values of a key, because MindSpeed does the same for either."""
+        # MindSpeed only checks for `block`; Megatron's own recomputation reads each model's configuration.
         return mine == theirs or (key == "recompute_method" and "block" not in (mine, theirs))
 
     def differences(self, other: Contract) -> Iterator[str]:
-        """Return a line for each argument or feature that differs between `self` and `other`."""
+        """Yield a line for each argument or feature that differs between `self` and `other`."""
         for label, mine, theirs in (
             ("argument", self.arguments, other.arguments),
             ("feature", self.features, other.features),
@@ -124,7 +123,7 @@ def write_contract(contract: Contract, folder: Path) -> Path:
 
 
 def read_contract(path: Path) -> Contract:
-    """Read what `write_contract` wrote. Raises DeclarationError if the file is damaged or has another schema."""
+    """Read a file of `write_contract`. Raises DeclarationError if the file is damaged or has another schema."""
     try:
         content = json.loads(path.read_text())
         if content["schema"] != _SCHEMA:
@@ -149,7 +148,7 @@ def read_contract(path: Path) -> Contract:
 
 
 def _with_tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a fact as JSON has them, with tuples in place of lists; a default stays as it is."""
+    """Return the fields from JSON with tuples instead of lists. A default stays unchanged."""
     return {
         key: tuple(value) if isinstance(value, list) and key != "default" else value for key, value in plain.items()
     }
@@ -162,14 +161,14 @@ def contracts() -> tuple[Contract, ...]:
 
 
 def recorded_as(revision: str) -> Contract:
-    """Return the recorded contract of that name. Raises DeclarationError, which names the recorded ones."""
+    """Return the recorded contract of a revision. Raises DeclarationError if there is none."""
     known = {contract.revision: contract for contract in contracts()}
     if revision not in known:
         raise DeclarationError(
             subject="the revision of MindSpeed",
             expected=f"one of {', '.join(known)}",
             found=repr(revision),
-            fix="take one of these",
+            fix="use one of these revisions",
         )
     return known[revision]
 
@@ -178,16 +177,16 @@ NEWEST = "core_r0.16.0"
 """The newest recorded revision of MindSpeed."""
 
 
-# The recorded revision for recipes whose documents name another than the pin's, by the package of their scripts.
+# Recipes whose documents name another revision than the pin's documents: the package of their scripts -> the revision.
 _RECIPES: Mapping[str, str] = {"recipe.r1_ascend": "f6688"}  # recipe/r1_ascend/README.md
 
 
 def revision_for(pin: str, text: str = "") -> str:
-    """Return the recorded revision that a pin's documents name; for a recipe in `text`, the one that the recipe's do.
+    """Return the recorded revision that a pin's documents name, or the documents of a recipe named in `text`.
 
     Raises KeyError for an unknown pin.
     """
-    # Workers judge by the installed MindSpeed, and read no pins.
+    # Imported here, because workers use the installed MindSpeed and read no pins.
     from ...pins import pins
 
     recipe = next((revision for package, revision in _RECIPES.items() if package in text), None)
@@ -196,15 +195,15 @@ def revision_for(pin: str, text: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A feature that a verl user can switch on through MindSpeed, and the exact overrides that do it."""
+    """A feature that a verl user can switch on through MindSpeed, and the exact overrides for it."""
 
     name: str
     overrides: tuple[str, ...]
     documented: str
-    """The first revision whose documents list it; a dash if none does."""
+    """The first revision whose documents list the feature; a dash if none does."""
     constraint: str
     keys: tuple[str, ...]
-    """The keys that MindSpeed or Megatron must know; empty if it is a setting of verl's."""
+    """The keys that MindSpeed or Megatron must know; empty if the feature is a verl setting."""
 
     def missing(self, contract: Contract) -> tuple[str, ...]:
         """Return the keys that neither this MindSpeed nor this Megatron knows."""
@@ -213,6 +212,6 @@ class Entry:
 
 @functools.cache
 def catalogue() -> tuple[Entry, ...]:
-    """Return the features in the tables of MindSpeed's docs/user-guide/verl.md, each a "Preview" there."""
+    """Return the features in the tables of MindSpeed's docs/user-guide/verl.md, where each is a "Preview"."""
     rows = json.loads(Path(__file__).with_name("catalogue.json").read_text())
     return tuple(Entry(**_with_tuples(row)) for row in rows)

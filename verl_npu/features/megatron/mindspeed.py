@@ -1,4 +1,4 @@
-"""MindSpeed itself: how it is imported, what `repatch` accepts, what it leaves behind, and its modules' state."""
+"""Patches of MindSpeed itself: its import, the checks of `repatch`, its leftovers, and the state of its modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...errors import UnavailableError
 from ...registry.apply.replacement import clone
 from ...registry.source.probe import AllOf, Calls, Defines, Never, Not, Reads, Takes
 from . import over_megatron
-from .repatch import Repatch, checked_repatch, own_functions_put_back, remove_placeholder_modules, without_lazy_aliases
+from .repatch import Repatch, checked_repatch, own_functions_restored, remove_placeholder_modules, without_lazy_aliases
 from .request import OVERRIDE
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _FLASH_ATTN = "flash_attn"
 _INSTALLED_BY = {"megatron.core": "megatron-core", "triton": "triton-ascend"}
 
 
-# What some revisions import while they are imported: the package, the file that imports it, and a mark in that file.
+# Packages that the import of some revisions needs: the package, the file that imports it, and a mark in that file.
 _IMPORTS = (
     ("einops", "megatron_adaptor.py", ""),
     ("triton", "features_manager/megatron_basic/requirements_basic.py", "mindspeed.ops.triton"),
@@ -50,24 +50,26 @@ _BASICS = "mindspeed.features_manager.megatron_basic.requirements_basic"
 @over_megatron.guard(
     "mindspeed.megatron_adaptor:patch_features",
     why="MindSpeed changes torch before it imports Megatron. If Megatron-Core is missing, verl ignores the "
-    "ImportError (No module named 'megatron') and the job runs on with a torch that is half changed.",
-    how="The packages that MindSpeed imports are looked up before it is executed. If one is missing, the import fails "
-    "with the package's name, and torch is unchanged.",
+    "ImportError (`No module named 'megatron'`), and the job continues with a half-changed torch.",
+    how="We look for the packages that MindSpeed imports before MindSpeed runs. If one is missing, the import fails "
+    "and names the package, and torch stays unchanged.",
     link="none: see the order of imports in MindSpeed's mindspeed/megatron_adaptor.py",
-    retired_by=Never("every revision imports torch_npu.contrib.transfer_to_npu or patches torch before Megatron"),
+    retired_by=Never(
+        "every revision imports torch_npu.contrib.transfer_to_npu or patches torch before it imports Megatron"
+    ),
 )
 def refuse_mindspeed_without_its_dependencies() -> None:
-    """Raise UnavailableError if MindSpeed would fail half way."""
+    """Raise UnavailableError if MindSpeed would fail halfway."""
     from .source import package_folder
 
     missing = missing_packages(package_folder("mindspeed", "features_manager"))
     if missing:
         error = UnavailableError(
             subject="mindspeed.megatron_adaptor",
-            expected=f"{' and '.join(missing)} beside MindSpeed",
-            found="none, so MindSpeed is not imported: it would have failed after it had changed torch",
+            expected=f"{' and '.join(missing)} to be installed",
+            found="nothing, so MindSpeed is not imported: it would fail after changing torch",
             fix=f"pip install {' '.join(_INSTALLED_BY.get(name, name) for name in missing)}, in the versions that "
-            "this MindSpeed is for",
+            "this MindSpeed needs",
             override=OVERRIDE,
         )
         error.name = missing[0]
@@ -75,7 +77,7 @@ def refuse_mindspeed_without_its_dependencies() -> None:
 
 
 def missing_packages(mindspeed: Path | None) -> list[str]:
-    """Return the packages that are not installed, of those that the MindSpeed in this folder imports in any case."""
+    """Return the packages that the MindSpeed in this folder always imports and that are not installed."""
     from .source import package_folder
 
     missing = [] if package_folder("megatron", "core") is not None else ["megatron.core"]
@@ -97,25 +99,25 @@ def missing_packages(mindspeed: Path | None) -> list[str]:
         f"{_FEATURES_OF}.feature:MindSpeedFeature.pre_register_patches(patch_manager, args)",
         f"{_FEATURES_OF}.feature:MindSpeedFeature.register_patches(patch_manager, args)",
     ),
-    why="repatch ignores keys that it does not know, keeps the overrides of one worker for the next, and leaves half "
-    "of its patches in place if one of its features raises.",
-    how="Keys, types and combinations are checked first, a second worker in the process must agree on what is "
-    "patched, and everything is put back if MindSpeed raises.",
+    why="repatch ignores unknown keys, keeps the overrides of one worker for the next, and leaves half of its patches "
+    "in place if one of its features raises an error.",
+    how="We first check keys, types, and combinations. A second worker in the process must agree with the patches, "
+    "and if MindSpeed raises an error, we restore everything.",
     link="none: see repatch in MindSpeed's mindspeed/megatron_adaptor.py",
-    retired_by=Never("no revision checks what it is given"),
+    retired_by=Never("no revision checks the overrides"),
     requires=_FEATURES,
 )
 def check_overrides_given_to_mindspeed(original: Repatch, args: Mapping[str, object]) -> None:
-    """Put the calling worker's overrides in force. Raises JobSettingError or ApplyError."""
+    """Apply the calling worker's overrides. Raises JobSettingError, JobSettingError, or ApplyError."""
     checked_repatch(original, args)
 
 
 @over_megatron.wrap(
     "mindspeed.args_utils:get_full_args",
     uses=("mindspeed.args_utils:get_mindspeed_args()",),
-    why="If megatron.training can be imported, repatch ends with AssertionError: args is not initialized. verl never "
-    "initialises megatron.training.",
-    how="On this AssertionError MindSpeed's own arguments are returned, as later revisions of MindSpeed do.",
+    why="If megatron.training can be imported, repatch fails with `AssertionError: args is not initialized.`, because "
+    "verl never initializes megatron.training.",
+    how="On this AssertionError we return MindSpeed's own arguments, as later revisions of MindSpeed do.",
     link="none: fixed in MindSpeed's mindspeed/args_utils.py in October 2025",
     retired_by=Reads("mindspeed.args_utils:get_full_args", "AssertionError"),
 )
@@ -134,16 +136,16 @@ def fall_back_to_mindspeeds_arguments(original: Callable[[], Namespace]) -> Name
 
 @over_megatron.wrap(
     "mindspeed.features_manager.features_manager:MindSpeedFeaturesManager.apply_features_patches",
-    why="MindSpeed puts an empty module flash_attn into sys.modules. transformers and vLLM take it for the real one, "
-    "and a model may fail to load with PackageNotFoundError: flash_attn.",
-    how="The empty module is removed as soon as MindSpeed has patched Megatron; nothing imports it after that.",
+    why="MindSpeed puts an empty module flash_attn into sys.modules. transformers and vLLM mistake it for the real "
+    "package, and a model may fail to load with `PackageNotFoundError: flash_attn`.",
+    how="We remove the empty module as soon as MindSpeed has patched Megatron. Nothing imports it after that.",
     link="none: see requirements_basic.py in MindSpeed's features_manager",
     retired_by=Not(Calls(_BASICS, "register_patch", given="flash_attn.flash_attn_interface.flash_attn_unpadded_func")),
 )
 def remove_mindspeeds_empty_flash_attn(
     original: Callable[..., object], manager: type, *args: object, **kwargs: object
 ) -> object:
-    """Make Megatron's patches, then remove the empty module."""
+    """Apply MindSpeed's patches, then remove the empty module."""
     try:
         return original(manager, *args, **kwargs)
     finally:
@@ -153,24 +155,24 @@ def remove_mindspeeds_empty_flash_attn(
 @over_megatron.wrap(
     "mindspeed.features_manager.features_manager:MindSpeedFeaturesManager.apply_features_pre_patches",
     uses=(f"{_MANAGER}.patches_info",),
-    why="A repatch silently loses 8 or 9 of MindSpeed's patches, for example the one of the gradients' reduction: it "
-    "overwrites MindSpeed's own functions with Megatron's, and then registers those.",
-    how="The functions that MindSpeed's modules define are put back before they are registered as patches again.",
-    link="none: Patch.remove_patch leaves patched methods, and apply_patch takes MindSpeed's function for a copy",
+    why="A repatch silently loses 8 or 9 of MindSpeed's patches, for example of the gradient reduction. It overwrites "
+    "MindSpeed's own functions with Megatron's, and then registers those.",
+    how="We restore the functions that MindSpeed's modules define before they are registered as patches again.",
+    link="none: Patch.remove_patch leaves patched methods, and apply_patch mistakes MindSpeed's function for a copy",
     retired_by=Calls("mindspeed.patch_utils:Patch.remove_patch", "isclass"),
 )
 def keep_mindspeeds_patches_through_repatch(
     original: Callable[..., object], manager: type, *args: object, **kwargs: object
 ) -> object:
-    """Apply the first half of the patches, and put MindSpeed's own functions back after it."""
+    """Apply the first half of the patches, then restore MindSpeed's own functions."""
     from mindspeed.patch_utils import MindSpeedPatchesManager
 
-    with own_functions_put_back(MindSpeedPatchesManager):
+    with own_functions_restored(MindSpeedPatchesManager):
         return original(manager, *args, **kwargs)
 
 
 def _declare_aliases(method: str, name: str) -> None:
-    """Declare the patch `name`, by which MindSpeed looks for its targets in no module that stands for another."""
+    """Declare the patch `name`, which keeps MindSpeed from looking for its targets in lazy alias modules."""
 
     def leave_aliases_asleep(original: Callable[[], None]) -> None:
         with without_lazy_aliases():
@@ -178,13 +180,12 @@ def _declare_aliases(method: str, name: str) -> None:
 
     over_megatron.wrap(
         f"mindspeed.patch_utils:MindSpeedPatchesManager.{method}",
-        why="MindSpeed asks every loaded module for the names that it patches. transformers 5 has modules that import "
-        "another one when they are asked for any name, a hundred image processors among them. Without torchvision the "
-        "job ends with ModuleNotFoundError: No module named 'torchvision', and with it each worker imports all of "
-        "them.",
-        how="While MindSpeed looks for its targets, those modules answer that they do not have the name.",
+        why="MindSpeed looks up its target names in every loaded module. transformers 5 has alias modules that import "
+        "another module at any lookup, including a hundred image processors. Without torchvision, the job ends with "
+        "`ModuleNotFoundError: No module named 'torchvision'`. With torchvision, each worker imports all of them.",
+        how="While MindSpeed looks for its targets, the alias modules answer that they do not have the name.",
         link="none: see Patch.apply_patch in MindSpeed's mindspeed/patch_utils.py",
-        retired_by=Never("every revision asks all modules"),
+        retired_by=Never("every revision looks in all modules"),
     )(clone(cast(FunctionType, leave_aliases_asleep), name=name))
 
 
@@ -197,15 +198,15 @@ _CAPABILITY = "mindspeed.core.fusions.grouped_matmul:get_device_capability"
 
 @over_megatron.wrap(
     _CAPABILITY,
-    why="torch.distributed.broadcast ends with TypeError: get_device_capability() takes 0 positional arguments but 1 "
-    "was given, because MindSpeed's function in the place of torch.cuda.get_device_capability takes no device.",
-    how="The function accepts a device and ignores it: MindSpeed gives the same answer for all NPUs.",
+    why="torch.distributed.broadcast fails with `TypeError: get_device_capability() takes 0 positional arguments but "
+    "1 was given`, because MindSpeed's replacement of torch.cuda.get_device_capability takes no device.",
+    how="The function accepts a device and ignores it, because MindSpeed's answer is the same for all NPUs.",
     link="none: torch.distributed.broadcast of newer torches asks about the device of a tensor",
     retired_by=Takes(_CAPABILITY, "device"),
     requires=Defines(_CAPABILITY),
 )
 def accept_a_device_in_get_device_capability(original: Callable[[], object], device: object = None) -> object:
-    """Return the compute capability that MindSpeed pretends, whatever the device."""
+    """Return the compute capability that MindSpeed pretends to have, for any device."""
     return original()
 
 
@@ -215,9 +216,9 @@ _COMPILE = "verl.utils.torch_functional:use_original_torch_compile"
 @over_megatron.wrap(
     _COMPILE,
     uses=(f"{_MANAGER}.patches_info", f"{_PATCH}.is_applied", f"{_PATCH}.orig_func"),
-    why="The function calls MindSpeed's Patch.is_applied, which is a bool, hides the error (TypeError: 'bool' object "
-    "is not callable), and so leaves MindSpeed's torch.compile in place.",
-    how="Within its context torch.compile is the function that MindSpeed replaced, and after it MindSpeed's again.",
+    why="The function calls MindSpeed's Patch.is_applied, which is a bool, and hides the error (`TypeError: 'bool' "
+    "object is not callable`). So MindSpeed's torch.compile stays in place.",
+    how="In the context, torch.compile is the function that MindSpeed replaced. After it, MindSpeed's is back.",
     link="none: is_applied is an attribute of Patch in MindSpeed's mindspeed/patch_utils.py",
     retired_by=AllOf(Defines(_COMPILE), Not(Calls(_COMPILE, "is_applied"))),
     requires=Defines(_COMPILE),
@@ -254,10 +255,10 @@ _STATE = (
 
 @over_megatron.wrap(
     _STATE,
-    why="A hand-over of weights ends in mbridge's export_weights with KeyError: "
-    "'decoder.layers.0.input_layernorm.weight', and a checkpoint lacks weights of norms without an error: MindSpeed's "
-    "module removes every name with _layernorm or _linear from what was collected of the whole model so far.",
-    how="The module removes such names among its own only.",
+    why="A weight sync fails in mbridge's export_weights with `KeyError: 'decoder.layers.0.input_layernorm.weight'`, "
+    "and a checkpoint silently lacks the weights of norms. MindSpeed's module removes every name with _layernorm or "
+    "_linear from the state collected so far for the whole model.",
+    how="The module removes such names only from its own state.",
     link="none: see state_dict in MindSpeed's layernorm_column_parallel_linear.py",
     retired_by=Reads(_STATE, "prefix"),
     requires=Defines(_STATE),
@@ -272,7 +273,7 @@ def collect_a_modules_own_state_only(
 ) -> dict[str, Any]:
     """Return the state of a module, added to `destination` if there is one."""
     if args or destination is None:
-        # torch collects a model by keywords. What is given by position is the user's.
+        # torch passes keywords when it collects a model. Positional arguments come from the user.
         return original(module, *args, destination=destination, prefix=prefix, keep_vars=keep_vars)
     own = original(module, keep_vars=keep_vars)
     destination.update({prefix + name: value for name, value in own.items()})

@@ -1,6 +1,6 @@
-"""MindSpeed's repatch, checked: one set of patches for a process, and the overrides of one worker at a time.
+"""Checks around MindSpeed's repatch: one set of patches per process, and the overrides of one worker at a time.
 
-If MindSpeed fails, all that it changed is put back, object by object.
+If MindSpeed fails, we restore everything that it changed, object by object.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
     "SavedState",
     "checked_repatch",
     "on_behalf_of",
-    "own_functions_put_back",
+    "own_functions_restored",
     "plain_values",
     "remove_placeholder_modules",
     "repatch",
@@ -35,17 +35,17 @@ __all__ = [
 
 Patches = Mapping[str, tuple[str, ...]]
 Repatch: TypeAlias = "Callable[[Mapping[str, object]], object]"
-"""MindSpeed's function `repatch`."""
+"""The type of MindSpeed's `repatch`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What is in force: the worker's request, the settings that MindSpeed got, and the patches that these make."""
+    """MindSpeed's current state: a worker's request, the settings passed to MindSpeed, and the resulting patches."""
 
     request: Request
     settings: Mapping[str, object]
     patches: Patches
-    """The functions that MindSpeed puts on each target, by the target's dotted name."""
+    """The functions that MindSpeed puts in place of each target, by the target's dotted name."""
     defaults: Mapping[str, object]
     """MindSpeed's arguments before the first worker changed them."""
 
@@ -56,7 +56,7 @@ _callers: list[Request] = []
 
 @contextlib.contextmanager
 def on_behalf_of(request: Request) -> Iterator[None]:
-    """Within this context, each call of `repatch` counts as `request`, whatever the caller passes."""
+    """In this context, treat each call of `repatch` as `request`, whatever the caller passes."""
     _callers.append(request)
     try:
         yield
@@ -65,9 +65,9 @@ def on_behalf_of(request: Request) -> Iterator[None]:
 
 
 def repatch(request: Request) -> None:
-    """Check `request` and put it in force through MindSpeed's own repatch. Does nothing if MindSpeed is not imported.
+    """Check `request` and apply it through MindSpeed's own repatch. Do nothing if MindSpeed is not imported.
 
-    Raises JobSettingError or ApplyError; the process is then as it was before.
+    Raises JobSettingError, JobSettingError, or ApplyError, and leaves the process unchanged.
     """
     adaptor = sys.modules.get("mindspeed.megatron_adaptor")
     if adaptor is not None:
@@ -76,9 +76,9 @@ def repatch(request: Request) -> None:
 
 
 def checked_repatch(original: Repatch, overrides: Mapping[str, object]) -> None:
-    """Do what a call of `repatch` is meant to do. `original` is MindSpeed's function, `overrides` its argument.
+    """Check the overrides and apply them. `original` is MindSpeed's `repatch`, `overrides` its argument.
 
-    Raises JobSettingError or ApplyError; the process is then as it was before.
+    Raises JobSettingError, JobSettingError, or ApplyError, and leaves the process unchanged.
     """
     global _applied
     from .rules import check
@@ -98,15 +98,15 @@ def checked_repatch(original: Repatch, overrides: Mapping[str, object]) -> None:
         _apply(original, request, settings, arguments)
     else:
         _refuse_conflicts(_applied, request, settings, patches, contract)
-        # Nothing is patched again: the settings that differ are read when a model is built. Clearing the arguments
-        # removes the other worker's keys.
+        # We patch nothing again, because the differing settings are read when a model is built. Clearing the
+        # arguments removes the other worker's keys.
         vars(arguments).clear()
         vars(arguments).update({**defaults, **settings})
     _applied = Applied(request, settings, patches, defaults)
 
 
 def plain_values(mapping: object) -> dict[str, object]:
-    """Return a configuration as a dict of plain values; None gives an empty one."""
+    """Return a configuration as a dict of plain values; an empty dict for None."""
     omegaconf = sys.modules.get("omegaconf")
     if omegaconf is not None and omegaconf.OmegaConf.is_config(mapping):
         container = omegaconf.OmegaConf.to_container(mapping, resolve=True)
@@ -115,7 +115,7 @@ def plain_values(mapping: object) -> dict[str, object]:
 
 
 def _with_megatrons_types(settings: dict[str, object]) -> dict[str, object]:
-    """Return `settings` with Megatron's enum member in place of its name, which is all that a YAML file can hold."""
+    """Replace the name of the attention backend with Megatron's enum member, because YAML can only hold the name."""
     backend = settings.get("attention_backend")
     if not isinstance(backend, str):
         return settings
@@ -132,18 +132,18 @@ def _apply(original: Repatch, request: Request, settings: Mapping[str, object], 
         original(settings)
     except Exception as error:
         before.restore()
-        raise _refused(request, settings, error) from error
+        raise _rejection(request, settings, error) from error
 
 
-def _refused(request: Request, settings: Mapping[str, object], error: Exception) -> ApplyError:
+def _rejection(request: Request, settings: Mapping[str, object], error: Exception) -> ApplyError:
     keys = ", ".join(f"{key}={value}" for key, value in settings.items())
-    fix = "leave out the override that the message is about; `verl-npu lint --list-overrides` shows what goes together"
+    fix = "remove the override that the message names; `verl-npu lint --list-overrides` shows valid combinations"
     if isinstance(error, ModuleNotFoundError):
-        fix = f"the feature needs {error.name}: make it importable, or leave the override out"
+        fix = f"the feature needs {error.name}: make it importable, or remove the override"
         if str(error.name).startswith("megatron.training"):
             fix += " (megatron.training is in Megatron-LM's source, not in megatron-core)"
     return ApplyError(
-        subject=f"{request.worker}: MindSpeed refused its overrides and everything was put back",
+        subject=f"{request.worker}: MindSpeed rejected its overrides, and verl-npu restored the process",
         expected="a combination that MindSpeed can apply",
         found=f"{type(error).__name__}: {error}, with {keys}",
         fix=fix,
@@ -152,7 +152,7 @@ def _refused(request: Request, settings: Mapping[str, object], error: Exception)
 
 
 class _PatchList:
-    """Takes the place of MindSpeed's patch manager, and only lists the patches that features register."""
+    """A stand-in for MindSpeed's patch manager that only lists the patches that features register."""
 
     def __init__(self) -> None:
         self.patches: dict[str, tuple[str, ...]] = {}
@@ -168,7 +168,7 @@ class _PatchList:
 def _patches_for(
     request: Request, settings: Mapping[str, object], defaults: Mapping[str, object], arguments: Namespace
 ) -> Patches:
-    """Return the patches that MindSpeed would make with `settings`, and make none of them."""
+    """Return the patches that MindSpeed would make with `settings`, without making them."""
     from argparse import Namespace
 
     from mindspeed.features_manager.features_manager import MindSpeedFeaturesManager
@@ -184,7 +184,7 @@ def _patches_for(
         for feature in needed:
             feature.register_patches(listed, candidate)
     except Exception as error:
-        raise _refused(request, settings, error) from error
+        raise _rejection(request, settings, error) from error
     finally:
         # A few features set attributes of Megatron's classes while they register their patches.
         before.restore()
@@ -194,8 +194,10 @@ def _patches_for(
 def _refuse_conflicts(
     first: Applied, request: Request, settings: Mapping[str, object], patches: Patches, contract: Contract
 ) -> None:
-    """Raise JobSettingError if `request` needs other patches than those in force, or another value of a key that
-    MindSpeed reads at run time."""
+    """Raise JobSettingError if `request` conflicts with the applied request of another worker.
+
+    It conflicts if it needs other patches, or another value of a key that MindSpeed reads at run time.
+    """
     mine, theirs = {**first.defaults, **settings}, {**first.defaults, **first.settings}
     differ = sorted(key for key in {*mine, *theirs} if not contract.alike(key, mine.get(key), theirs.get(key)))
     held = [key for key in differ if key in contract.process]
@@ -209,24 +211,24 @@ def _refuse_conflicts(
         expected=f"the values that {first.request.worker} runs with in this process: "
         + ", ".join(f"{key}={theirs.get(key)}" for key in keys),
         found=", ".join(f"{key}={mine.get(key)}" for key in keys),
-        fix="MindSpeed patches a process once for all workers in it: set these alike for both, or give the two "
-        "workers resource pools of their own",
+        fix="MindSpeed patches a process once for all its workers: set the same values for both workers, or give each "
+        "worker its own resource pool",
         override=OVERRIDE,
     )
 
 
 DUMMY_FILE = "mindspeed.dummy_module.py"
 """The `__file__` of the empty modules that MindSpeed puts into sys.modules."""
-_OWN = ("megatron", "mindspeed")
+_OWN_PACKAGES = ("megatron", "mindspeed")
 _GONE = object()
 
 
 class SavedState:
-    """The state of torch, Megatron, MindSpeed and sys.modules at one moment.
+    """A snapshot of torch, Megatron, MindSpeed, and sys.modules.
 
-    All attributes of Megatron's and MindSpeed's modules and classes are put back. In other modules only the names that
-    MindSpeed patches are put back: it replaces its targets wherever they were imported to, and another thread may
-    change the rest. `arguments` are MindSpeed's arguments of the process.
+    `restore` restores all attributes of Megatron's and MindSpeed's modules and classes. In other modules, it restores
+    only the names that MindSpeed patches: MindSpeed replaces its targets wherever they were imported, and other
+    threads may change the rest. `arguments` are MindSpeed's arguments of the process.
     """
 
     __slots__ = ("_classes", "_manager", "_modules", "_namespaces", "_patches", "_settings", "arguments")
@@ -242,26 +244,26 @@ class SavedState:
             if isinstance(module, types.ModuleType)
         ]
         self._patches = {name: (patch, _copied(vars(patch))) for name, patch in manager.patches_info.items()}
-        classes = {c for name, _, contents in self._namespaces if _own(name) for c in _classes_of(name, contents)}
+        classes = {c for name, _, contents in self._namespaces if _is_own(name) for c in _classes_of(name, contents)}
         owners = (patch.orig_module for patch in manager.patches_info.values())
         classes |= {owner for owner in owners if isinstance(owner, type)}
         self._classes = [(one, dict(vars(one))) for one in classes]
 
     def restore(self) -> None:
-        """Put everything back as it was. Modules that were imported in the meantime stay imported."""
+        """Restore the snapshot. Modules imported since then stay imported."""
         patches = dict(self._manager.patches_info)
         failed = {id(patch.final_patch_func): patch.orig_func for patch in patches.values() if patch.final_patch_func}
         names = {patch.orig_func_name for patch in patches.values() if patch.orig_func_name}
-        # Newer revisions look up the patched classes in every module too, and torch.ops creates what is looked up.
+        # Newer revisions also look up the patched classes in every module, and torch.ops creates what is looked up.
         names |= {patch.orig_module_name.rpartition(".")[2] for patch in patches.values()}
 
         for name in [name for name in sys.modules if name not in self._modules and _is_dummy(sys.modules[name])]:
             del sys.modules[name]
         for name, module, before in self._namespaces:
-            _put_back(module, before, None if _own(name) or _is_dummy(module) else names)
+            _restore(module, before, None if _is_own(name) or _is_dummy(module) else names)
         for one, before in self._classes:
-            _put_back(one, before, None if _own(one.__module__) else names)
-        for owner, name in self._came_later(patches, names):
+            _restore(one, before, None if _is_own(one.__module__) else names)
+        for owner, name in self._new_attributes(patches, names):
             original = failed.get(id(read_namespace(owner).get(name, _GONE)), _GONE)
             if original is not _GONE:
                 _set(owner, name, original)
@@ -276,8 +278,8 @@ class SavedState:
         for name, known in self._modules.items():
             sys.modules.setdefault(name, known)
 
-    def _came_later(self, patches: Mapping[str, Any], names: set[str]) -> Iterator[tuple[Owner, str]]:
-        """Return the attributes that have no earlier state, and that may hold what a failed patch put there."""
+    def _new_attributes(self, patches: Mapping[str, Any], names: set[str]) -> Iterator[tuple[Owner, str]]:
+        """Yield the attributes without earlier state that may hold the function of a failed patch."""
         for name, module in list(sys.modules.items()):
             if name not in self._modules and isinstance(module, types.ModuleType):
                 yield from ((module, key) for key in names & namespace(module).keys())
@@ -288,8 +290,8 @@ class SavedState:
 
 
 @contextlib.contextmanager
-def own_functions_put_back(manager: Any) -> Iterator[None]:
-    """At the end of the context, put back the functions that MindSpeed defines, except those that it patches."""
+def own_functions_restored(manager: Any) -> Iterator[None]:
+    """At the end of the context, restore the functions that MindSpeed defines, except those that it patches."""
     defined = [
         (module, name, value)
         for module_name, module in list(sys.modules.items())
@@ -306,7 +308,7 @@ def own_functions_put_back(manager: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_lazy_aliases() -> Iterator[None]:
-    """In this context the modules of transformers that stand for another one do not import it when they are asked."""
+    """In this context, keep the alias modules of transformers from importing their targets at a lookup."""
     aliases = [
         (module, namespace(module)["__getattr__"])
         for name, module in list(sys.modules.items())
@@ -322,19 +324,19 @@ def without_lazy_aliases() -> Iterator[None]:
 
 
 def _is_alias(module: types.ModuleType) -> bool:
-    """Whether it is made by transformers itself, and from no file."""
+    """Tell whether transformers made the module itself, without a file."""
     contents = namespace(module)
     return "__getattr__" in contents and contents.get("__file__") is None
 
 
 def remove_placeholder_modules(package: str) -> None:
-    """Remove MindSpeed's empty modules of `package` from sys.modules; a real package stays."""
+    """Remove MindSpeed's empty modules of `package` from sys.modules. A real package stays."""
     for name in [name for name in sys.modules if name.partition(".")[0] == package and _is_dummy(sys.modules[name])]:
         del sys.modules[name]
 
 
-def _own(module: str) -> bool:
-    return module.partition(".")[0] in _OWN
+def _is_own(module: str) -> bool:
+    return module.partition(".")[0] in _OWN_PACKAGES
 
 
 def _is_dummy(module: object) -> bool:
@@ -345,8 +347,8 @@ def _classes_of(module: str, contents: Mapping[str, object]) -> Iterator[type]:
     return (value for value in contents.values() if isinstance(value, type) and value.__module__ == module)
 
 
-def _put_back(owner: Owner, before: Mapping[str, object], names: set[str] | None) -> None:
-    """Give `owner` the attributes that it had `before`: all of them, or only those in `names`."""
+def _restore(owner: Owner, before: Mapping[str, object], names: set[str] | None) -> None:
+    """Restore the attributes that `owner` had `before`: all of them, or only those in `names`."""
     now = dict(read_namespace(owner))
     for key in now.keys() - before.keys():
         if (names is None or key in names) and not _is_submodule(owner, key, now[key]):
@@ -364,7 +366,7 @@ def _is_submodule(owner: Owner, key: str, value: object) -> bool:
 
 def _set(owner: Owner, key: str, value: object) -> None:
     if isinstance(owner, types.ModuleType):
-        # Not through setattr: a lazy module would load itself.
+        # setattr would make a lazy module load itself.
         contents = namespace(owner)
         if value is _GONE:
             contents.pop(key, None)

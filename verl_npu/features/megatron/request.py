@@ -1,7 +1,7 @@
-"""What one worker asks of MindSpeed, and what MindSpeed gets for it; also as a user types it.
+"""A worker's request to MindSpeed: its overrides, and the settings that MindSpeed gets for them.
 
-That is `key=value …`, a Hydra command line, or the shell script around one. What is yet to be computed,
-such as `${TP}`, is kept as it is written: what depends on it cannot be judged.
+This module also reads requests as a user types them: `key=value …`, a Hydra command line, or a shell script around
+one. An unexpanded value such as `${TP}` stays as it is written, and a rule that depends on it is skipped.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ __all__ = [
 ]
 
 OVERRIDE = "VERL_NPU_DISABLE=megatron"
-"""What a user sets to leave MindSpeed as it is."""
+"""The setting with which a user leaves MindSpeed unchanged."""
 
 
-# The settings of a worker's `megatron` section that the rules read.
+# The settings in a worker's `megatron` section that the rules read.
 SECTION_KEYS = (
     "tensor_model_parallel_size",
     "pipeline_model_parallel_size",
@@ -51,16 +51,16 @@ SECTION_KEYS = (
     "vanilla_mbridge",
 )
 GROUPS_NOT_READ = ("override_transformer_config", "llm_kwargs")
-"""Groups of overrides that are written into the section of MindSpeed-LLM's engine, which reads neither."""
+"""Groups of overrides that users write into the section of MindSpeed-LLM's engine, which reads neither."""
 
 
 class Engine(enum.Enum):
-    """Which of upstream's engines passes the overrides to MindSpeed, by the section that they stand in."""
+    """The upstream engine that passes the overrides to MindSpeed, named by the section of the overrides."""
 
     MEGATRON = "megatron"
     MINDSPEED_LLM = "mindspeed"
-    """`model_engine=mindspeed` at v0.8.0 and v0.9: the overrides are `mcore_kwargs`, MindSpeed-LLM passes them on, and
-    Megatron's own arguments, which are checked by each feature's validate_args, are initialised from them."""
+    """`model_engine=mindspeed` at v0.8.0 and v0.9. The overrides are `mcore_kwargs`. MindSpeed-LLM passes them on and
+    initializes Megatron's own arguments from them, which each feature's validate_args checks."""
 
     @property
     def overrides(self) -> str:
@@ -70,21 +70,21 @@ class Engine(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one worker asks of MindSpeed: its own overrides, and the section of its engine that they stand in."""
+    """A worker's request to MindSpeed: its overrides, and the section of its engine that contains them."""
 
     worker: str
     overrides: Mapping[str, object]
     section: Mapping[str, object]
     engine: Engine = Engine.MEGATRON
     forward: bool = True
-    """Whether it is known to compute with the model; upstream's converter of checkpoints does not."""
+    """False if the worker may never run the model's forward pass, like upstream's checkpoint converter."""
 
 
 def effective(request: Request) -> dict[str, object]:
-    """Return the overrides together with those that verl's and MindSpeed's documents demand beside them.
+    """Return the overrides, plus those that verl's and MindSpeed's documents require with them.
 
-    Flash attention is on unless the batch-invariant one replaces it. The size of context parallelism, and what mc2 and
-    the swapped optimizer read from MindSpeed's arguments, are copied from the section.
+    Flash attention is on unless the batch-invariant version replaces it. The section provides the size of context
+    parallelism and the settings that mc2 and the swapped optimizer read from MindSpeed's arguments.
     """
     settings = dict(request.overrides)
     section = {key: value for key, value in request.section.items() if value is not None}
@@ -108,8 +108,10 @@ def _negated(value: object) -> object:
 
 
 def not_judged(request: Request, contract: Contract) -> dict[str, Unexpanded]:
-    """Return what cannot be judged, by the names of the settings: values that are yet to be computed, and arguments of
-    MindSpeed-LLM's and Megatron's command line, which are not recorded."""
+    """Return the settings that the rules cannot judge, by name.
+
+    These are unexpanded values, and command-line arguments of MindSpeed-LLM and Megatron, which no contract records.
+    """
     section = {f"{request.engine.value}.{key}": value for key, value in request.section.items()}
     found = {key: value for key, value in {**request.overrides, **section}.items() if isinstance(value, Unexpanded)}
     if request.engine is Engine.MINDSPEED_LLM:
@@ -131,14 +133,14 @@ class Unexpanded:
 
     text: str
     kind: str
-    """What computes it, as the predicate of a sentence: is a shell variable."""
+    """The reason, as the predicate of a sentence: "is a shell variable"."""
 
     def __str__(self) -> str:
         return self.text
 
 
 def unexpanded(text: str) -> Unexpanded | None:
-    """Return `text` as a value that is yet to be computed, or None if it stands for itself."""
+    """Return `text` as an unexpanded value, or None if it is a plain value."""
     if _REFERENCE.search(text):
         return Unexpanded(text, "is a reference to another setting")
     if _COMMAND.search(text):
@@ -149,11 +151,11 @@ def unexpanded(text: str) -> Unexpanded | None:
 
 
 class UnknownValueError(Exception):
-    """A rule needs a value that is yet to be computed. It never reaches the user: the rule is skipped."""
+    """A rule needs an unexpanded value. The rule is then skipped, and no user sees this error."""
 
 
 class Known(Mapping[str, object]):
-    """A mapping that raises UnknownValueError if a value that is yet to be computed is looked up."""
+    """A mapping that raises UnknownValueError for a lookup of an unexpanded value."""
 
     __slots__ = ("_values",)
 
@@ -176,7 +178,7 @@ class Known(Mapping[str, object]):
 _OVERRIDE = re.compile(r"(?:\+\+|\+|~)?(?P<key>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)
 
 
-# The values in upstream's configuration files that are the same at every pin.
+# Defaults in upstream's configuration files, the same at every pin.
 _DEFAULTS: dict[str, object] = {
     "tensor_model_parallel_size": 1,
     "pipeline_model_parallel_size": 1,
@@ -187,8 +189,8 @@ _DEFAULTS: dict[str, object] = {
 }
 
 
-# What upstream's mindspeed.yaml gives MindSpeed-LLM, at v0.8.0 and v0.9, of what the rules look at.
-_MCORE: dict[str, object] = {
+# Defaults of upstream's mindspeed.yaml for MindSpeed-LLM, at v0.8.0 and v0.9, of the keys that the rules read.
+_MINDSPEED_LLM_DEFAULTS: dict[str, object] = {
     "normalization": "RMSNorm",
     "position_embedding_type": "rope",
     "reset_attention_mask": True,
@@ -202,17 +204,17 @@ _MCORE: dict[str, object] = {
 }
 
 
-# What the reference's section takes from the actor's at every pin that has it.
-_OF_THE_ACTOR = ("use_mbridge", "vanilla_mbridge")
+# Keys that the reference's section takes from the actor's at every pin that has them.
+_ACTOR_KEYS = ("use_mbridge", "vanilla_mbridge")
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 Parts = tuple[dict[str, object], dict[str, object]]
-"""A worker's overrides, and its section."""
+"""A worker's overrides and its section."""
 
 
 def requests(text: str) -> list[Request]:
-    """Return what each worker asks for, in the order of its first override.
+    """Return each worker's request, in the order of the workers' first overrides.
 
-    Raises CommandLineError if the text cannot be read, or has no override of Megatron's.
+    Raises CommandLineError if the text cannot be read, or has no Megatron override.
     """
     words = _words(text)
     pairs = [match for word in words if (match := _OVERRIDE.fullmatch(word))]
@@ -224,10 +226,10 @@ def requests(text: str) -> list[Request]:
                 _put(sections.setdefault((engine, worker), ({}, dict(_DEFAULTS))), engine, key, _value(match["value"]))
     if sections:
         return [_request(sections, engine, worker) for engine, worker in sections]
-    # Without a section the words are the overrides themselves.
+    # Without a section, the words are the overrides.
     bare = {match["key"]: _value(match["value"]) for match in pairs if "." not in match["key"]}
     if len(pairs) != len(words) or not bare:
-        raise _unreadable(text, "none of Megatron's")
+        raise _unreadable(text, "no Megatron override")
     return [Request("the overrides", bare, {})]
 
 
@@ -246,18 +248,18 @@ def _request(sections: Mapping[tuple[Engine, str], Parts], engine: Engine, worke
     overrides, section = sections[engine, worker]
     role, separator, _ = worker.rpartition(".ref")
     if separator and not overrides:
-        # In upstream's configuration the reference's overrides are the actor's until one of its own is given.
+        # In upstream's configuration, the reference uses the actor's overrides unless it has its own.
         overrides, actors = sections.get((engine, f"{role}.actor"), ({}, {}))
-        section = {**{key: actors[key] for key in _OF_THE_ACTOR if key in actors}, **section}
+        section = {**{key: actors[key] for key in _ACTOR_KEYS if key in actors}, **section}
     if engine is Engine.MINDSPEED_LLM:
-        overrides = {**_MCORE, **overrides}
+        overrides = {**_MINDSPEED_LLM_DEFAULTS, **overrides}
     return Request(worker, overrides, section, engine)
 
 
 def _words(text: str) -> list[str]:
-    """Split a text as a shell does: without lines that are comments, and with lines that are continued joined."""
+    """Split a text as a shell does: drop comment lines and join continued lines."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    # A script may end in a backslash: `$(cat run.sh)` takes away the line break after it.
+    # A script may end in a backslash, because `$(cat run.sh)` removes the line break after it.
     joined = "\n".join(lines).replace("\\\n", " ").rstrip().removesuffix("\\")
     try:
         return shlex.split(joined)
@@ -271,12 +273,12 @@ def _unreadable(text: str, found: str) -> CommandLineError:
         expected="'key=value …', or a Hydra command line with <worker>.megatron.override_transformer_config.key=value "
         "or <worker>.mindspeed.mcore_kwargs.key=value",
         found=found,
-        fix="give the overrides themselves, or a whole command line or script in one pair of quotes",
+        fix="pass the overrides, or a whole command line or script in one pair of quotes",
     )
 
 
 def _value(text: str) -> object:
-    """Return a value as Hydra reads it: a quoted text is a string, anything else is what it looks like."""
+    """Return a value as Hydra reads it: a quoted text is a string, `1` is a number, and so on."""
     text = text.strip()
     if (value := unexpanded(text)) is not None:
         return value
@@ -295,7 +297,7 @@ def _value(text: str) -> object:
 
 
 def _parts(text: str) -> list[str]:
-    """Split at the commas that are in no inner brackets."""
+    """Split at the commas outside of inner brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "[{(") - (letter in "]})")

@@ -1,10 +1,10 @@
-"""What MindSpeed would refuse, ignore or do otherwise than was meant, of the overrides of one worker.
+"""Rules for the overrides of one worker: settings that MindSpeed would reject, ignore, or misinterpret.
 
-A finding is an error if it was shown with the real MindSpeed, Megatron and verl on virtual NPUs
-(tests/features/megatron/test_refusals.py): the job is refused. Anything else is a warning: MindSpeed's documents may
-forbid it, or it has no effect. What MindSpeed's `validate_args` forbids is an error if a model's configuration is
-given to it, which is so from 2.2.0 on. Every rule needs the overrides alone, so it can be asked of a script as well as
-in the job.
+A finding is an error, and the job is refused, if the failure was seen with the real MindSpeed, Megatron, and verl on
+virtual NPUs (tests/features/megatron/test_refusals.py). Other findings are warnings: MindSpeed's documents forbid the
+setting, or it has no effect. A setting that MindSpeed's `validate_args` forbids is an error if making a model's
+configuration calls it, which it does from 2.2.0 on. The rules need only the overrides, so they work for a script as
+well as in the job.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ Settings = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the rules look at; a lookup of a value that is yet to be computed raises UnknownValueError."""
+    """The input of the rules. A lookup of an unexpanded value raises UnknownValueError."""
 
     request: Request
     contract: Contract
     settings: Settings
-    """The overrides, and what is filled in beside them."""
+    """The overrides, and the settings that verl-npu adds to them."""
     section: Settings
 
 
 def check(request: Request, contract: Contract) -> dict[str, object]:
-    """Return `effective(request)`, and warn of what may be wrong with it.
+    """Return `effective(request)`, and warn about settings that may be wrong.
 
-    Raises JobSettingError, which names all that is certainly wrong, before anything is changed.
+    Raises JobSettingError, which names all settings that are certainly wrong, before anything is changed.
     """
     found = list(problems(request, contract))
     for doubt in (problem for problem in found if not problem.refused):
@@ -70,16 +70,16 @@ def check(request: Request, contract: Contract) -> dict[str, object]:
 
 
 def problems(request: Request, contract: Contract) -> Iterator[Finding]:
-    """Return what is wrong with a request, certainly or perhaps: keys, then types, then combinations.
+    """Yield the certain and the possible problems of a request: keys, then types, then combinations.
 
-    A value that is yet to be computed is not judged, and neither is a combination that depends on one.
+    Unexpanded values, and combinations that depend on them, are not judged.
     """
     asked = Asked(request, contract, Known(effective(request)), Known(request.section))
     for rule in RULES:
         with contextlib.suppress(UnknownValueError):
             for problem in rule.ask(asked):
-                # MindSpeed-LLM cannot be run on virtual NPUs: beyond how verl starts it, nothing was shown with it.
-                shown = request.engine is Engine.MEGATRON or rule.ask is _group_that_mindspeed_llm_does_not_read
+                # MindSpeed-LLM does not run on virtual NPUs, so we have only seen how verl starts it.
+                shown = request.engine is Engine.MEGATRON or rule.ask is _unread_group
                 yield replace(problem, code=rule.code, severity=problem.severity if shown else Severity.WARNING)
 
 
@@ -89,26 +89,26 @@ def in_words(problem: Finding) -> str:
 
 
 def _problem(subject: str, expected: str, found: str, fix: str, certain: bool = True) -> Finding:
-    """Return a problem; it is refused if it is `certain` to fail. `problems` adds the code of the rule."""
+    """Return a problem, an error if the job is `certain` to fail. `problems` adds the code of the rule."""
     severity = Severity.ERROR if certain else Severity.WARNING
     return Finding(code="", severity=severity, subject=subject, expected=expected, found=found, fix=fix)
 
 
-def _group_that_mindspeed_llm_does_not_read(asked: Asked) -> Iterator[Finding]:
+def _unread_group(asked: Asked) -> Iterator[Finding]:
     if asked.request.engine is not Engine.MINDSPEED_LLM:
         return
-    section, fix = asked.request.section, "write mindspeed.mcore_kwargs in its place"
+    section, fix = asked.request.section, "write mindspeed.mcore_kwargs instead"
     if "llm_kwargs" in section:
         yield _problem(
             f"(mindspeed.llm_kwargs.{section['llm_kwargs']})",
-            "mcore_kwargs: upstream's documents name llm_kwargs, and its MindSpeedEngineConfig ends with a TypeError",
+            "mcore_kwargs: upstream's documents name llm_kwargs, but its MindSpeedEngineConfig fails with a TypeError",
             "llm_kwargs",
             fix,
         )
     if "override_transformer_config" in section:
         yield _problem(
             f"(mindspeed.override_transformer_config.{section['override_transformer_config']})",
-            "mcore_kwargs: the model is not built from override_transformer_config",
+            "mcore_kwargs: upstream does not build the model from override_transformer_config",
             "override_transformer_config",
             fix,
             certain=False,
@@ -116,7 +116,7 @@ def _group_that_mindspeed_llm_does_not_read(asked: Asked) -> Iterator[Finding]:
 
 
 def _key_or_type(asked: Asked) -> Iterator[Finding]:
-    """A key that nothing reads, or a value that fails, means its opposite, or is not of its key's type."""
+    """Find keys that nothing reads, and values that fail, mean the opposite, or have the wrong type."""
     request, contract = asked.request, asked.contract
     for key, value in request.overrides.items():
         if not contract.knows(key):
@@ -126,9 +126,9 @@ def _key_or_type(asked: Asked) -> Iterator[Finding]:
             yield from _mistyped(key, value, contract)
 
 
-def _size_that_is_no_number(asked: Asked) -> Iterator[Finding]:
+def _size_not_a_number(asked: Asked) -> Iterator[Finding]:
     request = asked.request
-    # A reference's worker gives Megatron the actor's sizes. Among its own, 796871d7 has the text None by default.
+    # A reference worker gives Megatron the actor's sizes. In its own section, 796871d7 has the text None by default.
     read = request.worker.rpartition(".")[2] != "ref"
     for key, value in request.section.items():
         if key.endswith("_size") and isinstance(value, str) and (read or value != "None"):
@@ -142,27 +142,27 @@ def _flash_attention(asked: Asked) -> Iterator[Finding]:
         if settings.get("use_flash_attn"):
             yield _problem(
                 "use_flash_attn=True",
-                "False beside use_flash_attn_npu_batch_invariant: both replace the same function",
+                "False with use_flash_attn_npu_batch_invariant, because both replace the same function",
                 "both on",
-                "leave use_flash_attn out",
+                "remove use_flash_attn",
                 certain=contract.knows("use_flash_attn_npu_batch_invariant"),
             )
         return
     if not settings.get("use_flash_attn"):
         yield _problem(
             f"use_flash_attn={settings.get('use_flash_attn')}",
-            "True: without flash attention MindSpeed finds no attention mask in the first forward pass",
+            "True: without flash attention, MindSpeed finds no attention mask in the first forward pass",
             "off",
-            "leave use_flash_attn out",
-            # With a size of the micro batch MindSpeed makes a mask, whether or not it is the right one.
+            "remove use_flash_attn",
+            # With a micro-batch size, MindSpeed makes a mask, which may be wrong.
             certain=asked.request.forward and not {"micro_batch_size", "seq_length"} <= settings.keys(),
         )
     elif settings.get("sparse_mode", 0) not in (0, 2):
         yield _problem(
             f"sparse_mode={settings['sparse_mode']}",
-            "0 or 2 beside use_flash_attn",
+            "0 or 2 with use_flash_attn",
             str(settings["sparse_mode"]),
-            "leave sparse_mode out",
+            "remove sparse_mode",
             certain=contract.validates,
         )
 
@@ -173,22 +173,22 @@ def _context_parallel(asked: Asked) -> Iterator[Finding]:
     if size is not None and settings.get("context_parallel_size", size) != size:
         yield _problem(
             f"context_parallel_size={settings['context_parallel_size']}",
-            f"the size of the groups that verl makes, megatron.context_parallel_size={size}",
+            f"the size of verl's process groups, megatron.context_parallel_size={size}",
             str(settings["context_parallel_size"]),
-            "set both alike, or leave the override out: it is filled in",
+            "set both to the same value, or remove the override: verl-npu adds it",
             certain=asked.request.forward,
         )
 
 
 def _fused_rope(asked: Asked) -> Iterator[Finding]:
     settings, contract = asked.settings, asked.contract
-    # Before 2.2.0 nothing looks at the type if it is not given.
+    # Before 2.2.0, nothing checks the type if it is not set.
     if not contract.validates and "position_embedding_type" not in settings:
         return
     if settings.get("use_fused_rotary_pos_emb") and settings.get("position_embedding_type") != "rope":
         yield _problem(
             "use_fused_rotary_pos_emb=True",
-            "position_embedding_type=rope beside it",
+            "position_embedding_type=rope with it",
             f"position_embedding_type={settings.get('position_embedding_type', 'not set')}",
             "add +….override_transformer_config.position_embedding_type=rope",
             certain=contract.validates,
@@ -200,9 +200,9 @@ def _fused_rmsnorm(asked: Asked) -> Iterator[Finding]:
     if settings.get("use_fused_rmsnorm") and settings.get("normalization", "RMSNorm") != "RMSNorm":
         yield _problem(
             "use_fused_rmsnorm=True",
-            "normalization=RMSNorm beside it",
+            "normalization=RMSNorm with it",
             f"normalization={settings['normalization']}",
-            "set normalization=RMSNorm, or leave use_fused_rmsnorm out",
+            "set normalization=RMSNorm, or remove use_fused_rmsnorm",
             certain=False,
         )
 
@@ -212,9 +212,9 @@ def _fused_swiglu(asked: Asked) -> Iterator[Finding]:
     if settings.get("use_fused_swiglu") and settings.get("swiglu", True) is not True:
         yield _problem(
             "use_fused_swiglu=True",
-            "swiglu=True beside it: MindSpeed fuses SwiGLU in any case",
+            "swiglu=True with it: MindSpeed always fuses SwiGLU",
             f"swiglu={settings['swiglu']}",
-            "set swiglu=True, or leave use_fused_swiglu out",
+            "set swiglu=True, or remove use_fused_swiglu",
             certain=False,
         )
 
@@ -222,13 +222,13 @@ def _fused_swiglu(asked: Asked) -> Iterator[Finding]:
 def _swap_optimizer(asked: Asked) -> Iterator[Finding]:
     settings, section = asked.settings, asked.section
     distributed = settings.get("use_distributed_optimizer", section.get("use_distributed_optimizer"))
-    # It is on in upstream's own configuration.
+    # Upstream's own configuration switches the distributed optimizer on.
     if settings.get("swap_optimizer") and distributed is not None and not distributed:
         yield _problem(
             "swap_optimizer=True",
-            "the distributed optimizer, which is what it swaps",
+            "the distributed optimizer, because swap_optimizer swaps its states",
             f"use_distributed_optimizer={distributed}",
-            "set megatron.use_distributed_optimizer=True, or leave swap_optimizer out",
+            "set megatron.use_distributed_optimizer=True, or remove swap_optimizer",
         )
 
 
@@ -238,10 +238,10 @@ def _mbridge(asked: Asked) -> Iterator[Finding]:
     if section.get("use_mbridge") and stages not in (None, 1):
         yield _problem(
             "(megatron.use_mbridge=True)",
-            "no virtual pipeline beside mbridge, by MindSpeed's documents",
+            "no virtual pipeline with mbridge, according to MindSpeed's documents",
             f"megatron.virtual_pipeline_model_parallel_size={stages}",
-            "leave out one of the two if the job fails",
-            # Scripts of upstream's own ask for both.
+            "remove one of the two if the job fails",
+            # Some of upstream's own scripts set both.
             certain=False,
         )
 
@@ -258,12 +258,12 @@ def _mc2(asked: Asked) -> Iterator[Finding]:
             "sequence parallelism over a tensor-parallel group of at least 2",
             f"sequence_parallel={'not set' if sequence is None else sequence}, "
             f"tensor_model_parallel_size={'not set' if size is None else size}",
-            "set megatron.sequence_parallel=True and megatron.tensor_model_parallel_size, or leave mc2 out",
-            # Where it is off, older revisions leave mc2 off too, and newer ones have no linear layer at all.
+            "set megatron.sequence_parallel=True and megatron.tensor_model_parallel_size, or remove use_ascend_mc2",
+            # With sequence parallelism off, older revisions switch mc2 off too, and newer ones have no linear layer.
             certain=contract.validates or sequence is None or size is None,
         )
     if settings.get("use_ascend_coc"):
-        yield _problem("use_ascend_mc2=True", "use_ascend_coc off", "both on", "leave out one of the two")
+        yield _problem("use_ascend_mc2=True", "use_ascend_coc off", "both on", "remove one of the two")
 
 
 def _dispatcher(asked: Asked) -> Iterator[Finding]:
@@ -271,9 +271,9 @@ def _dispatcher(asked: Asked) -> Iterator[Finding]:
     if settings.get("moe_token_dispatcher_type") == "allgather" and settings.get("variable_seq_lengths", True):
         yield _problem(
             "moe_token_dispatcher_type=allgather",
-            "alltoall: verl asks Megatron for variable sequence lengths, which the allgather dispatcher refuses",
+            "alltoall: verl needs variable sequence lengths, which Megatron's allgather dispatcher does not support",
             "allgather",
-            "leave it out: upstream's own value is alltoall",
+            "remove it: upstream's own value is alltoall",
         )
 
 
@@ -283,15 +283,15 @@ def _moe_permutation(asked: Asked) -> Iterator[Finding]:
     if key and settings.get("moe_expert_capacity_factor") and not settings.get("moe_pad_expert_input_to_capacity"):
         yield _problem(
             f"{key}=True",
-            "moe_pad_expert_input_to_capacity=True beside moe_expert_capacity_factor",
+            "moe_pad_expert_input_to_capacity=True with moe_expert_capacity_factor",
             f"moe_pad_expert_input_to_capacity={settings.get('moe_pad_expert_input_to_capacity', 'not set')}",
-            "set both, or neither",
+            "set both or neither",
             certain=contract.validates,
         )
 
 
 def _latent_attention(asked: Asked) -> Iterator[Finding]:
-    """MindSpeed's own latent attention takes its sizes from the overrides; the model's are Megatron's names."""
+    """Check the sizes of MindSpeed's own latent attention: it reads only the overrides, not Megatron's fields."""
     settings, contract = asked.settings, asked.contract
     if not settings.get("multi_head_latent_attention"):
         return
@@ -300,10 +300,11 @@ def _latent_attention(asked: Asked) -> Iterator[Finding]:
     if missing:
         yield _problem(
             "multi_head_latent_attention=True",
-            f"{' and '.join(missing)} beside it: MindSpeed finds the model's own nowhere",
+            f"{' and '.join(missing)} with it, because MindSpeed does not read them from the model",
             "not set",
-            "add them as they are in the model's config.json, or take multi_latent_attention=True, which needs none",
-            # Only a forward pass misses the length.
+            "add them with the values in the model's config.json, or use multi_latent_attention=True, which needs "
+            "none",
+            # Only a forward pass needs the length.
             certain=asked.request.forward or missing != ["seq_length"],
         )
 
@@ -313,7 +314,7 @@ def _attention_backend(asked: Asked) -> Iterator[Finding]:
     value = settings.get("attention_backend")
     if isinstance(value, str) and value not in _ATTENTION_BACKENDS:
         expected = f"one of {', '.join(_ATTENTION_BACKENDS)}"
-        yield _problem(f"attention_backend={value}", expected, value, "leave it out: upstream's own value is flash")
+        yield _problem(f"attention_backend={value}", expected, value, "remove it: upstream's own value is flash")
 
 
 def _recomputation(asked: Asked) -> Iterator[Finding]:
@@ -322,22 +323,22 @@ def _recomputation(asked: Asked) -> Iterator[Finding]:
     if granularity == "full" and (method is None or settings.get("recompute_num_layers") is None):
         yield _problem(
             "recompute_granularity=full",
-            "recompute_method and recompute_num_layers beside it",
+            "recompute_method and recompute_num_layers with it",
             f"recompute_method={method}, recompute_num_layers={settings.get('recompute_num_layers')}",
             "set all three",
         )
     if granularity != "full" and method is not None:
         yield _problem(
             f"recompute_method={method}",
-            "recompute_granularity=full beside it, without which it has no effect",
+            "recompute_granularity=full with it, because it has no effect otherwise",
             f"recompute_granularity={granularity}",
-            "set recompute_granularity=full, or leave recompute_method out",
+            "set recompute_granularity=full, or remove recompute_method",
             certain=False,
         )
 
 
-def _what_mindspeed_declares(asked: Asked) -> Iterator[Finding]:
-    """What each of MindSpeed's features that is on says of others when it validates."""
+def _declared_by_mindspeed(asked: Asked) -> Iterator[Finding]:
+    """Check the conflicts and requirements that MindSpeed's enabled features declare in their validation."""
     for name in asked.contract.features:
         if name != "use_ascend_mc2":
             with contextlib.suppress(UnknownValueError):
@@ -351,59 +352,60 @@ def _declared(name: str, asked: Asked) -> Iterator[Finding]:
     facts, certain, subject = contract.features[name], contract.validates, f"{name}={settings[name]}"
     for other in facts.conflicts:
         if settings.get(other):
-            yield _problem(subject, f"{other} off", f"{other}={settings[other]}", "leave one out", certain)
+            yield _problem(subject, f"{other} off", f"{other}={settings[other]}", "remove one of the two", certain)
     for other in facts.needs:
-        # What Megatron's configuration may still get from the model cannot be judged here.
+        # Megatron's configuration may still get a field from the model. Such a key cannot be judged here.
         missing = other in contract.arguments and not settings.get(other)
         if other != "use_distributed_optimizer" and (missing or settings.get(other) is False):
-            yield _problem(subject, f"{other} beside it", f"{other} off", f"set {other}, or leave it out", certain)
+            yield _problem(subject, f"{other} with it", f"{other} off", f"set {other}, or remove {name}", certain)
 
 
 def _unknown(key: str, value: object, contract: Contract, request: Request) -> Finding:
     underscored = str(key).lstrip("-").replace("-", "_")
     near = [underscored] if contract.knows(underscored) else difflib.get_close_matches(str(key), contract.keys, 3, 0.6)
-    hint = f"did you mean {' or '.join(near)}? Else leave it out" if near else "leave it out"
+    hint = f"did you mean {' or '.join(near)}? Otherwise remove it" if near else "remove it"
     return _problem(
         subject=f"{key}={value}",
         expected=f"a key that MindSpeed {contract.revision} or Megatron {contract.megatron} knows",
-        found="one that nothing in either reads, so that it would have no effect",
-        fix=f"{hint}; `verl-npu lint --list-overrides` shows what there is",
-        # Megatron-Bridge has configurations of its own, which have more fields than Megatron's.
+        found="an unknown key, which would have no effect",
+        fix=f"{hint}; `verl-npu lint --list-overrides` lists the known overrides",
+        # Megatron-Bridge has its own configurations, which have more fields than Megatron's.
         certain=request.section.get("vanilla_mbridge", True) is not False,
     )
 
 
 def _mistyped(key: str, value: object, contract: Contract) -> Iterator[Finding]:
-    """repatch takes any value as it is, so most of another type work, or are never looked at."""
+    """Check the type of a value. repatch converts nothing, so many wrong types work, and are only warnings."""
     argument = contract.arguments.get(key)
-    # The switch of a feature that Megatron's command line declares, and no contract records, as use_flash_attn.
+    # Megatron's command line declares some switches of features, such as use_flash_attn, that no contract records.
     field = contract.fields.get(key, "bool" if key.startswith("use_") and key in contract.features else "")
     if argument is not None:
-        expected, kinds = _expected(argument, value), {argument.type}
+        expected, kinds = _wrong_type(argument, value), {argument.type}
     else:
-        expected, kinds = _unfit(field, value), _kinds(field)
+        expected, kinds = _wrong_annotation(field, value), _kinds(field)
     if not expected:
         return
     corrected = _corrected(value) if isinstance(value, str) else ""
-    fix = f"write {key}={corrected} without quotes" if corrected else f"give {expected}"
+    fix = f"write {key}={corrected} without quotes" if corrected else f"use {expected}"
     if kinds == {"bool"} and corrected not in ("True", "False"):
-        fix = f"write {key}=True or {key}=False, or leave it out"
-    # A text in place of False is true. A text, or a broken number, in place of Megatron's numbers ends in a TypeError.
+        fix = f"write {key}=True or {key}=False, or remove it"
+    # A text instead of False is true. A text or a wrong number instead of one of Megatron's numbers ends in a
+    # TypeError.
     reversed_ = isinstance(value, str) and "bool" in kinds and value.strip("'\"").lower() in _FALSE
     number = bool(field) and kinds <= {"int", "float"} and isinstance(value, str | float)
     certain = reversed_ or number
     yield _problem(f"{key}={value!r}", expected, f"{type(value).__name__} {value!r}", fix, certain)
 
 
-def _expected(argument: Argument, value: object) -> str:
-    """Return what MindSpeed's command line takes for the argument if `value` is not that, else an empty text."""
+def _wrong_type(argument: Argument, value: object) -> str:
+    """Return the values that MindSpeed's command line accepts if `value` is not one, otherwise an empty text."""
     if value is None and argument.default is None:
         return ""
     if argument.choices and value not in argument.choices:
         return f"one of {', '.join(map(str, argument.choices))}"
     if argument.type == "str" and isinstance(value, list | tuple):
         return ""
-    return "" if _is(value, argument.type) else argument.type
+    return "" if _has_type(value, argument.type) else argument.type
 
 
 def _kinds(annotation: str) -> set[str]:
@@ -414,24 +416,24 @@ def _words(annotation: str) -> set[str]:
     return set(re.findall(r"[A-Za-z_]\w*", annotation.partition("Literal")[0]))
 
 
-def _unfit(annotation: str, value: object) -> str:
-    """Return the annotation of a field of Megatron's if `value` does not fit it, else an empty text."""
-    # A null in verl's configuration files stands for Megatron's own default. False is the same to Megatron as null.
+def _wrong_annotation(annotation: str, value: object) -> str:
+    """Return the annotation of a Megatron field if `value` does not fit it, otherwise an empty text."""
+    # A null in verl's configuration files stands for Megatron's default. Megatron treats False like null.
     absent = value is None or (value is False and "Optional" in annotation)
     if absent or not _words(annotation) <= _TYPE_NAMES or "Literal" in annotation:
         return ""
     kinds = _kinds(annotation)
     if kinds & {"List", "list"}:
-        return "" if isinstance(value, list | tuple) or _any(value, kinds, annotation) else annotation
-    return "" if not kinds or any(_is(value, kind) for kind in kinds) else annotation
+        return "" if isinstance(value, list | tuple) or _fits_outside_lists(value, kinds, annotation) else annotation
+    return "" if not kinds or any(_has_type(value, kind) for kind in kinds) else annotation
 
 
-def _any(value: object, kinds: set[str], annotation: str) -> bool:
+def _fits_outside_lists(value: object, kinds: set[str], annotation: str) -> bool:
     outside = re.sub(r"[Ll]ist\[[^\]]{0,200}\]", "", annotation)
-    return any(kind in outside and _is(value, kind) for kind in kinds)
+    return any(kind in outside and _has_type(value, kind) for kind in kinds)
 
 
-def _is(value: object, kind: str) -> bool:
+def _has_type(value: object, kind: str) -> bool:
     if kind not in _TYPES:
         return True
     return isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
@@ -446,29 +448,30 @@ RULES = tuple(
     for code, ask, about in (
         (
             "group-of-overrides",
-            _group_that_mindspeed_llm_does_not_read,
-            "A group of overrides that MindSpeed-LLM does not read, where its engine is asked for.",
+            _unread_group,
+            "A group of overrides that MindSpeed-LLM's engine does not read.",
         ),
         (
             "key-or-type",
             _key_or_type,
-            "A key that nothing in MindSpeed or Megatron reads, or a value that fails, means its opposite, or is "
-            "not of its key's type.",
+            "A key that neither MindSpeed nor Megatron reads, or a value that fails, means the opposite, or has the "
+            "wrong type.",
         ),
         (
             "size-no-number",
-            _size_that_is_no_number,
-            "A parallel size that is no number, as where a variable was left empty.",
+            _size_not_a_number,
+            "A parallel size that is not a number, for example because a variable is empty.",
         ),
         (
             "flash-attention",
             _flash_attention,
-            "Flash attention that is off, in two forms at once, or with a sparse mode that MindSpeed does not take.",
+            "Flash attention that is off, on in two forms at once, or on with a sparse mode that MindSpeed does not "
+            "support.",
         ),
         (
             "context-parallel",
             _context_parallel,
-            "A size of context parallelism that is not that of the groups that verl makes.",
+            "A size of context parallelism that differs from verl's process groups.",
         ),
         (
             "fused-rope",
@@ -483,37 +486,37 @@ RULES = tuple(
         (
             "fused-swiglu",
             _fused_swiglu,
-            "The fused SwiGLU beside swiglu=False: MindSpeed fuses it in any case.",
+            "The fused SwiGLU with swiglu=False, though MindSpeed always fuses SwiGLU.",
         ),
         (
             "swap-optimizer",
             _swap_optimizer,
-            "swap_optimizer without the distributed optimizer, which is what it swaps.",
+            "swap_optimizer without the distributed optimizer, whose states it swaps.",
         ),
         (
             "mbridge-virtual-pipeline",
             _mbridge,
-            "A virtual pipeline beside mbridge, which MindSpeed's documents leave out.",
+            "A virtual pipeline with mbridge, which MindSpeed's documents exclude.",
         ),
         (
             "mc2",
             _mc2,
-            "The fused operators of computation and communication without sequence parallelism, or beside CoC.",
+            "The fused operators of computation and communication (mc2) without sequence parallelism, or with CoC.",
         ),
         (
             "allgather-dispatcher",
             _dispatcher,
-            "The allgather dispatcher beside variable sequence lengths, which verl asks Megatron for.",
+            "The allgather dispatcher with variable sequence lengths, which verl needs.",
         ),
         (
             "moe-permutation",
             _moe_permutation,
-            "Fused permutation of experts' tokens with a capacity that is not padded to.",
+            "Fused token permutation with an expert capacity, but without padding to that capacity.",
         ),
         (
             "latent-attention",
             _latent_attention,
-            "MindSpeed's own latent attention without the sizes that it takes from the overrides alone.",
+            "MindSpeed's own latent attention without the sizes that it reads only from the overrides.",
         ),
         (
             "attention-backend",
@@ -523,14 +526,13 @@ RULES = tuple(
         (
             "recomputation",
             _recomputation,
-            "Settings of recomputation that need each other.",
+            "Recomputation settings that need each other, where one is missing.",
         ),
         (
             "declared-by-mindspeed",
-            _what_mindspeed_declares,
-            "What each of MindSpeed's features that is on says of others when it validates: that it needs them, "
-            "or excludes them.",
+            _declared_by_mindspeed,
+            "The conflicts and requirements that MindSpeed's enabled features declare in their own validation.",
         ),
     )
 )
-"""All rules, in the order in which their problems are said."""
+"""All rules, in the order of their findings."""

@@ -1,4 +1,4 @@
-"""Reads the contract of the installed MindSpeed, or of another, from source, and imports neither it nor Megatron."""
+"""Extraction of a MindSpeed's contract from source, without importing MindSpeed or Megatron."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
     """Read the contract of the packages in the folders `mindspeed` and `megatron`.
 
     `deep` also searches for the keys that MindSpeed's code reads at run time, which takes seconds.
-    Raises SourceError if either folder is not such a package.
+    Raises SourceError if a folder does not have the package.
     """
     classes = _feature_classes(mindspeed)
     active = _active_classes(mindspeed / "features_manager" / "__init__.py")
@@ -37,7 +37,7 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
         if node is None:
             continue
         feature, level = _name_and_level(node)
-        reads |= {key for key in _of_args(node) if key.isidentifier()}
+        reads |= {key for key in _args_attributes(node) if key.isidentifier()}
         features[feature] = _merged(features.get(feature), _facts(node, feature, level))
         for key, argument in _arguments(node, feature):
             arguments.setdefault(key, argument)
@@ -65,7 +65,7 @@ def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: 
 
 
 def megatron_fields(megatron: Path) -> dict[str, str]:
-    """Return the fields of Megatron's transformer configurations, with their annotations as they are written."""
+    """Return the fields of Megatron's transformer configurations, with their annotations as source text."""
     fields = {}
     for path in _CONFIG_FILES:
         for node in parse(megatron / path).body:
@@ -77,15 +77,15 @@ def megatron_fields(megatron: Path) -> dict[str, str]:
 
 
 def _validates(path: Path) -> bool:
-    """Whether MindSpeed's wrapper of TransformerConfig.__post_init__ calls the features' validate_args."""
+    """Tell whether MindSpeed's wrapper of TransformerConfig.__post_init__ calls the features' validate_args."""
     functions = parse(path).body if path.is_file() else []
     name = "transformer_config_post_init_wrapper"
     wrapper = (f for f in functions if isinstance(f, ast.FunctionDef) and f.name == name)
-    return any(_calls_of(function, "validate_features_args") for function in wrapper)
+    return any(_method_calls(function, "validate_features_args") for function in wrapper)
 
 
 def _feature_classes(mindspeed: Path) -> dict[str, ast.ClassDef]:
-    """Return each class below `features_manager`, with the methods that it inherits from another one there."""
+    """Return each class below `features_manager`, with the methods that it inherits from other classes there."""
     classes = {}
     for path in sorted((mindspeed / "features_manager").rglob("*.py")):
         classes.update({node.name: node for node in parse(path).body if isinstance(node, ast.ClassDef)})
@@ -104,14 +104,14 @@ def _bases(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iterator[
 
 
 def _active_classes(path: Path) -> list[str]:
-    """Return the names of the classes in MindSpeed's own list, in its order."""
+    """Return the names of the classes in MindSpeed's own list, in the same order."""
     functions = {node.name: node for node in parse(path).body if isinstance(node, ast.FunctionDef)}
     if "create_features_list" not in functions:
         raise SourceError(
             subject=str(path),
             expected="a function create_features_list",
             found="none",
-            fix="this MindSpeed lists its features in another way: use one of the recorded revisions",
+            fix="this MindSpeed lists its features differently: use one of the recorded revisions",
         )
     order = []
     for call in _calls(functions["create_features_list"]):
@@ -126,8 +126,8 @@ def _calls(node: ast.AST) -> list[str]:
     return [function.id for function in calls if isinstance(function, ast.Name)]
 
 
-def _calls_of(node: ast.AST, method: str) -> list[ast.Call]:
-    """Return the calls of a method, of whatever object."""
+def _method_calls(node: ast.AST, method: str) -> list[ast.Call]:
+    """Return the calls of a method on any object."""
     calls = (inner for inner in ast.walk(node) if isinstance(inner, ast.Call))
     return [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == method]
 
@@ -142,7 +142,7 @@ def _name_and_level(node: ast.ClassDef) -> tuple[str, int]:
         return node.name, 2
     names = [argument.arg for argument in init.args.args][1:]
     defaults = dict(zip(reversed(names), map(literal, reversed(init.args.defaults)), strict=False))
-    for call in _calls_of(init, "__init__"):
+    for call in _method_calls(init, "__init__"):
         given = dict(zip(("feature_name", "optimization_level"), call.args, strict=False))
         given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         name = _resolved(given.get("feature_name"), defaults)
@@ -157,13 +157,13 @@ def _resolved(node: ast.expr | None, names: Mapping[str, object]) -> object:
 
 def _facts(node: ast.ClassDef, feature: str, level: int) -> FeatureFacts:
     def checked(method: str) -> tuple[str, ...]:
-        keys = (literal(call.args[-1]) for call in _calls_of(node, method) if call.args)
+        keys = (literal(call.args[-1]) for call in _method_calls(node, method) if call.args)
         return tuple(sorted({key.replace("-", "_") for key in keys if isinstance(key, str)}))
 
     switches = {feature} if level else set()
     for method in _methods(node):
         if "validate" not in method.name and method.name not in ("register_args", "__init__"):
-            switches |= _of_args(method)
+            switches |= _args_attributes(method)
     return FeatureFacts(level, checked("incompatible_check"), checked("dependency_check"), tuple(sorted(switches)))
 
 
@@ -180,7 +180,7 @@ def _merged(first: FeatureFacts | None, second: FeatureFacts) -> FeatureFacts:
 
 
 def _arguments(node: ast.ClassDef, feature: str) -> Iterator[tuple[str, Argument]]:
-    for call in _calls_of(node, "add_argument"):
+    for call in _method_calls(node, "add_argument"):
         flag = next((text for a in call.args if (text := str(literal(a))).startswith("--")), None)
         if flag is not None:
             options = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
@@ -201,25 +201,25 @@ def _argument(options: Mapping[str, ast.expr], feature: str) -> Argument:
 
 
 def _added_choices(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
-    for call in _calls_of(node, "add_parser_argument_choices_value"):
+    for call in _method_calls(node, "add_parser_argument_choices_value"):
         flag, choice = (literal(argument) for argument in call.args[-2:])
         if isinstance(flag, str):
             yield flag.removeprefix("--").replace("-", "_"), choice
 
 
-# Megatron's own get_args is left out: verl never initialises megatron.training, so it has no arguments.
+# Without Megatron's own get_args: verl never initializes megatron.training, so get_args has no arguments.
 _GETTERS = ("get_full_args", "get_mindspeed_args")
 
 
-# How MindSpeed and Megatron call what holds the arguments or a model's configuration. MindSpeed makes each key that it
-# is given an attribute of both.
+# The names under which MindSpeed's and Megatron's code holds the arguments or a model's configuration. MindSpeed sets
+# each override as an attribute of both.
 _HOLDERS = frozenset(
     {"args", "_args", "global_args", "full_args", "mindspeed_args", "config", "cfg", "transformer_config"}
 )
 
 
 def parse(path: Path) -> ast.Module:
-    """Return the syntax tree of a source file. Raises SourceError if it is none."""
+    """Return the syntax tree of a source file. Raises SourceError if it cannot be parsed."""
     try:
         return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
@@ -227,51 +227,51 @@ def parse(path: Path) -> ast.Module:
             subject=str(path),
             expected="a source file of MindSpeed or Megatron",
             found=f"{type(error).__name__}: {error}",
-            fix="give the folder of the package itself, for example MindSpeed/mindspeed",
+            fix="pass the folder of the package itself, for example MindSpeed/mindspeed",
         ) from error
 
 
 def keys_read(*packages: Path) -> set[str]:
-    """Return what the code in these folders reads from arguments and configurations, wherever it gets these from."""
+    """Return the keys that the code in these folders reads from arguments and configurations of any origin."""
     files = (path for package in packages for path in sorted(package.rglob("*.py")))
-    keys = {key for path in files for key in _read(parse(path), _holds)}
+    keys = {key for path in files for key in _attributes_read(parse(path), _is_holder)}
     return {key for key in keys if key.isidentifier() and not key.startswith("__")}
 
 
-def _holds(node: ast.expr) -> bool:
+def _is_holder(node: ast.expr) -> bool:
     if isinstance(node, ast.Name):
         return node.id in _HOLDERS
     if isinstance(node, ast.Attribute):
         return node.attr in _HOLDERS
-    return _gets(node, {*_GETTERS, "get_args"})
+    return _is_call(node, {*_GETTERS, "get_args"})
 
 
 def literal(node: ast.expr | None) -> object:
-    """Return the value of a literal; None if it is none."""
+    """Return the value of a literal, or None if `node` is not a literal."""
     try:
         return ast.literal_eval(node) if node is not None else None
     except ValueError:
         return None
 
 
-def _read(tree: ast.AST, holds: Callable[[ast.expr], bool]) -> Iterator[str]:
-    """Return what `tree` reads from each expression that `holds` is true of: by a dot, getattr or hasattr."""
+def _attributes_read(tree: ast.AST, holds: Callable[[ast.expr], bool]) -> Iterator[str]:
+    """Yield the attributes that `tree` reads, by a dot, getattr, or hasattr, from expressions that `holds` accepts."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and holds(node.value):
             yield node.attr
-        elif _gets(node, {"getattr", "hasattr"}) and len(node.args) > 1 and holds(node.args[0]):
+        elif _is_call(node, {"getattr", "hasattr"}) and len(node.args) > 1 and holds(node.args[0]):
             key = literal(node.args[1])
             if isinstance(key, str):
                 yield key
 
 
-def _of_args(node: ast.AST) -> set[str]:
-    """Return what `node` reads from the variable `args`."""
-    return set(_read(node, lambda read: isinstance(read, ast.Name) and read.id == "args"))
+def _args_attributes(node: ast.AST) -> set[str]:
+    """Return the attributes that `node` reads from the variable `args`."""
+    return set(_attributes_read(node, lambda read: isinstance(read, ast.Name) and read.id == "args"))
 
 
 def process_keys(mindspeed: Path) -> set[str]:
-    """Return the keys that code which the features import reads from the arguments of the process."""
+    """Return the keys that the code imported by the features reads from the arguments of the process."""
     keys: set[str] = set()
     for path in _reachable(mindspeed):
         tree = parse(path)
@@ -279,19 +279,19 @@ def process_keys(mindspeed: Path) -> set[str]:
         getters = {alias.asname or alias.name for node in imports for alias in node.names if alias.name in _GETTERS}
         for function in ast.walk(tree) if getters else ():
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                assigned = (n for n in ast.walk(function) if isinstance(n, ast.Assign) and _gets(n.value, getters))
+                assigned = (n for n in ast.walk(function) if isinstance(n, ast.Assign) and _is_call(n.value, getters))
                 held = {target.id for n in assigned for target in n.targets if isinstance(target, ast.Name)}
-                keys |= set(_read(function, functools.partial(_is_held, held, getters)))
+                keys |= set(_attributes_read(function, functools.partial(_is_held, held, getters)))
     return keys
 
 
 def _is_held(held: set[str], getters: set[str], node: ast.expr) -> bool:
-    """Return whether it is a variable or a call that gives the arguments of the process."""
-    return _gets(node, getters) or (isinstance(node, ast.Name) and node.id in held)
+    """Tell whether `node` is a variable or a call that gives the arguments of the process."""
+    return _is_call(node, getters) or (isinstance(node, ast.Name) and node.id in held)
 
 
 def _reachable(mindspeed: Path) -> list[Path]:
-    """Return the files that the features import, directly or not, without the features themselves."""
+    """Return the files that the features import, directly or indirectly, without the features themselves."""
     waiting = sorted((mindspeed / "features_manager").rglob("*.py"))
     seen = set(waiting)
     for path in waiting:
@@ -311,28 +311,28 @@ def _reachable(mindspeed: Path) -> list[Path]:
     return [path for path in waiting if "features_manager" not in path.parts]
 
 
-def _gets(node: ast.AST, functions: set[str]) -> TypeGuard[ast.Call]:
-    """Return whether it is a call of one of these functions."""
+def _is_call(node: ast.AST, functions: set[str]) -> TypeGuard[ast.Call]:
+    """Tell whether `node` is a call of one of these functions."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What is installed of MindSpeed and Megatron; a folder is None if the package is not there."""
+    """The installed MindSpeed and Megatron. A folder is None if the package is not installed."""
 
     mindspeed: Path | None
     megatron: Path | None
     contract: Contract
-    """Extracted from the installed source; the newest recorded one if MindSpeed is not installed."""
+    """The contract of the installed source, or the newest recorded contract if MindSpeed is not installed."""
     exact: bool
     """Whether the extracted contract equals a recorded one."""
     differences: tuple[str, ...]
-    """How the extracted contract differs from the nearest recorded one, one line each."""
+    """The differences between the extracted contract and the nearest recorded one, a line each."""
 
 
 @functools.cache
 def installation() -> Installation:
-    """Return what this process would import; it is examined once."""
+    """Return the MindSpeed and Megatron that this process would import. They are examined once."""
     return examine(package_folder("mindspeed", "features_manager"), package_folder("megatron", "core"))
 
 
@@ -345,16 +345,16 @@ def examine(mindspeed: Path | None, megatron: Path | None) -> Installation:
     if megatron is None:
         raise SourceError(
             subject="megatron.core",
-            expected="Megatron-Core beside MindSpeed",
+            expected="Megatron-Core to be installed with MindSpeed",
             found="no package megatron.core",
-            fix="pip install megatron-core in the version that this MindSpeed is for",
+            fix="pip install megatron-core in the version that this MindSpeed needs",
         )
     extracted = extract(mindspeed, megatron, "installed", "installed", deep=False)
     recorded = nearest(extracted)
     differences = tuple(extracted.differences(recorded))
     name = recorded.revision if not differences else f"installed (nearest {recorded.revision})"
-    # It takes seconds to search for what the code reads at run time. So that comes from the record, and what nothing
-    # in this very source reads is looked for only if no record says it.
+    # The search for the keys that the code reads at run time takes seconds. So we take them from the record, and
+    # search the source only if it differs from every record.
     reads = recorded.reads if not differences else tuple(sorted(keys_read(mindspeed, megatron)))
     contract = replace(
         extracted,
@@ -374,10 +374,10 @@ def nearest(contract: Contract) -> Contract:
 
 
 def package_folder(package: str, part: str) -> Path | None:
-    """Return the folder of `package` that holds `part`: a namespace package such as `megatron` may have several."""
+    """Return the folder of `package` that has `part`, because a namespace package like `megatron` may have several."""
     try:
         spec = importlib.util.find_spec(package)
-    except ValueError:  # something put the module into sys.modules without a spec
+    except ValueError:  # the module is in sys.modules without a spec
         return None
     places = (spec.submodule_search_locations if spec is not None else None) or ()
     return next((Path(place) for place in places if (Path(place) / part).is_dir()), None)

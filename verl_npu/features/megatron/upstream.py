@@ -1,7 +1,7 @@
-"""Upstream's Megatron backend beside the versions that it is installed with on Ascend.
+"""Patches that adapt upstream's Megatron backend to the versions installed with it on Ascend.
 
-The mbridge on PyPI, Megatron 0.12 (which Ascend's guides name up to v0.7) under a newer torch, no flash_attn, and a
-triton without a driver for NPUs.
+These are PyPI's mbridge, Megatron 0.12 (which Ascend's guides name up to v0.7) with a newer torch, no flash_attn, and
+a triton without a driver for NPUs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _SAVE_MANAGER = "verl.utils.checkpoint.megatron_checkpoint_manager:MegatronCheck
 @over_megatron.wrap(
     _SAVE_MANAGER,
     uses=(f"{_SAVE_MANAGER.rpartition('.')[0]}.bridge",),
-    why="With the mbridge on PyPI, saving a model ends with TypeError: save_weights() got an unexpected keyword "
-    "argument 'distributed_filesystem'. memory_efficient fails for a model in a single file.",
-    how="While a checkpoint is saved, only the options that the installed mbridge can follow are passed to it.",
+    why="With PyPI's mbridge, saving a model fails with `TypeError: save_weights() got an unexpected keyword argument "
+    "'distributed_filesystem'`. The option memory_efficient fails for a model in a single file.",
+    how="While a checkpoint is saved, the installed mbridge gets only the options that it supports.",
     link="https://github.com/volcengine/verl/pull/4386",
     retired_by=Calls(_SAVE_MANAGER, "inspect.signature", given=Key("save_weights")),
     requires=Passes(_SAVE_MANAGER, "distributed_filesystem", True, to="save_weights"),
@@ -38,7 +38,7 @@ _SAVE_MANAGER = "verl.utils.checkpoint.megatron_checkpoint_manager:MegatronCheck
 def drop_save_options_unknown_to_mbridge(
     original: Callable[..., object], manager: Any, *args: object, **kwargs: object
 ) -> object:
-    """Save a checkpoint, with a bridge that gets no option that it cannot follow."""
+    """Save a checkpoint, passing the bridge only options that it supports."""
     bridge = manager.bridge
     save = getattr(bridge, "save_weights", None)
     if bridge is None or save is None:
@@ -61,35 +61,35 @@ _SAVE_DISTRIBUTED = "verl.utils.megatron.dist_checkpointing:save_dist_checkpoint
 _GET_MODEL = "verl.utils.megatron_utils:get_model"
 _CONVERTER = "converter_hf_to_mcore.py"
 _FORMAT = "serialization_format"
-_ERROR = "TypeError: _write_item() missing 1 required positional argument: 'serialization_format'."
-_LINK = "none: core_v0.15.3 looks at the signature, see filesystem_async.py in Megatron-LM's dist_checkpointing"
-_NEVER = Never("which Megatron and which torch stand beside it is the user's choice")
+_ERROR = "`TypeError: _write_item() missing 1 required positional argument: 'serialization_format'`."
+_LINK = "none: core_v0.15.3 checks the signature, see filesystem_async.py in Megatron-LM's dist_checkpointing"
+_NEVER = Never("the user chooses which Megatron and which torch are installed together")
 Result = TypeVar("Result")
 
 
 @over_megatron.wrap(
     _SAVE_DISTRIBUTED,
-    why=f"With megatron-core 0.12 and torch 2.8 or newer, saving a checkpoint ends with {_ERROR}",
-    how="While a checkpoint is saved, Megatron's copy of torch's _write_item is called with torch's own format.",
+    why=f"With megatron-core 0.12 and torch 2.8 or newer, saving a checkpoint fails with {_ERROR}",
+    how="While a checkpoint is saved, Megatron's reference to torch's _write_item passes torch's own format.",
     link=_LINK,
     retired_by=_NEVER,
     requires=Defines(_SAVE_DISTRIBUTED),
 )
 def pass_torch_the_checkpoint_format(original: Callable[..., Any], *args: object, **kwargs: object) -> Any:
-    """Save a checkpoint. What is written later, by the request that is returned, has the format as well."""
+    """Save a checkpoint. The returned request, which writes later, uses the format too."""
     with written_in_torchs_format():
         request = original(*args, **kwargs)
     write = getattr(request, "async_fn", None)
     if request is None or write is None:
         return request
-    return request._replace(async_fn=functools.partial(_within, write))
+    return request._replace(async_fn=functools.partial(_write_with_format, write))
 
 
 @over_megatron.wrap(
     _GET_MODEL,
-    why="With megatron-core 0.12 and torch 2.8 or newer, converter_hf_to_mcore.py, which saves by itself, ends with "
-    f"{_ERROR}",
-    how="A process that runs that program writes in torch's own format, from its first model on.",
+    why="With megatron-core 0.12 and torch 2.8 or newer, converter_hf_to_mcore.py, which saves checkpoints itself, "
+    f"fails with {_ERROR}",
+    how="A process that runs this program writes torch's own format from its first model on.",
     link=_LINK,
     retired_by=_NEVER,
     requires=Defines(_GET_MODEL),
@@ -97,20 +97,20 @@ def pass_torch_the_checkpoint_format(original: Callable[..., Any], *args: object
 def let_the_converter_write_in_torchs_format(
     original: Callable[..., Result], *args: object, **kwargs: object
 ) -> Result:
-    """Return the model. The converter calls nothing else of verl's before it saves, and ends afterwards."""
+    """Return the model. The converter calls no other verl function before it saves, and it ends afterwards."""
     if Path(getattr(sys.modules["__main__"], "__file__", None) or "").name == _CONVERTER:
         _give_format()
     return original(*args, **kwargs)
 
 
-def _within(write: Callable[..., object], *args: object, **kwargs: object) -> object:
+def _write_with_format(write: Callable[..., object], *args: object, **kwargs: object) -> object:
     with written_in_torchs_format():
         return write(*args, **kwargs)
 
 
 @contextlib.contextmanager
 def written_in_torchs_format() -> Iterator[None]:
-    """Within this context, Megatron names torch's own format if torch asks for one and this Megatron names none."""
+    """In this context, make Megatron pass torch's own format if torch requires one and this Megatron passes none."""
     take_back = _give_format()
     try:
         yield
@@ -142,9 +142,9 @@ _HEAD = "verl.models.llama.megatron.layers.parallel_linear"
 @over_megatron.guard(
     f"{_INITIALIZER}:BaseModelInitializer",
     uses=(f"{_HEAD}:LinearForLastLayer",),
-    why="Building a critic ends with ModuleNotFoundError: No module named 'flash_attn', because its last layer is in "
-    "a package whose other modules import flash_attn, which does not exist on Ascend.",
-    how="The one module that is needed is loaded from its file; it does not import flash_attn.",
+    why="Building a critic fails with `ModuleNotFoundError: No module named 'flash_attn'`. Its last layer is in a "
+    "package whose other modules import flash_attn, which does not exist on Ascend.",
+    how="We load only the module of that layer from its file. This module does not import flash_attn.",
     link="none: see initialize in verl/models/mcore/model_initializer.py",
     retired_by=Not(Imports(_INITIALIZER, _HEAD)),
 )
@@ -170,14 +170,14 @@ _KERNELS = "verl.utils.kernel.kernels"
 @over_megatron.guard(
     f"{_CALLER}:linear_cross_entropy",
     may_use=(f"{_KERNELS}:efficient_entropy_forward",),
-    why="Importing the Megatron workers loads triton kernels, and ends with RuntimeError: 0 active drivers ([]). "
-    "There should only be one., if triton has no driver for the NPU.",
-    how="The kernels' module is executed when it is first used, as in later revisions of verl.",
-    link="none: later revisions import the kernels within the functions that use them",
+    why="Importing the Megatron workers loads triton kernels. If triton has no driver for the NPU, this fails with "
+    "`RuntimeError: 0 active drivers ([]). There should only be one.`",
+    how="The kernels' module runs at its first use, as in later revisions of verl.",
+    link="none: later revisions import the kernels inside the functions that use them",
     retired_by=Not(Defines(f"{_CALLER}:kernels")),
 )
 def load_triton_kernels_on_first_use() -> None:
-    """Put a module that loads itself on first use in the place of the kernels' module."""
+    """Replace the kernels' module with one that loads itself at its first use."""
     spec = None if _KERNELS in sys.modules else importlib.util.find_spec(_KERNELS)
     if spec is None or spec.loader is None:
         return
@@ -197,18 +197,18 @@ _PACKING = "verl.models.mcore.patch_v012:apply_patch"
 
 @over_megatron.wrap(
     _DEEPSEEK,
-    why="A Megatron worker of DeepSeek-V3 or Moonlight without mbridge, and the converter of checkpoints, end with "
-    "ImportError: cannot import name 'set_experimental_flag' from 'megatron.core.config': Megatron 0.12.1, which the "
-    "guide for Ascend and recipe/r1_ascend name, has the flag and no function that sets it.",
-    how="Megatron's module gets the function for the call, if it lacks one: it sets the flag.",
+    why="A Megatron worker with DeepSeek-V3 or Moonlight without mbridge, and the checkpoint converter, fail with "
+    "`ImportError: cannot import name 'set_experimental_flag' from 'megatron.core.config'`. Megatron 0.12.1, which "
+    "the guide for Ascend and recipe/r1_ascend name, has the flag but no function that sets it.",
+    how="If Megatron's module lacks the function, we add one that sets the flag for the duration of the call.",
     link="https://github.com/verl-project/verl/pull/3975",
-    retired_by=Never("later pins name a Megatron that has the function, and upstream still calls it"),
+    retired_by=Never("later pins name a Megatron that has the function, but upstream still calls it"),
     requires=AllOf(Imported("verl", f"{_FLAGS}.{_SET}"), Calls(_DEEPSEEK, _SET)),
 )
 def set_the_experimental_flag_of_an_older_megatron(
     original: Callable[..., Result], *args: object, **kwargs: object
 ) -> Result:
-    """Return Megatron's configuration of DeepSeek-V3."""
+    """Return Megatron's configuration for DeepSeek-V3."""
     flags = importlib.import_module(_FLAGS)
     if hasattr(flags, _SET):
         return original(*args, **kwargs)
@@ -226,10 +226,10 @@ def set_the_experimental_flag_of_an_older_megatron(
 @over_megatron.wrap(
     _MODULE,
     uses=("verl.models.mcore.patch_v012:apply_patch()",),
-    why="DeepSeek-V3 or Moonlight through mbridge on Megatron 0.12.1: the first log-probabilities end in an error of "
-    "shapes, in MindSpeed's fused rotary embedding or beside it. That Megatron rotates packed sequences as if they "
-    "were a batch, which upstream mends for models without mbridge alone.",
-    how="Upstream's own mend, verl.models.mcore.patch_v012, is applied before a model with latent attention is made.",
+    why="For DeepSeek-V3 or Moonlight through mbridge on Megatron 0.12.1, the first log-probabilities fail with a "
+    "shape error in or near MindSpeed's fused rotary embedding. This Megatron rotates packed sequences as if they "
+    "were a batch. Upstream fixes that only for models without mbridge.",
+    how="We apply upstream's own fix, verl.models.mcore.patch_v012, before a model with latent attention is made.",
     link="https://github.com/verl-project/verl/pull/4931",
     retired_by=Calls(_MODULE, "apply_patch"),
     requires=AllOf(Defines(_MODULE), Defines(_PACKING)),
@@ -237,16 +237,16 @@ def set_the_experimental_flag_of_an_older_megatron(
 def pack_latent_attention_through_mbridge_too(
     original: Callable[..., Result], wrap_config: object, tf_config: object, *args: object, **kwargs: object
 ) -> Result:
-    """Return Megatron's modules of a model."""
+    """Return a model's Megatron modules."""
     from megatron.core.transformer.transformer_config import MLATransformerConfig
 
-    if isinstance(tf_config, MLATransformerConfig) and not _packs():
+    if isinstance(tf_config, MLATransformerConfig) and not _packs_queries():
         importlib.import_module("verl.models.mcore.patch_v012").apply_patch()
     return original(wrap_config, tf_config, *args, **kwargs)
 
 
-def _packs() -> bool:
-    """Whether queries of packed sequences lose the batch's dimension: in later Megatrons, and once it is mended."""
+def _packs_queries() -> bool:
+    """Tell whether queries of packed sequences lose the batch dimension, as in later Megatrons and after the fix."""
     from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 
     return "squeeze(1)" in inspect.getsource(MLASelfAttention.get_query_key_value_tensors)
@@ -263,10 +263,10 @@ _COUNT = f"{_REPLAY}:get_moe_num_layers_to_build"
         f"{_REPLAY}:get_num_layers_to_build(config, vp_stage=, pp_rank=)",
         f"{_REPLAY}:is_moe_layer(tf_config, layer_idx)",
     ),
-    why="The first log-probabilities of a Megatron actor end with TypeError: get_transformer_layer_offset() got an "
-    "unexpected keyword argument 'vp_stage', dense models included: Megatron 0.12.1, which the guide for Ascend "
-    "names, has no such argument.",
-    how="If Megatron's function lacks an argument, it is called without it, as later revisions of verl do.",
+    why="The first log-probabilities of a Megatron actor, even for a dense model, fail with `TypeError: "
+    "get_transformer_layer_offset() got an unexpected keyword argument 'vp_stage'`. Megatron 0.12.1, which the guide "
+    "for Ascend names, does not have this argument.",
+    how="If Megatron's function lacks an argument, we call it without that argument, as later revisions of verl do.",
     link="https://github.com/verl-project/verl/pull/5580",
     retired_by=Calls(_COUNT, "inspect.signature"),
     requires=Defines(_COUNT),
@@ -275,7 +275,7 @@ _COUNT = f"{_REPLAY}:get_moe_num_layers_to_build"
 def ask_megatron_only_for_the_offset_that_it_knows(
     original: Callable[..., int], config: Any, vp_stage: int | None = None, pp_rank: int | None = None
 ) -> int:
-    """Return the number of layers of mixture of experts on one stage of the pipeline."""
+    """Return the number of mixture-of-experts layers on one pipeline stage."""
     from verl.utils.megatron import router_replay_utils as replay
 
     known = inspect.signature(replay.get_transformer_layer_offset).parameters

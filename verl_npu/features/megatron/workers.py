@@ -1,4 +1,7 @@
-"""Upstream's Megatron workers (up to v0.7) and engines give MindSpeed their own overrides, before their groups."""
+"""Patches that make upstream's Megatron workers (up to v0.7) and engines give MindSpeed their own overrides in time.
+
+Each must do so before it makes its process groups.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +30,19 @@ _REPATCH = "mindspeed.megatron_adaptor:repatch(args)"
 _CONFIG = "verl/trainer/config/ppo_megatron_trainer.yaml"
 
 
-def _read_of(place: str) -> tuple[str, ...]:
-    """Return what is read of a worker's section, beside its overrides; `place` is how its keys begin."""
+def _section_uses(place: str) -> tuple[str, ...]:
+    """Return the keys that we read from a worker's section, besides its overrides, with the prefix `place`."""
     return tuple(f"{place}.{key}" for key in SECTION_KEYS)
 
 
 def request_of(worker: str, section: Section) -> Request:
-    """Return what a worker asks of MindSpeed; `section` is the `megatron` section of its configuration."""
+    """Return a worker's request to MindSpeed. `section` is the `megatron` section of its configuration."""
     overrides = plain_values(section.get("override_transformer_config", {}))
     return Request(worker, overrides, {key: section.get(key, None) for key in SECTION_KEYS})
 
 
 def repatch_again(owner: object) -> None:
-    """Put the request of a worker or an engine in force again; does nothing if it made none."""
+    """Apply the request of a worker or an engine again. Do nothing if it made none."""
     request = getattr(owner, REQUEST, None)
     if request is not None:
         repatch(request)
@@ -52,39 +55,39 @@ def repatch_again(owner: object) -> None:
         f"{_CONFIG}: actor_rollout_ref.actor.megatron.override_transformer_config",
         f"{_CONFIG}: actor_rollout_ref.ref.megatron.override_transformer_config",
     ),
-    may_use=_read_of(f"{_CONFIG}: actor_rollout_ref.actor.megatron"),
-    why="Upstream gives MindSpeed the actor's overrides for a reference worker too, so the reference model is "
-    "computed with settings that are not its own, without an error.",
-    how="A reference worker gives its own overrides and an actor its own; upstream's call of repatch then gives the "
-    "same.",
+    may_use=_section_uses(f"{_CONFIG}: actor_rollout_ref.actor.megatron"),
+    why="Upstream gives MindSpeed the actor's overrides also for a reference worker. The reference model silently "
+    "runs with the actor's settings instead of its own.",
+    how="A reference worker and an actor each pass their own overrides. Upstream's call of repatch then passes the "
+    "same overrides.",
     link=_LINK_WORKERS,
-    retired_by=Never("these workers were removed in v0.8 without it"),
+    retired_by=Never("v0.8 removed these workers without fixing this"),
     requires=Calls(f"{_WORKERS}:ActorRolloutRefWorker.__init__", "repatch"),
 )
 def give_mindspeed_the_actors_or_refs_overrides(
     original: Callable[..., None], worker: object, config: Section, role: str, *args: object, **kwargs: object
 ) -> None:
-    """Make the worker with the overrides of its role in force."""
+    """Construct the worker with the overrides of its role applied."""
     request = request_of(role, config.ref.megatron if role == "ref" else config.actor.megatron)
     if role == "actor_rollout_ref":
         _refuse_other_reference(request, config)
-    _make(original, worker, request, config, role, *args, **kwargs)
+    _construct(original, worker, request, config, role, *args, **kwargs)
 
 
 def _declare_worker(owner: str, worker: str, name: str) -> None:
-    """Declare the patch `name`, by which a worker that upstream forgets gives MindSpeed its own overrides."""
+    """Declare the patch `name`, which gives MindSpeed the overrides of a worker that upstream forgets."""
     target = f"{_WORKERS}:{owner}.__init__"
 
     def give_mindspeed_its_own_overrides(original: Callable[..., None], made: object, config: Section) -> None:
-        _make(original, made, request_of(worker, config.megatron), config)
+        _construct(original, made, request_of(worker, config.megatron), config)
 
     over_megatron.wrap(
         target,
         uses=(_REPATCH, f"{_CONFIG}: {worker}.megatron.override_transformer_config"),
-        may_use=_read_of(f"{_CONFIG}: {worker}.megatron"),
-        why=f"Upstream calls repatch for the actor only: the {worker.replace('_', ' ')}'s override_transformer_config "
-        "has no effect on MindSpeed, without an error.",
-        how="MindSpeed gets the worker's own overrides before its process groups are made.",
+        may_use=_section_uses(f"{_CONFIG}: {worker}.megatron"),
+        why=f"Upstream calls repatch only for the actor. The {worker.replace('_', ' ')}'s override_transformer_config "
+        "silently has no effect on MindSpeed.",
+        how="MindSpeed gets the worker's own overrides before the worker makes its process groups.",
         link=_LINK_WORKERS,
         retired_by=Calls(target, "repatch"),
         requires=Defines(target),
@@ -98,22 +101,24 @@ _declare_worker("RewardModelWorker", "reward_model", "give_mindspeed_the_reward_
 @over_megatron.wrap(
     f"{_WORKERS}:MegatronWorker._init_hf_config_and_tf_config",
     uses=(_REPATCH,),
-    why="MindSpeed merges the overrides of the last worker in the process into each later configuration of a model, "
-    "so a model may be built with another model's settings, without an error.",
-    how="The worker's own overrides are put in force again while its model's configuration is made.",
+    why="MindSpeed merges the overrides of the last worker in the process into each later model configuration, so a "
+    "model may silently be built with another model's settings.",
+    how="We apply the worker's own overrides again before its model's configuration is made.",
     link=_LINK_WORKERS,
-    retired_by=Never("these workers were removed in v0.8 without it"),
+    retired_by=Never("v0.8 removed these workers without fixing this"),
     requires=Defines(f"{_WORKERS}:MegatronWorker._init_hf_config_and_tf_config"),
 )
 def configure_each_worker_with_its_own_overrides(
     original: Callable[..., object], worker: object, *args: object, **kwargs: object
 ) -> object:
-    """Make the model's configuration with the worker's own overrides in force."""
+    """Make the model's configuration with the worker's own overrides applied."""
     repatch_again(worker)
     return original(worker, *args, **kwargs)
 
 
-def _make(original: Callable[..., None], worker: object, request: Request, *args: object, **kwargs: object) -> None:
+def _construct(
+    original: Callable[..., None], worker: object, request: Request, *args: object, **kwargs: object
+) -> None:
     repatch(request)
     setattr(worker, REQUEST, request)
     with on_behalf_of(request):
@@ -121,7 +126,7 @@ def _make(original: Callable[..., None], worker: object, request: Request, *args
 
 
 def _refuse_other_reference(request: Request, config: Section) -> None:
-    """Raise JobSettingError if the reference's overrides are not the actor's, from which the worker builds both."""
+    """Raise JobSettingError if the reference's overrides differ from the actor's, which the worker uses for both."""
     section = config.get("ref", {}).get("megatron", None)
     theirs = request_of("ref", section).overrides if section is not None else request.overrides
     if theirs == request.overrides:
@@ -129,9 +134,9 @@ def _refuse_other_reference(request: Request, config: Section) -> None:
     differ = sorted(k for k in {*theirs, *request.overrides} if theirs.get(k) != request.overrides.get(k))
     raise JobSettingError(
         subject="actor_rollout_ref: ref.megatron.override_transformer_config",
-        expected="the actor's, because one worker makes both models from them",
-        found=", ".join(f"{key}={theirs.get(key)}, the actor's {request.overrides.get(key)}" for key in differ),
-        fix="leave the reference's out, or run the reference as a worker of its own",
+        expected="the actor's overrides, because one worker makes both models from them",
+        found=", ".join(f"{key}={theirs.get(key)} (the actor has {request.overrides.get(key)})" for key in differ),
+        fix="remove the reference's overrides, or run the reference as a separate worker",
         override=OVERRIDE,
     )
 
@@ -149,11 +154,11 @@ _LINK_ENGINES = "https://github.com/volcengine/verl/pull/5697"
 @over_megatron.wrap(
     f"{_LM}.__init__",
     uses=(_REPATCH, f"{_ENGINE_CONFIG}.override_transformer_config"),
-    may_use=_read_of(_ENGINE_CONFIG),
-    why="Upstream calls repatch after the process groups are made, too late for MindSpeed's patches of the groups, "
-    "and drops the user's override_transformer_config or writes to it.",
-    how="The engine's own overrides are put in force before upstream's constructor runs; its later call of repatch "
-    "then changes nothing.",
+    may_use=_section_uses(_ENGINE_CONFIG),
+    why="Upstream calls repatch after making the process groups, which is too late for MindSpeed's patches of the "
+    "groups. It also drops or changes the user's override_transformer_config.",
+    how="We apply the engine's own overrides before upstream's constructor runs. Its later call of repatch then "
+    "changes nothing.",
     link=_LINK_ENGINES,
     retired_by=_EARLY,
     requires=Calls(f"{_LM}.__init__", "repatch"),
@@ -166,7 +171,7 @@ def give_mindspeed_the_engines_overrides(
     optimizer_config: object,
     checkpoint_config: object,
 ) -> None:
-    """Make the engine with its overrides in force."""
+    """Construct the engine with its overrides applied."""
     request = request_of(_LANGUAGE_MODEL, engine_config)
     repatch(request)
     setattr(engine, REQUEST, request)
@@ -175,7 +180,7 @@ def give_mindspeed_the_engines_overrides(
 
 
 def _declare_groups(owner: str, engine: str, name: str) -> None:
-    """Declare the patch `name`, by which an engine's overrides are in force while it makes its process groups."""
+    """Declare the patch `name`, which applies an engine's overrides while the engine makes its process groups."""
 
     def make_groups(original: Callable[..., None], made: Any) -> None:
         request = request_of(engine, made.engine_config)
@@ -186,10 +191,10 @@ def _declare_groups(owner: str, engine: str, name: str) -> None:
     over_megatron.wrap(
         f"{owner}._init_device_mesh",
         uses=(f"{owner}.engine_config", f"{_ENGINE_CONFIG}.override_transformer_config"),
-        may_use=_read_of(_ENGINE_CONFIG),
-        why="Upstream passes the overrides to MindSpeed without the megatron section that they stand in, so a "
-        "contradiction between the two, such as two values of context_parallel_size, is not noticed.",
-        how="The engine's overrides are checked together with its section when upstream calls repatch.",
+        may_use=_section_uses(_ENGINE_CONFIG),
+        why="Upstream passes the overrides to MindSpeed without their megatron section. Nobody notices a "
+        "contradiction between the two, such as two values of context_parallel_size.",
+        how="When upstream calls repatch, we check the engine's overrides together with its section.",
         link=_LINK_ENGINES,
         retired_by=Never("upstream checks nothing"),
         requires=Defines(f"{owner}._init_device_mesh"),
@@ -204,15 +209,15 @@ _declare_groups(_VALUE, "the value model's engine", "check_the_value_model_engin
     _BUILD,
     uses=(_REPATCH,),
     may_use=(f"{_BUILD.rpartition('.')[0]}.provider",),
-    why="MindSpeed merges the overrides of the last engine in the process into each later configuration of a model, "
-    "so a model may be built with another model's settings, without an error. Into Megatron-Bridge's, whose classes "
-    "are older than the overrides, it merges none: without use_flash_attn=True in the script the first log-"
-    "probabilities end with RuntimeError: Please set micro_batch_size or set use_flash_attn=True in config. And "
-    "Megatron-Bridge asks for TransformerEngine's fused permutation of experts' tokens, for which MindSpeed has a "
-    "placeholder unless the script has moe_permute_fusion=True: Module.__init__() got an unexpected keyword argument.",
-    how="The engine's own overrides are put in force again while its model's configuration is made, and what is "
-    "filled in beside them is written to Megatron-Bridge's as well. A permutation that is only a placeholder is not "
-    "asked for: Megatron's own moves the tokens.",
+    why="MindSpeed merges the overrides of the last engine in the process into each later model configuration, so a "
+    "model may silently be built with another model's settings. It merges none into Megatron-Bridge's configuration, "
+    "whose classes exist before the overrides. Without use_flash_attn=True in the script, the first log-probabilities "
+    "fail with `RuntimeError: Please set micro_batch_size or set use_flash_attn=True in config`. Megatron-Bridge also "
+    "requests TransformerEngine's fused token permutation. Unless the script has moe_permute_fusion=True, MindSpeed "
+    "has only a placeholder for it: `Module.__init__() got an unexpected keyword argument`.",
+    how="We apply the engine's own overrides again before its model's configuration is made, and also write the "
+    "settings that verl-npu adds to Megatron-Bridge's configuration. If the fused permutation is only a placeholder, "
+    "we switch it off, and Megatron's own code moves the tokens.",
     link="none: see transformer_config_init_wrapper in MindSpeed's core/megatron_basic/arguments_basic.py",
     retired_by=Never("MindSpeed's arguments belong to the process"),
     requires=Defines(_BUILD),
@@ -220,7 +225,7 @@ _declare_groups(_VALUE, "the value model's engine", "check_the_value_model_engin
 def configure_each_engine_with_its_own_overrides(
     original: Callable[..., object], engine: Any, *args: object, **kwargs: object
 ) -> object:
-    """Make the model's configuration with the engine's own overrides in force."""
+    """Make the model's configuration with the engine's own overrides applied."""
     repatch_again(engine)
     result = original(engine, *args, **kwargs)
     provider, request = getattr(engine, "provider", None), getattr(engine, REQUEST, None)
@@ -234,10 +239,10 @@ def configure_each_engine_with_its_own_overrides(
 
 
 def _fused_permutation_is_a_placeholder() -> bool:
-    """Return whether Megatron's own `permute` would call what MindSpeed has put where TransformerEngine's belongs."""
+    """Tell whether Megatron's own `permute` would call MindSpeed's placeholder for TransformerEngine's function."""
     moe = sys.modules.get(_PERMUTATION)
     if moe is None:
         return False
-    # MindSpeed makes torch.nn.Module of what only has to be there; its fused kernels replace `permute` itself.
+    # MindSpeed's placeholders are torch.nn.Module. Its fused kernels replace `permute` itself.
     placeholder = getattr(moe, "fused_permute", None)
     return isinstance(placeholder, type) and moe.permute.__module__ == _PERMUTATION

@@ -1,8 +1,8 @@
-"""No micro-batch of a dynamic batch holds more tokens than its budget, if the user asks for that.
+"""A token budget for the micro-batches of a dynamic batch, if the user asks for it.
 
-Upstream's function stays what it is: it counts the tokens, agrees with the other ranks on a number of micro-batches,
-orders them and takes them out of the batch. It is told a least number of micro-batches, and gets our bins when it asks
-for a partition. So the ranks make upstream's collectives, in upstream's order, and no other ones.
+Upstream's function still counts the tokens, agrees with the other ranks on a number of micro-batches, orders them, and
+takes them out of the batch. We give it a minimum number of micro-batches, and our bins when it asks for a partition.
+So the ranks run exactly upstream's collectives, in upstream's order.
 """
 
 from __future__ import annotations
@@ -23,40 +23,42 @@ if TYPE_CHECKING:
 _MODULE = "verl.utils.seqlen_balancing"
 _REARRANGE = f"{_MODULE}:rearrange_micro_batches"
 BOUNDED_UPSTREAM = Raises(_REARRANGE, "ValueError", when="max_token_len")
-"""Upstream's own bound, at v0.9.1: it makes more micro-batches until all are small enough, or raises."""
+"""Upstream's own limit, at v0.9.1: it adds micro-batches until all are small enough, or raises an error."""
 micro_batches = Feature(
-    "micro_batches", "No micro-batch of a dynamic batch exceeds its token budget, if VERL_NPU_TOKEN_BUDGET=1."
+    "micro_batches", "With VERL_NPU_TOKEN_BUDGET=1, no micro-batch of a dynamic batch exceeds its token budget."
 )
 
 
 _ROUND_UP = f"{_MODULE}:roundup_divisible"
 _PARTITION = f"{_MODULE}:get_seqlen_balanced_partitions"
-_WHY = "Upstream makes as many micro-batches of a dynamic batch as its tokens divided by max_token_len, and balances "
-_WHY += "work and not tokens. Some hold up to 1.7 times max_token_len, and training ends with `NPU out of memory`."
+_WHY = (
+    "Upstream splits a dynamic batch into as many micro-batches as its tokens divided by max_token_len, and balances "
+)
+_WHY += "work instead of tokens. Some hold up to 1.7 times max_token_len, and training ends with `NPU out of memory`."
 _LINK = "https://github.com/verl-project/verl/pull/7553"
-_THERE = AllOf(Defines(_REARRANGE), Defines(_ROUND_UP), Defines(_PARTITION))
+_HAS_FUNCTIONS = AllOf(Defines(_REARRANGE), Defines(_ROUND_UP), Defines(_PARTITION))
 _demand: ContextVar[Demand | None] = ContextVar("demand", default=None)
-"""What the call of rearrange_micro_batches that is under way asks for."""
+"""The demand of the current call of rearrange_micro_batches."""
 _calls: list[object] = []
-"""One entry for each call of it that is under way. It is asked before `_demand`, which torch.compile cannot trace."""
+"""One entry for each current call of rearrange_micro_batches, because torch.compile cannot trace `_demand`."""
 MicroBatches = TypeVar("MicroBatches")
 
 
 @micro_batches.wrap(
     _REARRANGE,
     why=_WHY,
-    how="If VERL_NPU_TOKEN_BUDGET=1, upstream is told how many micro-batches first-fit-decreasing needs, and its "
-    "result is checked.",
+    how="With VERL_NPU_TOKEN_BUDGET=1, we tell upstream how many micro-batches first-fit-decreasing needs, and check "
+    "its result.",
     link=_LINK,
     retired_by=BOUNDED_UPSTREAM,
-    requires=_THERE,
+    requires=_HAS_FUNCTIONS,
 )
 def keep_token_budget(
     original: Callable[..., tuple[MicroBatches, list[list[int]]]], *args: object, **kwargs: object
 ) -> tuple[MicroBatches, list[list[int]]]:
-    """Split a batch into micro-batches; none holds more tokens than `max_token_len` if the user asked for that.
+    """Split a batch into micro-batches of at most `max_token_len` tokens, if the user asked for that limit.
 
-    Raises MicroBatchError on all ranks that agree on the number if a sequence of one of them alone is too long.
+    If one rank has a sequence that is too long, raises MicroBatchError on all ranks that agree on the number.
     """
     if not environment.TOKEN_BUDGET.read():
         return original(*args, **kwargs)
@@ -71,10 +73,10 @@ def keep_token_budget(
         return original(*args, **kwargs)
     asked["max_token_len"] = demand.allowed
     asked["min_num_micro_batch"] = max(demand.least, asked["min_num_micro_batch"] or 0)
-    # By rounding up, upstream tells the number that the ranks have agreed on.
+    # With a divisor, upstream calls its rounding function with the number that the ranks agreed on.
     asked["num_batches_divided_by"] = asked["num_batches_divided_by"] or 1
     if asked["same_micro_num_in_dp"] and asked["dp_group"] is None:
-        asked["dp_group"] = _everyone()
+        asked["dp_group"] = _world_group()
     token = _demand.set(demand)
     _calls.append(token)
     try:
@@ -88,16 +90,16 @@ def keep_token_budget(
 
 @micro_batches.wrap(
     _ROUND_UP,
-    why="A rank that finds a sequence longer than max_token_len ends with an AssertionError, and the other ranks wait "
-    "for it until the process group's timeout.",
-    how="If VERL_NPU_TOKEN_BUDGET=1, such a rank puts a mark into the number on which the ranks agree. All of them "
-    "find it when upstream rounds that number up, and raise an error that names the length and the budget.",
+    why="A rank that finds a sequence longer than max_token_len fails with an AssertionError, and the other ranks "
+    "wait for it until the process group's timeout.",
+    how="With VERL_NPU_TOKEN_BUDGET=1, such a rank puts a mark into the number on which the ranks agree. All ranks "
+    "find the mark when upstream rounds the number up, and raise an error that names the length and the budget.",
     link=_LINK,
     retired_by=BOUNDED_UPSTREAM,
-    requires=_THERE,
+    requires=_HAS_FUNCTIONS,
 )
 def agree_on_a_number(original: Callable[[int, int], int], a: int, b: int) -> int:
-    """Round a number of micro-batches up to a multiple. Raises MicroBatchError if a rank cannot go on with it."""
+    """Round a number of micro-batches up to a multiple. Raises MicroBatchError if a rank cannot split its batch so."""
     count = original(a, b)
     demand = _demand.get() if _calls else None
     if demand is not None:
@@ -108,30 +110,30 @@ def agree_on_a_number(original: Callable[[int, int], int], a: int, b: int) -> in
 @micro_batches.wrap(
     _PARTITION,
     why=_WHY,
-    how="If VERL_NPU_TOKEN_BUDGET=1, rearrange_micro_batches gets a partition within the budget that is even in work. "
-    "All other callers get upstream's.",
+    how="With VERL_NPU_TOKEN_BUDGET=1, rearrange_micro_batches gets a partition that is within the budget and "
+    "balances work. All other callers get upstream's partition.",
     link=_LINK,
     retired_by=BOUNDED_UPSTREAM,
-    requires=_THERE,
+    requires=_HAS_FUNCTIONS,
     may_skip=True,
 )
 def split_within_budget(
     original: Callable[..., list[list[int]]], seqlen_list: Sequence[int], k_partitions: int, equal_size: bool
 ) -> list[list[int]]:
-    """Return `k_partitions` lists of indices that are even in the sums of what `seqlen_list` holds."""
+    """Return `k_partitions` lists of indices with balanced sums of the values in `seqlen_list`."""
     demand = _demand.get() if _calls else None
     if demand is None:
         return original(seqlen_list, k_partitions, equal_size)
-    # At v0.6.1 it is a tensor: one copy from the device, and not one for each number.
+    # At v0.6.1 this is a tensor: copy it from the device once, and not once for each number.
     weights = seqlen_list.tolist() if hasattr(seqlen_list, "tolist") else seqlen_list
     return demand.split(k_partitions, [int(weight) for weight in weights])
 
 
-def _everyone() -> object:
-    """Return the group of all ranks: up to v0.7.0 upstream takes it if it is given none.
+def _world_group() -> object:
+    """Return the group of all ranks, which upstream uses by default up to v0.7.0.
 
-    From v0.7.1 on the ranks do not agree then. The FSDP workers of v0.7.1 give no group, and wait for each other for
-    ever if their numbers differ (https://github.com/verl-project/verl/issues/6176).
+    From v0.7.1 on, the ranks do not agree without a group. The FSDP workers of v0.7.1 pass no group, and wait for each
+    other forever if their numbers differ (https://github.com/verl-project/verl/issues/6176).
     """
     from torch import distributed
 
@@ -139,13 +141,13 @@ def _everyone() -> object:
 
 
 _REASONS = {
-    State.NATIVE: "this verl bounds its micro-batches by itself",
-    State.ABSENT: "this verl does not split batches by the functions that verl-npu knows",
+    State.NATIVE: "this verl limits its micro-batches itself",
+    State.ABSENT: "this verl does not split batches with the functions that verl-npu knows",
 }
 
 
 def warn_if_none(state: State | None) -> None:
-    """Say that VERL_NPU_TOKEN_BUDGET has no effect if it is set and the feature is not in force."""
+    """Warn that VERL_NPU_TOKEN_BUDGET has no effect if it is set and the feature is not active."""
     if state is None or state in LIVE or not environment.TOKEN_BUDGET.read():
         return
     reason = _REASONS.get(state, "its micro-batches may exceed their token budget")

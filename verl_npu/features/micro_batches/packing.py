@@ -1,7 +1,7 @@
-"""Sequences packed into bins within a budget of tokens.
+"""Packing of sequences into bins within a token budget.
 
-The number of bins is that of first-fit-decreasing, or larger if more are asked for. With that number the sequences are
-dealt out evenly; only if that exceeds the budget, the bins of first-fit-decreasing are taken and evened out.
+First-fit-decreasing gives the number of bins; a caller may ask for more. We first distribute the sequences evenly over
+that number of bins. Only if that exceeds the budget, we take the bins of first-fit-decreasing and balance them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Bins = list[list[int]]
 
 
 def pack(lengths: Sequence[int], budget: int) -> Bins:
-    """Return the bins of first-fit-decreasing. Raises MicroBatchError if a sequence alone is too long."""
+    """Return the bins of first-fit-decreasing. Raises MicroBatchError if a single sequence exceeds the budget."""
     bins: Bins = []
     rooms: list[int] = []
     for index in _decreasing(lengths):
@@ -29,7 +29,7 @@ def pack(lengths: Sequence[int], budget: int) -> Bins:
         if length > budget:
             raise MicroBatchError(
                 subject=f"micro-batches of at most {budget} tokens",
-                expected="each sequence alone to fit",
+                expected="only sequences that fit the budget",
                 found=f"a sequence of {length} tokens",
                 fix="raise the budget or shorten the sequence",
             )
@@ -45,13 +45,13 @@ def pack(lengths: Sequence[int], budget: int) -> Bins:
 
 
 def spread(packed: Bins, lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins:
-    """Return `count` bins within the budget that are even in their sums of `weights`, as far as that is had quickly.
+    """Return `count` bins within the budget whose sums of `weights` are about equal, by a fast heuristic.
 
-    `packed` is what `pack` made of the same lengths and budget. Raises MicroBatchError as `check_count` does.
+    `packed` is the result of `pack` for the same lengths and budget. Raises MicroBatchError as `check_count` does.
     """
     check_count(count, packed, lengths, budget)
-    dealt = _dealt(lengths, budget, count, weights)
-    bins = dealt or _evened([list(one) for one in packed], lengths, budget, count, weights)
+    distributed = _distributed(lengths, budget, count, weights)
+    bins = distributed or _balanced([list(one) for one in packed], lengths, budget, count, weights)
     return [sorted(one) for one in bins]
 
 
@@ -61,7 +61,7 @@ def check_count(count: int, packed: Bins, lengths: Sequence[int], budget: int) -
         raise MicroBatchError(
             subject=f"{count} micro-batches",
             expected=f"at least {len(packed)}, because of the budget of {budget} tokens, and at most {len(lengths)}, "
-            "the number of sequences of this rank",
+            "the number of sequences on this rank",
             found=f"{count}, the largest number of all ranks, rounded up for the virtual pipeline",
             fix="raise the *_max_token_len_per_gpu of this worker, or give each rank more sequences",
             override="VERL_NPU_TOKEN_BUDGET=0",
@@ -72,11 +72,11 @@ def _decreasing(weights: Sequence[int]) -> list[int]:
     return sorted(range(len(weights)), key=weights.__getitem__, reverse=True)
 
 
-def _dealt(lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins | None:
-    """Give each sequence, heaviest first, to the lightest bin that has room; none if one finds no room."""
+def _distributed(lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins | None:
+    """Put each sequence, heaviest first, into the lightest bin that has room. Return None if one fits nowhere."""
     bins: Bins = [[] for _ in range(count)]
     rooms = [budget] * count
-    # The number of sequences decides among equals: sequences without weight must not leave a bin empty.
+    # Among equally light bins, the one with fewer sequences wins, so that sequences without weight leave no bin empty.
     lightest = [(0, 0, number) for number in range(count)]
     for index in _decreasing(weights):
         full = []
@@ -93,8 +93,8 @@ def _dealt(lengths: Sequence[int], budget: int, count: int, weights: Sequence[in
     return bins
 
 
-def _evened(bins: Bins, lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins:
-    """Fill up to `count` bins, and move sequences from the heaviest bin to the lightest as long as that evens them."""
+def _balanced(bins: Bins, lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins:
+    """Add bins up to `count`, then move sequences from the heaviest bin to the lightest while that balances them."""
     while len(bins) < count:
         bins.append([max(bins, key=len).pop()])
     loads = [sum(weights[index] for index in one) for one in bins]
@@ -115,52 +115,54 @@ def _evened(bins: Bins, lengths: Sequence[int], budget: int, count: int, weights
 
 
 _MARK = 1 << 40
-"""Added to the length of a sequence that is too long, in place of a number of micro-batches: above any of those."""
+"""Added to the length of a sequence that is too long. The sum, above any number of micro-batches, replaces that
+number.
+"""
 
 
 Batch: TypeAlias = "Mapping[str, torch.Tensor]"
-"""A batch of upstream: a TensorDict."""
+"""An upstream batch: a TensorDict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Sequences to split, by their lengths in tokens; or groups of `together` sequences, which stay together."""
+    """The sequences to split, by their lengths in tokens, or groups of `group_size` sequences that stay together."""
 
     lengths: Sequence[int]
-    together: int
+    group_size: int
     budget: int
     longest: int
-    """The length that upstream compares with the budget: of padded sequences it is their width, padding included."""
+    """The length that upstream compares with the budget; for padded sequences, their width with padding."""
     packed: Bins
-    """Bins within the budget; none if a sequence alone is too long."""
+    """Bins within the budget; empty if a single sequence exceeds the budget."""
 
     @classmethod
-    def of(cls, batch: Batch, budget: int, together: int) -> Demand | None:
-        """Return what is asked for; none if there is nothing to split, or nothing that upstream would split."""
+    def of(cls, batch: Batch, budget: int, group_size: int) -> Demand | None:
+        """Return the demand of a batch, or None if there is nothing to split or upstream would not split it."""
         lengths, width = _lengths(batch)
-        if not lengths or len(lengths) % together:
+        if not lengths or len(lengths) % group_size:
             return None
-        grouped = [sum(lengths[first : first + together]) for first in range(0, len(lengths), together)]
+        grouped = [sum(lengths[first : first + group_size]) for first in range(0, len(lengths), group_size)]
         longest = max(width, *grouped)
-        return cls(grouped, together, budget, longest, pack(grouped, budget) if longest <= budget else [])
+        return cls(grouped, group_size, budget, longest, pack(grouped, budget) if longest <= budget else [])
 
     @property
     def fits(self) -> bool:
-        """Whether each sequence alone is within the budget."""
+        """Whether every single sequence is within the budget."""
         return self.longest <= self.budget
 
     @property
     def least(self) -> int:
-        """The least number of micro-batches; a mark for all ranks if a sequence is too long."""
+        """The smallest number of micro-batches, or a mark for all ranks if a sequence is too long."""
         return len(self.packed) if self.fits else _MARK + self.longest
 
     @property
     def allowed(self) -> int:
-        """The budget that upstream is told, with which it gets as far as agreeing with the other ranks."""
+        """The budget for upstream, large enough that upstream reaches the agreement with the other ranks."""
         return max(self.budget, self.longest)
 
     def check_agreed(self, agreed: int, rounded: int) -> None:
-        """Raise MicroBatchError if a rank has a sequence that is too long, or this one too few sequences."""
+        """Raise MicroBatchError if any rank has a sequence that is too long, or this rank has too few sequences."""
         if agreed > _MARK:
             raise self._too_long(agreed - _MARK)
         check_count(rounded, self.packed, self.lengths, self.budget)
@@ -174,21 +176,21 @@ class Demand:
         return spread(self.packed, self.lengths, self.budget, count, weights)
 
     def check_result(self, indices: Bins) -> None:
-        """Raise MicroBatchError if a micro-batch of upstream's exceeds the budget after all."""
-        # Sequences that stay together do so in the result as well: each of them stands for its share.
-        most = max(sum(self.lengths[index // self.together] for index in one[:: self.together]) for one in indices)
+        """Raise MicroBatchError if one of upstream's micro-batches exceeds the budget anyway."""
+        # The sequences of a group are next to each other in the result, so we count the first one of each group.
+        most = max(sum(self.lengths[index // self.group_size] for index in one[:: self.group_size]) for one in indices)
         if most > self.budget:
-            raise self._unknown(f"one of {most}")
+            raise self._unknown(f"a micro-batch of {most} tokens")
 
     def _too_long(self, length: int) -> MicroBatchError:
-        kind = "a sequence" if self.together == 1 else f"{self.together} sequences that must stay together"
+        kind = "a sequence" if self.group_size == 1 else f"{self.group_size} sequences that must stay together"
         found = f"{kind} of {length} tokens, padding included" if not self.fits else ""
         return MicroBatchError(
             subject=f"micro-batches of at most {self.budget} tokens",
-            expected="each sequence alone to fit",
+            expected="only sequences that fit the budget",
             found=found or f"a sequence of {length} tokens on another rank",
-            fix="raise the *_max_token_len_per_gpu of this worker (the budget is that, times the size of its sequence "
-            "parallelism), or lower data.max_prompt_length or data.max_response_length",
+            fix="raise the *_max_token_len_per_gpu of this worker (the budget is this setting times the size of "
+            "sequence parallelism), or lower data.max_prompt_length or data.max_response_length",
         )
 
     def _unknown(self, found: str) -> MicroBatchError:
@@ -196,13 +198,13 @@ class Demand:
             subject="verl.utils.seqlen_balancing:rearrange_micro_batches",
             expected=f"micro-batches of at most {self.budget} tokens",
             found=found,
-            fix="this verl splits batches in another way than those that verl-npu knows: report it",
+            fix="verl-npu does not know how this verl splits batches: report it",
             override="VERL_NPU_TOKEN_BUDGET=0",
         )
 
 
 def _lengths(batch: Batch) -> tuple[list[int], int]:
-    """Return the length of each sequence, and the one that upstream compares with the budget."""
+    """Return the length of each sequence, and the length that upstream compares with the budget."""
     sequences = batch["input_ids"] if "input_ids" in batch.keys() else None  # noqa: SIM118  # a TensorDict is no dict
     if sequences is not None and sequences.is_nested:
         nested: list[int] = sequences.offsets().diff().tolist()

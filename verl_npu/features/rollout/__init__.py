@@ -1,6 +1,6 @@
-"""Rollout engines: settings that upstream or the user gives them, and what they can do with those on NPUs.
+"""Rollout engines on NPUs: checks and completion of the settings from upstream and the user.
 
-Here are the patches: of the settings, of lengths, of releases, and of what of the trainer they touch.
+This module has the patches: of the settings, of lengths, of releases, and of the trainer's parts that they touch.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from ..configuration import Section
 
 rollout = Feature(
-    "rollout", "Rollout engines start only with settings that work, and answer each prompt as often as configured."
+    "rollout",
+    "Rollout engines start only with settings that work, and answer each prompt the configured number of times.",
 )
 
 _ROLLOUT, _MODEL = "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 _CONFIG = "verl/trainer/config/ppo_trainer.yaml"
 SECTION = f"{_CONFIG}: {_ROLLOUT}"
-"""The section that the rules are about. They ask nothing of a job that does not have one of these keys:"""
+"""The section that the rules check."""
 SETTINGS = (
     *(
         f"{SECTION}.{key}"
@@ -55,19 +56,20 @@ SETTINGS = (
     "verl.workers.config:RolloutConfig",
     "verl.workers.rollout.base:_ROLLOUT_REGISTRY",
 )
+"""The names that the rules read. A rule skips a job that lacks one of its names."""
 
 _SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server"
 Result = TypeVar("Result")
 _VALIDATE = "verl.utils.config:validate_config"
 _VALIDATE_IN_TRAINER = "verl.trainer.ppo.ray_trainer:RayPPOTrainer._validate_config"
 _CHECK_WHY = (
-    "Settings with which a rollout engine cannot start, or trains slowly or with wrong weights, end the job minutes "
-    "after its start or not at all. For one, vllm-ascend's sleep mode does not work with expandable segments: "
-    "`Expandable segments are not compatible with memory pool`."
+    "Some settings keep a rollout engine from starting, or make the job slow or its weights wrong. The job ends "
+    "minutes after its start, or never notices. For example, vllm-ascend's sleep mode does not work with expandable "
+    "segments: `Expandable segments are not compatible with memory pool`."
 )
 _CHECK_HOW = (
-    "The job is refused before its workers are made, with an error that names the setting to change. In the engine's "
-    "additional_config rl_config.enabled is set, where the installed vllm-ascend reads it."
+    "We refuse the job before its workers are made, with an error that names the setting to change. If the installed "
+    "vllm-ascend reads rl_config, we set rl_config.enabled in the engine's additional_config."
 )
 
 
@@ -78,13 +80,13 @@ _CHECK_HOW = (
     why=_CHECK_WHY,
     how=_CHECK_HOW,
     link="https://github.com/volcengine/verl/issues/3902",
-    retired_by=Never("it is about the environment that the user gives the job"),
+    retired_by=Never("the checks concern the user's environment"),
     requires=Defines(_VALIDATE),
 )
 def check_and_complete_engine_settings(
     original: Callable[..., Result], config: Section, *args: object, **kwargs: object
 ) -> Result:
-    """Validate the configuration, after the rules of the rollout have been asked."""
+    """Ask the rollout's rules, then validate the configuration."""
     _check_and_complete(config)
     return original(config, *args, **kwargs)
 
@@ -102,13 +104,13 @@ def check_and_complete_engine_settings(
 def check_and_complete_engine_settings_in_trainer(
     original: Callable[..., Result], trainer: Any, *args: object, **kwargs: object
 ) -> Result:
-    """Validate the configuration, after the rules of the rollout have been asked."""
+    """Ask the rollout's rules, then validate the configuration."""
     _check_and_complete(trainer.config)
     return original(trainer, *args, **kwargs)
 
 
 def _check_and_complete(config: Section) -> None:
-    # Imported here: only the driver asks them.
+    # Imported here, because only the driver asks the rules.
     from . import rules
     from .rl_mode import enable_rl_mode
 
@@ -123,11 +125,11 @@ _RUN = f"{_SERVER}:vLLMHttpServer.run_server"
 @rollout.wrap(
     _RUN,
     uses=(f"{_SERVER}:build_app",),
-    why="vllm-ascend's rl_config, which verl-npu enables where it is known, sets VLLM_SERVER_DEV_MODE=1: whoever "
-    "reaches the port of verl's server could run any method of its workers.",
-    how="As the server makes its application, the variable is again what it was before the engine was made.",
+    why="vllm-ascend's rl_config, which verl-npu enables where vllm-ascend has it, sets VLLM_SERVER_DEV_MODE=1. "
+    "Anyone who reaches the port of verl's server could then run any method of its workers.",
+    how="Before the server makes its application, we reset the variable to its value from before the engine was made.",
     link="https://github.com/vllm-project/vllm-ascend/pull/13748",
-    retired_by=Never("it is about what vllm-ascend does to the environment"),
+    retired_by=Never("vllm-ascend, not upstream, changes the environment"),
     requires=Defines(_RUN),
 )
 async def keep_development_endpoints_closed(
@@ -155,7 +157,7 @@ async def keep_development_endpoints_closed(
 _EARLY = f"{_SERVER}:vLLMHttpServerBase.generate"
 
 
-# Answers of one server are generated at the same time.
+# One server generates many answers at the same time.
 _limit: ContextVar[int | None] = ContextVar("_limit", default=None)
 
 
@@ -167,9 +169,9 @@ _limit: ContextVar[int | None] = ContextVar("_limit", default=None)
         "verl.workers.config.rollout:RolloutConfig.response_length",
         f"{SECTION}.response_length",
     ),
-    why="An answer may take all that its prompt leaves of prompt_length and response_length together. What is longer "
-    "than response_length is generated, and then cut off.",
-    how="The engine is told to end an answer at response_length, unless the caller says how long it may be.",
+    why="An answer may use all the tokens that its prompt leaves of prompt_length plus response_length. The part "
+    "beyond response_length is generated and then cut off.",
+    how="We tell the engine to end an answer at response_length, unless the caller sets another limit.",
     link="https://github.com/verl-project/verl/commit/b3202420616e169f48cba99ce00e7e9fd22e7493",
     retired_by=Defines(f"{_SERVER}:vLLMHttpServer.generate"),
     requires=Defines(_EARLY),
@@ -183,7 +185,7 @@ async def end_answers_at_response_length(
     **kwargs: object,
 ) -> object:
     """Generate one answer."""
-    _watch(server.engine)
+    _limit_answers(server.engine)
     said = sampling_params.keys() & {"max_tokens", "max_new_tokens"}
     before = _limit.set(None if said else server.config.response_length)
     try:
@@ -192,8 +194,8 @@ async def end_answers_at_response_length(
         _limit.reset(before)
 
 
-def _watch(engine: Any) -> None:
-    """Have the engine's `generate` end answers at the limit of the call that it belongs to, once for each engine."""
+def _limit_answers(engine: Any) -> None:
+    """Wrap the engine's `generate`, once, so that it ends each answer at the limit of the current call."""
     if hasattr(engine.generate, "_verl_npu_limits"):
         return
     original = engine.generate
@@ -212,9 +214,9 @@ _UPDATE = "verl.workers.engine_workers:ActorRolloutRefWorker.update_weights"
 _WAKE = "verl.workers.engine_workers:ActorRolloutRefWorker.wake_up"
 _OFFLOAD_LINK = "https://github.com/verl-project/verl/pull/5604"
 _OFFLOAD_WHY = (
-    "With use_legacy_worker_impl=disable and param_offload=False the first log-probabilities end with AssertionError: "
-    "Expects tensor to be on the compute device npu:0, was on cpu. After each hand-over upstream moves the trainer's "
-    "weights to the host, and brings them back only if offloading is on."
+    "With use_legacy_worker_impl=disable and param_offload=False, the first log-probabilities fail with "
+    "`AssertionError: Expects tensor to be on the compute device npu:0, was on cpu`. After each weight sync, upstream "
+    "moves the trainer's weights to the host, and brings them back only if offloading is on."
 )
 _OFFLOAD_USES = (
     "verl.workers.engine_workers:ActorRolloutRefWorker.actor",
@@ -222,7 +224,7 @@ _OFFLOAD_USES = (
     "verl.workers.engine.base:BaseEngine.to",
 )
 _OFFLOAD_ENGINE = ("verl.workers.engine_workers:TrainingWorker.engine",)
-_OFFLOAD_HOW = "They stay on the NPU unless offloading is on."
+_OFFLOAD_HOW = "The weights stay on the NPU unless offloading is on."
 
 
 @rollout.wrap(
@@ -238,8 +240,8 @@ _OFFLOAD_HOW = "They stay on the NPU unless offloading is on."
 async def keep_weights_that_are_not_offloaded(
     original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object
 ) -> Result:
-    """Hand the weights over."""
-    return await _staying(original, worker, *args, **kwargs)
+    """Sync the weights."""
+    return await _without_offload(original, worker, *args, **kwargs)
 
 
 @rollout.wrap(
@@ -255,11 +257,13 @@ async def keep_weights_that_are_not_offloaded(
 async def keep_weights_that_are_not_offloaded_on_waking(
     original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object
 ) -> Result:
-    """Wake the rollout, and hand the weights over."""
-    return await _staying(original, worker, *args, **kwargs)
+    """Wake the rollout and sync the weights."""
+    return await _without_offload(original, worker, *args, **kwargs)
 
 
-async def _staying(original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object) -> Result:
+async def _without_offload(
+    original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object
+) -> Result:
     engine = getattr(worker.actor, "engine", None)
     if engine is None or engine.is_param_offload_enabled:
         return await original(worker, *args, **kwargs)
@@ -268,7 +272,7 @@ async def _staying(original: Callable[..., Awaitable[Result]], worker: Any, *arg
     def unless_to_the_host(device: str, *args: object, **kwargs: object) -> object:
         return None if device == "cpu" else move(device, *args, **kwargs)
 
-    engine.to = unless_to_the_host  # of this object, until the hand-over is done
+    engine.to = unless_to_the_host  # only for this object, until the sync is done
     try:
         return await original(worker, *args, **kwargs)
     finally:
@@ -277,20 +281,20 @@ async def _staying(original: Callable[..., Awaitable[Result]], worker: Any, *arg
 
 @rollout.set(
     "verl.third_party.vllm:package_version",
-    why="vLLM built for NPUs calls itself 0.11.0+empty, which upstream takes for newer than 0.11.0: the server fails "
-    "with `No module named 'vllm.utils.argparse_utils'`.",
-    how="vllm.__version__, which upstream's server reads next, becomes the release alone, compared as numbers.",
+    why="vLLM built for NPUs has the version 0.11.0+empty, which upstream treats as newer than 0.11.0. The server "
+    "fails with `No module named 'vllm.utils.argparse_utils'`.",
+    how="We reduce vllm.__version__, which upstream's server reads next, to the release, and compare it as numbers.",
     link="https://github.com/volcengine/verl/pull/4411",
     retired_by=Not(Imports(_SERVER, "vllm.utils")),
     requires=AllOf(Imports(_SERVER, "vllm.utils.argparse_utils"), Imports(_SERVER, "vllm.utils")),
 )
 def reduce_vllm_version_to_release(version: Result) -> Result:
-    """Change `vllm.__version__`, and return upstream's own `package_version` as it was."""
+    """Change `vllm.__version__`, and return upstream's own `package_version` unchanged."""
     from .releases import Release
 
     vllm = sys.modules.get("vllm")
     name = getattr(vllm, "__version__", None)
-    # A build that is no release calls itself `dev`: which release it is like is unknown.
+    # A build without a release calls itself `dev`. We cannot tell which release it resembles.
     if isinstance(name, str) and name[:1].isdigit() and not isinstance(name, Release):
         vllm.__version__ = Release(name)  # type: ignore[union-attr]
     return version
@@ -301,14 +305,14 @@ _VLLM = "verl.third_party.vllm:get_version"
 
 @rollout.guard(
     _VLLM,
-    why="vLLM from 0.9 on writes `list[int]` where it registers operators, which torch up to 2.6 does not know. With "
-    "torch 2.5.1, as verl's documents name it beside vLLM 0.9.1, the import of a model with experts ends with "
+    why="From 0.9 on, vLLM registers operators with `list[int]`, which torch up to 2.6 does not support. With torch "
+    "2.5.1, which verl's documents name for vLLM 0.9.1, the import of a mixture-of-experts model fails with "
     "`infer_schema(func): Parameter block_size has unsupported type list[int]`, unless vllm-ascend has replaced that "
     "function in the process.",
-    how="Before vLLM is imported, torch's table of the types of operators' parameters gets an entry for each list "
-    "that it knows by its name in `typing`, under the name of the built-in list. A newer torch has them.",
+    how="Before vLLM is imported, we add the built-in list types to torch's table of operator parameter types, next "
+    "to the types from `typing` that it has. A newer torch has both.",
     link="https://github.com/volcengine/verl/issues/2564",
-    retired_by=Never("it is between vLLM and torch, and which ones are installed is not seen from verl's source"),
+    retired_by=Never("the problem is between vLLM and torch, and verl's source does not show their versions"),
     requires=Defines(_VLLM),
 )
 def name_lists_of_operators_as_python_does() -> None:
@@ -322,12 +326,12 @@ def name_lists_of_operators_as_python_does() -> None:
 
 
 def _with_builtin_list(annotation: Any) -> Any:
-    """Return `list[T]` for `typing.List[T]`, inside of Optional too; any other annotation as it is."""
+    """Return `list[T]` for `typing.List[T]`, also inside Optional, and any other annotation unchanged."""
     arguments = get_args(annotation)
     if get_origin(annotation) is list:
-        return list[arguments]  # type: ignore[valid-type]  # it is made here, not read by a checker
+        return list[arguments]  # type: ignore[valid-type]  # made at run time
     if get_origin(annotation) is Union and any(get_origin(each) is list for each in arguments):
-        return Union[tuple(map(_with_builtin_list, arguments))]  # noqa: UP007  # they are as many as there are
+        return Union[tuple(map(_with_builtin_list, arguments))]  # noqa: UP007  # any number of types
     return annotation
 
 
@@ -349,14 +353,14 @@ _ENGINE = f"{_SPMD}:vLLMRollout.__init__"
             "cudagraph_capture_sizes",
         )
     ),
-    why="An argument of engine_kwargs.vllm that upstream gives as well, such as enable_prefix_caching, ends the job: "
-    "TypeError: LLM() got multiple values for keyword argument. max_num_seqs, cudagraph_capture_sizes and "
-    "enable_expert_parallel of the rollout reach no engine, and neither does data_parallel_size (or "
-    "dp_model_parallel_size): a model of experts that several engines should share does not fit.",
-    how="The engine gets all of them: the user's engine_kwargs come last, as at later revisions, and what is a "
-    "mapping on both sides, such as compilation_config, is merged. Data parallel engines are told by vLLM's variables "
-    "VLLM_DP_* which of them each is, and where they meet. An engine with graphs of which nobody has named the sizes "
-    "captures eight, and not the 67 of vLLM's own default: each is memory of the NPU, and time before the first step.",
+    why="An argument in engine_kwargs.vllm that upstream also passes, such as enable_prefix_caching, ends the job "
+    "with `TypeError: LLM() got multiple values for keyword argument`. The rollout's max_num_seqs, "
+    "cudagraph_capture_sizes, and enable_expert_parallel do not reach the engine. Neither does data_parallel_size (or "
+    "dp_model_parallel_size), so a mixture-of-experts model that several engines should share does not fit.",
+    how="We pass all of them to the engine. The user's engine_kwargs win, as at later revisions, and mappings such as "
+    "compilation_config are merged. vLLM's variables VLLM_DP_* tell each data-parallel engine its rank and the "
+    "rendezvous address. If nobody sets graph sizes, an engine captures 8 graphs instead of vLLM's default of 67, "
+    "because each graph costs NPU memory and time before the first step.",
     link="https://github.com/volcengine/verl/commit/ff6978c14",
     retired_by=Defines("verl.workers.config.rollout:RolloutConfig"),
     requires=Defines(_ENGINE),
@@ -365,9 +369,9 @@ def give_engine_the_users_arguments(
     original: Callable[..., None], engine: object, model_path: str, config: Section, *args: object, **kwargs: object
 ) -> None:
     """Build the engine."""
-    from .engine_arguments import given_to_engine
+    from .engine_arguments import passing_arguments
 
-    with given_to_engine(config) as own:
+    with passing_arguments(config) as own:
         original(engine, model_path, own, *args, **kwargs)
 
 
@@ -378,11 +382,11 @@ _REPEATS = "num_return_sequences"
 @rollout.wrap(
     f"{_HF_ROLLOUT}:HFRollout.__init__",
     uses=(f"{SECTION}.n",),
-    why="The trainer repeats every prompt n times, and the HF rollout n times again. With n above 1 training fails: "
-    "`Two tensor dict must have identical batch size`.",
-    how="The engine is built from a copy of its configuration in which n is 1; the trainer's n stays.",
-    link="none: upstream took the second repetition out after 796871d7 without an issue that names it",
-    # The whole module: the number may be read in one method and used in another.
+    why="The trainer repeats every prompt n times, and the HF rollout repeats it n times again. With n above 1, "
+    "training fails with `Two tensor dict must have identical batch size`.",
+    how="We build the engine from a copy of its configuration with n=1. The trainer's n stays.",
+    link="none: upstream removed the second repetition after 796871d7 without an issue",
+    # We check the whole module, because one method may read the number and another one use it.
     retired_by=AllOf(Passes(_HF_ROLLOUT, _REPEATS, 1), Not(Passes(_HF_ROLLOUT, _REPEATS, Key("n")))),
 )
 def prevent_double_repetition_in_hf_rollout(
@@ -402,16 +406,16 @@ _POOL = "global_pool"
 @rollout.wrap(
     _POOLS,
     uses=(f"{_RUNNER}.mapping", f"{_RUNNER}.role_worker_mapping"),
-    why="The recipe r1_ascend, for DeepSeek-V3 on NPUs, ends with KeyError: <Role.ActorRollout: 2> before any model "
-    "is built: since upstream's trainer has its pools set role by role, the recipe's own method sets none.",
-    how="A role with a worker and no pool is put into upstream's one pool, as its other roles are.",
+    why="The recipe r1_ascend, for DeepSeek-V3 on NPUs, fails with `KeyError: <Role.ActorRollout: 2>` before any "
+    "model is built. Upstream's trainer now sets its pools role by role, and the recipe's own method sets none.",
+    how="We put each role that has a worker but no pool into upstream's single pool, like the other roles.",
     link="none: nobody seems to have reported it",
-    retired_by=Never("the recipe was removed without it"),
-    # The recipe's own runner is derived from it.
+    retired_by=Never("upstream removed the recipe without fixing it"),
+    # The recipe's own runner is derived from this class.
     requires=AllOf(Defines(_POOLS), Not(IsRemote(_RUNNER))),
 )
 def give_the_recipes_actor_a_pool(original: Callable[..., Result], runner: Any, config: object) -> Result:
-    """Make the pools, after each role has one."""
+    """Assign a pool to each role, then make the pools."""
     for role in runner.role_worker_mapping:
         runner.mapping.setdefault(role, _POOL)
     return original(runner, config)

@@ -1,4 +1,4 @@
-"""Arguments of a vLLM engine that it does not know, or that do not reach it."""
+"""Rules for arguments that a vLLM engine does not know, or that do not reach it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from ...findings import Finding
 from ...registry.source.tree import SourceTree
 from ..configuration import Section
-from .engine_arguments import OTHER_SIZES, arguments, asked_of, plain
+from .engine_arguments import OTHER_SIZES, arguments, plain, user_kwargs
 from .findings import refusal, remark
 
 __all__ = ["sizes_in_one_word", "unknown_arguments", "unread_arguments"]
@@ -23,18 +23,18 @@ _MODULES = (
     "vllm.entrypoints.cli.serve",
     "vllm.entrypoints.llm",
 )
-"""Where vLLM's source writes down the arguments of its engine and of its server."""
+"""The modules of vLLM that define the arguments of its engine and its server."""
 _DEFAULTS = {"swap_space", "disable_mm_preprocessor_cache"}
-"""What upstream's own configuration has there."""
+"""The arguments in upstream's own configuration."""
 _SIZES = "cudagraph_capture_sizes"
 
 
 def unknown_arguments(config: Section) -> Iterator[Finding]:
     """Refuse an argument of engine_kwargs that the installed vLLM does not know.
 
-    vLLM ends with `got an unexpected keyword argument` or `unrecognized arguments`, in a worker.
+    A worker's vLLM would fail with `got an unexpected keyword argument` or `unrecognized arguments`.
     """
-    asked = _asked_of_vllm(config)
+    asked = _vllm_arguments(config)
     known = _known(SourceTree.installed(("vllm",))) if asked else frozenset()
     unknown = [key for key in asked if known and not _is_known(key, known)]
     if unknown:
@@ -44,52 +44,52 @@ def unknown_arguments(config: Section) -> Iterator[Finding]:
             subject=_KWARGS,
             expected="arguments that the installed vLLM knows",
             found=f"{', '.join(unknown)}, which its source does not mention",
-            fix="leave out what this release does not know" + (f"; did you mean {', '.join(near)}?" if near else ""),
+            fix="remove the unknown arguments" + (f"; did you mean {', '.join(near)}?" if near else ""),
         )
 
 
 def unread_arguments(config: Section) -> Iterator[Finding]:
-    """Say which arguments have no effect, because the server of the installed verl does not read engine_kwargs."""
+    """Warn about arguments without effect, because the server of the installed verl does not read engine_kwargs."""
     engine = config.actor_rollout_ref.rollout
-    chosen = sorted(_asked_of_vllm(config).keys() - _DEFAULTS)
+    chosen = sorted(_vllm_arguments(config).keys() - _DEFAULTS)
     server = SourceTree.installed(("verl",)).used_names(_SERVER) if chosen else frozenset()
     if engine.get("mode") == "async" and chosen and server and "engine_kwargs" not in server:
         yield remark(
             "rollout.unread_arguments",
-            f"{_KWARGS}: the server of this verl does not read it in rollout.mode=async, so that {', '.join(chosen)} "
-            "will have no effect; use rollout.mode=sync",
+            f"{_KWARGS}: this verl's server does not read it with rollout.mode=async, so {', '.join(chosen)} will "
+            "have no effect; use rollout.mode=sync",
         )
 
 
 def sizes_in_one_word(config: Section, tree: SourceTree | None = None) -> Iterator[Finding]:
-    """Refuse a list of graph sizes where the server of verl, `tree`'s or the installed one, makes one word of it.
+    """Refuse a list of graph sizes if verl's server, from `tree` or the installed one, passes it as one word.
 
-    vLLM's parser wants a word for each: `argument --cuda_graph_sizes: invalid int value: '[8, 64]'`, in an actor of
-    Ray, minutes after the job was started.
+    vLLM's parser expects one word per size, and fails in a Ray actor, minutes after the job started, with
+    `argument --cuda_graph_sizes: invalid int value: '[8, 64]'`.
     """
     engine = config.actor_rollout_ref.rollout
     if engine.get("name") != "vllm" or engine.get("mode") != "async":
         return
     if ((engine.get("agent") or {}).get("custom_async_server") or {}).get("path"):
         return
-    given = {f"{_KWARGS}.{key}": value for key, value in asked_of(engine).items() if key in (_SIZES, OTHER_SIZES)}
+    given = {f"{_KWARGS}.{key}": value for key, value in user_kwargs(engine).items() if key in (_SIZES, OTHER_SIZES)}
     given[f"actor_rollout_ref.rollout.{_SIZES}"] = plain(engine.get(_SIZES))
     lists = {key: value for key, value in given.items() if isinstance(value, list) and value}
-    if lists and _makes_one_word_of_a_list(tree or SourceTree.installed(("verl",))):
+    if lists and _stringifies_lists(tree or SourceTree.installed(("verl",))):
         key, value = next(iter(lists.items()))
         sizes = ",".join(map(str, value))
         instead = f'"++{_KWARGS}.compilation_config=\'{{\\"{_SIZES}\\": [{sizes}]}}\'"'
         yield refusal(
             "rollout.sizes_in_one_word",
             subject=key,
-            expected="no list of sizes, because the server of this verl hands a list to vLLM as one word",
-            found=f"[{sizes}], at which vLLM's parser ends the server: invalid int value",
-            fix=f"leave {key} out, and name them in JSON: {instead}",
+            expected="no list of sizes, because this verl's server passes a list to vLLM as one word",
+            found=f"[{sizes}], with which vLLM's parser ends the server: invalid int value",
+            fix=f"remove {key}, and pass the sizes as JSON: {instead}",
         )
 
 
-def _makes_one_word_of_a_list(tree: SourceTree) -> bool:
-    """Whether its server turns each argument into `--name` and `str(value)`, and looks at no list."""
+def _stringifies_lists(tree: SourceTree) -> bool:
+    """Tell whether verl's server turns each argument into `--name` and `str(value)`, and handles no lists."""
     server = tree.parse(_SERVER)
     if server is None:
         return False
@@ -99,7 +99,7 @@ def _makes_one_word_of_a_list(tree: SourceTree) -> bool:
     )
 
 
-def _asked_of_vllm(config: Section) -> dict[str, object]:
+def _vllm_arguments(config: Section) -> dict[str, object]:
     engine = config.actor_rollout_ref.rollout
     if engine.get("name") != "vllm":
         return {}
@@ -107,7 +107,7 @@ def _asked_of_vllm(config: Section) -> dict[str, object]:
 
 
 def _known(tree: SourceTree) -> frozenset[str]:
-    """Return all words of the modules that have the arguments; none if one of the first two is not there."""
+    """Return all words of the modules that define the arguments; none if one of the first two modules is missing."""
     if any(tree.read(module) is None for module in _MODULES[:2]):
         return frozenset()
     words = frozenset().union(*map(tree.used_names, _MODULES))
@@ -115,6 +115,6 @@ def _known(tree: SourceTree) -> frozenset[str]:
 
 
 def _is_known(key: str, known: frozenset[str]) -> bool:
-    """Whether vLLM's parser takes it: dashes, `--no-…` and beginnings of an argument are as good."""
+    """Tell whether vLLM's parser accepts an argument, also with dashes, as `--no-…`, or abbreviated."""
     name = key.partition(".")[0].replace("-", "_")
     return any(word.startswith(name) for word in known) or name.removeprefix("no_") in known

@@ -1,8 +1,8 @@
-"""Data parallel engines at 796871d7: vLLM engines that share a model's experts and take their steps together.
+"""Data-parallel engines at 796871d7: vLLM engines that share a model's experts and step together.
 
-Upstream's rollout starts one engine for each group of tensor parallel ranks. An engine learns from vLLM's variables
-that it is one of several: which one, of how many, and where they meet. Source: vLLM 0.10, `vllm/config/parallel.py`
-and `vllm/v1/engine/llm_engine.py`.
+Upstream's rollout starts one engine for each group of tensor-parallel ranks. vLLM's variables tell an engine its
+data-parallel rank, the number of engines, and the rendezvous address. Source: vLLM 0.10, `vllm/config/parallel.py` and
+`vllm/v1/engine/llm_engine.py`.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from dataclasses import dataclass
 from ...registry.source.tree import SourceTree
 from ..configuration import Section
 
-__all__ = ["SETTINGS", "Place", "data_parallel_size", "join", "never_together", "variables"]
+__all__ = ["SETTINGS", "Place", "data_parallel_size", "join", "sharing_obstacle", "variables"]
 
 SETTINGS = ("data_parallel_size", "dp_model_parallel_size")
-"""verl's own name from v0.6.1 on, and that of the earlier plugin for this revision."""
+"""verl's own name from v0.6.1 on, and the name in the earlier plugin for this revision."""
 _TENSOR = "tensor_model_parallel_size"
 _SIZE = "VLLM_DP_SIZE"
 _ENGINE = "vllm.v1.engine.llm_engine"
-_STEPS_TOGETHER = "should_execute_dummy_batch"
-"""What vLLM's engine has where several of one process each take their steps together."""
+_JOINT_STEPS = "should_execute_dummy_batch"
+"""A name in vLLM's engine if several engines, each in its own process, can step together."""
 
 
 def data_parallel_size(engine: Section) -> int:
-    """Return how many engines share a model; 1 if nobody asks for more."""
+    """Return the number of engines that share a model; 1 by default."""
     return max((size for size in map(engine.get, SETTINGS) if isinstance(size, int)), default=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A rank among the engines that share a model: `data` engines of `tensor` ranks, which follow each other."""
+    """A rank among the engines that share a model: `data` engines of `tensor` consecutive ranks each."""
 
     rank: int
     tensor: int
@@ -41,17 +41,17 @@ class Place:
 
     @property
     def engine(self) -> int:
-        """Which of the engines the rank belongs to."""
+        """The index of the rank's engine."""
         return self.rank // self.tensor % self.data
 
     @property
     def first(self) -> int:
-        """The rank that holds the same part of the first engine: with it and the others it forms a group."""
+        """The rank that holds the same part in the first engine, and so is the first of this rank's group."""
         return self.rank - self.engine * self.tensor
 
 
 def variables(place: Place, addresses: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """Return what vLLM is told at a place; `addresses` are each rank's host and free port."""
+    """Return vLLM's variables for a place. `addresses` are the host and a free port of each rank."""
     host, port = addresses[place.first]
     return {
         _SIZE: str(place.data),
@@ -62,9 +62,9 @@ def variables(place: Place, addresses: Sequence[tuple[str, int]]) -> dict[str, s
 
 
 def join(engine: Section) -> None:
-    """Have the engine that this process makes next share its model with others, if the configuration asks for it.
+    """Make the next engine of this process share its model with other engines, if the configuration asks for it.
 
-    All ranks call this together.
+    All ranks call this function together.
     """
     data = data_parallel_size(engine)
     if data > 1:
@@ -75,11 +75,11 @@ def join(engine: Section) -> None:
 
 
 def _exchange(world: int) -> list[tuple[str, int]]:
-    """Return the host of each rank, with a port that is free there."""
+    """Return each rank's host and a free port there."""
     import ray
     from torch import distributed
 
-    # Bound until all have theirs, so that no two ranks of a host get the same.
+    # The port stays bound until all ranks have one, so that two ranks of a host get different ports.
     with socket.socket() as bound:
         bound.bind(("", 0))
         found: list[tuple[str, int]] = [("", 0)] * world
@@ -87,11 +87,11 @@ def _exchange(world: int) -> list[tuple[str, int]]:
     return found
 
 
-def never_together(engine: Section, tree: SourceTree) -> str:
-    """Return why the engines that are asked for would not share a model; empty if nothing speaks against it."""
+def sharing_obstacle(engine: Section, tree: SourceTree) -> str:
+    """Return the reason why the engines cannot share a model; empty if they can."""
     if engine.get("mode") == "async":
-        return "rollout.mode=async, whose engines at this revision are started one by one"
+        return "rollout.mode=async, whose engines at this revision start one by one"
     known = tree.read(_ENGINE) is not None
-    if "vllm" in tree and not (known and _STEPS_TOGETHER in tree.used_names(_ENGINE)):
-        return "a vLLM whose engines take each step alone"
+    if "vllm" in tree and not (known and _JOINT_STEPS in tree.used_names(_ENGINE)):
+        return "a vLLM whose engines step alone"
     return ""

@@ -1,4 +1,4 @@
-"""Arguments of a vLLM engine that did not reach it at 796871d7."""
+"""Arguments that do not reach the vLLM engine at 796871d7, and a context that passes them."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from contextlib import contextmanager
 from ..configuration import Section
 from .data_parallel import join
 
-__all__ = ["OTHER_SIZES", "arguments", "asked_of", "given_to_engine", "plain"]
+__all__ = ["OTHER_SIZES", "arguments", "passing_arguments", "plain", "user_kwargs"]
 
 _SPMD = "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd"
 OTHER_SIZES = "cuda_graph_sizes"
-"""vLLM's own argument for the sizes of graphs, from which it reckons them."""
+"""vLLM's own argument from which it computes the sizes of graphs."""
 _CAPTURE_SIZES = (8, 16, 32, 64, 128, 192, 256, 384)
-"""Those that the published image's own plugin gives."""
+"""The sizes that the published image's own plugin uses."""
 _MAX_NUM_SEQS = 1024
-"""Upstream's own default at 796871d7, where it reached no engine."""
+"""Upstream's own default at 796871d7, where the setting reaches no engine."""
 
 
 @contextmanager
-def given_to_engine(config: Section) -> Iterator[Section]:
-    """Have the engine that is made inside get what the user asks of it; yield the configuration to make it of."""
+def passing_arguments(config: Section) -> Iterator[Section]:
+    """In this context, pass the user's arguments to the new engine. Yield the configuration to build it from."""
     join(config)
     own = copy.deepcopy(config)
-    if asked_of(config):
+    if user_kwargs(config):
         own.engine_kwargs.vllm = {}
-    with _adding(_with_few_graphs(config)):
+    with _passing_also(_with_few_graphs(config)):
         yield own
 
 
 @contextmanager
-def _adding(asked: Mapping[str, object]) -> Iterator[None]:
-    """Have the engines that upstream's module makes get these arguments too."""
+def _passing_also(asked: Mapping[str, object]) -> Iterator[None]:
+    """In this context, pass additional arguments to the engines that upstream's module makes."""
     module = vars(sys.modules[_SPMD])
     engine = module["LLM"]
     module["LLM"] = lambda **given: engine(**_merged(given, asked))
@@ -45,7 +45,7 @@ def _adding(asked: Mapping[str, object]) -> Iterator[None]:
 
 
 def _merged(given: Mapping[str, object], asked: Mapping[str, object]) -> dict[str, object]:
-    """Return both; what is asked wins, and mappings are merged by the same rule."""
+    """Return the merged arguments. `asked` wins, and nested mappings are merged in the same way."""
     merged = dict(given)
     for key, value in asked.items():
         before = merged.get(key)
@@ -54,7 +54,7 @@ def _merged(given: Mapping[str, object], asked: Mapping[str, object]) -> dict[st
 
 
 def arguments(engine: Section) -> dict[str, object]:
-    """Return what the user asks of the engine: its engine_kwargs, and what else upstream hands over at later pins."""
+    """Return the user's arguments for the engine: engine_kwargs, and settings that upstream passes at later pins."""
     asked: dict[str, object] = {}
     if engine.get("max_num_seqs") not in (None, _MAX_NUM_SEQS):
         asked["max_num_seqs"] = engine.get("max_num_seqs")
@@ -63,25 +63,25 @@ def arguments(engine: Section) -> dict[str, object]:
     sizes = engine.get("cudagraph_capture_sizes")
     if sizes and not engine.get("enforce_eager"):
         asked["compilation_config"] = {"cudagraph_capture_sizes": list(sizes)}
-    return _merged(asked, asked_of(engine))
+    return _merged(asked, user_kwargs(engine))
 
 
 def _with_few_graphs(engine: Section) -> dict[str, object]:
-    """Return the same, with sizes of graphs for an engine that captures some and of which nobody has named any."""
+    """Return the user's arguments, plus graph sizes if the engine captures graphs and nobody set the sizes."""
     asked = arguments(engine)
     if engine.get("enforce_eager") or OTHER_SIZES in asked:
         return asked
     return _merged({"compilation_config": {"cudagraph_capture_sizes": list(_CAPTURE_SIZES)}}, asked)
 
 
-def asked_of(engine: Section) -> dict[str, object]:
+def user_kwargs(engine: Section) -> dict[str, object]:
     """Return the user's engine_kwargs for vLLM as plain data, without those that are None."""
     kwargs = (engine.get("engine_kwargs") or {}).get("vllm") or {}
     return {str(key): plain(value) for key, value in kwargs.items() if value is not None}
 
 
 def plain(value: object) -> object:
-    """OmegaConf's containers are neither lists nor mappings to vLLM."""
+    """Return plain data, because OmegaConf's containers are neither lists nor mappings to vLLM."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value

@@ -1,4 +1,4 @@
-"""Releases of vLLM and vllm-ascend with which a rollout cannot start, seen before a process of the job is."""
+"""Rules for releases of vLLM and vllm-ascend with which a rollout cannot start, asked before the job starts."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _SYNC = Target(f"{_ROLLOUT}.vllm_rollout_spmd", "vLLMRollout")
 _PLATFORM = "vllm_ascend.platform"
 _PATCHES = ("vllm_ascend.patch.platform", "vllm_ascend.patch.worker")
 _WORKER = re.compile(r"(vllm_ascend\.worker\.\w+)\.NPUWorker")
-_GATE = "vllm_version_is"
-_ASSUMED = "VLLM_VERSION"
+_VERSION_CHECK = "vllm_version_is"
+_VERSION_VARIABLE = "VLLM_VERSION"
 _VLLM, _VLLM_ASCEND = "vllm", "vllm-ascend"
-_BELOW = ("torch", "torch_npu")
+_TORCH_PACKAGES = ("torch", "torch_npu")
 
 
 def unfit_releases(config: Section) -> Iterator[Finding]:
-    """Refuse the job if verl, vLLM and vllm-ascend, as they are installed here, cannot be imported together.
+    """Refuse the job if the installed verl, vLLM, and vllm-ascend cannot be imported together.
 
-    Nothing of them is imported: what counts is an import that their source makes, and that finds nothing. Releases
-    that are only not those that verl's documents or vllm-ascend's own requirements name are a remark each. Nothing is
-    said where vLLM is not installed, as on a host that only starts the job.
+    We import none of them, but look in their source for imports that cannot succeed. A release that verl's documents
+    or vllm-ascend's own requirements do not name is only a warning. There are no findings if vLLM is not installed, as
+    on a host that only starts the job.
     """
     engine = config.actor_rollout_ref.rollout
     if engine.get("name") != "vllm":
@@ -52,7 +52,7 @@ def unfit_releases(config: Section) -> Iterator[Finding]:
     yield from _unfit_for_verl(engine, tree, pin)
     if "vllm_ascend" in tree:
         yield from _unfit_pair(tree, pin)
-    # Virtual NPUs take the place of torch_npu, and their vLLM is one for CPUs.
+    # With virtual NPUs, torch_npu is not the real one, and vLLM is built for CPUs.
     if not virtual_npus():
         yield from _unnamed(pin)
 
@@ -66,11 +66,11 @@ def _unfit_for_verl(engine: Section, tree: SourceTree, pin: Pin | None) -> Itera
         return
     sync = starts[1:] and tree.nodes(_SYNC) and next(unmet_imports(starts[:1], "verl", "vllm", tree), None) is None
     yield _unmet(
-        f"vllm {_text(_VLLM)}",
-        "a vLLM with all that the rollout of the installed verl imports",
+        f"vllm {_version_text(_VLLM)}",
+        "a vLLM that has everything that the installed verl's rollout imports",
         unmet,
-        f"install another one{_named(pin)}"
-        + (", or set actor_rollout_ref.rollout.mode=sync, for which all is there" if sync else ""),
+        f"install another vLLM{_named(pin)}"
+        + (", or set actor_rollout_ref.rollout.mode=sync, which this vLLM supports" if sync else ""),
     )
 
 
@@ -78,12 +78,12 @@ def _unfit_pair(tree: SourceTree, pin: Pin | None) -> Iterator[Finding]:
     engine, plugin = _version(_VLLM), _version(_VLLM_ASCEND)
     if engine is not None and plugin is not None and engine.release == plugin.release:
         return
-    assumed = os.environ.get(_ASSUMED) or _text(_VLLM)
+    assumed = os.environ.get(_VERSION_VARIABLE) or _version_text(_VLLM)
 
     def decide(test: ast.expr) -> bool | None:
-        return _holds(test, assumed)
+        return _evaluated(test, assumed)
 
-    # It names a worker for each of vLLM's two engines, and one is enough.
+    # vllm-ascend names a worker for each of vLLM's two engines, and one working worker is enough.
     ways: list[tuple[str, ...]] = [(_PLATFORM, *_PATCHES, worker) for worker in _workers(tree)]
     found = [
         next(unmet_imports(way, "vllm_ascend", "vllm", tree, decide), None) for way in ways or [(_PLATFORM, *_PATCHES)]
@@ -91,10 +91,10 @@ def _unfit_pair(tree: SourceTree, pin: Pin | None) -> Iterator[Finding]:
     lacking = [unmet for unmet in found if unmet is not None]
     if len(lacking) == len(found):
         yield _unmet(
-            f"vllm {_text(_VLLM)} beside vllm-ascend {_text(_VLLM_ASCEND)}",
-            "a vLLM with all that the installed vllm-ascend imports as an engine starts",
+            f"vllm {_version_text(_VLLM)} with vllm-ascend {_version_text(_VLLM_ASCEND)}",
+            "a vLLM that has everything that the installed vllm-ascend imports when an engine starts",
             lacking[0],
-            f"install both of one number{_named(pin)}",
+            f"install both in the same version{_named(pin)}",
         )
 
 
@@ -109,20 +109,20 @@ def _unmet(subject: str, expected: str, unmet: UnmetImport, fix: str) -> Finding
 
 
 def _workers(tree: SourceTree) -> Sequence[str]:
-    """Return the modules of the workers that vllm-ascend's platform names."""
+    """Return the worker modules that vllm-ascend's platform names."""
     named = (_WORKER.fullmatch(text) for text in sorted(tree.used_names(_PLATFORM)))
     return list(dict.fromkeys(match[1] for match in named if match is not None))
 
 
-def _holds(test: ast.expr, vllm: str) -> bool | None:
-    """Judge `vllm_version_is("0.11.0")`, by which vllm-ascend chooses what it imports."""
+def _evaluated(test: ast.expr, vllm: str) -> bool | None:
+    """Evaluate `vllm_version_is("0.11.0")`, with which vllm-ascend chooses its imports."""
     from packaging.version import InvalidVersion, Version
 
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        inner = _holds(test.operand, vllm)
+        inner = _evaluated(test.operand, vllm)
         return None if inner is None else not inner
     asked = test.args[0] if isinstance(test, ast.Call) and len(test.args) == 1 else None
-    if not isinstance(asked, ast.Constant) or ast.unparse(test).partition("(")[0] != _GATE:
+    if not isinstance(asked, ast.Constant) or ast.unparse(test).partition("(")[0] != _VERSION_CHECK:
         return None
     try:
         return Version(vllm) == Version(str(asked.value))
@@ -131,25 +131,25 @@ def _holds(test: ast.expr, vllm: str) -> bool | None:
 
 
 def _unnamed(pin: Pin | None) -> Iterator[Finding]:
-    """Say which of the installed releases nobody has named for this verl, and which vllm-ascend does not ask for."""
-    engine = _outside(pin) if pin is not None else []
+    """Warn about installed releases that verl's documents or vllm-ascend's requirements do not name."""
+    engine = _unnamed_releases(pin) if pin is not None else []
     if engine and pin is not None:
         yield remark(
             "rollout.engine_versions",
-            f"verl's documents for NPUs name {_all(pin)} for {pin.name}, and here {' and '.join(engine)} "
-            f"{'is' if len(engine) == 1 else 'are'} installed; nothing was found that fails with it; "
+            f"verl's documents for NPUs name {_named_engines(pin)} for {pin.name}, but {' and '.join(engine)} "
+            f"{'is' if len(engine) == 1 else 'are'} installed here; verl-npu found nothing that fails; "
             "if the rollout does, `verl-npu doctor` says what to install",
         )
-    for package, asked in _required():
+    for package, asked in _unmet_requirements():
         yield remark(
             "rollout.engine_versions",
-            f"vllm-ascend {_text(_VLLM_ASCEND)} requires {package}{asked}, and here "
-            f"{package} {_text(package)} is installed; if the engine ends with `undefined symbol`, or has "
-            f"no operators of its own: pip install '{package}{asked}'",
+            f"vllm-ascend {_version_text(_VLLM_ASCEND)} requires {package}{asked}, but "
+            f"{package} {_version_text(package)} is installed here; if the engine ends with "
+            f"`undefined symbol` or lacks vllm-ascend's operators: pip install '{package}{asked}'",
         )
 
 
-def _outside(pin: Pin) -> list[str]:
+def _unnamed_releases(pin: Pin) -> list[str]:
     installed = {package: _version(package) for package in pin.engines}
     return [
         f"{package} {version}"
@@ -159,7 +159,7 @@ def _outside(pin: Pin) -> list[str]:
 
 
 def _is_named(named: str, version: Version) -> bool:
-    """Whether this is the named version, or of the same release as a named candidate."""
+    """Tell whether this is the named version, or has the same release as a named release candidate."""
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
@@ -167,10 +167,11 @@ def _is_named(named: str, version: Version) -> bool:
     return SpecifierSet(f"=={named}").contains(version, prereleases=True) or version.release == release
 
 
-def _required() -> Iterator[tuple[str, str]]:
-    """Yield what vllm-ascend's metadata ask of torch and torch_npu, and do not get, up to the post-release.
+def _unmet_requirements() -> Iterator[tuple[str, str]]:
+    """Yield vllm-ascend's requirements of torch and torch_npu that the installed versions do not meet.
 
-    Documents of verl name post-releases that vllm-ascend's metadata exclude, and train with them.
+    We ignore post-releases, because verl's documents name post-releases that vllm-ascend's metadata exclude, and verl
+    trains with them.
     """
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
@@ -181,7 +182,7 @@ def _required() -> Iterator[tuple[str, str]]:
     except metadata.PackageNotFoundError:
         return
     for requirement in map(Requirement, texts):
-        for package in _BELOW:
+        for package in _TORCH_PACKAGES:
             version = _version(package)
             if version is None or canonicalize_name(package) != canonicalize_name(requirement.name):
                 continue
@@ -192,7 +193,7 @@ def _required() -> Iterator[tuple[str, str]]:
 
 
 def _pin() -> Pin | None:
-    """Return the pin that the installed verl is, or is nearest to; None if nothing has judged it in this process."""
+    """Return the installed verl's pin or nearest pin; None if nothing has judged verl in this process."""
     try:
         revision = manifest()["upstreams"].get("verl")
     except LookupError:
@@ -201,14 +202,14 @@ def _pin() -> Pin | None:
 
 
 def _named(pin: Pin | None) -> str:
-    return f"; verl's documents for NPUs name {_all(pin)} for {pin.name}" if pin is not None else ""
+    return f"; verl's documents for NPUs name {_named_engines(pin)} for {pin.name}" if pin is not None else ""
 
 
-def _all(pin: Pin) -> str:
+def _named_engines(pin: Pin) -> str:
     return " and ".join(f"{package} {named}" for package, named in pin.engines.items())
 
 
-def _text(package: str) -> str:
+def _version_text(package: str) -> str:
     version = _version(package)
     return "of an unknown version" if version is None else str(version)
 

@@ -1,4 +1,4 @@
-"""What the rules of the rollout find."""
+"""Findings of the rollout's rules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["refusal", "remark"]
 
 
 def refusal(code: str, *, subject: str, expected: str, found: str, fix: str) -> Finding:
-    """What ends the job before its first process is started."""
+    """Return a finding that ends the job before its first process starts."""
     return Finding(
         code=code,
         severity=Severity.ERROR,
@@ -21,5 +21,5 @@ def refusal(code: str, *, subject: str, expected: str, found: str, fix: str) -> 
 
 
 def remark(code: str, text: str) -> Finding:
-    """What is said of a job that goes on."""
+    """Return a finding that only warns."""
     return Finding(code, Severity.WARNING, text)

@@ -1,4 +1,4 @@
-"""Releases that upstream compares as texts, compared as numbers."""
+"""A release that compares as numbers where upstream compares texts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ __all__ = ["Release"]
 
 
 class Release(str):
-    """A release such as `0.11.0` that is compared as numbers; it has no local part and no post-release."""
+    """A release such as `0.11.0`, without local part and post-release, that compares as numbers."""
 
     __slots__ = ()
 
     def __new__(cls, text: str) -> Release:
-        """Take the release from a version. Raises packaging's InvalidVersion if `text` is not a version."""
+        """Return the release of a version. Raises packaging's InvalidVersion if `text` is not a version."""
         version = Version(text)
         return super().__new__(cls, text if version.is_prerelease else version.base_version)
 

@@ -1,8 +1,8 @@
-"""vllm-ascend's own switch for reinforcement learning, `additional_config.rl_config`, where the installed one has it.
+"""vllm-ascend's own switch for reinforcement learning, `additional_config.rl_config`, if the installed version has it.
 
-No release has it; its main has since commit 2c72a26f35 of 2026-08-19. Enabled, an engine lays no weights out in
-FRACTAL_NZ whatever its other settings say, takes its own settings and not those of an engine before it, and leaves
-expandable segments out. It also opens vLLM's endpoints for developers, which nobody has asked for.
+No release has the switch; the main branch has had it since commit 2c72a26f35 of 2026-08-19. With the switch, an engine
+never lays weights out in FRACTAL_NZ, uses its own settings instead of those of an earlier engine, and does not use
+expandable segments. It also opens vLLM's developer endpoints, which nobody asked for.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ _ADDITIONAL = "actor_rollout_ref.rollout.engine_kwargs.vllm.additional_config"
 
 
 def wrong_rl_config(config: Section) -> Iterator[Finding]:
-    """Refuse what vllm-ascend would refuse in the server: another key, or no truth value."""
-    known, _, mode = _asked(config)
+    """Refuse what vllm-ascend would refuse in the server: an unknown key, or a value other than True or False."""
+    known, _, mode = _current_settings(config)
     if _SWITCH not in known or mode is None:
         return
-    # OmegaConf's sections are mappings without being registered as such.
+    # OmegaConf's sections are mappings but are not registered as such.
     pairs = dict(mode.items()) if hasattr(mode, "items") else None
     wrong = [key for key, value in (pairs or {}).items() if key not in known or not isinstance(value, bool)]
     if pairs is None or wrong:
         yield refusal(
             "rollout.rl_config",
             subject=f"{_ADDITIONAL}.{_KEY}",
-            expected=f"some of {', '.join(sorted(known))}, each True or False, as the installed vllm-ascend has them",
+            expected=f"only the installed vllm-ascend's keys {', '.join(sorted(known))}, each True or False",
             found=str(mode) if pairs is None else ", ".join(f"{key}={pairs[key]!r}" for key in wrong),
-            fix="leave out what it does not know",
+            fix="remove the unknown keys, and set the others to True or False",
         )
 
 
 def enable_rl_mode(config: Section) -> None:
-    """Set `rl_config.enabled` in the engine's additional_config, unless the user has set it or nothing reads it."""
-    known, asked, mode = _asked(config)
+    """Set `rl_config.enabled` in the engine's additional_config, unless the user set it or nothing reads it."""
+    known, asked, mode = _current_settings(config)
     if _SWITCH not in known or asked is None or (mode is not None and _SWITCH in mode):
         return
-    if isinstance(_given(config), str):
+    if isinstance(_configured(config), str):
         _set(config, _ADDITIONAL, json.dumps({**asked, _KEY: {**(mode or {}), _SWITCH: True}}))
     else:
         _set(config, f"{_ADDITIONAL}.{_KEY}.{_SWITCH}", True)
     report(
-        f"{_ADDITIONAL}.{_KEY}.{_SWITCH}=True, which the installed vllm-ascend reads; set it to False to leave it out"
+        f"verl-npu sets {_ADDITIONAL}.{_KEY}.{_SWITCH}=True, which the installed vllm-ascend reads; to prevent that, "
+        "set it to False"
     )
 
 
-def _asked(config: Section) -> tuple[frozenset[str], Any, Any]:
-    """Return the keys of rl_config that the installed vllm-ascend knows, the engine's additional_config, and its
-    rl_config."""
+def _current_settings(config: Section) -> tuple[frozenset[str], Any, Any]:
+    """Return the rl_config keys of the installed vllm-ascend, the engine's additional_config, and its rl_config."""
     engine = config.actor_rollout_ref.rollout
     tree = SourceTree.installed(("vllm_ascend",)) if engine.get("name") == "vllm" else None
     whole = additional_config(config)
@@ -69,8 +69,8 @@ def _asked(config: Section) -> tuple[frozenset[str], Any, Any]:
 
 
 def additional_config(config: Section) -> Any:
-    """Return the engine's additional_config, which may be a text in JSON; None for a text that is none."""
-    given = _given(config)
+    """Return the engine's additional_config, which may be JSON text; None if the text is not JSON."""
+    given = _configured(config)
     if given is None:
         return {}
     try:
@@ -79,12 +79,12 @@ def additional_config(config: Section) -> Any:
         return None
 
 
-def _given(config: Section) -> Any:
+def _configured(config: Section) -> Any:
     return ((config.actor_rollout_ref.rollout.get("engine_kwargs") or {}).get("vllm") or {}).get("additional_config")
 
 
 def _known(tree: SourceTree) -> frozenset[str]:
-    """Return the keys that vllm-ascend's class has; none if there is no such class."""
+    """Return the keys of vllm-ascend's class RlConfig; none if the class does not exist."""
     fields = (field for node in tree.nodes(_CLASS) if isinstance(node, ast.ClassDef) for field in node.body)
     return frozenset(
         field.target.id for field in fields if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
@@ -94,5 +94,5 @@ def _known(tree: SourceTree) -> frozenset[str]:
 def _set(config: Section, where: str, value: object) -> None:
     from omegaconf import OmegaConf
 
-    # The user's own keys beside it stay: only this one is set.
+    # merge=True keeps the user's other keys.
     OmegaConf.update(config, where, value, merge=True, force_add=True)

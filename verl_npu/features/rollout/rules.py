@@ -1,7 +1,7 @@
-"""What a job's rollout is refused, or warned of, before a process of the job is started.
+"""Rules for a job's rollout, asked before a process of the job starts.
 
-None of the rules imports torch or an engine, so a command may ask them of a launch script as the job does of its
-configuration.
+None of the rules imports torch or an engine, so a command can ask them about a launch script, as the job asks them
+about its configuration.
 """
 
 from __future__ import annotations
@@ -47,38 +47,38 @@ _ADDITIONAL = f"{_ROLLOUT}.engine_kwargs.vllm.additional_config"
 _KEEP_CACHE = f"{_ROLLOUT}.free_cache_engine=False"
 
 _READERS = "verl.workers.rollout"
-# From this class on upstream itself refuses what it does not know.
+# From this class on, upstream itself refuses unknown settings.
 _SCHEMA = Target("verl.workers.config.rollout", "RolloutConfig")
-_SHARE = (
-    "leave it out, or set rollout.mode=sync in an environment like the published image's, whose vLLM 0.10 has engines "
-    "that take their steps together"
+_SHARE_FIX = (
+    "remove it, or set rollout.mode=sync in an environment like the published image's, whose vLLM 0.10 has engines "
+    "that step together"
 )
-_USE_EXPERT_PARALLEL = (
-    f"leave it out, or set +{_ROLLOUT}.enable_expert_parallel=True with rollout.mode=sync: vLLM 0.9.1 then divides "
-    "the experts over the ranks of each engine"
+_EXPERT_PARALLEL_FIX = (
+    f"remove it, or set +{_ROLLOUT}.enable_expert_parallel=True with rollout.mode=sync: vLLM 0.9.1 then divides the "
+    "experts over the ranks of each engine"
 )
-_NO_FINE_DIVISION = (
-    "leave it out: neither vllm-ascend 0.7.3 nor the published image's, at 1de16ead8e, divides a layer by itself, and "
-    "0.9.1 only DeepSeek's output head, between data parallel engines of one rank each"
+_HYBRID_TP_FIX = (
+    "remove it: vllm-ascend 0.7.3 and the published image's, at 1de16ead8e, cannot divide a single layer, and 0.9.1 "
+    "can only divide DeepSeek's output head, between data-parallel engines of one rank each"
 )
-_SIZES = {
-    **dict.fromkeys(data_parallel.SETTINGS, _SHARE),
-    "expert_parallel_size": _USE_EXPERT_PARALLEL,
+_SIZE_FIXES = {
+    **dict.fromkeys(data_parallel.SETTINGS, _SHARE_FIX),
+    "expert_parallel_size": _EXPERT_PARALLEL_FIX,
 }
 
 
 def check(config: Section, only: Collection[str] | None = None) -> None:
-    """Ask all rules, or those with these codes. Raises the error of the first that is refused."""
+    """Ask all rules, or those with the codes in `only`. Raises the error of the first refusal."""
     for rule in RULES:
         if only is None or rule.code in only:
             refuse(rule.ask(config))
 
 
 def refuse(findings: Iterable[Finding]) -> None:
-    """Warn of what a rule finds. Raises FleetError or JobSettingError for the first that is refused."""
+    """Print a rule's warnings. Raises FleetError or JobSettingError for the first refusal."""
     for finding in findings:
         if finding.refused:
-            # The allocator is set by a variable, which all processes of the job are to share.
+            # The allocator's setting is a variable that all processes of the job must share.
             kind = FleetError if finding.code == "rollout.expandable_segments" else JobSettingError
             raise kind(
                 subject=finding.subject,
@@ -95,7 +95,7 @@ def expandable_segments(
     environ: Mapping[str, str] = os.environ,
     overrides_without_sleep: Callable[[Section], str] | None = None,
 ) -> Iterator[Finding]:
-    """Refuse a vLLM engine that is built with sleep mode in a job whose allocator has expandable segments."""
+    """Refuse a vLLM engine with sleep mode in a job whose allocator uses expandable segments."""
     engine = config.actor_rollout_ref.rollout
     init = config.get("ray_init") or config.get("ray_kwargs", {}).get("ray_init") or {}
     of_workers = (init.get("runtime_env") or {}).get("env_vars") or {}
@@ -109,14 +109,14 @@ def expandable_segments(
             subject=f"{ALLOCATOR}={setting}",
             expected=f"no {EXPANDABLE_SEGMENTS}, because this job's vLLM engine is built with enable_sleep_mode=True",
             found=f"both, and vllm-ascend's sleep mode does not work with {EXPANDABLE_SEGMENTS}",
-            fix=f"leave {EXPANDABLE_SEGMENTS} out, or build the engine without sleep mode: {overrides}",
+            fix=f"remove {EXPANDABLE_SEGMENTS}, or build the engine without sleep mode: {overrides}",
         )
 
 
 def sleep_mode_overrides(engine: Section) -> str:
-    """Return `sleep_mode_overrides_of` the engine with what the installed verl has.
+    """Return `sleep_mode_overrides_of` the engine for the installed verl.
 
-    Its classes are imported, and an engine counts as upstream's if no recipe has registered another in this process.
+    This imports verl's classes. An engine counts as upstream's if no recipe registered another one in this process.
     """
     return sleep_mode_overrides_of(engine, _fields(), lambda mode: _is_upstreams("vllm", mode))
 
@@ -124,21 +124,21 @@ def sleep_mode_overrides(engine: Section) -> str:
 def sleep_mode_overrides_of(
     engine: Section, fields: frozenset[str] | None, is_upstreams: Callable[[str], bool]
 ) -> str:
-    """Return the overrides with which the vLLM engine is built without sleep mode; empty if it is built so already.
+    """Return the overrides that build the vLLM engine without sleep mode; empty if it has no sleep mode already.
 
-    It is empty as well for an engine that is not upstream's own, of which nothing is known. `fields` are those of
-    upstream's RolloutConfig, None if it has no such class; `is_upstreams` tells it of the engine of a mode. Upstream
-    decides so:
+    The result is also empty for an engine that is not upstream's own, because we know nothing about it. `fields` are
+    the fields of upstream's RolloutConfig, or None if the class does not exist. `is_upstreams` tells whether the
+    engine of a mode is upstream's. Upstream sets enable_sleep_mode as follows:
 
-        revision               mode    what the engine is given as enable_sleep_mode
-        796871d7               both    free_cache_engine; engine_kwargs are not read (async), or a duplicate (sync)
+        revision               mode    the engine's enable_sleep_mode
+        796871d7               both    free_cache_engine; engine_kwargs are not read (async) or a duplicate (sync)
         v0.6.1                 sync    free_cache_engine; in engine_kwargs it would be a duplicate
-        v0.6.1                 async   True, unless engine_kwargs say otherwise
-        ccd7d934 and later     async   enable_sleep_mode, which is True if it is not set; engine_kwargs win
-        ccd7d934, v0.7.0       sync    what a recipe's own engine decides; r1_ascend's says False
+        v0.6.1                 async   True, unless engine_kwargs set it
+        ccd7d934 and later     async   enable_sleep_mode, which is True by default; engine_kwargs win
+        ccd7d934, v0.7.0       sync    the choice of a recipe's own engine; r1_ascend's is False
 
-    Which row it is, upstream's own classes tell, not its version: `RolloutConfig` is missing at 796871d7, and has a
-    field `enable_sleep_mode` from ccd7d934 on.
+    Upstream's classes, not its version, tell the row: `RolloutConfig` is missing at 796871d7, and has a field
+    `enable_sleep_mode` from ccd7d934 on.
     """
     name, mode = "enable_sleep_mode", engine.get("mode", "sync")
     if fields is None or (mode == "sync" and is_upstreams(mode)):
@@ -153,7 +153,7 @@ def sleep_mode_overrides_of(
 
 
 def _fields() -> frozenset[str] | None:
-    """Return the names of the fields of upstream's RolloutConfig, or None if upstream has no such class."""
+    """Return the field names of upstream's RolloutConfig, or None if the class does not exist."""
     try:
         config = importlib.import_module("verl.workers.config")
     except ImportError:
@@ -163,35 +163,35 @@ def _fields() -> frozenset[str] | None:
 
 
 def _is_upstreams(name: str, mode: str) -> bool:
-    """Whether the engine of this name and mode is upstream's own. A recipe may have registered another."""
+    """Tell whether the engine of this name and mode is upstream's own. A recipe may have registered another one."""
     base = importlib.import_module("verl.workers.rollout.base")
     return str(base._ROLLOUT_REGISTRY.get((name, mode), "")).startswith("verl.")
 
 
 def _ranks(config: Section) -> Iterator[Finding]:
-    # Upstream's workers assert that the ranks of a hybrid engine can be divided into engines, at every pin.
+    # At every pin, upstream's workers assert that the ranks of a hybrid engine can be divided into engines.
     engine, trainer = config.actor_rollout_ref.rollout, config.get("trainer") or {}
     nodes, each = trainer.get("nnodes"), trainer.get("n_gpus_per_node")
-    # A rollout with NPUs of its own is not divided out of the trainer's.
-    apart = config.get("rollout") or engine.get("n_gpus_per_node") or engine.get("nnodes")
+    # A rollout with its own NPUs does not use the trainer's.
+    separate = config.get("rollout") or engine.get("n_gpus_per_node") or engine.get("nnodes")
     hybrid = config.actor_rollout_ref.get("hybrid_engine", True)
     size = _number(engine.get("tensor_model_parallel_size")) * _number(engine.get("pipeline_model_parallel_size"))
     shared = data_parallel.data_parallel_size(engine)
-    if engine.get("name") not in ("vllm", "sglang") or apart or not hybrid:
+    if engine.get("name") not in ("vllm", "sglang") or separate or not hybrid:
         return
     if isinstance(nodes, int) and isinstance(each, int) and nodes * each % (size * shared):
         yield refusal(
             "rollout.ranks",
             subject=_TENSOR,
-            expected=f"engines of as many ranks as divide the job's {nodes * each} NPUs",
-            found=f"engines of {size} (tensor_model_parallel_size x pipeline_model_parallel_size)"
+            expected=f"an engine size that divides the job's {nodes * each} NPUs",
+            found=f"engines of {size} ranks (tensor_model_parallel_size x pipeline_model_parallel_size)"
             + (f", {shared} of which share a model" if shared > 1 else ""),
-            fix="change one of them, trainer.nnodes or trainer.n_gpus_per_node",
+            fix="change one of these sizes, trainer.nnodes, or trainer.n_gpus_per_node",
         )
 
 
 def _heads(config: Section) -> Iterator[Finding]:
-    # vLLM's ModelConfig.verify_with_parallel_config: each rank of an engine gets as many heads, in 0.7.3 to 0.25.1.
+    # vLLM's ModelConfig.verify_with_parallel_config, in 0.7.3 to 0.25.1, needs the same number of heads on each rank.
     engine = config.actor_rollout_ref.rollout
     if engine.get("name") != "vllm":
         return
@@ -200,7 +200,7 @@ def _heads(config: Section) -> Iterator[Finding]:
     try:
         model = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, ValueError):
-        # A model that cannot be read is for transformers to complain of.
+        # transformers will report a model that cannot be read.
         return
     heads = (model.get("text_config") or model).get("num_attention_heads")
     if isinstance(heads, int) and heads % size:
@@ -220,7 +220,7 @@ def _number(size: object) -> int:
 
 def _additional_config(config: Section) -> Iterator[Finding]:
     asked = additional_config(config) if config.actor_rollout_ref.rollout.get("name") == "vllm" else None
-    # OmegaConf's sections are mappings without being registered as such.
+    # OmegaConf's sections are mappings but are not registered as such.
     keys = list(map(str, asked)) if asked is not None and hasattr(asked, "keys") else []
     sources = _sources() if keys else None
     if sources is None:
@@ -233,12 +233,12 @@ def _additional_config(config: Section) -> Iterator[Finding]:
             subject=_ADDITIONAL,
             expected="keys that the installed vllm-ascend reads",
             found=f"{', '.join(unread)}, which its source does not mention",
-            fix="leave out what this release does not know" + (f"; did you mean {', '.join(near)}?" if near else ""),
+            fix="remove the unknown keys" + (f"; did you mean {', '.join(near)}?" if near else ""),
         )
 
 
 def _sources() -> list[str] | None:
-    """Return the texts of vllm-ascend's modules, without importing it; None if it is not installed here."""
+    """Return the source of vllm-ascend's modules, without importing them; None if it is not installed here."""
     try:
         found = importlib.util.find_spec("vllm_ascend")
     except (ImportError, ValueError):
@@ -250,14 +250,15 @@ def _sources() -> list[str] | None:
 
 
 def _words(sources: Iterable[str]) -> list[str]:
-    """Return what follows `additional_config.get(` in vllm-ascend's own words."""
+    """Return the keys that vllm-ascend's source reads with `additional_config.get(`."""
     return [word for text in sources for word in re.findall(r"additional_config\.get\(\s*[\"'](.+?)[\"']", text)]
 
 
 def unread_parallelism(config: Section, tree: SourceTree | None = None) -> Iterator[Finding]:
-    """Refuse a way to divide the rollout that nothing reads in verl: `tree`'s, or the installed one."""
-    # Such an engine starts undivided: a model that needs it does not fit, and the others are slow. Sources: the code
-    # of verl 796871d7; vllm_ascend/platform.py and distributed/utils.py of 0.9.1, for the output head.
+    """Refuse a parallelism setting of the rollout that verl, from `tree` or the installed one, does not read."""
+    # Such an engine starts without the parallelism: a model that needs it does not fit, and other models are slow.
+    # Sources: the code of verl 796871d7; vllm_ascend/platform.py and distributed/utils.py of 0.9.1 for the output
+    # head.
     engine = config.actor_rollout_ref.rollout
     asked = dict(_asked_divisions(engine))
     if engine.get("name") != "vllm" or not asked:
@@ -268,13 +269,13 @@ def unread_parallelism(config: Section, tree: SourceTree | None = None) -> Itera
     words = frozenset().union(*map(tree.used_names, tree.modules_below(_READERS)))
     for setting, (found, fix) in asked.items():
         expected, reason = (
-            "a setting that the rollout of the installed verl reads",
+            "a setting that the installed verl's rollout reads",
             f", which nothing in {_READERS} reads",
         )
         if setting in data_parallel.SETTINGS:
             # verl-npu reads it: `give_engine_the_users_arguments`.
-            alone = data_parallel.never_together(engine, SourceTree.installed(("vllm",)))
-            expected, reason = "engines that can share a model", f" beside {alone}" if alone else ""
+            alone = data_parallel.sharing_obstacle(engine, SourceTree.installed(("vllm",)))
+            expected, reason = "engines that can share a model", f" with {alone}" if alone else ""
         if setting not in words and reason:
             yield refusal(
                 "rollout.unread_parallelism",
@@ -286,50 +287,50 @@ def unread_parallelism(config: Section, tree: SourceTree | None = None) -> Itera
 
 
 def _asked_divisions(engine: Section) -> Iterator[tuple[str, tuple[str, str]]]:
-    for setting, fix in _SIZES.items():
+    for setting, fix in _SIZE_FIXES.items():
         size = engine.get(setting)
         if isinstance(size, int) and size > 1:
             yield setting, (str(size), fix)
     if engine.get("enable_expert_parallel") and engine.get("mode") == "async":
-        yield "enable_expert_parallel", ("True", _USE_EXPERT_PARALLEL)
+        yield "enable_expert_parallel", ("True", _EXPERT_PARALLEL_FIX)
     hybrid = engine.get("hybrid_tp")
     if hybrid is not None and hasattr(hybrid, "get") and hybrid.get("enabled"):
-        yield "hybrid_tp", ("enabled=True", _NO_FINE_DIVISION)
+        yield "hybrid_tp", ("enabled=True", _HYBRID_TP_FIX)
 
 
 def _weight_format(config: Section) -> Iterator[Finding]:
-    # Only the worker knows its vllm-ascend: from 0.23 on the engine ends with an error on waking, and earlier releases
-    # do not read the key.
+    # Only the worker knows its vllm-ascend. From 0.23 on, the engine fails when it wakes up; earlier releases do not
+    # read the key.
     asked = additional_config(config)
     mode = asked.get(NZ_KEY) if hasattr(asked, "get") else None
     if config.actor_rollout_ref.rollout.get("name") == "vllm" and mode:
         yield remark(
             "rollout.weight_format",
-            f"{_ADDITIONAL}.{NZ_KEY}={mode}: from vllm-ascend 0.23 on this wins over {NZ.name}={NZ.value}, and the "
-            f"engine refuses to wake up with it; leave it out: {NZ.reason}",
+            f"{_ADDITIONAL}.{NZ_KEY}={mode}: from vllm-ascend 0.23 on, this overrides {NZ.name}={NZ.value}, and the "
+            f"engine refuses to wake up; remove it, because {NZ.reason}",
         )
 
 
 def _kernels(config: Section) -> Iterator[Finding]:
-    # The driver sees no NPU, so each is said and none is refused.
+    # The driver sees no NPU, so these are only warnings.
     role = config.get("actor_rollout_ref") or {}
     model = role.get("model") or {}
     megatron = (role.get("actor") or {}).get("strategy") == "megatron"
-    # Megatron's trainer has no other fused kernels than Triton's.
+    # Megatron's trainer only has Triton's fused kernels.
     backend = "triton" if megatron else (model.get("fused_kernel_options") or {}).get("impl_backend")
     if model.get("use_fused_kernels") and backend == "triton":
         yield remark(
             "rollout.kernels",
             f"{_MODEL}.use_fused_kernels=True: verl's fused cross entropy is a Triton kernel whose blocks are too "
             "large for an Ascend 910B (`ub overflow`, https://github.com/verl-project/verl/issues/7950); verl-npu's "
-            "feature fused_kernels launches it with smaller ones where the compiler refuses these; if training still "
-            f"ends so, set it to False, or with FSDP {_MODEL}.fused_kernel_options.impl_backend=torch",
+            "feature fused_kernels launches it with smaller blocks if the compiler rejects these; if training still "
+            f"fails with this error, set it to False, or with FSDP {_MODEL}.fused_kernel_options.impl_backend=torch",
         )
     if model.get("use_liger"):
         yield remark(
             "rollout.kernels",
-            f"{_MODEL}.use_liger=True: upstream's documents for Ascend up to v0.7.1 call liger-kernel not supported; "
-            "if training ends in a Triton error, set it to False",
+            f"{_MODEL}.use_liger=True: upstream's documents for Ascend up to v0.7.1 say that liger-kernel is not "
+            "supported; if training ends with a Triton error, set it to False",
         )
 
 
@@ -337,8 +338,8 @@ def _two_tritons(config: Section) -> Iterator[Finding]:
     if _installed("triton") and _installed("triton-ascend"):
         yield remark(
             "rollout.two_tritons",
-            "the packages triton and triton-ascend are both installed and overwrite each other's files, so that "
-            "kernels may be compiled for CUDA: pip uninstall triton triton-ascend, then install triton-ascend alone",
+            "the packages triton and triton-ascend are both installed and overwrite each other's files, so kernels "
+            "may be compiled for CUDA; run pip uninstall triton triton-ascend, then install only triton-ascend",
         )
 
 
@@ -357,87 +358,87 @@ RULES: tuple[Rule[Section], ...] = (
         "rollout.expandable_segments",
         expandable_segments,
         _JOB,
-        about="A vLLM engine that may sleep beside an allocator with expandable segments: vllm-ascend's sleep "
-        "mode does not work with them.",
+        about="A vLLM engine with sleep mode in a job whose allocator uses expandable segments: the two do not work "
+        "together in vllm-ascend.",
     ),
     Rule(
         "rollout.engine_versions",
         unfit_releases,
         _JOB,
-        about="The releases of vLLM and vllm-ascend that are installed, beside what the installed verl calls of them.",
+        about="Installed releases of vLLM and vllm-ascend that lack what the installed verl imports.",
     ),
     Rule(
         "rollout.ranks",
         _ranks,
         _EITHER,
-        about="Whether the job's NPUs can be divided into rollout engines of the size that is asked for: "
-        "upstream's workers assert it.",
+        about="The job's NPUs, which must divide into rollout engines of the configured size: upstream's workers "
+        "assert this.",
     ),
     Rule(
         "rollout.heads",
         _heads,
         _EITHER,
-        about="Whether the rollout's tensor parallel size divides the model's attention heads: vLLM does not "
-        "start otherwise.",
+        about="The rollout's tensor-parallel size, which must divide the number of the model's attention heads: "
+        "otherwise vLLM does not start.",
     ),
     Rule(
         "rollout.additional_config",
         _additional_config,
         _JOB,
-        about="The keys of vllm-ascend's additional_config: one that the installed release does not read has no "
+        about="Keys in vllm-ascend's additional_config that the installed release does not read, so they have no "
         "effect.",
     ),
     Rule(
         "rollout.unread_parallelism",
         unread_parallelism,
         _JOB,
-        about="A way to divide the rollout engine that nothing in the installed verl reads: the engine would "
-        "start undivided.",
+        about="A parallelism setting of the rollout that the installed verl does not read: the engine would start "
+        "without it.",
     ),
     Rule(
         "rollout.engine_arguments",
         unknown_arguments,
         _EITHER,
-        about="The arguments in engine_kwargs, beside those that the installed vLLM has: it ends with an error "
-        "on any other.",
+        about="Arguments in engine_kwargs that the installed vLLM does not know: the engine would fail.",
     ),
     Rule(
         "rollout.unread_arguments",
         unread_arguments,
         _JOB,
-        about="Arguments in engine_kwargs that the installed verl does not hand on to the engine.",
+        about="Arguments in engine_kwargs that the installed verl does not pass to the engine.",
     ),
     Rule(
         "rollout.sizes_in_one_word",
         sizes_in_one_word,
         _JOB,
-        about="A list of graph sizes that the server of the installed verl hands to vLLM as one word: its parser "
-        "ends the server.",
+        about="A list of graph sizes that the installed verl's server passes to vLLM as one word, with which vLLM's "
+        "parser ends the server.",
     ),
     Rule(
         "rollout.rl_config",
         wrong_rl_config,
         _JOB,
-        about="The keys of vllm-ascend's rl_config: those that the installed release knows, each True or False.",
+        about="The keys of vllm-ascend's rl_config: the installed release must know them, and each must be True or "
+        "False.",
     ),
     Rule(
         "rollout.weight_format",
         _weight_format,
         _EITHER,
-        about="A format of weights in additional_config that wins over the variable with which verl-npu keeps "
-        "weights plain.",
+        about="A weight format in additional_config that overrides the variable with which verl-npu keeps weights in "
+        "the plain format.",
     ),
     Rule(
         "rollout.kernels",
         _kernels,
         _EITHER,
-        about="Fused kernels and liger-kernel, whose Triton kernels were reported to fail on an Ascend 910B.",
+        about="Fused kernels and liger-kernel, whose Triton kernels reportedly fail on an Ascend 910B.",
     ),
     Rule(
         "rollout.two_tritons",
         _two_tritons,
         _JOB,
-        about="The packages triton and triton-ascend beside each other: both are the module `triton`.",
+        about="The packages triton and triton-ascend installed together: both provide the module `triton`.",
     ),
 )
-"""In the order in which a job asks them."""
+"""All rules, in the order in which a job asks them."""

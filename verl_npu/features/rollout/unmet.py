@@ -1,4 +1,4 @@
-"""Imports that cannot succeed: an ImportError, seen before a process has it."""
+"""Detection of imports that cannot succeed, before a process meets the ImportError."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...registry.source.lookup import missing_module, resolve
 from ...registry.source.tree import SourceTree, packages_above
 
 Decide = Callable[[ast.expr], bool | None]
-"""Whether a condition holds; None if the source alone cannot tell."""
+"""Tells whether a condition holds; None if the source does not show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,28 +18,29 @@ class UnmetImport:
     """An import that cannot succeed."""
 
     module: str
-    """The module that imports."""
+    """The importing module."""
     line: int
     name: str
-    """What it imports, by its full name."""
+    """The full name of the imported module or object."""
     missing: str
-    """The first part of that name that is not there."""
+    """The first missing part of that name."""
 
 
 def unmet_imports(
     starts: Iterable[str], importer: str, imported: str, tree: SourceTree, decide: Decide = lambda test: None
 ) -> Iterator[UnmetImport]:
-    """Yield what the package `imported` lacks of all that is imported with the modules `starts` of `importer`.
+    """Yield the names that the package `importer` imports, starting at its modules `starts`, and that `imported`
+    lacks.
 
-    An import counts if it is certain: at the top of a module, under no `try`, and under no condition that `decide`
-    leaves open. Raises SourceError if a module on the way does not parse.
+    Only certain imports count: at the top of a module, outside of `try`, and not under a condition that `decide`
+    leaves open. Raises SourceError if a module on the way cannot be parsed.
     """
     waiting, seen = list(starts), set[str]()
     while waiting:
         module = waiting.pop(0)
         parsed = tree.parse(module) if module not in seen else None
         seen.add(module)
-        for statement in _certain(parsed.body, decide) if parsed is not None else ():
+        for statement in _certain_imports(parsed.body, decide) if parsed is not None else ():
             names, modules = _imported(module, statement, tree)
             if modules[0].partition(".")[0] == importer:
                 waiting += [part for name in modules for part in (*packages_above(name), name)]
@@ -51,25 +52,25 @@ def unmet_imports(
 
 
 def _missing(module: str, name: str, tree: SourceTree) -> str:
-    """Return the first part of an import that is certainly not there; a package's `__getattr__` makes no modules."""
+    """Return the first part of an import that is certainly missing. A package's `__getattr__` makes no modules."""
     missing = missing_module(module, tree) or (resolve(name, tree).missing if name != module else "")
     return "" if tree.is_compiled(missing.partition(":")[0]) else missing
 
 
-def _certain(body: Iterable[ast.stmt], decide: Decide) -> Iterator[ast.Import | ast.ImportFrom]:
+def _certain_imports(body: Iterable[ast.stmt], decide: Decide) -> Iterator[ast.Import | ast.ImportFrom]:
     for statement in body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
             yield statement
         elif isinstance(statement, ast.If):
             holds = False if ast.unparse(statement.test).endswith("TYPE_CHECKING") else decide(statement.test)
             if holds is not None:
-                yield from _certain(statement.body if holds else statement.orelse, decide)
+                yield from _certain_imports(statement.body if holds else statement.orelse, decide)
 
 
 def _imported(
     module: str, statement: ast.Import | ast.ImportFrom, tree: SourceTree
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return what a statement imports, each with the module that has it, and the modules that are executed for it."""
+    """Return the imported names of a statement, each with its module, and the modules that the statement executes."""
     if isinstance(statement, ast.Import):
         modules = [alias.name for alias in statement.names]
         return [(name, name) for name in modules], modules

@@ -1,14 +1,14 @@
-"""Weights go from trainer to rollout over HCCL, checked on every rank.
+"""Weight sync from trainer to rollout over HCCL, checked on every rank.
 
-`transport` moves bytes between ranks and knows nothing of verl: `transport.sync` is one sync. `engines` are the takers
-of the weights. `patches` put the two in the place of what upstream does.
+`transport` moves bytes between ranks and knows nothing about verl; `transport.sync` is one sync. `engines` load the
+weights. `patches` use both to replace upstream's own sync.
 """
 
 from __future__ import annotations
 
 from ...registry.patch import Feature
 
-weight_sync = Feature("weight_sync", "weights go from trainer to rollout over HCCL, checked on every rank")
+weight_sync = Feature("weight_sync", "Weights go from trainer to rollout over HCCL, and every rank checks them.")
 
 GROUP = "actor_rollout"
 """The name of upstream's group of trainers and rollouts."""

@@ -298,7 +298,7 @@ def test_findings_are_printed_with_their_fix(sandboxed: None, run: Run, rl: Path
     status, output = run("lint", str(write(GOOD.replace("=npu", "=cuda"))))
     assert status == 1
     assert "refused" in output
-    assert "Fix: leave trainer.device out, or set it to npu" in " ".join(output.split())
+    assert "Fix: remove trainer.device, or set it to npu" in " ".join(output.split())
 
 
 def test_arguments_of_a_script_follow_dashes(sandboxed: None, run: Run, rl: Path, write: Write) -> None:

@@ -50,5 +50,5 @@ def test_laid_out_experts_are_bit_for_bit_what_the_loader_expects(layout: dict[s
 
 def test_sparse_attention_follows_new_weights_or_is_refused(layout: dict[str, Any], counts_itself: bool) -> None:
     assert layout["freed"] is not counts_itself
-    assert ("has freed it after loading" in (layout["refused"] or "")) is layout["freed"]
+    assert ("freed it after loading" in (layout["refused"] or "")) is layout["freed"]
     assert layout["copies follow"] is (None if layout["freed"] else True)

@@ -29,8 +29,8 @@ UP, GATE = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.gate_proj.we
 OUT, OTHER = "model.layers.1.self_attn.o_proj.weight", "model.layers.0.self_attn.o_proj.weight"
 EXPERT, EXPERTS = "model.layers.1.mlp.experts.1.down_proj.weight", "model.layers.1.mlp.experts.w13_weight"
 LATENT = "model.layers.0.self_attn.kv_b_proj.weight"
-STALE = "they compute with what is at its old address"
-OLD = "what it held before this sync"
+STALE = "they still read its old address"
+OLD = "the same values as before this sync"
 ASLEEP = "a_copy_to_a_sleeping_address"
 
 

@@ -134,7 +134,7 @@ QKV, OUT = f"{LAYER}.self_attn.qkv_proj", f"{LAYER}.self_attn.o_proj"
 Q, K, V = (f"{LAYER}.self_attn.{each}_proj.weight" for each in "qkv")
 EXPERTS = f"{LAYER}.mlp.experts"
 EMBEDDING = "model.embed_tokens.weight"
-STALE = "what it held before this sync"
+STALE = "the same values as before this sync"
 OTHER = "other values"
 DENSE, MOE = ("qwen2_tied",), ("qwen3_moe", "qwen3_moe_ep")
 PLAIN = (*DENSE, *MOE)
@@ -243,30 +243,34 @@ CASES = [
     Case(
         "rounded: before the loader",
         f"{OUT}.weight",
-        "bfloat16 can hold",
+        "as if rounded to bfloat16",
         given=changed(f"{OUT}.weight", lambda each: each.bfloat16().float()),
     ),
     Case(
-        "rounded: in the engine", f"{OUT}.weight", "bfloat16 can hold", (1,), after=at(f"{OUT}.weight", round_off, 1)
+        "rounded: in the engine",
+        f"{OUT}.weight",
+        "as if rounded to bfloat16",
+        (1,),
+        after=at(f"{OUT}.weight", round_off, 1),
     ),
     Case(
         "a missing part: zeros",
         f"{OUT}.weight",
-        "nothing but zeros",
+        "only zeros",
         (0,),
         after=at(f"{OUT}.weight", torch.Tensor.zero_, 0),
     ),
     Case(
         "a missing part: memory that slept",
         "model.norm.weight",
-        "nothing but NaN",
+        "only NaN",
         (1,),
         after=at("model.norm.weight", lambda each: each.fill_(float("nan")), 1),
     ),
     Case(
         "a missing part: keys",
         K,
-        "nothing but zeros",
+        "only zeros",
         (1,),
         DENSE,
         after=at(f"{QKV}.weight", lambda each: each[64:96].zero_(), 1),

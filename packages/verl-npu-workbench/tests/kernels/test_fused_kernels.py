@@ -27,7 +27,12 @@ from verl_npu.features.fused_kernels import (
     leave_out_missing_ranges,
     mend_the_fused_loss,
 )
-from verl_npu.features.fused_kernels.columns import PART, Asked, counts_beyond, without_columns_beyond
+from verl_npu.features.fused_kernels.columns import (
+    PART,
+    LossArguments,
+    counts_beyond_vocabulary,
+    loss_within_vocabulary,
+)
 
 MODULE = "verl.utils.kernel.kernels"
 NIGHTLY = pytest.mark.nightly("verl_npu/features/fused_kernels")
@@ -74,7 +79,7 @@ def test_a_kernel_that_overflows_is_launched_again_with_our_blocks(
     compiler = Compiler(kernels, name)
     assert all(a is b or a == b for a, b in zip(PATCHES[name](compiler), GIVEN[name], strict=True))
     assert compiler.seen == [BLOCKS[name].upstreams, BLOCKS[name].ours]
-    assert f"no room for the blocks of verl's kernel {name}" in capsys.readouterr().err
+    assert f"the blocks of verl's kernel {name} are too large for the compiler" in capsys.readouterr().err
     PATCHES[name](compiler)
     assert compiler.seen[2:] == [BLOCKS[name].ours]
 
@@ -153,7 +158,7 @@ def test_tensors_of_no_npu_are_not_taken_for_cudas() -> None:
     assert fit_blocks_of_the_fused_loss_gradient(lambda hidden: hidden.is_cuda, HIDDEN) is False
 
 
-def upstreams(asked: Asked) -> tuple[torch.Tensor, ...]:
+def upstreams(asked: LossArguments) -> tuple[torch.Tensor, ...]:
     """The loss as upstream's kernels compute it up to v0.7.0: over whole parts of the vocabulary."""
     size = len(asked.weight)
     behind = torch.zeros(-size % PART, asked.hidden.shape[1])
@@ -169,16 +174,16 @@ def upstreams(asked: Asked) -> tuple[torch.Tensor, ...]:
     return logprobs, normaliser - mean, highest, total, mean
 
 
-def asked_for(vocabulary: int, scale: float = 0.25, **more: object) -> Asked:
+def asked_for(vocabulary: int, scale: float = 0.25, **more: object) -> LossArguments:
     torch.manual_seed(0)
     hidden, weight = torch.randn(500, 128) * scale, torch.randn(vocabulary, 128) * scale
     labels = torch.randint(0, vocabulary, (500,))
     labels[:4] = torch.tensor([0, vocabulary - 1, vocabulary // 2, vocabulary - vocabulary % PART - 1])
     given = {"reduction": 0, "temperature": 0.7, "group": None, **more}
-    return Asked(hidden=hidden, weight=weight, labels=labels.clamp(0), **given)  # type: ignore[arg-type]
+    return LossArguments(hidden=hidden, weight=weight, labels=labels.clamp(0), **given)  # type: ignore[arg-type]
 
 
-def torchs(asked: Asked) -> tuple[torch.Tensor, torch.Tensor]:
+def torchs(asked: LossArguments) -> tuple[torch.Tensor, torch.Tensor]:
     logs = torch.log_softmax(asked.hidden @ asked.weight.T / asked.temperature, -1)
     return logs.gather(1, asked.labels[:, None])[:, 0], -(logs.exp() * logs).sum(-1)
 
@@ -188,9 +193,9 @@ def torchs(asked: Asked) -> tuple[torch.Tensor, torch.Tensor]:
 def test_what_is_behind_the_vocabulary_is_not_counted(
     vocabulary: int, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "_TOKENS", 200)
+    monkeypatch.setattr(columns, "_TOKENS_AT_ONCE", 200)
     asked = asked_for(vocabulary, scale)
-    logprobs, entropy, highest, total, mean = without_columns_beyond(upstreams, asked)
+    logprobs, entropy, highest, total, mean = loss_within_vocabulary(upstreams, asked)
     wanted = torchs(asked)
     torch.testing.assert_close((logprobs, entropy), wanted, atol=2e-4, rtol=1e-4)
     # What the backward pass takes the probabilities and their entropy from.
@@ -205,13 +210,13 @@ def test_what_is_behind_the_vocabulary_is_not_counted(
 def test_logits_far_below_zero_do_not_vanish() -> None:
     asked = asked_for(300)
     asked = replace(asked, hidden=asked.hidden + 2, weight=asked.weight - 1)
-    torch.testing.assert_close(without_columns_beyond(upstreams, asked)[:2], torchs(asked), atol=2e-3, rtol=1e-4)
+    torch.testing.assert_close(loss_within_vocabulary(upstreams, asked)[:2], torchs(asked), atol=2e-3, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("reduction", "reduced"), [(1, torch.sum), (2, torch.mean)])
 def test_a_loss_that_is_reduced_is_reduced(reduction: int, reduced: Callable[[torch.Tensor], torch.Tensor]) -> None:
     asked = asked_for(300, reduction=reduction)
-    torch.testing.assert_close(without_columns_beyond(upstreams, asked)[0], reduced(torchs(asked)[0]))
+    torch.testing.assert_close(loss_within_vocabulary(upstreams, asked)[0], reduced(torchs(asked)[0]))
 
 
 def masked(tl: ModuleType) -> object:
@@ -230,7 +235,7 @@ def test_upstream_is_left_alone_where_it_counts_rightly(
     function: Callable[[ModuleType], object], vocabulary: int, counts: bool
 ) -> None:
     kernel = SimpleNamespace(fn=SimpleNamespace(fn=function))
-    assert counts_beyond(kernel, vocabulary) is counts
+    assert counts_beyond_vocabulary(kernel, vocabulary) is counts
 
 
 RANK = """
@@ -239,7 +244,7 @@ import torch
 import torch.distributed as dist
 from tests.kernels.test_fused_kernels import asked_for, torchs, upstreams
 from dataclasses import replace
-from verl_npu.features.fused_kernels.columns import without_columns_beyond
+from verl_npu.features.fused_kernels.columns import loss_within_vocabulary
 
 rank, store = int(sys.argv[1]), dist.FileStore(sys.argv[2], 2)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
@@ -256,7 +261,7 @@ def both(asked):
     return upstreams(replace(asked, weight=torch.cat(parts), labels=torch.maximum(*labels), group=None))
 
 
-found = without_columns_beyond(both, replace(whole, weight=half, group=dist.group.WORLD))
+found = loss_within_vocabulary(both, replace(whole, weight=half, group=dist.group.WORLD))
 torch.testing.assert_close(found[:2], torchs(whole), atol=2e-4, rtol=1e-4)
 """
 

@@ -309,7 +309,7 @@ def copies_that_were_made_anew(model: Model, sent: Weights) -> None:
     model.latent.process()
 
 
-STALE = "they compute with what is at its old address"
+STALE = "they still read its old address"
 SECOND = "second.weight"
 WAYS: list[tuple[Way, str, str]] = [
     (a_new_tensor, SECOND, STALE),
@@ -318,20 +318,20 @@ WAYS: list[tuple[Way, str, str]] = [
     (exchanged_tensors, SECOND, STALE),
     (assigned_by_load_state_dict, SECOND, STALE),
     (memory_that_was_freed_and_taken_again, SECOND, STALE),
-    (a_missed_layer, SECOND, "what it held before this sync"),
-    (half_of_a_fused_weight, "first.up_proj.weight", "what it held before this sync"),
+    (a_missed_layer, SECOND, "the same values as before this sync"),
+    (half_of_a_fused_weight, "first.up_proj.weight", "the same values as before this sync"),
     (two_layers_exchanged, SECOND, "was sent as third.weight"),
     (a_view_of_freed_memory, SECOND, "cannot be read"),
     (a_view_of_a_bucket_that_is_filled_again, SECOND, "was sent as third.weight"),
-    (a_tied_weight_untied, "embed.weight", "what it held before this sync"),
+    (a_tied_weight_untied, "embed.weight", "the same values as before this sync"),
     (a_tied_weight_untied_and_loaded, "head.weight", STALE),
     (a_transposed_expert, "experts.0.down_proj.weight", "transposed"),
     (experts_transposed_into_new_memory, "experts.w13_weight", STALE),
     (a_cast_to_a_new_tensor, SECOND, STALE),
-    (the_values_of_another_dtype, SECOND, "all of which bfloat16 can hold"),
-    (a_load_into_a_stale_module, SECOND, "what it held before this sync"),
+    (the_values_of_another_dtype, SECOND, "as if rounded to bfloat16"),
+    (a_load_into_a_stale_module, SECOND, "the same values as before this sync"),
     (a_load_into_a_new_module, SECOND, STALE),
-    (copies_that_were_not_made_again, "latent.kv_b_proj.weight", "what it held before this sync"),
+    (copies_that_were_not_made_again, "latent.kv_b_proj.weight", "the same values as before this sync"),
     (copies_that_were_made_anew, "latent.impl.W_UV", STALE),
 ]
 

@@ -154,7 +154,7 @@ def test_each_comparison_is_told(runner: Runner, capsys: pytest.CaptureFixture[s
 def test_a_graph_of_stale_weights_ends_the_job_before_its_answer_is_used(runner: Runner) -> None:
     runner.model.layer.weight.data = torch.randn(WIDTH, WIDTH).npu()
     compare_next_replay(runner)
-    with pytest.raises(EngineError, match="captured graphs to answer, after a weight sync, as the model does"):
+    with pytest.raises(EngineError, match="the same output from its captured graphs and from eager mode"):
         run(runner)
 
 
@@ -203,7 +203,8 @@ def test_a_batch_that_is_filled_up_is_compared_too_and_others_between_are_not(
     said = capsys.readouterr().err
     assert "the first batch by graphs after a weight sync (4 tokens) differs from eager mode by 0" in said
     assert (
-        "the first batch that is filled up to 4, after a weight sync (3 tokens) differs from eager mode by 0" in said
+        "the first batch that is padded to 4 tokens, after a weight sync (3 tokens) differs from eager mode by 0"
+        in said
     )
     assert "execute_model" not in vars(runner)
 
@@ -235,8 +236,8 @@ def test_an_answer_that_is_no_number_ends_the_job_though_eager_mode_says_the_sam
         run(runner, WHOLE)
     batch[PADDED - 1] = torch.nan
     said = (
-        "none in the outputs of 3 of 3 tokens, by its captured graphs and without them, in a batch that is filled up "
-        "to 4; do not train with this rollout: what fills a batch up spoils its answers"
+        "NaN or infinity in the outputs of 3 of 3 tokens, with and without captured graphs, in a batch that is padded "
+        "to 4 tokens; do not train with this rollout: unless the trainer's loss is not finite either, the padding "
     )
     with pytest.raises(EngineError, match=said):
         run(runner)
@@ -246,7 +247,9 @@ def test_an_answer_that_is_no_number_ends_the_job_though_eager_mode_says_the_sam
 def test_weights_that_are_no_numbers_end_the_job_and_the_trainer_is_to_be_looked_at(runner: Runner) -> None:
     runner.model.layer.weight.data.fill_(torch.nan)
     compare_next_replay(runner)
-    with pytest.raises(EngineError, match="and without them; do not train with this rollout: see whether the trainer"):
+    with pytest.raises(
+        EngineError, match="captured graphs; do not train with this rollout: check whether the trainer"
+    ):
         run(runner, WHOLE)
 
 
@@ -254,7 +257,7 @@ def test_what_only_graphs_answer_no_numbers_for_ends_the_job(runner: Runner) -> 
     runner.model.inner.forward = torch.ones_like
     runner.model.layer.weight.data.fill_(torch.nan)
     compare_next_replay(runner)
-    said = "NaN or infinity in the outputs of 3 tokens, which are numbers without them"
+    said = "NaN or infinity in the outputs of 3 tokens, which are finite without graphs"
     with pytest.raises(EngineError, match=said):
         run(runner)
 
@@ -286,7 +289,7 @@ def test_numbers_of_a_graph_are_used_though_eager_mode_has_none(
     compare_next_replay(runner)
     assert bool(run(runner).isfinite().all())
     said = capsys.readouterr().err
-    assert "captured graphs answer numbers, and the model without them NaN or infinity, in a batch that is" in said
+    assert "captured graphs are finite, but eager mode gives NaN or infinity, in a batch that is padded" in said
     assert "differs from eager mode" not in said
 
 
@@ -318,7 +321,7 @@ def test_a_difference_that_may_be_rounding_is_a_warning(
     monkeypatch.setattr(replayed, "difference", lambda *both: 0.05)
     compare_next_replay(runner)
     run(runner)
-    assert "answer otherwise than the model without them, by 0.05" in capsys.readouterr().err
+    assert "captured graphs differ from eager mode by 0.05" in capsys.readouterr().err
 
 
 def test_what_only_graphs_make_no_number_is_infinitely_far() -> None:
@@ -350,9 +353,9 @@ def speculating(of: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (hybrid, "a state that a batch computed twice would change twice"),
-        (several, "ranks of data parallelism"),
-        (speculating, "it speculates"),
+        (hybrid, "a state, which a batch would change twice"),
+        (several, "data-parallel ranks"),
+        (speculating, "uses speculative decoding"),
     ],
 )
 def test_an_engine_that_must_not_compute_a_batch_twice_is_left(
@@ -379,7 +382,7 @@ def test_full_graphs_of_latent_attention_are_left_from_0_13_on(
     runner.vllm_config.compilation_config.cudagraph_mode = SimpleNamespace(name=mode)
     compare_next_replay(runner)
     assert ("execute_model" in vars(runner)) is compared
-    assert ("its latent attention takes no batch that is filled up" in capsys.readouterr().err) is not compared
+    assert ("its latent attention does not support a batch that is padded" in capsys.readouterr().err) is not compared
 
 
 def test_another_release_is_left(
@@ -388,4 +391,4 @@ def test_another_release_is_left(
     monkeypatch.setattr(metadata, "version", lambda name: "0.18.0")
     compare_next_replay(runner)
     assert vars(runner).keys() == {"model", "batch", "vllm_config"}
-    assert "written for vllm-ascend 0.11.0, 0.13.0 and 0.23.0 alone, and this is 0.18.0" in capsys.readouterr().err
+    assert "supports only vllm-ascend 0.11.0, 0.13.0 and 0.23.0, and this is 0.18.0" in capsys.readouterr().err

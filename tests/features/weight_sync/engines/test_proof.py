@@ -118,8 +118,8 @@ def test_the_share_of_another_rank_is_recognised(dense: Dense, sent: Weights) ->
 def test_what_belongs_somewhere_else_is_recognised(dense: Dense, sent: Weights) -> None:
     dense.gate_up_proj.weight.data.copy_(dense.gate_up_proj.weight.data.roll(4, 0))
     assert said(prove(dense, sent)) == [
-        "gate_proj.weight: the engine holds what was sent as up_proj.weight",
-        "up_proj.weight: the engine holds what was sent as gate_proj.weight",
+        "gate_proj.weight: the engine holds the tensor that was sent as up_proj.weight",
+        "up_proj.weight: the engine holds the tensor that was sent as gate_proj.weight",
     ]
 
 
@@ -127,7 +127,7 @@ def test_what_the_last_sync_left_is_recognised(dense: Dense, sent: Weights) -> N
     prove(dense, sent)
     later = {name: torch.randn(tensor.shape) for name, tensor in sent.items()}
     dense.fill({**later, "k_proj.weight": sent["k_proj.weight"]})
-    assert said(prove(dense, later)) == ["k_proj.weight: the engine holds what it held before this sync"]
+    assert said(prove(dense, later)) == ["k_proj.weight: the engine holds the same values as before this sync"]
 
 
 def test_a_part_that_was_not_sent_is_named(dense: Dense, sent: Weights) -> None:
@@ -137,24 +137,24 @@ def test_a_part_that_was_not_sent_is_named(dense: Dense, sent: Weights) -> None:
 
 def test_a_parameter_that_nothing_was_sent_for_is_named(dense: Dense, sent: Weights) -> None:
     del sent["norm.bias"]
-    assert said(prove(dense, sent)) == ["norm.bias: nothing that was sent belongs to it"]
+    assert said(prove(dense, sent)) == ["norm.bias: no sent tensor belongs to it"]
 
 
 def test_a_weight_that_a_layer_of_the_engine_lacks_is_named(dense: Dense, sent: Weights) -> None:
     extra = {**sent, "q_proj.bias": torch.ones(8)}
-    assert said(prove(dense, extra)) == ["q_proj.bias: it was sent, and the engine's layer has no place for it"]
+    assert said(prove(dense, extra)) == ["q_proj.bias: it was sent, but the engine's layer has no place for it"]
 
 
 def test_a_layer_that_the_engine_lacks_is_told_and_no_difference(dense: Dense, sent: Weights) -> None:
     verdict = prove(dense, {**sent, "mtp.weight": torch.ones(3)})
     assert verdict.differences == ()
-    assert verdict.unknown == {"mtp.weight": "it was sent, and the engine has no such layer"}
+    assert verdict.unknown == {"mtp.weight": "it was sent, but the engine has no such layer"}
 
 
 def test_a_shape_that_is_not_a_share_is_named(dense: Dense, sent: Weights) -> None:
     dense.down_proj.weight = torch.nn.Parameter(torch.zeros(HIDDEN, 3))
     (line,) = said(prove(dense, sent))
-    assert line.startswith("down_proj.weight: the engine holds the shape (6, 3)")
+    assert line.startswith("down_proj.weight: the engine's tensor has the shape (6, 3)")
 
 
 def test_a_layer_that_is_divided_in_a_way_of_its_own_is_told_and_no_difference(sent: Weights) -> None:
@@ -172,7 +172,7 @@ def test_a_quantised_layer_is_told_and_no_difference(dense: Dense, sent: Weights
     dense.down_proj.quant_method = layers.Fp8LinearMethod()
     verdict = prove(dense, {**sent, "down_proj.weight": torch.randn(6, 8)})
     assert verdict.differences == ()
-    assert set(verdict.unknown.values()) == {"it is quantised by Fp8LinearMethod"}
+    assert set(verdict.unknown.values()) == {"it is quantized by Fp8LinearMethod"}
 
 
 def test_tied_weights_need_to_be_sent_once_only(dense: Dense, sent: Weights) -> None:
@@ -183,7 +183,7 @@ def test_tied_weights_need_to_be_sent_once_only(dense: Dense, sent: Weights) -> 
 
 def test_a_head_that_is_no_longer_tied_is_named(dense: Dense, sent: Weights) -> None:
     dense.lm_head = layers.VocabParallelEmbedding(10, 16, HIDDEN, RANK, RANKS)
-    assert said(prove(dense, sent)) == ["lm_head.weight: nothing that was sent belongs to it"]
+    assert said(prove(dense, sent)) == ["lm_head.weight: no sent tensor belongs to it"]
 
 
 def test_names_that_the_engine_maps_are_followed(dense: Dense, sent: Weights) -> None:
@@ -274,7 +274,7 @@ def test_experts_of_another_rank_are_recognised() -> None:
     model = holding(sent, [2, 3], layers.AscendUnquantizedFusedMoEMethod())
     model.experts.w2_weight.data[0] = sent["experts.1.down_proj.weight"].T
     assert said(prove(model, sent)) == [
-        "experts.2.down_proj.weight: the engine holds what was sent as experts.1.down_proj.weight"
+        "experts.2.down_proj.weight: the engine holds the tensor that was sent as experts.1.down_proj.weight"
     ]
 
 
@@ -336,13 +336,13 @@ def test_a_stale_copy_is_named(latent: tuple[layers.MLAAttention, Weights], name
     setattr(attention.impl, other, heads[:, :3] if other == "W_UK_T" else heads[:, 3:].transpose(1, 2))
     verdict = prove(attention, later)
     assert [(each.parameter, each.found) for each in verdict.differences] == [
-        (f"impl.{name}", "the engine holds what it held before this sync")
+        (f"impl.{name}", "the engine holds the same values as before this sync")
     ]
 
 
 # What a user reads of a proof.
 
-STALE = Difference("qkv_proj.weight", "q_proj.weight", "the engine holds what it held before this sync")
+STALE = Difference("qkv_proj.weight", "q_proj.weight", "the engine holds the same values as before this sync")
 
 
 def many(count: int) -> Verdict:
@@ -359,11 +359,8 @@ def test_an_engine_without_differences_is_right(capsys: pytest.CaptureFixture[st
 def test_what_was_left_out_is_told_and_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     verdict = Verdict(3, (), {"sinks": "no idea"})
     verdict.require()
-    assert str(verdict) == "the engine holds them bit for bit, but for 1 that were not compared"
-    assert (
-        "leaves out 1 tensors, and compares 3. The first that it leaves out is sinks: no idea"
-        in capsys.readouterr().err
-    )
+    assert str(verdict) == "the engine holds them bit for bit, except for 1 not compared"
+    assert "compares 3 tensors, but not 1 other. The first of these is sinks: no idea" in capsys.readouterr().err
 
 
 def test_the_error_names_the_first_differences_and_counts_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,7 +378,7 @@ def test_all_of_them_are_on_a_page_beside_the_manifests(tmp_path: Path, monkeypa
     (page,) = folder.glob("weights-*.txt")
     assert str(page) in str(raised.value)
     text = page.read_text()
-    assert "- q_proj.weight -> qkv_proj.weight\n  the engine holds what it held before this sync" in text
+    assert "- q_proj.weight -> qkv_proj.weight\n  the engine holds the same values as before this sync" in text
     assert all(f"- {number}.weight -> {number}.weight" in text for number in range(7))
     assert "- sinks: no idea" in text
 
@@ -391,7 +388,7 @@ def test_a_folder_that_cannot_be_written_does_not_hide_the_error(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("VERL_NPU_MANIFEST_DIR", str(tmp_path / "file"))
-    with pytest.raises(EngineError, match=r"q_proj\.weight: the engine holds what it held .*could not be written"):
+    with pytest.raises(EngineError, match=r"q_proj\.weight: the engine holds the same values .*could not be written"):
         Verdict(9, (STALE,), {}).require()
 
 
@@ -410,7 +407,7 @@ def test_what_a_graph_of_a_real_npu_may_read_where_it_no_longer_is_is_told(
             dense.norm.weight.data = dense.norm.weight.data.clone()
         verdict = proof.conclude()
         verdict.require()
-        told = "1 weights of the rollout engine lie elsewhere than at its first weight sync" in capsys.readouterr().err
+        told = "1 weight of the rollout engine moved in memory after its first weight sync" in capsys.readouterr().err
         assert (verdict.moved, told) == ((("norm.weight",), True) if again and captures else ((), False))
 
 
@@ -436,4 +433,4 @@ def test_a_weight_that_the_engine_has_no_longer_is_named(dense: Dense, sent: Wei
         proof.expect(name, tensor)
     del dense.norm.bias
     dense.norm.bias = None
-    assert said(proof.conclude()) == ["norm.bias: the engine has it no longer"]
+    assert said(proof.conclude()) == ["norm.bias: the engine no longer has it"]

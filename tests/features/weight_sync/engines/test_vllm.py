@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from verl_npu.errors import EngineError
-from verl_npu.features.weight_sync.engines.vllm import VLLMEngine, refuse_lost_rl_mode, refuse_nz, tell_layouts
+from verl_npu.features.weight_sync.engines.vllm import VLLMEngine, refuse_lost_rl_mode, refuse_nz, warn_of_nz
 
 
 class Fused(torch.nn.Module):
@@ -66,7 +66,7 @@ def test_an_engine_is_closed_from_its_first_load_until_the_sync_is_whole(replay:
     engine, batch = VLLMEngine(runner), torch.randn(1, 3)
     runner.execute_model(batch, replay)
     engine.load(list(SENT.items())[:1])
-    with pytest.raises(EngineError, match="did not come to its end"):
+    with pytest.raises(EngineError, match="did not finish"):
         runner.execute_model(batch, replay)
     # A later sync finds the same runner, through an engine of its own.
     later = VLLMEngine(runner)
@@ -108,7 +108,7 @@ def test_each_sync_of_an_engine_is_proven_by_itself() -> None:
         engine.expect(sent)
         engine.load(sent)
         engine.prove()
-    with pytest.raises(EngineError, match="nothing that was sent belongs to it"):
+    with pytest.raises(EngineError, match="no sent tensor belongs to it"):
         engine.prove()
 
 
@@ -170,16 +170,16 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_parameters_that_something_laid_out_in_nz_are_named(warned: list[str]) -> None:
-    tell_layouts(Laid("npu", w13_weight=29, w2_weight=29, norm=2))  # type: ignore[arg-type]
+    warn_of_nz(Laid("npu", w13_weight=29, w2_weight=29, norm=2))  # type: ignore[arg-type]
     (line,) = warned
-    assert line.startswith("2 parameters of the rollout engine are laid out in FRACTAL_NZ: w13_weight, w2_weight.")
+    assert line.startswith("the rollout engine has parameters in the layout FRACTAL_NZ (2): w13_weight, w2_weight.")
 
 
 @pytest.mark.parametrize(
     "model", [Laid("npu", norm=2), Laid("cpu", w13_weight=29)], ids=["no such layout", "a host's"]
 )
 def test_other_layouts_are_not_spoken_of(model: Any, warned: list[str]) -> None:
-    tell_layouts(model)
+    warn_of_nz(model)
     assert warned == []
 
 
@@ -188,7 +188,7 @@ def test_a_device_that_keeps_no_layouts_is_taken_as_it_is(warned: list[str], mon
         raise NotImplementedError
 
     monkeypatch.setattr(sys.modules["torch_npu"], "get_npu_format", unknown)
-    tell_layouts(Laid("npu", w13_weight=29))  # type: ignore[arg-type]
+    warn_of_nz(Laid("npu", w13_weight=29))  # type: ignore[arg-type]
     assert warned == []
 
 
@@ -246,7 +246,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
 
 @pytest.mark.usefixtures("used")
 def test_a_lost_switch_is_an_error() -> None:
-    with pytest.raises(EngineError, match="found False, which is another engine's of this process"):
+    with pytest.raises(EngineError, match="found False, the setting of another engine in this process"):
         refuse_lost_rl_mode(runner(GIVEN))
 
 

@@ -31,7 +31,7 @@ def engine(**facts: Any) -> SimpleNamespace:
 
 
 def test_a_disabled_communicator_is_an_error() -> None:
-    with pytest.raises(GroupError, match=r"rank 1 of 2: .* found that PyHccl is disabled"):
+    with pytest.raises(GroupError, match=r"rank 1 of 2: .* found a disabled PyHccl"):
         verify_checkpoint_engine_connections(lambda engine: None, engine(pyhccl=SimpleNamespace(disabled=True)))
 
 
@@ -108,7 +108,7 @@ def test_a_rollout_that_hears_nothing_is_named_on_all_ranks(monkeypatch: pytest.
             socket.connect(f"tcp://127.0.0.1:{port}")
             socket.setsockopt_string(zmq.SUBSCRIBE, "bucket")
 
-    assert all("rank 2 heard nothing of what rank 0" in error for error in together(join, zmq))
+    assert all("rank 2 heard nothing from rank 0" in error for error in together(join, zmq))
 
 
 def test_a_trainer_that_announces_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

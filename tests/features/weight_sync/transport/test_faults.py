@@ -177,7 +177,7 @@ except WeightSyncError as error:
     tell(closed=str(error))
 """
     for rank in run_ranks(program, tmp_path):
-        assert "is in a group 'weights' already" in rank.facts["error"]
+        assert "is already in a group 'weights'" in rank.facts["error"]
         assert "group 'weights': expected a group that this process has joined, found none" in rank.facts["closed"]
 
 

@@ -1,7 +1,7 @@
-"""Weights that lie elsewhere than when an engine captured its graphs.
+"""Detection of weights that moved in memory after an engine captured its graphs.
 
-A graph holds addresses. Whoever puts a new tensor in the place of a weight, and does not copy into the old one, leaves
-the graph computing with what is at the old address, while all that reads the weight by its name finds the new one.
+A graph holds addresses. If code replaces a weight with a new tensor instead of copying into the old one, the graph
+still computes with the data at the old address, while code that reads the weight by its name gets the new tensor.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["Reader", "moved", "readers", "remember", "remembered"]
 
 Operand: TypeAlias = "tuple[str, int, list[int], list[int], str]"
-"""A tensor that a task was given: its name there, address, shape, strides and dtype."""
+"""An input tensor of a task: its name there, address, shape, strides, and dtype."""
 Task: TypeAlias = "tuple[str, list[Operand]]"
 _PLACES = "_verl_npu_captured_at"
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The addresses of a tensor."""
+    """The address range of a tensor."""
 
     begin: int
     end: int
@@ -34,25 +34,27 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What reads a weight where it no longer is."""
+    """A graph's task that reads a weight at its old address."""
 
     operator: str
     operand: str
     tasks: int
-    """How many tasks of all graphs do so; this is the first."""
+    """The number of such tasks in all graphs; this is the first."""
 
 
 Places = Mapping[str, _Place]
 
 
 def remember(model: torch.nn.Module) -> None:
-    """Note where all that the engine computes with lies: its graphs have been captured, or are about to be."""
+    """Record the addresses of all tensors that the engine computes with, when its graphs are or will be captured."""
     setattr(model, _PLACES, _places(layouts_of(model)))
 
 
 def remembered(model: torch.nn.Module, layouts: Iterable[Layout]) -> Places:
-    """Return where all that the engine computes with lay when it captured its graphs. If nobody has noted that, it is
-    where it lies now, which is noted."""
+    """Return the recorded addresses of all tensors that the engine computes with.
+
+    If nobody recorded them, record and return the current addresses.
+    """
     found: Places | None = getattr(model, _PLACES, None)
     if found is None:
         found = _places(layouts)
@@ -61,14 +63,16 @@ def remembered(model: torch.nn.Module, layouts: Iterable[Layout]) -> Places:
 
 
 def moved(before: Places, layouts: Iterable[Layout]) -> dict[str, _Place]:
-    """Return the old places of all that lies elsewhere now, by the engine's names."""
+    """Return the old places of all tensors that have moved, by the engine's names."""
     now = _places(layouts)
     return {name: place for name, place in before.items() if name in now and now[name].begin != place.begin}
 
 
 def readers(places: Places) -> dict[str, Reader] | None:
-    """Return what captured graphs read at these places, by the names of what lay there; None if nothing can tell, as
-    on a real NPU."""
+    """Return the first reader of each place in the captured graphs, by the name of the tensor that was there.
+
+    Return None if the graphs cannot be inspected, as on a real NPU.
+    """
     captured = cast(
         "Callable[[], list[list[Task]]] | None", getattr(sys.modules.get("torch_npu"), "__captured__", None)
     )

@@ -1,8 +1,8 @@
-"""What an engine computes with, tensor by tensor: which part of what is sent a rank holds, and how to undo its layout.
+"""The layout of an engine's tensors: the part of each sent weight that a rank holds, and how to undo the layout.
 
-The parts are reckoned from the sizes of the layers, not asked of their loaders. Source: vLLM,
-`model_executor/layers/linear.py` and `vocab_parallel_embedding.py`, 0.9.1 to 0.23.0. Layers are known by the names of
-their classes, so that neither vLLM nor vllm-ascend is imported; vllm-ascend's derive from vLLM's.
+We compute the parts from the sizes of the layers and do not ask their loaders. Source: vLLM,
+`model_executor/layers/linear.py` and `vocab_parallel_embedding.py`, 0.9.1 to 0.23.0. We recognize layers by the names
+of their classes, so that we import neither vLLM nor vllm-ascend; vllm-ascend's classes derive from vLLM's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One of the equal parts into which the ranks divide a weight along a dimension; the last ones may be shorter."""
+    """One of the equal parts of a weight that the ranks divide along a dimension. The last parts may be shorter."""
 
     dim: int
     size: int
@@ -41,25 +41,25 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Rows of a weight that belong together, as the queries in a fused projection."""
+    """Rows of a weight that belong together, like the queries in a fused projection."""
 
     rows: int
     """Rows in the whole weight, before it is divided."""
     share: Share | None
-    """The part that this rank holds; None if it holds all."""
+    """The part that this rank holds; None if it holds all rows."""
     padded: bool = False
-    """Whether the engine holds further rows behind it, which nothing is sent for."""
+    """True if the engine holds padding rows after the section, which no sync sends."""
 
 
 def kinds_of(thing: object) -> set[str]:
-    """Return the names of a thing's classes, with those that they derive from."""
+    """Return the names of a thing's class and its base classes."""
     return {kind.__name__ for kind in type(thing).__mro__}
 
 
 def sections_of(layer: Any, leaf: str) -> tuple[Section, ...] | None:
-    """Return the sections of a layer's `weight` or `bias`, in their order, or None if the layer is not a parallel one.
+    """Return the sections of a layer's `weight` or `bias`, in order, or None if the layer is not parallel.
 
-    Replicated layers with more than one output have sections that are not divided.
+    Replicated layers with more than one output have undivided sections.
     """
     kinds = kinds_of(layer)
     if "VocabParallelEmbedding" in kinds:
@@ -87,7 +87,7 @@ def _projections(layer: Any) -> tuple[Section, ...]:
     rank = rank_of(layer)
     queries, keys, size = layer.num_heads, layer.num_kv_heads, layer.head_size
     values = getattr(layer, "v_head_size", size)
-    # With fewer heads for keys than ranks, some ranks hold the same one.
+    # With fewer key heads than ranks, several ranks hold the same head.
     key_rank = rank // layer.num_kv_head_replicas
     return (
         Section(layer.total_num_heads * size, Share(0, queries * size, rank)),
@@ -100,17 +100,17 @@ def rank_of(layer: Any) -> int:
     """Return the rank of this process among those that divide a layer."""
     rank = getattr(layer, "tp_rank", None)
     if rank is None:
-        # Before 0.11 vLLM's linear layers ask for it in their loaders.
+        # Before 0.11, vLLM's linear layers call this function in their loaders.
         rank = sys.modules["vllm.distributed"].get_tensor_model_parallel_rank()
     return int(rank)
 
 
 UNQUANTIZED = "AscendUnquantizedFusedMoEMethod"
-"""vllm-ascend's class for experts in the trainer's dtype: it computes with (experts, inputs, outputs)."""
+"""vllm-ascend's class for experts in the trainer's dtype, which it lays out as (experts, inputs, outputs)."""
 
 
-# What vLLM fuses a layer's experts into, with the projections of one expert as checkpoints name them, and as they name
-# them where a checkpoint has them fused too.
+# vLLM's fused weights for a layer's experts: the names of one expert's projections in checkpoints, and the name in
+# checkpoints that also have them fused.
 _EXPERTS = {
     "w13_weight": ((("gate_proj", "up_proj"), ("w1", "w3")), "gate_up_proj"),
     "w2_weight": ((("down_proj",), ("w2",)), "down_proj"),
@@ -118,7 +118,7 @@ _EXPERTS = {
 
 
 # MLA's copies of kv_b_proj, for values and for keys: attention/mla_v1.py and sfa_v1.py of vllm-ascend, and
-# attention.py of its engine V0. All are (heads, rank of the latent, values) and (heads, keys, rank of the latent).
+# attention.py of its engine V0. Their shapes are (heads, latent rank, values) and (heads, keys, latent rank).
 _COPIES = (("W_UV", "W_UK_T"), ("kv_b_proj_w_v", "kv_b_proj_w_k"), ("w_vc", "w_kc"))
 
 
@@ -127,45 +127,46 @@ class Layout:
     """One tensor that the engine computes with."""
 
     name: str
-    """The engine's name of it."""
+    """The engine's name for the tensor."""
     sources: tuple[tuple[str, ...], ...]
-    """Under which names it may be sent: each is a name for the whole, or one for each section."""
+    """The alternatives for the sent names: each is one name for the whole tensor, or one for each section."""
     read: Callable[[], torch.Tensor]
-    """Returns it as it is now."""
+    """Returns the current tensor."""
     sections: tuple[Section, ...] | None = None
-    """None if the tensor is held as it is sent, or in a way that is not known."""
+    """None if the rank holds the tensor as it is sent, or in an unknown way."""
     undone: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """Lays it out as a checkpoint does: (outputs, inputs), with experts one below the other."""
+    """Converts the tensor to a checkpoint's layout: (outputs, inputs), with the experts stacked along the rows."""
     chosen: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """Takes from a share of what was sent the part that this tensor is a copy of."""
+    """Selects the part of a sent share of which this tensor is a copy."""
     unfused: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """Takes this rank's experts from a whole that was sent with a dimension for them, one below the other."""
+    """Selects this rank's experts from a sent tensor with a dimension for experts, and stacks them along the rows."""
 
     opaque: str = ""
-    """Why it cannot be compared, if it cannot."""
+    """The reason why the tensor cannot be compared; empty if it can."""
     elsewhere: frozenset[str] = frozenset()
-    """Names of what is sent for this layer and belongs to other ranks: their experts."""
+    """The sent names of this layer that belong to other ranks' experts."""
 
     def held(self) -> torch.Tensor:
-        """Return what the engine computes with now, laid out as a checkpoint is, on the host."""
+        """Return the engine's current tensor on the host, in a checkpoint's layout."""
         tensor = self.read().detach()
         return (tensor if self.undone is None else self.undone(tensor)).cpu()
 
 
 def layouts_of(model: torch.nn.Module) -> list[Layout]:
-    """Return a layout for each parameter, and for each of the copies that the engine makes of some."""
+    """Return a layout for each parameter, and for each copy that the engine makes of a parameter."""
     packed = getattr(model, "packed_modules_mapping", {})
     modules: dict[int, _Placed] = {}
     names: dict[int, list[str]] = {}
     for path, module in _walk(model, "", ()):
         modules.setdefault(id(module), _Placed(module, [])).paths.append(path)
-        for leaf, parameter in _own(module):
+        for leaf, parameter in _own_parameters(module):
             names.setdefault(id(parameter), []).append(_join(path, leaf))
     found: list[Layout] = []
     for module, paths in modules.values():
-        for leaf, parameter in _own(module):
-            if leaf in _pair_of(getattr(module, "impl", None)):
-                continue  # vLLM's own copy, in its layer from 0.26 on: vllm-ascend multiplies with that of `impl`.
+        for leaf, parameter in _own_parameters(module):
+            if leaf in _copy_names(getattr(module, "impl", None)):
+                # From 0.26 on, vLLM's layer has its own copy, but vllm-ascend multiplies with the copy in `impl`.
+                continue
             if leaf in _EXPERTS and parameter.dim() == 3:
                 found.append(_experts(paths, module, leaf, *_EXPERTS[leaf]))
             else:
@@ -176,7 +177,7 @@ def layouts_of(model: torch.nn.Module) -> list[Layout]:
 class _Placed(NamedTuple):
     module: Any
     paths: list[str]
-    """All names that lead to it: experts hold the shared ones a second time."""
+    """All paths to the module, because experts hold the shared experts a second time."""
 
 
 def _walk(module: Any, path: str, above: tuple[object, ...]) -> Iterator[tuple[str, Any]]:
@@ -186,7 +187,7 @@ def _walk(module: Any, path: str, above: tuple[object, ...]) -> Iterator[tuple[s
             yield from _walk(child, _join(path, name), (*above, module))
 
 
-def _own(module: Any) -> Iterable[tuple[str, torch.Tensor]]:
+def _own_parameters(module: Any) -> Iterable[tuple[str, torch.Tensor]]:
     return module.named_parameters(recurse=False)  # type: ignore[no-any-return]
 
 
@@ -202,26 +203,27 @@ def _plain(name: str, module: object, leaf: str, names: Sequence[str], packed: A
             if f".{fused}." in f".{whole}":
                 sources.append(tuple(f".{whole}".replace(f".{fused}.", f".{part}.")[1:] for part in parts))
     read = _reader(module, leaf)
-    return Layout(name, tuple(sources), read, sections_of(module, leaf), opaque=_quantised(module))
+    return Layout(name, tuple(sources), read, sections_of(module, leaf), opaque=_quantization(module))
 
 
-def _quantised(layer: object) -> str:
+def _quantization(layer: object) -> str:
+    """Return the reason why a quantized layer cannot be compared; empty for an unquantized one."""
     method = getattr(layer, "quant_method", None)
     known = method is None or any("Unquantized" in kind for kind in kinds_of(method))
-    return "" if known else f"it is quantised by {type(method).__name__}"
+    return "" if known else f"it is quantized by {type(method).__name__}"
 
 
 def _without_base(name: str) -> str:
-    # vLLM puts a layer with an adapter around the layer.
+    # vLLM wraps a layer that has an adapter.
     return name.replace(".base_layer.", ".")
 
 
 def _experts(paths: Sequence[str], layer: Any, leaf: str, projections: Sequence[Sequence[str]], fused: str) -> Layout:
-    # vllm-ascend 1de16ead8e, in the published image, leaves both as they are sent; its releases transpose both.
+    # vllm-ascend 1de16ead8e, in the published image, keeps both as they are sent; its releases transpose both.
     as_sent = layer.w13_weight.shape[1] == 2 * layer.w2_weight.shape[2]
     transposed = UNQUANTIZED in kinds_of(getattr(layer, "quant_method", None)) and not as_sent
     experts, others = _expert_numbers(layer, getattr(layer, leaf).shape[0])
-    # From 0.25 on vLLM keeps them in the layer's configuration, and its layer inside another one.
+    # From 0.25 on, vLLM keeps the sizes in the layer's configuration, and the layer inside another one.
     sizes = layer if hasattr(layer, "tp_size") else getattr(layer, "moe_config", None)
     ranks = int(getattr(sizes, "tp_size", 1))
     rank = rank_of(sizes) if ranks > 1 else 0
@@ -240,7 +242,7 @@ def _experts(paths: Sequence[str], layer: Any, leaf: str, projections: Sequence[
     whole_rows = section.rows * of_one
 
     def unfused(sent: torch.Tensor) -> torch.Tensor:
-        # transformers' own order changed with 5: (experts, outputs, inputs), and before it the other way round.
+        # transformers 5 changed the order to (experts, outputs, inputs).
         oriented = sent if sent.shape[1] == whole_rows else sent.transpose(1, 2)
         return oriented[experts].flatten(0, 1)
 
@@ -258,13 +260,13 @@ def _experts(paths: Sequence[str], layer: Any, leaf: str, projections: Sequence[
         (section,) * (len(experts) * of_one),
         undone=undone,
         unfused=unfused,
-        opaque=_quantised(layer),
+        opaque=_quantization(layer),
         elsewhere=frozenset(name for of_kind in names(others) for name in of_kind),
     )
 
 
 def _expert_numbers(layer: Any, count: int) -> tuple[list[int], list[int]]:
-    """Return the numbers of this rank's experts, in the order in which it holds them, and those of other ranks'."""
+    """Return the numbers of this rank's experts, in the order in which it holds them, and those of other ranks."""
     places = getattr(layer, "expert_map", None)
     if places is None:
         return list(range(count)), []
@@ -277,7 +279,7 @@ def _copies(modules: Mapping[int, _Placed]) -> Iterator[Layout]:
     for module, paths in modules.values():
         impl = getattr(module, "impl", None)
         source = getattr(impl, "kv_b_proj", None)
-        pair = _pair_of(impl)
+        pair = _copy_names(impl)
         if not pair or id(source) not in modules:
             continue
         sent = tuple((_without_base(_join(path, "weight")),) for path in modules[id(source)].paths)
@@ -287,13 +289,13 @@ def _copies(modules: Mapping[int, _Placed]) -> Iterator[Layout]:
                 sent,
                 _reader(impl, name),
                 sections_of(source, "weight"),
-                undone=_with_values_before_latent if of_values else None,
+                undone=_transposed if of_values else None,
                 chosen=_rows_of_heads(impl, of_values),
             )
 
 
-def _pair_of(impl: object) -> tuple[str, ...]:
-    """Return the names of its copies of kv_b_proj; none, if it has none."""
+def _copy_names(impl: object) -> tuple[str, ...]:
+    """Return the names of the copies of kv_b_proj in `impl`; none if it has no copies."""
     return next((pair for pair in _COPIES if all(hasattr(impl, name) for name in pair)), ())
 
 
@@ -301,7 +303,7 @@ def _reader(owner: object, name: str) -> Callable[[], torch.Tensor]:
     return lambda: getattr(owner, name)
 
 
-def _with_values_before_latent(copy: torch.Tensor) -> torch.Tensor:
+def _transposed(copy: torch.Tensor) -> torch.Tensor:
     return copy.transpose(1, 2)
 
 

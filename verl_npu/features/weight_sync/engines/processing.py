@@ -1,4 +1,4 @@
-"""What vllm-ascend does to weights after loading, such that a later sync would write into them wrongly."""
+"""Corrections for vllm-ascend's processing of loaded weights, which would make a later sync write them wrongly."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from . import layout
 if TYPE_CHECKING:
     import torch
 
-# vLLM multiplies with views of MLA's kv_b_proj in decoding, vllm-ascend with copies of it: attention/mla_v1.py, and
-# sfa_v1.py, where they have other names in v0.11.0.
+# In decoding, vLLM multiplies with views of MLA's kv_b_proj, and vllm-ascend with copies. See attention/mla_v1.py, and
+# sfa_v1.py, where the copies have other names in v0.11.0.
 _SOURCE = "kv_b_proj"
 _COPIES = (("W_UV", "W_UK_T"), ("kv_b_proj_w_v", "kv_b_proj_w_k"))
-# The engine V0, up to 0.9.1 (attention/attention.py), makes its copies once, when they are None: 0.7.3 in the forward,
-# 0.9.1 after loading.
-_MADE_ONCE = ("w_vc", "w_kc")
+# The engine V0, up to 0.9.1 (attention/attention.py), makes its copies once, when they are None: 0.7.3 in the forward
+# pass, 0.9.1 after loading.
+_V0_COPIES = ("w_vc", "w_kc")
 _EXPERTS = ("w13_weight", "w2_weight")
 _REFRESHES = "_verl_npu_refreshes_copies"
 
 
 def lay_out_experts_for_loading(model: torch.nn.Module) -> None:
-    """Lay experts out as vLLM's loader expects them, if vllm-ascend has transposed them; it does so again afterwards.
+    """If vllm-ascend has transposed experts, lay them out as vLLM's loader expects them.
 
-    For callers that process the weights after the load. An engine that slept has this done as it wakes up, one that
-    did not sleep never: its experts would be transposed a second time, and the loader fails on them before that.
-    Source: vllm-ascend from v0.13.0 on, `AscendUnquantizedFusedMoEMethod.process_weights_after_loading` and
-    `NPUWorker.wake_up`. In v0.11.0 processing keeps count in `transpose`, and the loader transposes.
+    This is for callers that process the weights after the load, which transposes the experts again. vllm-ascend itself
+    lays them out for loading only when an engine wakes up. Without sleep, the loader fails on transposed experts, or
+    they would be transposed twice. Source: vllm-ascend from v0.13.0 on,
+    `AscendUnquantizedFusedMoEMethod.process_weights_after_loading` and `NPUWorker.wake_up`. In v0.11.0, `transpose`
+    records the state, and the loader transposes.
     """
     import torch
 
     for _, layer in model.named_modules():
-        if _is_processed_anew(layer) and _are_transposed(layer):
+        if _is_transposed_each_time(layer) and _are_transposed(layer):
             for name in _EXPERTS:
                 held = getattr(layer, name)
                 turned = torch.nn.Parameter(held.data.transpose(1, 2), requires_grad=False)
@@ -43,24 +44,23 @@ def lay_out_experts_for_loading(model: torch.nn.Module) -> None:
                 setattr(layer, name, turned)
 
 
-def _is_processed_anew(layer: object) -> bool:
-    """Whether vllm-ascend transposes a layer's experts each time it processes them."""
+def _is_transposed_each_time(layer: object) -> bool:
+    """Tell whether vllm-ascend transposes a layer's experts each time it processes them."""
     return getattr(getattr(layer, "quant_method", None), "transpose", None) is None
 
 
 def refuse_square_experts(model: torch.nn.Module, laid_out_before_load: bool = False) -> None:
-    """Raise EngineError for experts whose weights are transposed and square: vllm-ascend would load new weights into
-    them untransposed.
+    """Raise EngineError for transposed square experts, because vllm-ascend would not transpose their new weights.
 
-    Source: vllm-ascend, `AscendUnquantizedFusedMoEMethod`. In v0.11.0 (`ops/common_fused_moe.py`) its `transpose` is
-    False once it has transposed `w13_weight` to (experts, hidden, 2 * intermediate) and `w2_weight` to (experts,
-    intermediate, hidden), and the loader decides by the shape whether a new weight must be transposed too. From
-    v0.13.0 on (`ops/fused_moe/fused_moe.py`) it transposes whenever it processes, has no `transpose`, and only waking
-    up transposes back: the loader is vLLM's own, which fails by itself on transposed experts that are not square;
-    those that `lay_out_experts_for_loading` is called for before the load are right.
+    Source: vllm-ascend, `AscendUnquantizedFusedMoEMethod`. In v0.11.0 (`ops/common_fused_moe.py`), `transpose` is
+    False after it has transposed `w13_weight` to (experts, hidden, 2 * intermediate) and `w2_weight` to (experts,
+    intermediate, hidden), and the loader decides by the shape whether it must transpose a new weight. From v0.13.0 on
+    (`ops/fused_moe/fused_moe.py`), it has no `transpose`, transposes at each processing, and transposes back only on
+    waking up. The loader is vLLM's own, which fails on transposed experts unless they are square. Experts are right if
+    `lay_out_experts_for_loading` was called before the load.
     """
     for name, layer in model.named_modules():
-        if not _are_transposed(layer) or (laid_out_before_load and _is_processed_anew(layer)):
+        if not _are_transposed(layer) or (laid_out_before_load and _is_transposed_each_time(layer)):
             continue
         for weight in _EXPERTS:
             shape = tuple(getattr(layer, weight).shape)
@@ -68,15 +68,15 @@ def refuse_square_experts(model: torch.nn.Module, laid_out_before_load: bool = F
                 raise EngineError(
                     subject=f"{name}.{weight}",
                     expected="experts that are not square",
-                    found=f"transposed square experts, {shape[1:]}, into which vllm-ascend would load new weights "
-                    "untransposed, without an error",
+                    found=f"transposed square experts, {shape[1:]}, into which vllm-ascend would silently load new "
+                    "weights untransposed",
                     fix="choose another rollout.tensor_model_parallel_size, which changes the shape, or another "
                     "rollout engine",
                 )
 
 
 def _are_transposed(layer: object) -> bool:
-    """Whether a layer's experts are as vllm-ascend lays them out, and not as vLLM's loader expects them."""
+    """Tell whether a layer's experts have vllm-ascend's layout, and not the one that vLLM's loader expects."""
     quant_method = getattr(layer, "quant_method", None)
     if layout.UNQUANTIZED not in layout.kinds_of(quant_method):
         return False
@@ -86,40 +86,40 @@ def _are_transposed(layer: object) -> bool:
     if not all(hasattr(layer, name) for name in _EXPERTS):
         return False
     (_, rows, columns), (_, inner, outer) = (tuple(getattr(layer, name).shape) for name in _EXPERTS)
-    # One of them may be square, but never both.
+    # One of the two may be square, but never both.
     return (rows, columns) == (outer, 2 * inner)
 
 
 def refuse_disposed_projections(model: torch.nn.Module) -> None:
-    """Raise EngineError if vllm-ascend has disposed of a projection that new weights are to be loaded into.
+    """Raise EngineError if vllm-ascend has freed a projection that a sync must load.
 
-    Source: `attention/sfa_v1.py` from v0.13.0 on, `process_weights_after_loading`: sparse attention (DeepSeek-V3.2,
-    GLM-5) frees kv_b_proj once it has made its copies, from which it cannot be made again.
+    Source: `attention/sfa_v1.py` from v0.13.0 on, `process_weights_after_loading`. Sparse attention (DeepSeek-V3.2,
+    GLM-5) frees kv_b_proj after making its copies, and cannot restore it from them.
     """
     for name, module in model.named_modules():
         impl = getattr(module, "impl", None)
         weight = getattr(getattr(impl, _SOURCE, None), "weight", None)
-        if weight is not None and weight.numel() == 0 and _names_of_copies(impl) is not None:
+        if weight is not None and weight.numel() == 0 and _copy_names(impl) is not None:
             raise EngineError(
                 subject=f"{_SOURCE} of {name}",
-                expected="a weight into which new ones can be loaded",
-                found="none: vllm-ascend's sparse attention has freed it after loading",
-                fix="use a rollout engine or a version of vllm-ascend that keeps it (0.11 does)",
+                expected="a weight into which new values can be loaded",
+                found="none, because vllm-ascend's sparse attention freed it after loading",
+                fix="use a rollout engine or a vllm-ascend version that keeps it (0.11 does)",
             )
 
 
 def refresh_copies_on_load(model: Any) -> None:
-    """Have `model.load_weights` refresh MLA's copies of kv_b_proj in place: captured graphs read them there. Whoever
-    else processes the weights afterwards leaves them there too.
+    """Make `model.load_weights` refresh MLA's copies of kv_b_proj in place, where captured graphs read them.
 
-    Source: vllm-ascend up to 0.13.0 makes them anew each time it processes weights (vllm-ascend#7473), which verl does
-    after each sync from v0.7.1 on. The copies of the engine V0, which captures no graphs of MLA, are made anew.
+    Later processing of the weights then also leaves the copies in place. Source: vllm-ascend up to 0.13.0 makes new
+    copies each time it processes weights (vllm-ascend#7473), and verl requests that after each sync from v0.7.1 on.
+    The engine V0 captures no graphs of MLA, so we make its copies anew.
     """
     if getattr(model, _REFRESHES, False):
         return
     impls = [getattr(module, "impl", None) for _, module in model.named_modules()]
-    copying = [impl for impl in impls if impl is not None and _copies(impl)]
-    once = [impl for impl in impls if impl is not None and all(hasattr(impl, name) for name in (_SOURCE, *_MADE_ONCE))]
+    copying = [impl for impl in impls if impl is not None and _has_copies(impl)]
+    once = [impl for impl in impls if impl is not None and all(hasattr(impl, name) for name in (_SOURCE, *_V0_COPIES))]
     if not copying and not once:
         return
     for impl in copying:
@@ -140,15 +140,15 @@ def refresh_copies_on_load(model: Any) -> None:
             for impl in copying:
                 _refresh(impl)
             for impl in once:
-                _make_anew(impl)
+                _remake(impl)
         return loaded
 
     model.load_weights = load_weights
     setattr(model, _REFRESHES, True)
 
 
-def _copies(impl: object) -> bool:
-    names = _names_of_copies(impl)
+def _has_copies(impl: object) -> bool:
+    names = _copy_names(impl)
     if names is None:
         return False
     source = getattr(impl, _SOURCE).weight
@@ -157,26 +157,26 @@ def _copies(impl: object) -> bool:
     )
 
 
-def _names_of_copies(impl: object) -> tuple[str, ...] | None:
+def _copy_names(impl: object) -> tuple[str, ...] | None:
     if not all(hasattr(impl, name) for name in (_SOURCE, "process_weights_after_loading")):
         return None
     return next((names for names in _COPIES if all(hasattr(impl, name) for name in names)), None)
 
 
 def _refresh(impl: Any) -> None:
-    names = _names_of_copies(impl) or ()
+    names = _copy_names(impl) or ()
     impl.process_weights_after_loading(getattr(impl, names[0]).dtype)
 
 
 def _keep_in_place(impl: Any) -> None:
-    """Have copies that are made anew copied to where the present ones lie, if they look like them."""
+    """Make the processing copy new copies into the present ones, if shape and dtype are the same."""
     import torch
 
     original = impl.process_weights_after_loading
 
     @functools.wraps(original)
     def process_weights_after_loading(*args: object, **options: object) -> None:
-        held = {name: getattr(impl, name) for name in _names_of_copies(impl) or ()}
+        held = {name: getattr(impl, name) for name in _copy_names(impl) or ()}
         with torch.no_grad():
             original(*args, **options)
             for name, tensor in held.items():
@@ -188,8 +188,8 @@ def _keep_in_place(impl: Any) -> None:
     impl.process_weights_after_loading = process_weights_after_loading
 
 
-def _make_anew(impl: object) -> None:
-    for name in _MADE_ONCE:
+def _remake(impl: object) -> None:
+    for name in _V0_COPIES:
         setattr(impl, name, None)
     process = getattr(impl, "process_weights_after_loading", None)
     if process is not None:

@@ -1,8 +1,8 @@
-"""A proof that an engine computes with what was sent to it: digests of the parts that belong to this rank, taken as
-they come and again from what the engine holds in the end.
+"""A proof that an engine computes with the sent weights.
 
-The shares are reckoned from the sizes of the layers and not asked of the loader, which is what is judged. Nothing is
-kept but the digests: a rank reads its own share of the model twice, and needs no memory for a second one.
+We digest the parts that belong to this rank when they arrive, and again in the engine at the end. We compute the
+shares from the sizes of the layers and do not ask the loader, because the proof tests the loader. Only the digests are
+kept: a rank reads its own share of the model twice, and needs no memory for a second copy.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ _HEAD = 4096
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What this rank has to hold of one tensor that was sent."""
+    """The part of a sent tensor that this rank must hold."""
 
     source: str
-    """The name under which it was sent."""
+    """The name under which the tensor was sent."""
     shape: tuple[int, ...]
     digest: int
-    """After a cast to the engine's dtype."""
+    """The digest after a cast to the engine's dtype."""
     head: int
-    """The digest of how it begins."""
+    """The digest of the first elements."""
     rank: int | None
-    """Which of the shares it is, or None if it is not divided."""
+    """The index of the share, or None if the tensor is not divided."""
     heads: Mapping[int, int]
-    """Digests of how the shares of other ranks begin."""
+    """Digests of the first elements of other ranks' shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One tensor of the engine, or a part of it, that is not what was sent."""
+    """One tensor of the engine, or a part of it, that differs from the sent one."""
 
     parameter: str
-    """The engine's name, or nothing if it has no such parameter."""
+    """The engine's name; empty if it has no such parameter."""
     source: str
-    """The name under which it was sent, or nothing if it was not."""
+    """The name under which the tensor was sent; empty if it was not sent."""
     found: str
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Difference:
 
 
 def head_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the first elements of a tensor: enough to recognise it by, and cheap for tensors that are large."""
+    """Return the first elements of a tensor, which identify it and are cheap to digest even for a large tensor."""
     flat = (
         tensor.reshape(-1) if tensor.is_contiguous() else tensor[: _HEAD // max(1, tensor[0].numel()) + 1].reshape(-1)
     )
@@ -68,27 +68,30 @@ def head_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def explain(expected: Expected, held: torch.Tensor, stale: bool, sent: Mapping[int, Sequence[str]]) -> str:
-    """Say what is held, on the host, instead of `expected`. `sent` are the names by how their shares begin."""
+    """Describe what the engine holds instead of `expected`.
+
+    `held` is the engine's tensor on the host, and `sent` maps digests of first elements to names.
+    """
     import torch
 
     if held.dtype.is_floating_point and bool(held.isnan().all()):
-        return "the engine holds nothing but NaN, as memory that slept and was not filled again"
+        return "the engine holds only NaN, like memory that slept and was not refilled"
     if not bool(held.any()):
-        return "the engine holds nothing but zeros"
+        return "the engine holds only zeros"
     if stale:
-        return "the engine holds what it held before this sync"
+        return "the engine holds the same values as before this sync"
     head = digest_of(head_of(held))
     for rank, other in expected.heads.items():
         if head == other:
             return f"rank {expected.rank} of the engine holds the share of rank {rank}"
     others = [name for name in sent.get(head, ()) if name != expected.source]
     if others:
-        return f"the engine holds what was sent as {others[0]}"
+        return f"the engine holds the tensor that was sent as {others[0]}"
     if held.dim() == 2 and expected.digest in (digest_of(held.T), digest_of(held.reshape(held.T.shape).T)):
         return "the engine holds it transposed"
     for narrow in (torch.bfloat16, torch.float16):
         if held.dtype.itemsize > narrow.itemsize and torch.equal(held.to(narrow).to(held.dtype), held):
-            return f"the engine holds other values, all of which {str(narrow).removeprefix('torch.')} can hold"
+            return f"the engine holds other values, as if rounded to {str(narrow).removeprefix('torch.')}"
     return "the engine holds other values"
 
 
@@ -97,38 +100,39 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a proof has shown of one engine worker."""
+    """The result of a proof for one engine worker."""
 
     compared: int
-    """How many tensors of the engine were compared."""
+    """The number of compared tensors."""
     differences: tuple[Difference, ...]
     unknown: Mapping[str, str]
-    """The engine's tensors that could not be compared, and why."""
+    """The engine's tensors that could not be compared, and the reasons."""
     moved: tuple[str, ...] = ()
-    """Those that lie elsewhere than when the engine captured its graphs, if nothing tells which of them these read."""
+    """Tensors that moved after the engine captured its graphs, if we cannot tell which of them the graphs read."""
 
     def __str__(self) -> str:
         held = "the engine holds them bit for bit"
-        return f"{held}, but for {len(self.unknown)} that were not compared" if self.unknown else held
+        return f"{held}, except for {len(self.unknown)} not compared" if self.unknown else held
 
     def require(self) -> None:
-        """Raise EngineError if the engine does not hold what was sent, or a captured graph computes with something
-        else; warn of what could not be compared.
+        """Raise EngineError if the engine or a captured graph does not compute with the sent weights.
 
-        The error names the first differences, and the page with all of them, which is written to the folder of the
-        manifests if the job has one.
+        Warn about tensors that could not be compared. The error names the first differences, and the page with all
+        differences, which is written to the manifests' folder if the job has one.
         """
         if self.unknown:
             name, why = next(iter(self.unknown.items()))
+            count = len(self.unknown)
             warn(
-                f"the proof of the rollout engine's weights leaves out {len(self.unknown)} tensors, and compares "
-                f"{self.compared}. The first that it leaves out is {name}: {why}"
+                f"the proof of the rollout engine's weights compares {self.compared} tensors, but not {count} "
+                f"{'other' if count == 1 else 'others'}. The first of these is {name}: {why}"
             )
         if self.moved:
+            count = len(self.moved)
             warn(
-                f"{len(self.moved)} weights of the rollout engine lie elsewhere than at its first weight sync, and it "
-                f"has captured graphs, which read the old memory: {_first(self.moved)}. Compare an answer with one of "
-                "enforce_eager=True before you train with it"
+                f"{count} {'weight' if count == 1 else 'weights'} of the rollout engine moved in memory after its "
+                f"first weight sync, but captured graphs still read the old memory: {_shown(self.moved)}. Before you "
+                "train, compare an answer with one from enforce_eager=True"
             )
         if not self.differences:
             return
@@ -136,14 +140,14 @@ class Verdict:
         shown = "; ".join(str(each) for each in self.differences[:SHOWN]) + (f" and {more} more" if more > 0 else "")
         raise EngineError(
             subject="rollout engine",
-            expected="the weights that were sent",
+            expected="the sent weights",
             found=f"differences ({len(self.differences)}): {shown}",
             fix=f"do not train with this rollout; {self._write()}",
         )
 
     def page(self) -> str:
-        """Return all differences, and all that could not be compared, as text."""
-        lines = [f"{self.compared} tensors of the rollout engine were compared with what was sent.", ""]
+        """Return all differences, and all tensors that could not be compared, as text."""
+        lines = [f"{self.compared} tensors of the rollout engine were compared with the sent weights.", ""]
         for each in self.differences:
             lines += [f"- {each.source or 'nothing'} -> {each.parameter or 'no parameter'}", f"  {each.found}"]
         if self.unknown:
@@ -154,7 +158,7 @@ class Verdict:
     def _write(self) -> str:
         folder = environment.MANIFEST_DIR.read()
         if not folder:
-            return f"with {environment.MANIFEST_DIR.name}=FOLDER a page with all differences is written there"
+            return f"set {environment.MANIFEST_DIR.name}=FOLDER to get a page with all differences there"
         path = Path(folder) / f"weights-{socket.gethostname()}-{os.getpid()}.txt"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,20 +168,20 @@ class Verdict:
         return f"all differences are in {path}"
 
 
-def _first(names: Sequence[str]) -> str:
+def _shown(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
 
 
 _HELD = "_verl_npu_held"
 _STALE = (
-    "it lies elsewhere than when the engine's graphs were captured, and they compute with what is at its old address "
-    "({tasks} times, first as {operand} of {operator})"
+    "it moved in memory after the engine captured its graphs, and they still read its old address ({tasks} times, "
+    "first as {operand} of {operator})"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Where one name that may be sent goes."""
+    """The destination of a name that may be sent."""
 
     layout: int
     source: int
@@ -185,10 +189,10 @@ class _Part:
 
 
 class Proof:
-    """The proof of one sync. What an earlier one found in the same model is used to tell stale weights."""
+    """The proof of one sync. It uses the digests of an earlier proof of the same model to recognize stale weights."""
 
     def __init__(self, model: torch.nn.Module, captures: bool = False) -> None:
-        """Begin before anything is loaded. `captures` says that the engine has captured graphs."""
+        """Begin the proof before anything is loaded. `captures` says that the engine captures graphs."""
         self._model = model
         self._captures = captures
         self._layouts = layouts_of(model)
@@ -205,7 +209,7 @@ class Proof:
                     self._parts[name].append(_Part(number, source, place))
 
     def expect(self, name: str, tensor: torch.Tensor) -> None:
-        """Take note of one tensor that is given to the engine's loader, under the name of the checkpoint."""
+        """Record a tensor that is passed to the engine's loader, under the checkpoint's name."""
         known = _mapped(self._model, name)
         if known is None:
             return
@@ -216,9 +220,9 @@ class Proof:
             self._unplaced[name] = digest_of(tensor)
         else:
             for part in self._parts[known]:
-                self._take(part, name, tensor)
+                self._record(part, name, tensor)
 
-    def _take(self, part: _Part, name: str, tensor: torch.Tensor) -> None:
+    def _record(self, part: _Part, name: str, tensor: torch.Tensor) -> None:
         layout = self._layouts[part.layout]
         names = len(layout.sources[part.source])
         sections = layout.sections
@@ -228,7 +232,7 @@ class Proof:
         if names > 1 and sections is not None and len(sections) != names:
             return
         if names == 1:
-            taken = _of_whole(layout, name, tensor)
+            taken = _expected_parts(layout, name, tensor)
         else:
             taken = [_expected(layout, name, tensor, sections[part.place] if sections else None)]
         self._expected[part.layout, part.source][part.place] = taken
@@ -237,8 +241,8 @@ class Proof:
             self._heads[each.head].append(each.source)
 
     def conclude(self) -> Verdict:
-        """Read what the engine holds now, and compare."""
-        # Not the layers that it had before: somebody may have put others in their places.
+        """Read the engine's current weights and compare them."""
+        # Read the layers again, because code may have replaced them.
         current = {layout.name: layout for layout in layouts_of(self._model)}
         earlier: Mapping[str, list[int]] = getattr(self._model, _HELD, {})
         now: dict[str, list[int]] = {}
@@ -253,11 +257,11 @@ class Proof:
             if missing:
                 continue
             if layout.name not in current:
-                differences.append(Difference(layout.name, expected[0].source, "the engine has it no longer"))
+                differences.append(Difference(layout.name, expected[0].source, "the engine no longer has it"))
                 continue
             try:
                 held = current[layout.name].held()
-            except RuntimeError as error:  # its memory sleeps, or is gone
+            except RuntimeError as error:  # its memory sleeps or is gone
                 why = f"the engine's tensor cannot be read: {str(error).splitlines()[0]}"
                 differences.append(Difference(layout.name, expected[0].source, why))
                 continue
@@ -266,19 +270,19 @@ class Proof:
                 now[layout.name] = [digest_of(each) for each in rows]
                 differences += self._differing(layout, expected, rows, now[layout.name], earlier)
                 continue
-            said = f"the engine holds the shape {tuple(held.shape)}, and what was sent does not add up to that"
+            said = f"the engine's tensor has the shape {tuple(held.shape)}, to which the sent tensors do not add up"
             if layout.sections is None:
                 unknown[layout.name] = said
             else:
                 differences.append(Difference(layout.name, expected[0].source, said))
         layers = {name.rpartition(".")[0] for name in self._parts}
         for name, digest in self._unplaced.items():
-            if digest in self._digests:  # Tied to another.
+            if digest in self._digests:  # tied to another tensor
                 continue
             if name.rpartition(".")[0] in layers:
-                differences.append(Difference("", name, "it was sent, and the engine's layer has no place for it"))
+                differences.append(Difference("", name, "it was sent, but the engine's layer has no place for it"))
             else:
-                unknown[name] = "it was sent, and the engine has no such layer"
+                unknown[name] = "it was sent, but the engine has no such layer"
         setattr(self._model, _HELD, now)
         elsewhere = moved(self._places, current.values())
         reading = readers(elsewhere)
@@ -288,12 +292,12 @@ class Proof:
         return Verdict(len(now), tuple(differences), unknown, unsure)
 
     def _expected_of(self, number: int, layout: Layout) -> tuple[list[Expected], list[Difference]]:
-        """Return what was sent for a tensor of the engine, and what of it was not."""
+        """Return the expected parts of an engine tensor, and a difference for each part that was not sent."""
         came = [self._expected.get((number, source), {}) for source in range(len(layout.sources))]
         source = max(range(len(came)), key=lambda each: len(came[each]))
         names, taken = layout.sources[source], came[source]
         if not taken:
-            return [], [Difference(layout.name, "", "nothing that was sent belongs to it")]
+            return [], [Difference(layout.name, "", "no sent tensor belongs to it")]
         missing = [name for place, name in enumerate(names) if place not in taken]
         return (
             [each for place in sorted(taken) for each in taken[place]],
@@ -319,17 +323,17 @@ class Proof:
 
 
 def _mapped(model: object, name: str) -> str | None:
-    """Return the engine's name for a checkpoint's, or None if the engine leaves it out by its own word."""
+    """Return the engine's name for a checkpoint's name, or None if the engine's own mapping drops it."""
     mapper = getattr(model, "hf_to_vllm_mapper", None)
     if mapper is not None:
-        # From vLLM 0.25.1 on it also maps the parts of a stacked weight to the whole, which is not what is asked here.
+        # From vLLM 0.25.1 on, the mapper also maps the parts of a stacked weight to the whole, which we do not want.
         if hasattr(mapper, "get_unstacked_mapper"):
             mapper = mapper.get_unstacked_mapper()
         name = next((mapped for mapped, _ in mapper.apply([(name, None)])), "")
     return name.replace(".base_layer.", ".") or None
 
 
-def _of_whole(layout: Layout, name: str, tensor: torch.Tensor) -> list[Expected]:
+def _expected_parts(layout: Layout, name: str, tensor: torch.Tensor) -> list[Expected]:
     if layout.unfused is not None and tensor.dim() == 3:
         tensor = layout.unfused(tensor)
     if layout.sections is None or len(layout.sections) == 1:
@@ -361,7 +365,7 @@ def _expected(layout: Layout, name: str, tensor: torch.Tensor, section: Section 
 
 
 def _divide(held: torch.Tensor, expected: list[Expected], layout: Layout) -> list[torch.Tensor] | None:
-    """Return the parts of what is held that were sent one by one; None if they do not add up to it."""
+    """Divide an engine's tensor into the parts that were sent one by one; None if they do not add up to it."""
     if len(expected) == 1 and tuple(held.shape) == expected[0].shape:
         return [held]
     padded = bool(layout.sections and layout.sections[0].padded)

@@ -1,4 +1,4 @@
-"""An SGLang engine in another process as the taker of weights."""
+"""An SGLang engine in another process as the receiver of weights."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _PARALLEL = "infer_tp"
 
 
 class SGLangEngine:
-    """An SGLang engine in another process; its `server` is None on ranks without one, which need no mesh either.
+    """An SGLang engine in another process. On ranks without a server, `server` is None and no mesh is needed.
 
-    It has no forward here that could be closed: the error that ends the step keeps a half-loaded engine from use.
+    This process cannot close the engine. Instead, the error that ends the step prevents the use of a half-loaded one.
     """
 
     def __init__(self, server: Any, mesh: Callable[[], DeviceMesh]) -> None:
-        # Here and not in the first load: a failure must come before the weights move.
+        # Imported here and not in the first load, so that a failure comes before the weights move.
         from sglang.srt.weight_sync.utils import update_weights
 
         self._update_weights = update_weights
@@ -37,20 +37,20 @@ class SGLangEngine:
             asyncio.set_event_loop(self._loop)
 
     def load(self, weights: Sequence[Weight]) -> None:
-        """Hand copies over: the engine reads them after this call has returned."""
+        """Pass copies to the engine, which reads them after this call has returned."""
         if self._server is not None:
             copies = [(name, tensor.clone()) for name, tensor in weights]
             self._loop.run_until_complete(self._update(self._server, copies))
 
     def open(self) -> None:
-        """Nothing was closed."""
+        """Do nothing, because nothing was closed."""
 
     def expect(self, weights: Sequence[Weight]) -> None:
         """Raise EngineError: SGLang's parameters cannot be read from here."""
         self.prove()
 
     def prove(self) -> str:
-        """Raise EngineError, as `expect` does."""
+        """Raise EngineError, like `expect`."""
         refuse_proof()
 
     async def _update(self, server: Any, weights: list[Weight]) -> None:
@@ -61,11 +61,11 @@ class SGLangEngine:
 
 
 def refuse_proof() -> NoReturn:
-    """Raise EngineError: a proof was asked for of an engine that has none."""
+    """Raise EngineError, because the user requested a proof from an engine that cannot give one."""
     check = environment.WEIGHT_SYNC_CHECK.name
     raise EngineError(
         subject=f"{check}={Check.ENGINE.value}",
         expected="an engine whose parameters can be read from its worker",
-        found="an SGLang engine, which is another process",
+        found="an SGLang engine, which runs in another process",
         fix=f"use {check}={Check.CHECKSUMS.value}",
     )

@@ -1,8 +1,8 @@
-"""Name answers that a rollout server gave with old weights.
+"""A warning about answers that a rollout server generated with old weights.
 
-In verl's v1 trainers a server stamps each answer with the step of the weights that it got last, and no code of verl
-looks at the stamp. A prompt of step N is handed out after the weights of step N - 1 have reached all servers. So an
-answer to it with older weights comes from a server that missed a sync.
+In verl's v1 trainers, a server stamps each answer with the step of its latest weights, but no code of verl reads the
+stamp. The trainer hands out a prompt of step N after the weights of step N - 1 have reached all servers. So an answer
+with older weights comes from a server that missed a sync.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ answers = weight_sync.more()
 _SAMPLED = "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer._materialize_batch"
 
 Batch: TypeAlias = Any
-"""The KVBatchMeta of TransferQueue, which carries no types: the keys of some answers and their tags."""
+"""TransferQueue's KVBatchMeta, which has no types: the keys of some answers and their tags."""
 Tag: TypeAlias = Mapping[str, Any]
 
 
 @answers.wrap(
     _SAMPLED,
-    why="A rollout server that missed a weight sync answers with old weights, and training goes on with its answers "
-    "without a word: upstream's limit of staleness counts from the step that handed out the prompt.",
-    how="Answers by older weights than those that had reached all servers when their prompts were handed out are "
-    "named in each batch. With VERL_NPU_OLD_ANSWERS=error they end the job.",
+    why="A rollout server that missed a weight sync answers with old weights, and training silently uses its answers. "
+    "Upstream's staleness limit counts only from the step that handed out the prompt.",
+    how="For each batch, we warn about answers with weights older than those that had reached all servers when the "
+    "prompt was handed out. With VERL_NPU_OLD_ANSWERS=error, such answers end the job.",
     link="https://github.com/verl-project/verl/pull/7568",
-    retired_by=Never("no revision compares the two"),
+    retired_by=Never("no revision compares the two steps"),
     requires=Defines(_SAMPLED),
 )
 def name_answers_by_old_weights(
     original: Callable[..., Batch], buffer: object, *args: object, **kwargs: object
 ) -> Batch:
-    """Return a batch of answers. Raises TransferError if some are by old weights and the user wants an end then."""
+    """Return a batch of answers. Raises TransferError for old answers if VERL_NPU_OLD_ANSWERS=error."""
     batch = original(buffer, *args, **kwargs)
     ends = environment.OLD_ANSWERS.read() == "error"
     for error in old_answers(batch.tags, override=f"{environment.OLD_ANSWERS.name}=warn" if ends else ""):
@@ -48,7 +48,7 @@ def name_answers_by_old_weights(
 
 
 def old_answers(tags: Sequence[Tag], override: str = "") -> Iterator[TransferError]:
-    """Yield an error for each step whose weights gave an answer after they should have been replaced."""
+    """Yield an error for each step whose weights generated an answer after newer weights should have replaced them."""
     given = [tag for tag in tags if "min_global_steps" in tag and not tag.get("is_padding")]
     old: dict[int | None, list[Tag]] = {}
     for tag in given:
@@ -59,8 +59,8 @@ def old_answers(tags: Sequence[Tag], override: str = "") -> Iterator[TransferErr
         first = min(tag["global_steps"] for tag in late)
         yield TransferError(
             subject=f"{len(late)} of {len(given)} answers, the first to a prompt of step {first}",
-            expected=f"the weights of step {first - 1}, or newer ones",
+            expected=f"the weights of step {first - 1} or newer",
             found="weights of an unknown step" if version is None else f"the weights of step {version}",
-            fix="a rollout server missed a weight sync: look for its errors, and for one that was started anew",
+            fix="a rollout server missed a weight sync: look for its errors, and for a server that was restarted",
             override=override,
         )

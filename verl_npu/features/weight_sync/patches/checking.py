@@ -1,4 +1,4 @@
-"""What the patches of verl's checkpoint engine check, and what a sync with it is checked by."""
+"""Checks for syncs with verl's checkpoint engine."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     import torch
 
 _SYNCS = "_verl_npu_syncs"
-# A call that reaches a subscriber is there within a millisecond or so; until it does, the trainer calls again.
+# A call reaches a subscriber within about a millisecond. Until it does, the trainer calls again.
 _CALL_MILLISECONDS = 100
 
 
-# Upstream's own, which carry no types.
+# Upstream's objects, which have no types.
 CheckpointEngine: TypeAlias = Any
 """verl's HCCLCheckpointEngine."""
 Communicator: TypeAlias = Any
 """vllm-ascend's PyHccl."""
 Socket: TypeAlias = Any
-"""A socket of ZeroMQ."""
+"""A ZeroMQ socket."""
 
 
 class Tally:
-    """Counts the weights that pass, and hashes their names and digests in their order."""
+    """A counter of weights that also hashes their names and digests, in order."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -43,18 +43,18 @@ class Tally:
         return self._hash.hexdigest()
 
     def add(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Count one more, and return it."""
+        """Count a weight and return it."""
         self._hash.update(name.encode() + b"\0")
         self._hash.update(digest_of(tensor).to_bytes(8, "little"))
         self.tensors += 1
         return tensor
 
     def watched(self, weights: Iterable[Weight] | AsyncIterable[Weight]) -> Iterable[Weight] | AsyncIterable[Weight]:
-        """Return the same weights, counted as they are drawn."""
+        """Return the same weights, and count each one when it is drawn."""
         return each(weights, self.add)
 
     def report(self, owner: object, who: str, held: str = "") -> None:
-        """Print a line with the number of the owner's sync."""
+        """Report the owner's sync with its number."""
         number = getattr(owner, _SYNCS, 0) + 1
         setattr(owner, _SYNCS, number)
         reporting.report(
@@ -64,30 +64,30 @@ class Tally:
 
 
 def requested() -> bool:
-    """Return whether the user requested that what is sent is compared with what arrives."""
+    """Tell whether the user requested a comparison of sent and received weights."""
     return Settings.from_environment().check is not Check.NONE
 
 
 def proof_requested() -> bool:
-    """Return whether the user requested a proof of what the engine holds."""
+    """Tell whether the user requested a proof of the engine's weights."""
     return Settings.from_environment().check is Check.ENGINE
 
 
 def brings_adapter(arguments: Mapping[str, object]) -> bool:
-    """Return whether a sync with these arguments of upstream's brings a LoRA adapter alone, its base being there."""
+    """Tell whether a sync with these upstream arguments brings only a LoRA adapter. The base arrived before."""
     return bool(arguments.get("peft_config") and arguments.get("base_sync_done"))
 
 
 def describe(engine: CheckpointEngine) -> str:
-    """Return a name for one rank of a checkpoint engine."""
+    """Return a readable name for this rank of a checkpoint engine."""
     return f"checkpoint engine {engine.group_name!r}, rank {engine.rank} of {engine.world_size}"
 
 
 def wait_for_subscriptions(engine: CheckpointEngine, communicator: Communicator, timeout: float) -> None:
-    """Return on all ranks once each rollout has heard the trainer and has read every call.
+    """Wait on all ranks until each rollout has heard the trainer and read every call.
 
-    Afterwards a rollout waits at most `timeout` seconds for each bucket. Raises GroupError on all ranks if a rollout
-    hears nothing for `timeout` seconds; it names the rank.
+    Afterwards a rollout waits at most `timeout` seconds for each bucket. If a rollout hears nothing for `timeout`
+    seconds, raises GroupError, which names the rank, on all ranks.
     """
     import torch
     import zmq
@@ -114,8 +114,8 @@ def wait_for_subscriptions(engine: CheckpointEngine, communicator: Communicator,
             raise GroupError(
                 subject=describe(engine),
                 expected="every rollout to hear rank 0, the trainer",
-                found=f"that rank {deaf} heard nothing of what rank 0, the trainer, published for {timeout:g} s",
-                fix="let the hosts of the two reach each other: a firewall may be between them",
+                found=f"that rank {deaf} heard nothing from rank 0, the trainer, for {timeout:g} s",
+                fix="make sure that the hosts can reach each other: there may be a firewall between them",
                 override=WAIT_LONGER,
             )
 
@@ -128,10 +128,10 @@ def _heard(socket: Socket, call: int) -> bool:
     return False
 
 
-class Dropped:
-    """Stands in for a communicator that can only be forgotten, because it has no destroyComm."""
+class DroppedCommunicator:
+    """A placeholder for a communicator that can only be dropped, because it has no destroyComm."""
 
     comm = None
 
     def destroyComm(self, comm: None) -> None:
-        """Nothing is left to destroy."""
+        """Do nothing: the communicator is already dropped."""

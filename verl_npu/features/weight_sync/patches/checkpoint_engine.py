@@ -1,6 +1,6 @@
 """Patches of verl's own HCCL checkpoint engine, which syncs weights from v0.7.1 on.
 
-With VERL_NPU_WEIGHT_SYNC_CHECK they show as well that what was sent has arrived, and that the engine holds it.
+With VERL_NPU_WEIGHT_SYNC_CHECK they also show that the sent weights arrived and that the engine holds them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ENGINE = f"{_MODULE}:HCCLCheckpointEngine"
 _RUN = f"{_MODULE}:BroadcastOperation._run"
 _START = f"{_MODULE}:BroadcastOperation.__init__"
 _SENDER = "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWeightSender"
-_WAITS_NO_LONGER = AnyOf(
+_HAS_TIMEOUT = AnyOf(
     Calls(f"{_SENDER}._init_socket", "setsockopt", given=Key("RCVTIMEO")),
     Calls(f"{_SENDER}.async_send_weights", "poll"),
 )
@@ -34,22 +34,22 @@ _RECEIVE = f"{_ENGINE}.receive_weights"
 _WORKER = "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension"
 _PROOF = "_verl_npu_proof"
 _LINK = "none: nobody seems to have asked for it"
-_NEVER_RETIRED = Never("a check of ours, for users who doubt what the engine holds")
-_HELD_WHY = "If generated text looks wrong, nothing shows whether the engine holds the weights that it was given."
+_NEVER_RETIRED = Never("this is verl-npu's own check, for users who doubt the engine's weights")
+_HELD_WHY = "If generated text looks wrong, nothing shows whether the engine holds the weights that it received."
 
 
-# Upstream's own, which carry no types.
+# Upstream's objects, which have no types.
 Broadcast: TypeAlias = Any
 """verl's BroadcastOperation, which moves one bucket of its checkpoint engine."""
 Sender: TypeAlias = Any
-"""verl's BucketedWeightSender, which hands weights to the worker of a rollout engine."""
+"""verl's BucketedWeightSender, which sends weights to the worker of a rollout engine."""
 
 
 @weight_sync.wrap(
     _RECEIVE,
     uses=(f"{_ENGINE}.rank", f"{_ENGINE}.socket"),
-    why="If generated text looks wrong, nothing shows whether a rollout received what the trainer sent.",
-    how="With VERL_NPU_WEIGHT_SYNC_CHECK the SHA-256 over all names and bytes is compared with the trainer's.",
+    why="If generated text looks wrong, nothing shows whether a rollout received the weights that the trainer sent.",
+    how="With VERL_NPU_WEIGHT_SYNC_CHECK, we compare the SHA-256 over all names and bytes with the trainer's.",
     link=_LINK,
     retired_by=_NEVER_RETIRED,
     requires=Defines(_RECEIVE),
@@ -57,8 +57,8 @@ Sender: TypeAlias = Any
 async def compare_received_weights_with_sent(
     original: Callable[..., AsyncIterable[Weight]], engine: CheckpointEngine, *args: object, **kwargs: object
 ) -> AsyncIterator[Weight]:
-    """Receive the weights of one sync. Raises TransferError if they are not those that were sent."""
-    # Imported here, as all that moves or proves weights: most processes of a job do neither.
+    """Receive the weights of one sync. Raises TransferError if they differ from the sent weights."""
+    # Imported here, because most processes of a job neither move nor prove weights.
     from .checking import Tally, requested
 
     weights = original(engine, *args, **kwargs)
@@ -75,8 +75,8 @@ async def compare_received_weights_with_sent(
         raise TransferError(
             subject=f"checkpoint engine, rank {engine.rank}",
             expected=f"the weights that rank 0, the trainer, sent, with the sha256 {sent[:16]}",
-            found=f"that the {tally.tensors} weights that arrived have the sha256 {tally.digest[:16]}",
-            fix="the bytes changed on their way: check the links between these NPUs, and HCCL's own log",
+            found=f"{tally.tensors} weights with the sha256 {tally.digest[:16]}",
+            fix="the bytes changed on the way: check the links between these NPUs, and HCCL's own log",
         )
     tally.report(engine, f"rank {engine.rank}")
 
@@ -84,7 +84,8 @@ async def compare_received_weights_with_sent(
 @weight_sync.wrap(
     f"{_WORKER}._update_weights",
     why=_HELD_WHY,
-    how="With VERL_NPU_WEIGHT_SYNC_CHECK=engine note is taken of each weight before it is loaded, for the proof.",
+    how="With VERL_NPU_WEIGHT_SYNC_CHECK=engine, we record a digest of each weight before it is loaded, for the "
+    "proof.",
     link=_LINK,
     retired_by=_NEVER_RETIRED,
     requires=Defines(f"{_WORKER}._update_weights"),
@@ -104,19 +105,19 @@ def note_given_weights_for_proof(
 
 @weight_sync.wrap(
     f"{_WORKER}.update_weights_from_ipc",
-    why="From 0.13 on vllm-ascend transposes experts whenever their weights are processed, which upstream does after "
-    "each sync, and transposes them back only as the engine wakes up. In an engine that did not sleep the second sync "
-    f"fails, or garbles square experts without an error. {_HELD_WHY}",
-    how="Transposed experts are laid out for the loader before it loads. With VERL_NPU_WEIGHT_SYNC_CHECK=engine what "
-    "the engine holds in the end is compared with what it was given, bit for bit.",
+    why="From 0.13 on, vllm-ascend transposes experts whenever it processes their weights, which upstream requests "
+    "after each sync. It transposes them back only when the engine wakes up. In an engine that did not sleep, the "
+    f"second sync fails, or silently garbles square experts. {_HELD_WHY}",
+    how="Before loading, we lay transposed experts out as the loader expects them. With "
+    "VERL_NPU_WEIGHT_SYNC_CHECK=engine, we then compare the engine's weights with the received ones, bit for bit.",
     link="none: nobody seems to have reported it for an engine that does not sleep",
-    retired_by=Never("it is vllm-ascend's doing, and which version is installed is not seen from verl's source"),
+    retired_by=Never("vllm-ascend causes the problem, and verl's source does not show the installed version"),
     requires=Defines(f"{_WORKER}.update_weights_from_ipc"),
 )
 def process_weights_once_and_prove_them(
     original: Callable[..., object], worker: Worker, *args: object, **kwargs: object
 ) -> object:
-    """Take one sync's weights. Raises EngineError if the engine then does not hold them."""
+    """Load the weights of one sync. Raises EngineError if the engine then does not hold them."""
     from ..engines.processing import lay_out_experts_for_loading
     from ..engines.vllm import VLLMEngine
     from .checking import Tally, brings_adapter, proof_requested
@@ -139,9 +140,10 @@ def process_weights_once_and_prove_them(
 @weight_sync.wrap(
     f"{_ENGINE}.init_process_group",
     uses=[f"{_ENGINE}.{name}" for name in ("pyhccl", "rank", "world_size", "group_name", "socket", "topic")],
-    why="If PyHccl finds no libhccl, it broadcasts nothing, without an error. Names that the trainer publishes before "
-    "a rollout has subscribed are lost: that rollout loads wrong weights or waits for ever.",
-    how="A disabled communicator is an error, and the trainer publishes calls until every rollout has heard one.",
+    why="If PyHccl finds no libhccl, it silently broadcasts nothing. Names that the trainer publishes before a "
+    "rollout has subscribed are lost, and that rollout loads wrong weights or waits forever.",
+    how="A disabled communicator is an error. The trainer publishes test messages until every rollout has received "
+    "one.",
     link="https://github.com/vllm-project/vllm-ascend/issues/942",
     retired_by=AllOf(
         Raises(f"{_ENGINE}.init_process_group", "", when="disabled"),
@@ -152,7 +154,7 @@ def process_weights_once_and_prove_them(
 def verify_checkpoint_engine_connections(
     original: Callable[..., object], engine: CheckpointEngine, *args: object, **kwargs: object
 ) -> object:
-    """Make the group. Raises GroupError if its communicator would move nothing, or a rollout hears nothing."""
+    """Make the group. Raises GroupError if its communicator is disabled, or if a rollout hears nothing."""
     from ..settings import Settings
     from .checking import describe, wait_for_subscriptions
 
@@ -161,9 +163,9 @@ def verify_checkpoint_engine_connections(
         if getattr(engine.pyhccl, "disabled", False):
             raise GroupError(
                 subject=describe(engine),
-                expected="a communicator of vllm-ascend's over HCCL",
-                found="that PyHccl is disabled and would broadcast nothing",
-                fix="set HCCL_SO_PATH to a libhccl.so that loads; with one rank only there is nothing to broadcast",
+                expected="a working HCCL communicator of vllm-ascend",
+                found="a disabled PyHccl, which would broadcast nothing",
+                fix="set HCCL_SO_PATH to a libhccl.so that loads; a group of one rank has nothing to broadcast",
             )
         wait_for_subscriptions(engine, engine.pyhccl, Settings.from_environment().timeout)
     return made
@@ -172,8 +174,8 @@ def verify_checkpoint_engine_connections(
 @weight_sync.wrap(
     _RUN,
     uses=(f"{_MODULE}:BroadcastOperation.rank",),
-    why="If the trainer dies during a sync, each rollout waits for the next bucket for ever and prints nothing.",
-    how="A rollout waits VERL_NPU_WEIGHT_SYNC_TIMEOUT seconds and then raises an error that names the trainer.",
+    why="If the trainer dies during a sync, each rollout waits forever for the next bucket and prints nothing.",
+    how="A rollout waits for VERL_NPU_WEIGHT_SYNC_TIMEOUT seconds, then raises an error that names the trainer.",
     link="none: nobody seems to have reported it",
     retired_by=AnyOf(
         Calls(_RUN, "poll"), Calls(f"{_ENGINE}._connect_zmq_client", "setsockopt", given=Key("RCVTIMEO"))
@@ -193,7 +195,7 @@ def limit_wait_for_bucket(original: Callable[[Broadcast], object], operation: Br
             subject=f"checkpoint engine, rank {operation.rank}",
             expected="the next bucket",
             found=f"that rank 0, the trainer, announced no bucket for {Settings.from_environment().timeout:g} s",
-            fix="look for the error of the trainer",
+            fix="look for the trainer's error",
             override=WAIT_LONGER,
         ) from error
 
@@ -204,9 +206,9 @@ def limit_wait_for_bucket(original: Callable[[Broadcast], object], operation: Br
         f"{_MODULE}:BroadcastOperation.{name}"
         for name in ("rank", "pyhccl", "bucket", "metadata", "socket", "topic", "_task", "_run()")
     ],
-    why="v0.9.0 broadcasts each bucket in another thread than the one that has set its NPU, and the sync ends with an "
-    "HCCL error. Upstream took it back for the next release.",
-    how="A bucket is broadcast in the thread that asks for it, as in every other release.",
+    why="v0.9.0 broadcasts each bucket in another thread than the one that set its NPU, and the sync fails with an "
+    "HCCL error. Upstream reverted this in the next release.",
+    how="The calling thread broadcasts the bucket, as in every other release.",
     link="https://github.com/verl-project/verl/pull/7487",
     retired_by=Calls(_START, "_run"),
     requires=Calls(_START, "run_in_executor"),
@@ -228,7 +230,7 @@ def broadcast_bucket_in_calling_thread(
     operation.socket = socket
     operation.topic = topic
     operation._run()
-    # Upstream waits for this afterwards.
+    # Upstream awaits this task afterwards.
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     done.set_result(None)
     operation._task = done
@@ -237,9 +239,9 @@ def broadcast_bucket_in_calling_thread(
 @weight_sync.wrap(
     f"{_ENGINE}.send_weights",
     uses=[f"{_ENGINE}.{name}" for name in ("rank", "socket", "topic")],
-    why="A weight that is not contiguous ends the sync on the trainer with `RuntimeError: view size is not compatible "
-    "with input tensor's size and stride`, and the rollouts wait for ever.",
-    how="Such a weight is made contiguous before it is sent.",
+    why="If a weight is not contiguous, the sync fails on the trainer with `RuntimeError: view size is not compatible "
+    "with input tensor's size and stride`, and the rollouts wait forever.",
+    how="We make such a weight contiguous before it is sent.",
     link="none: nobody seems to have reported it",
     retired_by=Calls(f"{_ENGINE}.send_weights", "contiguous"),
     requires=Defines(f"{_ENGINE}.send_weights"),
@@ -251,7 +253,7 @@ async def make_sent_weights_contiguous(
     *args: object,
     **kwargs: object,
 ) -> object:
-    """Send weights, contiguous or not. If the user requested a check, publish afterwards what was sent."""
+    """Send weights, contiguous or not. If the user requested a check, publish their digest afterwards."""
     from ..transport.tensors import each
     from .checking import Tally, requested
 
@@ -271,9 +273,9 @@ async def make_sent_weights_contiguous(
 @weight_sync.wrap(
     f"{_ENGINE}.finalize",
     uses=(f"{_ENGINE}.rebuild_group", f"{_ENGINE}.pyhccl"),
-    why="With rebuild_group=True the job ends after the first sync: upstream calls destroyComm, and vllm-ascend's "
-    "PyHccl has none (`AttributeError: 'PyHcclCommunicator' object has no attribute 'destroyComm'`).",
-    how="A communicator without destroyComm is dropped, as vllm-ascend's own weight transfer does it.",
+    why="With rebuild_group=True, the job ends after the first sync: upstream calls destroyComm, which vllm-ascend's "
+    "PyHccl does not have (`AttributeError: 'PyHcclCommunicator' object has no attribute 'destroyComm'`).",
+    how="We drop a communicator without destroyComm, as vllm-ascend's own weight transfer does.",
     link="none: nobody seems to have reported it; rebuild_group is off by default",
     retired_by=AllOf(Defines(f"{_ENGINE}.finalize"), Not(Calls(f"{_ENGINE}.finalize", "destroyComm"))),
     requires=Defines(f"{_ENGINE}.finalize"),
@@ -281,27 +283,27 @@ async def make_sent_weights_contiguous(
 def drop_communicator_without_destroy(
     original: Callable[[CheckpointEngine], object], engine: CheckpointEngine
 ) -> object:
-    """End a sync, and with rebuild_group the group."""
+    """End a sync, and with rebuild_group also the group."""
     if engine.rebuild_group and engine.pyhccl is not None and not hasattr(engine.pyhccl, "destroyComm"):
-        from .checking import Dropped
+        from .checking import DroppedCommunicator
 
-        # Upstream only calls its destroyComm, then drops it.
-        engine.pyhccl = Dropped()
+        # Upstream only calls destroyComm and then drops the communicator.
+        engine.pyhccl = DroppedCommunicator()
     return original(engine)
 
 
 @weight_sync.wrap(
     f"{_SENDER}._init_socket",
     uses=(f"{_SENDER}.socket",),
-    why="If the worker of the rollout engine fails while it loads a bucket, the process that hands it the next bucket "
-    "waits for ever and prints nothing.",
-    how="The socket to the worker waits VERL_NPU_WEIGHT_SYNC_TIMEOUT seconds at most.",
+    why="If the worker of the rollout engine fails while it loads a bucket, the process that sends the next bucket "
+    "waits forever and prints nothing.",
+    how="The socket to the worker waits at most VERL_NPU_WEIGHT_SYNC_TIMEOUT seconds.",
     link="none: nobody seems to have reported it",
-    retired_by=_WAITS_NO_LONGER,
+    retired_by=_HAS_TIMEOUT,
     requires=Defines(f"{_SENDER}._init_socket"),
 )
 def limit_wait_for_engine_worker(original: Callable[[Sender], object], sender: Sender) -> object:
-    """Open the socket to the rollout engine's worker, with a limit on each wait."""
+    """Open the socket to the rollout engine's worker, with a timeout for each wait."""
     import zmq
 
     from ..settings import Settings
@@ -309,9 +311,9 @@ def limit_wait_for_engine_worker(original: Callable[[Sender], object], sender: S
     made = original(sender)
     milliseconds = int(Settings.from_environment().timeout * 1000)
     sender.socket.setsockopt(zmq.RCVTIMEO, milliseconds)
-    # Sending waits as well, if nobody is connected any more.
+    # Sending also waits if nobody is connected any more.
     sender.socket.setsockopt(zmq.SNDTIMEO, milliseconds)
-    # Nobody may be there to take what is still unsent: closing must not wait for them.
+    # Nobody may be left to receive unsent messages, so closing must not wait.
     sender.socket.setsockopt(zmq.LINGER, 0)
     return made
 
@@ -319,17 +321,17 @@ def limit_wait_for_engine_worker(original: Callable[[Sender], object], sender: S
 @weight_sync.wrap(
     f"{_SENDER}.async_send_weights",
     uses=(f"{_SENDER}.zmq_handle",),
-    why="When the wait for the rollout engine's worker has lasted too long, ZeroMQ's error does not name the worker: "
+    why="When the wait for the rollout engine's worker times out, ZeroMQ's error does not name the worker: "
     "`zmq.error.Again: Resource temporarily unavailable`.",
-    how="It is replaced by an error that names the worker's address and says where to look.",
+    how="We replace it with an error that names the worker's address and says where to look.",
     link="none: nobody seems to have reported it",
-    retired_by=_WAITS_NO_LONGER,
+    retired_by=_HAS_TIMEOUT,
     requires=Defines(f"{_SENDER}.async_send_weights"),
 )
 async def explain_engine_worker_timeout(
     original: Callable[..., Awaitable[object]], sender: Sender, weights: Iterable[Weight] | AsyncIterable[Weight]
 ) -> object:
-    """Hand weights to the rollout engine's worker. Raises TransferError if it takes none in time."""
+    """Send weights to the rollout engine's worker. Raises TransferError if it takes none in time."""
     import zmq
 
     from ..settings import WAIT_LONGER, Settings
@@ -337,7 +339,7 @@ async def explain_engine_worker_timeout(
     try:
         return await original(sender, weights)
     except Exception as error:
-        # Upstream's clean-up fails as well if the worker has ended, and took their shared memory with it.
+        # Upstream's clean-up also fails if the worker has ended, because their shared memory is gone.
         if not isinstance(error, zmq.Again) and not isinstance(error.__context__, zmq.Again):
             raise
         timeout = Settings.from_environment().timeout
@@ -345,6 +347,6 @@ async def explain_engine_worker_timeout(
             subject="checkpoint engine",
             expected="the rollout engine's worker to take the weights",
             found=f"that the rollout engine's worker behind {sender.zmq_handle} took no weights for {timeout:g} s",
-            fix="see the log of that worker: it has ended, or failed to load them",
+            fix="see the log of that worker: it has ended, or failed to load the weights",
             override=WAIT_LONGER,
         ) from error

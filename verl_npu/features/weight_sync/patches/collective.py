@@ -1,6 +1,6 @@
-"""Weight-sync groups of Ray actors: what upstream gets from `ray.util.collective.collective`, over HCCL.
+"""Weight-sync groups of Ray actors over HCCL, instead of `ray.util.collective.collective`.
 
-This module takes the place of Ray's in upstream's modules, so its function has the name and signature of Ray's.
+This module replaces Ray's module in upstream's modules, so its function has the name and signature of Ray's function.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def create_collective_group(
     group_name: str = "default",
     **unused: object,
 ) -> None:
-    """Make a weight-sync group of Ray actors, of which the first is rank 0 and the source of the weights.
+    """Make a weight-sync group of Ray actors. The first actor is rank 0 and the source of the weights.
 
     The caller need not see any NPU. Upstream chooses the backend's name by the devices that it sees, so `nccl` means
-    `hccl` here. Raises GroupError if a rank does not come; it names the rank.
+    `hccl` here. Raises GroupError, which names the rank, if a rank does not join.
     """
     import ray
 
@@ -38,14 +38,14 @@ def create_collective_group(
             subject=f"weight sync group {group_name!r}",
             expected="the backend hccl",
             found=repr(name),
-            fix="leave the backend of the recipe as it is",
+            fix="do not change the recipe's backend",
         )
     if list(ranks) != list(range(world_size)) or len(actors) != world_size:
         raise GroupError(
             subject=f"weight sync group {group_name!r}",
             expected=f"{world_size} actors with the ranks 0 to {world_size - 1} in order",
-            found=f"{len(actors)} with {list(ranks)}",
-            fix="give each actor one rank, the first trainer rank 0",
+            found=f"{len(actors)} actors with the ranks {list(ranks)}",
+            fix="give each actor one rank, and the first trainer rank 0",
         )
     settings = Settings.from_environment()
     meeting = ray.get(actors[0].__ray_call__.remote(_open, group_name, settings))
@@ -59,8 +59,8 @@ def create_collective_group(
 
 @contextmanager
 def in_place_of_ray() -> Iterator[None]:
-    """Inside, `ray.util.collective.collective.create_collective_group` is the function above: for upstream code that
-    imports it within a function."""
+    """In this context, replace Ray's `create_collective_group` with ours, for upstream code that imports it inside a
+    function."""
     from ray.util.collective import collective
 
     before = collective.create_collective_group
@@ -90,7 +90,7 @@ def _join(worker: object, name: str, meeting: Meeting, rank: int, size: int, set
         size,
         timeout=settings.timeout,
         device=torch.device("npu", torch.npu.current_device()),
-        # Only the first of the trainers sends: the others draw their shards with it.
+        # Only the first trainer sends. The others draw their shards together with it.
         moves="actor" not in roles,
         label="+".join(roles),
     )

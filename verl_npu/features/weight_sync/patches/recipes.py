@@ -1,4 +1,4 @@
-"""Patches of upstream's recipes that sync over Ray's collectives: fully_async_policy, gkd and one_step_off_policy."""
+"""Patches of upstream's recipes that sync over Ray's collectives: fully_async_policy, gkd, and one_step_off_policy."""
 
 from __future__ import annotations
 
@@ -21,28 +21,36 @@ _ASYNC = "recipe.fully_async_policy"
 _SYNCHRONIZER = f"{_ASYNC}.param_sync"
 _ASYNC_FSDP = f"{_ASYNC}.fsdp_workers:DetachNcclSync"
 _ASYNC_MEGATRON = f"{_ASYNC}.megatron_worker:DetachNcclSync"
-_SYNC_WHY = "The weights are broadcast tensor by tensor through Ray's collectives, which have no HCCL."
-_SYNC_HOW = "The weights go over the HCCL group in buckets, after all ranks have agreed on names, shapes and dtypes."
-_ENGINE_WHY = "The recipe's own checkpoint engine broadcasts through Ray's collectives, which have no HCCL, and runs "
-_ENGINE_WHY += "npu-smi to find its NPU."
+_SYNC_WHY = "Upstream broadcasts the weights tensor by tensor through Ray's collectives, which do not support HCCL."
+_SYNC_HOW = "After all ranks have agreed on names, shapes, and dtypes, the weights go over the HCCL group in buckets."
+_ENGINE_WHY = (
+    "The recipe's own checkpoint engine broadcasts through Ray's collectives, which do not support HCCL, and "
+)
+_ENGINE_WHY += "runs npu-smi to find its NPU."
 _ASYNC_LINK = "https://github.com/volcengine/verl/pull/5043"
 _GKD_TRAINER = "recipe.gkd.ray_trainer:OnPolicyDistillTrainer.init_workers"
 _GKD_ACTOR = "recipe.gkd.megatron_workers:MegatronOnPolicyDistillActorWorker.sync_rollout_weights"
 _GKD_ROLLOUT = "recipe.gkd.megatron_workers:MegatronOnPolicyDistillRolloutWorker.sync_rollout_weights"
 _GKD_WEIGHTS = "recipe.gkd.megatron_workers:MegatronOnPolicyDistillActorWorker._get_actor_params_generator"
 _GROUP_DST = Passes("recipe.gkd.megatron_utils", "group_dst", 0)
-_GKD_WHY = "The weights are broadcast through Ray's collectives, which have no HCCL."
-_GKD_HOW = "The weights go over the HCCL group in buckets of rollout.update_weights_bucket_megabytes, after all ranks "
-_GKD_HOW += "have agreed on names, shapes and dtypes."
+_GKD_WHY = "Upstream broadcasts the weights through Ray's collectives, which do not support HCCL."
+_GKD_HOW = (
+    "After all ranks have agreed on names, shapes, and dtypes, the weights go over the HCCL group in buckets of "
+)
+_GKD_HOW += "rollout.update_weights_bucket_megabytes."
 _RAY_LINK = "https://github.com/ray-project/ray/issues/55477"
 _ONE_STEP = "recipe.one_step_off_policy"
 _ONE_STEP_TRAINER = f"{_ONE_STEP}.ray_trainer:OneStepOffRayTrainer"
 _ONE_STEP_FSDP = f"{_ONE_STEP}.fsdp_workers"
 _ONE_STEP_MEGATRON = f"{_ONE_STEP}.megatron_workers"
-_GROUP_WHY = "The trainer's process sees no NPU and makes the group of Ray's collectives, which have no HCCL. The job "
-_GROUP_WHY += "ends with `RuntimeError: NCCL is not available`."
-_GROUP_HOW = "The workers meet at a store that rank 0 serves and make an HCCL group of their own. The setting "
-_GROUP_HOW += "trainer.device decides, because the trainer's process sees no NPU."
+_GROUP_WHY = (
+    "The trainer's process sees no NPU and makes the group with Ray's collectives, which do not support HCCL. "
+)
+_GROUP_WHY += "The job ends with `RuntimeError: NCCL is not available`."
+_GROUP_HOW = (
+    "The workers meet at a store that rank 0 serves, and make their own HCCL group. The setting trainer.device "
+)
+_GROUP_HOW += "decides, because the trainer's process sees no NPU."
 _ONE_STEP_LINK = "https://github.com/volcengine/verl/issues/4651"
 
 _VLLM_ROLLOUT = "verl.workers.rollout.vllm_rollout"
@@ -54,55 +62,56 @@ _USES = (
     f"{_VLLM_ROLLOUT}.vllm_rollout:vLLMAsyncRollout.inference_engine or "
     f"{_VLLM_ROLLOUT}.vllm_rollout_spmd:vLLMRollout.inference_engine",
 )
-"""What a sync uses of any worker; of an SGLang engine also:"""
+"""The names that a sync uses for any worker."""
 _SGLANG = (
     "verl.workers.fsdp_workers:ActorRolloutRefWorker.rollout_device_mesh",
     f"{_SGLANG_ROLLOUT}:SGLangRollout._engine or {_SGLANG_ROLLOUT}:ServerAdapter._engine",
 )
+"""The names that a sync also uses for an SGLang engine."""
 
 
-def _of_fsdp(trainer: str, rollout: str) -> tuple[str, ...]:
-    """Return what a sync uses of workers over FSDP, which are of these classes."""
+def _fsdp_uses(trainer: str, rollout: str) -> tuple[str, ...]:
+    """Return the names that a sync uses for FSDP workers of these classes."""
     return (
         *_USES,
-        *_of(trainer, rollout, "_get_actor_params()", "actor_module_fsdp"),
+        *_worker_uses(trainer, rollout, "_get_actor_params()", "actor_module_fsdp"),
         "verl.utils.fsdp_utils:load_fsdp_model_to_gpu(model)",
         "verl.utils.fsdp_utils:offload_fsdp_model_to_cpu(model)",
     )
 
 
-def _of_megatron(trainer: str, rollout: str) -> tuple[str, ...]:
-    """Return what a sync uses of workers over Megatron, which are of these classes."""
+def _megatron_uses(trainer: str, rollout: str) -> tuple[str, ...]:
+    """Return the names that a sync uses for Megatron workers of these classes."""
     return (
         *_USES,
-        *_of(trainer, rollout, "_get_actor_params_generator()", "actor_module"),
+        *_worker_uses(trainer, rollout, "_get_actor_params_generator()", "actor_module"),
         "verl.utils.megatron_utils:load_megatron_model_to_gpu(models)",
         "verl.utils.megatron_utils:offload_megatron_model_to_cpu(models)",
     )
 
 
-def _of(trainer: str, rollout: str, *trained: str) -> Iterator[str]:
+def _worker_uses(trainer: str, rollout: str, *trained: str) -> Iterator[str]:
     yield from (f"{trainer}.{name}" for name in ("_is_actor", "_is_offload_param", "_weights_info", *trained))
     yield from (f"{rollout}.{name}" for name in ("_is_actor", "_weights_info", "config", "rollout"))
 
 
-def _later(module: str) -> tuple[str, str]:
+def _current_classes(module: str) -> tuple[str, str]:
     """Return the classes of a recipe's trainer and rollout."""
     return f"{module}:DetachActorWorker", f"{module}:DetachAsyncRolloutWorker"
 
 
-def _early(module: str) -> tuple[str, str]:
-    """Return the same, as of August 2025."""
+def _early_classes(module: str) -> tuple[str, str]:
+    """Return the classes of a recipe's trainer and rollout in verl of August 2025."""
     return f"{module}:ActorRolloutRefWorker", f"{module}:RolloutWorker"
 
 
 _GKD_ACTOR_CLASS = _GKD_ACTOR.rpartition(".")[0]
 _GKD_WORKERS = (_GKD_ACTOR_CLASS, _GKD_ROLLOUT.rpartition(".")[0])
 _GKD_USES = (
-    *_of_megatron(*_GKD_WORKERS),
+    *_megatron_uses(*_GKD_WORKERS),
     "verl/trainer/config/ppo_megatron_trainer.yaml: actor_rollout_ref.rollout.update_weights_bucket_megabytes",
 )
-# What upstream does by itself, where it came to it: the workers make a group that is none of Ray's collectives.
+# Upstream's own fix at later revisions: the workers make a group without Ray's collectives.
 _BROADCAST = "_weight_sync_group.broadcast"
 _MAKE_GROUP = "create_weight_sync_group"
 
@@ -112,7 +121,7 @@ Method = TypeVar("Method", bound=Callable[..., object])
 def _sync(
     target: str, link: str, why: str = _SYNC_WHY, how: str = _SYNC_HOW, *, uses: Sequence[str]
 ) -> Callable[[Method], Method]:
-    """Replace a method that broadcasts the weights over Ray's collectives, until it has a group of its own."""
+    """Replace a method that broadcasts the weights over Ray's collectives, unless upstream gave it its own group."""
     retired_by = Calls(target, _BROADCAST)
     requires = Calls(target, "collective.broadcast")
     return recipes.replace(
@@ -129,10 +138,10 @@ def _sync(
 
 @recipes.set(
     f"{_SYNCHRONIZER}:collective",
-    why="The synchronizer is an actor that sees no NPU and makes the group of Ray's collectives, which have no HCCL. "
-    "The job ends with `RuntimeError: NCCL is not available`.",
-    how="The name `collective` in its module becomes a module of verl-npu, in which the workers meet at a store that "
-    "rank 0 serves and make an HCCL group of their own.",
+    why="The synchronizer is an actor that sees no NPU and makes the group with Ray's collectives, which do not "
+    "support HCCL. The job ends with `RuntimeError: NCCL is not available`.",
+    how="We replace `collective` in its module with a module of verl-npu. There, the workers meet at a store that "
+    "rank 0 serves, and make their own HCCL group.",
     link=_ASYNC_LINK,
     retired_by=Calls(_SYNCHRONIZER, _MAKE_GROUP),
     requires=Calls(_SYNCHRONIZER, "create_collective_group"),
@@ -145,44 +154,44 @@ def make_fully_async_group_over_hccl(rays: ModuleType) -> ModuleType:
 @_sync(
     f"{_ASYNC_FSDP}.sync_rollout_weights",
     _ASYNC_LINK,
-    uses=_of_fsdp(*_later(f"{_ASYNC}.fsdp_workers")),
+    uses=_fsdp_uses(*_current_classes(f"{_ASYNC}.fsdp_workers")),
 )
 def sync_fully_async_fsdp_weights_over_hccl(worker: Worker, sync_group_name: str = GROUP) -> None:
-    """Sync the weights of one worker over FSDP."""
+    """Sync the weights of one FSDP worker."""
     sync_fsdp(worker, sync_group_name)
 
 
 @_sync(
     f"{_ASYNC_MEGATRON}.sync_rollout_weights",
     _ASYNC_LINK,
-    uses=_of_megatron(*_later(f"{_ASYNC}.megatron_worker")),
+    uses=_megatron_uses(*_current_classes(f"{_ASYNC}.megatron_worker")),
 )
 def sync_fully_async_megatron_weights_over_hccl(worker: Worker, sync_group_name: str = GROUP) -> None:
-    """Sync the weights of one worker over Megatron."""
+    """Sync the weights of one Megatron worker."""
     sync_megatron(worker, sync_group_name)
 
 
 def _bypass(worker: str, uses: Sequence[str]) -> Callable[[Method], Method]:
-    """Replace a worker's sync by the recipe's own checkpoint engine."""
+    """Replace the worker's method that syncs through the recipe's own checkpoint engine."""
     target = f"{worker}.sync_rollout_weights_by_checkpoint"
     return recipes.replace(
         target,
         uses=uses,
         may_use=_SGLANG,
         why=_ENGINE_WHY,
-        how="With checkpoint_engine.enable the weights go over the HCCL group in buckets, as they do without it.",
+        how="With checkpoint_engine.enable, the weights go over the HCCL group in buckets, as they do without it.",
         link=_ASYNC_LINK,
         retired_by=Calls(target, _BROADCAST),
         requires=Defines(target),
     )
 
 
-def _leave_out(worker: str) -> Callable[[Method], Method]:
-    """Wrap what makes that engine in a worker."""
+def _skip_setup(worker: str) -> Callable[[Method], Method]:
+    """Wrap the worker's method that makes the recipe's checkpoint engine."""
     return recipes.wrap(
         f"{worker}.init_checkpoint_engine",
         why=_ENGINE_WHY,
-        how="The checkpoint engine is not created, because nothing uses it.",
+        how="We do not create the checkpoint engine, because nothing uses it.",
         link=_ASYNC_LINK,
         retired_by=Calls(f"{worker}.sync_rollout_weights_by_checkpoint", _BROADCAST),
         requires=Defines(f"{worker}.init_checkpoint_engine"),
@@ -190,45 +199,45 @@ def _leave_out(worker: str) -> Callable[[Method], Method]:
     )
 
 
-@_bypass(_ASYNC_FSDP, _of_fsdp(*_later(f"{_ASYNC}.fsdp_workers")))
+@_bypass(_ASYNC_FSDP, _fsdp_uses(*_current_classes(f"{_ASYNC}.fsdp_workers")))
 def bypass_fully_async_fsdp_checkpoint_engine(worker: Worker, sync_group_name: str = GROUP) -> None:
-    """Sync the weights of one worker over FSDP."""
+    """Sync the weights of one FSDP worker."""
     sync_fsdp(worker, sync_group_name)
 
 
-@_bypass(_ASYNC_MEGATRON, _of_megatron(*_later(f"{_ASYNC}.megatron_worker")))
+@_bypass(_ASYNC_MEGATRON, _megatron_uses(*_current_classes(f"{_ASYNC}.megatron_worker")))
 def bypass_fully_async_megatron_checkpoint_engine(worker: Worker, sync_group_name: str = GROUP) -> None:
-    """Sync the weights of one worker over Megatron."""
+    """Sync the weights of one Megatron worker."""
     sync_megatron(worker, sync_group_name)
 
 
-@_leave_out(_ASYNC_FSDP)
+@_skip_setup(_ASYNC_FSDP)
 def skip_fully_async_fsdp_checkpoint_engine_setup(
     original: Callable[..., None], worker: Worker, rank_offset: int, actor_num: int, rollout_num: int
 ) -> None:
-    """Leave the engine out."""
+    """Make no checkpoint engine."""
 
 
-@_leave_out(_ASYNC_MEGATRON)
+@_skip_setup(_ASYNC_MEGATRON)
 def skip_fully_async_megatron_checkpoint_engine_setup(
     original: Callable[..., None], worker: Worker, rank_offset: int, actor_num: int, rollout_num: int
 ) -> None:
-    """Leave the engine out."""
+    """Make no checkpoint engine."""
 
 
 @recipes.wrap(
     _GKD_TRAINER,
     uses=("recipe.gkd.ray_trainer:OnPolicyDistillTrainer.device_name",),
-    why="The trainer makes a group of Ray's collectives under the fixed name nccl. On NPUs the job ends with "
+    why="The trainer makes a group with Ray's collectives and the fixed backend nccl. On NPUs the job ends with "
     "`RuntimeError: NCCL is not available`.",
-    how="The workers meet at a store that rank 0 serves and make an HCCL group of their own. The setting "
-    "trainer.device decides, because the trainer's process sees no NPU.",
+    how="The workers meet at a store that rank 0 serves, and make their own HCCL group. The setting trainer.device "
+    "decides, because the trainer's process sees no NPU.",
     link=_RAY_LINK,
     retired_by=Calls(_GKD_TRAINER, _MAKE_GROUP),
     requires=Calls(_GKD_TRAINER, "create_collective_group"),
 )
 def make_gkd_group_over_hccl(original: Callable[[Any], None], trainer: Any) -> None:
-    """Set up the workers; the group that would be one of Ray's collectives is made over HCCL."""
+    """Set up the workers, with an HCCL group instead of one of Ray's collectives."""
     with in_place_of_ray() if trainer.device_name == "npu" else nullcontext():
         original(trainer)
 
@@ -239,7 +248,7 @@ def send_gkd_trainer_weights_over_hccl(worker: Worker) -> None:
     sync_megatron(worker, GROUP, int(worker.config.rollout.update_weights_bucket_megabytes) << 20)
 
 
-@_sync(_GKD_ROLLOUT, _RAY_LINK, _GKD_WHY, _GKD_HOW, uses=_of_megatron(*_GKD_WORKERS))
+@_sync(_GKD_ROLLOUT, _RAY_LINK, _GKD_WHY, _GKD_HOW, uses=_megatron_uses(*_GKD_WORKERS))
 def receive_gkd_rollout_weights_over_hccl(worker: Worker) -> None:
     """Receive the weights of one rollout."""
     sync_megatron(worker, GROUP)
@@ -254,17 +263,17 @@ def receive_gkd_rollout_weights_over_hccl(worker: Worker) -> None:
         "verl.utils.megatron_utils:per_tensor_generator(actor_module, model_config, weight_converter, "
         "transformer_config, layer_name_mapping)",
     ),
-    why="With tensor or expert parallelism the first sync ends with a TypeError about `group_dst`: the recipe passes "
-    "it to torch.distributed.gather, and torch_npu's gather does not take it up to 2.10.",
-    how="Without a bridge the weights are gathered by verl's own generator, as in the other recipes. That costs no "
-    "more, because torch_npu's gather is an all_gather as well.",
+    why="With tensor or expert parallelism, the first sync fails with a TypeError about `group_dst`: the recipe "
+    "passes it to torch.distributed.gather, but torch_npu's gather does not accept it up to 2.10.",
+    how="Without a bridge, verl's own generator gathers the weights, as in the other recipes. That costs no more, "
+    "because torch_npu's gather is also an all_gather.",
     link="https://github.com/Ascend/pytorch/blob/v2.7.1-7.1.0/torch_npu/distributed/distributed_c10d.py",
     retired_by=AllOf(Defines(_GKD_WEIGHTS), Not(_GROUP_DST)),
     requires=_GROUP_DST,
     may_skip=True,
 )
 def gather_gkd_weights_without_group_dst(original: Callable[[Any], Iterable[Weight]], worker: Any) -> Iterable[Weight]:
-    """Return the trainer's weights under Hugging Face's names, whole on each trainer."""
+    """Return the trainer's full weights under Hugging Face's names, on each trainer."""
     if worker.bridge is not None:
         return original(worker)
     from verl.models.mcore import get_mcore_weight_converter
@@ -299,8 +308,8 @@ def make_one_step_off_group_over_hccl(trainer: Any) -> None:
         raise GroupError(
             subject=f"trainer.device={trainer.device_name}",
             expected="npu",
-            found=f"{trainer.device_name}, for which this installation has no NCCL",
-            fix="leave trainer.device out",
+            found=f"{trainer.device_name}, but this installation has no NCCL",
+            fix="remove trainer.device",
             override="VERL_NPU_DISABLE=weight_sync",
         )
     workers = trainer.actor_wg.workers + trainer.rollout_wg.workers
@@ -320,7 +329,7 @@ def make_one_step_off_group_over_hccl(trainer: Any) -> None:
     requires=Calls(f"{_ONE_STEP_TRAINER}.init_workers", "create_collective_group"),
 )
 def make_one_step_off_group_over_hccl_in_init_workers(original: Callable[[Any], None], trainer: Any) -> None:
-    """Set up the workers; the group that would be one of Ray's collectives is made over HCCL."""
+    """Set up the workers, with an HCCL group instead of one of Ray's collectives."""
     with in_place_of_ray() if trainer.device_name == "npu" else nullcontext():
         original(trainer)
 
@@ -328,38 +337,38 @@ def make_one_step_off_group_over_hccl_in_init_workers(original: Callable[[Any], 
 @_sync(
     f"{_ONE_STEP_FSDP}:DetachSync.sync_rollout_weights",
     _ONE_STEP_LINK,
-    uses=_of_fsdp(*_later(_ONE_STEP_FSDP)),
+    uses=_fsdp_uses(*_current_classes(_ONE_STEP_FSDP)),
 )
 def sync_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
-    """Sync the weights of one worker over FSDP."""
+    """Sync the weights of one FSDP worker."""
     sync_fsdp(worker, GROUP)
 
 
 @_sync(
     f"{_ONE_STEP_MEGATRON}:DetachSync.sync_rollout_weights",
     _ONE_STEP_LINK,
-    uses=_of_megatron(*_later(_ONE_STEP_MEGATRON)),
+    uses=_megatron_uses(*_current_classes(_ONE_STEP_MEGATRON)),
 )
 def sync_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
-    """Sync the weights of one worker over Megatron."""
+    """Sync the weights of one Megatron worker."""
     sync_megatron(worker, GROUP)
 
 
 @_sync(
     f"{_ONE_STEP_FSDP}:ActorRolloutRefWorker.sync_rollout_weights",
     _ONE_STEP_LINK,
-    uses=_of_fsdp(*_early(_ONE_STEP_FSDP)),
+    uses=_fsdp_uses(*_early_classes(_ONE_STEP_FSDP)),
 )
 def sync_early_one_step_off_fsdp_weights_over_hccl(worker: Worker) -> None:
-    """Sync the weights of one worker over FSDP, as of August 2025."""
+    """Sync the weights of one FSDP worker, in verl of August 2025."""
     sync_fsdp(worker, GROUP)
 
 
 @_sync(
     f"{_ONE_STEP_MEGATRON}:ActorRolloutRefWorker.sync_rollout_weights",
     _ONE_STEP_LINK,
-    uses=_of_megatron(*_early(_ONE_STEP_MEGATRON)),
+    uses=_megatron_uses(*_early_classes(_ONE_STEP_MEGATRON)),
 )
 def sync_early_one_step_off_megatron_weights_over_hccl(worker: Worker) -> None:
-    """Sync the weights of one worker over Megatron, as of August 2025."""
+    """Sync the weights of one Megatron worker, in verl of August 2025."""
     sync_megatron(worker, GROUP)

@@ -1,5 +1,7 @@
-"""Patches of what verl does with a vLLM model of its own process: it is prepared for new weights, and if
-VERL_NPU_WEIGHT_SYNC_CHECK=engine it is compared with them after each sync.
+"""Patches of verl's handling of a vLLM model in its own process.
+
+They prepare the model for new weights. With VERL_NPU_WEIGHT_SYNC_CHECK=engine, they compare the model with the weights
+after each sync.
 """
 
 from __future__ import annotations
@@ -31,16 +33,16 @@ Implementation = TypeVar("Implementation", bound=Callable[..., object])
 
 
 def _proving(target: str, held: str) -> Callable[[Implementation], Implementation]:
-    """Wrap one of upstream's methods that update an engine; it is reached by the attribute `held` of their class."""
+    """Wrap an upstream method that updates an engine. The class holds the engine in the attribute `held`."""
     return weight_sync.wrap(
         target,
         uses=(f"{target.rpartition('.')[0]}.{held}",),
-        why="If generated text looks wrong, nothing shows whether the engine computes with the weights that it was "
-        "given.",
-        how="With VERL_NPU_WEIGHT_SYNC_CHECK=engine what it holds after a sync is compared with what it was given, "
-        "bit for bit, at any tensor and expert parallelism.",
+        why="If generated text looks wrong, nothing shows whether the engine computes with the weights that it "
+        "received.",
+        how="With VERL_NPU_WEIGHT_SYNC_CHECK=engine, we compare the engine's weights after a sync with the received "
+        "weights, bit for bit, at any tensor and expert parallelism.",
         link="none: nobody seems to have asked for it",
-        retired_by=Never("a check of ours, for users who doubt what the engine holds"),
+        retired_by=Never("this is verl-npu's own check, for users who doubt the engine's weights"),
         requires=Defines(target),
     )
 
@@ -49,7 +51,7 @@ def _proving(target: str, held: str) -> Callable[[Implementation], Implementatio
 async def prove_colocated_engine(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
-    """Update the engine of a rollout. Raises EngineError if it then does not compute with these weights."""
+    """Update the engine of a rollout. Raises EngineError if it then computes with other weights."""
     return await _proven(original, rollout, weights, *args, **kwargs)
 
 
@@ -57,7 +59,7 @@ async def prove_colocated_engine(
 async def prove_earlier_colocated_engine(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
-    """Update the engine of a rollout, as of September 2025."""
+    """Update the engine of a rollout, in verl of September 2025."""
     return await _proven(original, rollout, weights, *args, **kwargs)
 
 
@@ -72,7 +74,7 @@ async def prove_colocated_llm(
 async def _proven(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
-    # Imported here, as all that proves weights: most processes of a job have no engine.
+    # Imported here, because most processes of a job have no engine.
     from .checking import brings_adapter, proof_requested
 
     if brings_adapter(kwargs) or not proof_requested():
@@ -89,7 +91,7 @@ async def _proven(
 
 
 class ShardingManager(Protocol):
-    """What hands a trainer's weights to the engine on its NPUs, as of August 2025."""
+    """The object that gives a trainer's weights to the engine on the same NPUs, in verl of August 2025."""
 
     model_runner: Runner
 
@@ -101,7 +103,7 @@ def prove_engine_beside_fsdp(
     updated_params: Mapping[str, torch.Tensor],
     peft_config: object = None,
 ) -> object:
-    """Hand over what FSDP trains. Raises EngineError if the engine then does not compute with these weights."""
+    """Sync the weights of an FSDP trainer. Raises EngineError if the engine then computes with other weights."""
     if peft_config is not None:
         return original(manager, updated_params, peft_config=peft_config)
     return _proven_on_load(manager, lambda: original(manager, updated_params))
@@ -109,7 +111,7 @@ def prove_engine_beside_fsdp(
 
 @_proving(f"{_MANAGERS}.megatron_vllm:MegatronVLLMShardingManager.__enter__", "model_runner")
 def prove_engine_beside_megatron(original: Callable[..., object], manager: ShardingManager) -> object:
-    """Hand over what Megatron trains. Raises EngineError if the engine then does not compute with these weights."""
+    """Sync the weights of a Megatron trainer. Raises EngineError if the engine then computes with other weights."""
     return _proven_on_load(manager, lambda: original(manager))
 
 
@@ -123,13 +125,14 @@ def _proven_on_load(manager: ShardingManager, hand_over: Callable[[], object]) -
     from ..engines.vllm import captures_graphs
 
     model = manager.model_runner.model
-    # It takes the loader's place for good, and is done here before this does so for a while.
+    # This replaces the loader permanently, so it must come before our temporary replacement.
     refresh_copies_on_load(model)
     held, upstreams = vars(model).get(_LOAD), model.load_weights
     loads: list[tuple[Proof, list[str]]] = []
 
     def load_weights(weights: Iterable[Weight], *args: object, **kwargs: object) -> object:
-        proof = Proof(model, captures_graphs(manager.model_runner))  # not before: the engine may have slept until now
+        # Not earlier: the engine may have slept until now.
+        proof = Proof(model, captures_graphs(manager.model_runner))
         loads.append((proof, []))
         return upstreams(_noted(weights, *loads[-1]), *args, **kwargs)
 
@@ -146,7 +149,7 @@ def _proven_on_load(manager: ShardingManager, hand_over: Callable[[], object]) -
 
 
 def _noted(weights: Iterable[Weight], proof: Proof, names: list[str]) -> Iterator[Weight]:
-    """Yield the weights, each noted for the proof before it is loaded."""
+    """Yield the weights, and record each one for the proof before it is loaded."""
     for name, tensor in weights:
         proof.expect(name, tensor)
         names.append(name)
@@ -171,16 +174,16 @@ _WORKERS = "verl.workers.rollout.vllm_rollout.utils"
 _LOADER = "verl.utils.vllm.patch:patch_vllm_moe_model_weight_loader"
 
 
-# Every sync into a vLLM model, of verl-npu or of upstream, calls this target first, at all pins.
+# At all pins, every sync into a vLLM model, by verl-npu or upstream, calls this target first.
 @weight_sync.wrap(
     _LOADER,
     may_use=(f"{_WORKERS}:vLLMColocateWorkerExtension.update_weights_from_ipc",),
-    why="vllm-ascend keeps copies of MLA's kv_b_proj, which go stale in a sync, and cannot tell if a square expert "
-    "weight is transposed. The model then generates with wrong weights, without an error.",
-    how="The copies are made anew in place whenever kv_b_proj is loaded, and transposed square experts are refused "
-    "before anything is loaded.",
-    link="none: nobody seems to have reported it; one recipe of verl's, r1_ascend, makes the copies anew by itself",
-    retired_by=Never("it is vllm-ascend's doing, and which version is installed is not seen from verl's source"),
+    why="vllm-ascend keeps copies of MLA's kv_b_proj, which become stale in a sync, and cannot tell whether a square "
+    "expert weight is transposed. The model then silently generates with wrong weights.",
+    how="We refresh the copies in place whenever kv_b_proj is loaded, and refuse transposed square experts before "
+    "anything is loaded.",
+    link="none: nobody seems to have reported it; verl's recipe r1_ascend refreshes the copies itself",
+    retired_by=Never("vllm-ascend causes the problem, and verl's source does not show the installed version"),
     requires=Defines(_LOADER),
 )
 def prepare_vllm_model_for_new_weights(
@@ -196,6 +199,6 @@ def prepare_vllm_model_for_new_weights(
 
 
 def _processes_after_each_sync() -> bool:
-    """Return whether this verl processes the weights after each sync, and so has experts laid out before it."""
+    """Tell whether this verl processes the weights after each sync, so that we lay experts out before it."""
     extension = getattr(sys.modules.get(_WORKERS), "vLLMColocateWorkerExtension", None)
     return hasattr(extension, "update_weights_from_ipc")

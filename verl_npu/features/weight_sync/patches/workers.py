@@ -1,4 +1,4 @@
-"""One sync as verl's workers take part in it: trainers over FSDP or Megatron, and rollouts."""
+"""A sync of verl's workers: trainers with FSDP or Megatron, and rollouts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Rollout(Protocol):
-    """A rollout of verl's: over vLLM it has an `inference_engine`, over SGLang an `_engine`."""
+    """A verl rollout: with vLLM it has an `inference_engine`, with SGLang an `_engine`."""
 
     inference_engine: Any
     _engine: Any
 
 
 class Worker(Protocol):
-    """A worker of verl's recipes. It is a trainer or a rollout, and has only the attributes of what it is."""
+    """A worker of verl's recipes: a trainer or a rollout, with only the attributes of its kind."""
 
     config: Section
     _is_actor: bool
@@ -49,7 +49,7 @@ class Worker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """What a trainer brings to a sync."""
+    """A trainer's contribution to a sync."""
 
     metadata: Metadata
     weights: Iterator[Weight]
@@ -57,7 +57,7 @@ class _Offer:
 
 
 def sync_fsdp(worker: Worker, name: str) -> None:
-    """Sync a worker over FSDP, as trainer or as rollout, in the group of that name. Raises WeightSyncError."""
+    """Sync an FSDP worker, trainer or rollout, in the group `name`. Raises WeightSyncError."""
 
     def offer() -> _Offer:
         if getattr(worker, "_is_offload_param", False):
@@ -65,11 +65,11 @@ def sync_fsdp(worker: Worker, name: str) -> None:
 
             load_fsdp_model_to_gpu(worker.actor_module_fsdp)
         parameters = worker._get_actor_params()
-        # The present parameters and not worker._weights_info: the rollouts compare the two.
+        # The current parameters, not worker._weights_info, because the rollouts compare the two.
         metadata = find(name).history.metadata_of(
             [(key, value.size(), value.dtype) for key, value in parameters.items()]
         )
-        return _Offer(metadata, _whole(parameters.items()), find_tied(parameters.items()))
+        return _Offer(metadata, _gathered(parameters.items()), find_tied(parameters.items()))
 
     def offload() -> None:
         if getattr(worker, "_is_offload_param", False):
@@ -81,7 +81,7 @@ def sync_fsdp(worker: Worker, name: str) -> None:
 
 
 def sync_megatron(worker: Worker, name: str, bucket_bytes: int | None = None) -> None:
-    """Sync a worker over Megatron, as `sync_fsdp` does; its weights are converted one by one as they are drawn."""
+    """Sync a Megatron worker, as `sync_fsdp` does. Its weights are converted one by one as they are drawn."""
 
     def offer() -> _Offer:
         if getattr(worker, "_is_offload_param", False):
@@ -133,7 +133,7 @@ def _sync(
 
 
 def _report(group: Group, outcome: Outcome) -> None:
-    """Print a line for the first sync, and for each one if the user checks them."""
+    """Report the first sync, and every sync if the user requested a check."""
     seen = outcome.seen
     if outcome.number == 1 or seen.digest is not None:
         checked = "" if seen.digest is None else f", sha256 {seen.digest[:16]}"
@@ -144,15 +144,15 @@ def _report(group: Group, outcome: Outcome) -> None:
         )
 
 
-def _whole(parameters: Iterable[Weight]) -> Iterator[Weight]:
-    """Gather each sharded tensor. All trainers do it together, in this order."""
+def _gathered(parameters: Iterable[Weight]) -> Iterator[Weight]:
+    """Gather each sharded tensor. All trainers do this together, in the same order."""
     for name, value in parameters:
         yield name, value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
 def _converted(metadata: Metadata, weights: Iterable[Weight]) -> Iterator[Weight]:
     for spec, (name, weight) in zip(metadata, weights, strict=True):
-        # Megatron keeps this one in float32 once the optimizer has seen it, and upstream lets that pass.
+        # Megatron keeps this weight in float32 after the optimizer's first step, and upstream accepts that.
         if name.endswith("e_score_correction_bias"):
             weight = weight.to(spec.torch_dtype)
         yield name, weight
@@ -170,7 +170,7 @@ def _engine(worker: Worker) -> Engine:
         return SGLangEngine(worker.rollout._engine, lambda: worker.rollout_device_mesh)
     raise EngineError(
         subject=f"actor_rollout_ref.rollout.name={name}",
-        expected="vllm or sglang for a rollout apart from its trainer",
+        expected="vllm or sglang for a rollout that is separate from its trainer",
         found=repr(name),
-        fix="set it to one of them",
+        fix="set it to one of the two",
     )

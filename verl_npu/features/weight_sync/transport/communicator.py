@@ -1,4 +1,4 @@
-"""An HCCL communicator beside the default process group."""
+"""An HCCL communicator that is separate from the default process group."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 BACKEND = "hccl"
-_LONGEST = 2**31 - 1
-"""Seconds. A time-out beyond it could not be made longer by what is added to it, nor be given to torch."""
-_LOOK = 1.0  # seconds between two looks for what makes it useless to wait
+_MAX_SECONDS = 2**31 - 1
+"""The longest timeout to which we can still add seconds and that torch accepts."""
+_LOOK = 1.0  # seconds between two checks whether waiting has become useless
 
 _SUBJECT = "weight sync communicator"
 
@@ -33,27 +33,27 @@ _numbers = itertools.count()
 
 
 class Work(Protocol):
-    """An operation that was started."""
+    """A started operation."""
 
     def wait(self, timeout: timedelta) -> object:
-        """Wait until it is done, or have the NPU wait. Raises RuntimeError if it failed or did not end in time."""
+        """Wait until it is done, or make the NPU wait. Raises RuntimeError if it fails or does not end in time."""
         ...
 
     def is_completed(self) -> bool: ...
 
 
 def connect(name: str, store: Store, rank: int, movers: Sequence[int], timeout: float) -> ProcessGroup:
-    """Make a process group over `movers` beside the default one, whether or not there is a default one.
+    """Make a process group of `movers`, separate from the default group, which need not exist.
 
-    `timeout` is how many seconds the ranks wait for each other; the group's own is longer (`group_timeout`).
-    torch has no public function for ranks that are not all of the default group; this internal one serves
-    `init_process_group` and `new_group` themselves, and RL frameworks call it for this purpose.
+    The ranks wait `timeout` seconds for each other; the group's own timeout is longer (`group_timeout`). torch has no
+    public function for ranks outside of the default group. `init_process_group` and `new_group` use this internal one,
+    and other RL frameworks call it for the same purpose.
     """
     from torch.distributed import Backend, PrefixStore
     from torch.distributed import distributed_c10d as c10d
 
     helper = c10d._new_process_group_helper
-    # torch 2.6 renamed it.
+    # torch 2.6 renamed the parameter.
     option = "backend_options" if "backend_options" in inspect.signature(helper).parameters else "pg_options"
     arguments: dict[str, None] = {option: None}
     communicator, _ = helper(
@@ -71,27 +71,28 @@ def connect(name: str, store: Store, rank: int, movers: Sequence[int], timeout: 
 
 
 def group_timeout(timeout: float, hccl: Timeouts) -> float:
-    """Return the timeout in seconds for a process group in which the ranks wait `timeout` seconds for each other.
+    """Return the timeout, in seconds, of a process group whose ranks wait `timeout` seconds for each other.
 
-    After it torch_npu's watchdog ends the whole process, while after ours every rank gets an error that says who is
-    missing. So it must be longer than all that we may wait for one broadcast: the wait for the one before it, its own
-    and the one for the NPU. It must also be longer than HCCL's, after which HCCL writes down what it was waiting for.
+    After the group's timeout, torch_npu's watchdog ends the whole process. After ours, every rank gets an error that
+    names the missing rank. So the group's timeout must be longer than the waits for one broadcast: for the previous
+    broadcast, for this one, and for the NPU. It must also be longer than HCCL's timeout, after which HCCL logs what it
+    was waiting for.
 
-    Raises GroupError if one of HCCL's is too long for that.
+    Raises GroupError if one of HCCL's timeouts is too long for that.
     """
     for name, seconds in ((variables.EXECUTION, hccl.execution), (variables.CONNECT, hccl.connect)):
-        if _LONGEST < seconds < math.inf:
+        if _MAX_SECONDS < seconds < math.inf:
             raise GroupError(
                 subject=f"{name}={os.environ.get(name, f'{seconds:g}')}",
-                expected=f"at most {_LONGEST} seconds",
+                expected=f"at most {_MAX_SECONDS} seconds",
                 found=f"{seconds:g} seconds",
-                fix=f"set {name} to less, or leave it out",
+                fix=f"lower {name}, or unset it",
             )
     if timeout >= hccl.execution:
         warn(
             f"the ranks of a weight sync wait {timeout:g} s for each other, but HCCL gives up after "
-            f"{variables.EXECUTION}={hccl.execution:g} s and then names no rank: set {WAIT_LONGER} to less, or "
-            f"{variables.EXECUTION} to more"
+            f"{variables.EXECUTION}={hccl.execution:g} s and then names no rank: lower {WAIT_LONGER}, or raise "
+            f"{variables.EXECUTION}"
         )
     least = 3 * timeout + 60
     return least if math.isinf(hccl.execution) else max(least, hccl.connect + hccl.execution + 60)
@@ -116,10 +117,10 @@ def broadcast(communicator: ProcessGroup, tensor: torch.Tensor, timeout: float) 
 
 
 def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeout: float, proof: bytes) -> None:
-    """Broadcast a number, so that a disabled or unconnected communicator shows now and not as stale weights.
+    """Broadcast a number, so that a disabled or unconnected communicator shows now and not later as stale weights.
 
-    The number is made of `proof`, which only ranks of the group know: who has taken the place of rank 0 cannot send
-    it. Raises GroupError if the number did not arrive.
+    The number comes from `proof`, which only the group's ranks know, so an impostor of rank 0 cannot send it. Raises
+    GroupError if the number does not arrive.
     """
     import torch
 
@@ -130,17 +131,17 @@ def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeou
     if int(number.item()) != true:
         raise GroupError(
             subject=_SUBJECT,
-            expected=f"the number that all ranks know from rank 0, after a first broadcast over {BACKEND}",
-            found=f"another one ({int(number.item())}), although {BACKEND} reported no error",
-            fix="see HCCL's own log for what it could not connect",
+            expected=f"rank 0's number, which all ranks know, after a first broadcast over {BACKEND}",
+            found=f"another number ({int(number.item())}), although {BACKEND} reported no error",
+            fix="see HCCL's own log for failed connections",
         )
 
 
 def wait_for_device(deadline: float, look: Callable[[], None] | None = None) -> None:
-    """Wait until this NPU has done all that was queued on it. Raises GroupError after `deadline` (monotonic seconds).
+    """Wait until this NPU has done all queued work. Raises GroupError after `deadline` (monotonic seconds).
 
-    A collective whose peer is gone never ends on an NPU, and a plain synchronize would hang with it. `look` is called
-    about every second, and may raise what makes it useless to wait.
+    On an NPU, a collective whose peer is gone never ends, and a plain synchronize would hang with it. `look` is called
+    about once a second, and may raise an error if waiting has become useless.
     """
     import torch
 
@@ -150,10 +151,10 @@ def wait_for_device(deadline: float, look: Callable[[], None] | None = None) -> 
 
 
 def finish(work: Work, timeout: float, look: Callable[[], None] | None = None) -> None:
-    """Wait until a collective is over. Raises GroupError after `timeout` seconds, and RuntimeError if it failed.
+    """Wait until a collective is done. Raises GroupError after `timeout` seconds, and RuntimeError if it fails.
 
-    `look` is called about every second, and may raise what makes it useless to wait. torch_npu's own `wait` lets the
-    NPU wait, and not this process: whatever reads a result next would hang.
+    `look` is called about once a second, and may raise an error if waiting has become useless. torch_npu's own `wait`
+    makes the NPU wait, not this process, so the next read of a result would hang.
     """
     deadline = time.monotonic() + timeout
     work.wait(timedelta(seconds=timeout))
@@ -171,7 +172,7 @@ def _poll(done: Callable[[], bool], deadline: float, look: Callable[[], None] | 
                 subject=_SUBJECT,
                 expected="this NPU to finish its broadcasts in time",
                 found="that it is still busy: a rank of the broadcast is gone or hangs",
-                fix="look for the error of the other ranks",
+                fix="look for the errors of the other ranks",
             )
         time.sleep(pause)
         pause = min(2 * pause, 1e-3)

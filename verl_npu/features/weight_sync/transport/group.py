@@ -1,4 +1,4 @@
-"""A weight-sync group: ranks in several processes, with messages for what they agree on and HCCL for the weights."""
+"""A weight-sync group: ranks in several processes that agree through messages and move weights over HCCL."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _groups: dict[str, Group] = {}
 
 
 def find(name: str) -> Group:
-    """Return this process's group of that name. Raises GroupError if there is none, or it was closed."""
+    """Return this process's group `name`. Raises GroupError if there is none, or if it was closed."""
     if name not in _groups:
         raise GroupError(
             subject=f"weight sync group {name!r}",
             expected="a group that this process has joined",
             found=f"only {', '.join(map(repr, _groups))}" if _groups else "none",
-            fix="the trainer makes the group before the first sync: look for its error",
+            fix="the trainer makes the group before the first sync: look for the trainer's error",
         )
     return _groups[name]
 
@@ -45,11 +45,11 @@ def join(
     moves: bool = True,
     label: str = "",
 ) -> Group:
-    """Come to the meeting as `rank` of `size`, and return the group once all ranks are there.
+    """Join the meeting as `rank` of `size`, and return the group once all ranks have joined.
 
-    Ranks that move weights, rank 0 among them, get an HCCL communicator of their own beside the default group, on
-    `device`; the others only take part in the checks. `label` tells a person who the rank is. Raises GroupError if
-    this process is in a group of that name, or if a rank does not come within `timeout` seconds; it names the rank.
+    Ranks that move weights, which include rank 0, get an HCCL communicator on `device`, separate from the default
+    group. The other ranks only take part in the checks. `label` describes the rank to a person. Raises GroupError if
+    this process is already in a group `name`, or if a rank does not join within `timeout` seconds; it names the rank.
     """
     refuse_second(name)
     group = Group(name, meeting, rank, size, timeout, device, moves or rank == 0, label)
@@ -58,19 +58,19 @@ def join(
 
 
 def refuse_second(name: str) -> None:
-    """Raise GroupError if this process is in a group of that name."""
+    """Raise GroupError if this process is already in a group `name`."""
     if name in _groups:
         group = _groups[name]
         raise GroupError(
             subject=f"weight sync group {name!r}",
-            expected="one group of that name in a process",
-            found=f"that {group.describe(group.rank)} is in a group {name!r} already",
+            expected="at most one group of that name in a process",
+            found=f"that {group.describe(group.rank)} is already in a group {name!r}",
             fix="close that group first",
         )
 
 
 class Group:
-    """The ranks that sync weights. `join` makes it."""
+    """The ranks that sync weights. Made by `join`."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Group:
         self.timeout: Final = timeout
         self.device: Final = device
         self.history: Final = History()
-        """What the syncs over this group leave for the next one."""
+        """The state that a sync keeps for the next one."""
         self._proof: Final = meeting.secret.derived("proof")
         self.messages: Final = Messages(enter(meeting, name, rank, timeout), name, rank, size, timeout)
         self._movers: tuple[int, ...] = ()
@@ -110,7 +110,7 @@ class Group:
 
     @property
     def movers(self) -> tuple[int, ...]:
-        """The ranks between which weights are moved."""
+        """The ranks that send or receive weights."""
         return self._movers
 
     @property
@@ -119,11 +119,11 @@ class Group:
         return self.rank in self._movers
 
     def describe(self, rank: int) -> str:
-        """Return the name under which a person would look for a rank."""
+        """Return a readable name of a rank: role, host, and process id."""
         return self.messages.describe(rank)
 
     def broadcast(self, tensor: torch.Tensor) -> communicator.Work:
-        """Start a broadcast from rank 0 to the movers. Raises GroupError if the group broke."""
+        """Start a broadcast from rank 0 to the movers. Raises GroupError if the group is broken."""
         if self._communicator is None:
             raise self._unusable()
         return communicator.broadcast(self._communicator, tensor, self.timeout)
@@ -131,39 +131,39 @@ class Group:
     def finish(self, work: communicator.Work, number: int) -> None:
         """Wait for a broadcast of sync `number`.
 
-        Raises GroupError after the group's timeout or as soon as a rank has given up the sync, and RuntimeError if the
-        broadcast failed.
+        Raises GroupError after the group's timeout or as soon as a rank gives up the sync, and RuntimeError if the
+        broadcast fails.
         """
         communicator.finish(work, self.timeout, lambda: self.messages.look(_given_up(number)))
 
     def wait_for_device(self, number: int) -> None:
-        """Wait until this NPU has done its part of the broadcasts of sync `number`. Raises GroupError as `finish`."""
+        """Wait until this NPU has done its part in the broadcasts of sync `number`. Raises GroupError as `finish`."""
         deadline = time.monotonic() + self.timeout
         communicator.wait_for_device(deadline, lambda: self.messages.look(_given_up(number)))
 
     def give_up(self, number: int, reason: str) -> None:
-        """Refuse all further use as `break_off` does, and tell the ranks that wait in sync `number`."""
+        """Refuse all further use, like `break_off`, and tell the ranks that wait in sync `number`."""
         self.break_off(reason)
         with contextlib.suppress(GroupError):
             self.messages.give_up(_given_up(number), reason)
 
     def break_off(self, reason: str) -> None:
-        """Refuse all further use, and drop the communicator so that ranks which wait for this one notice it."""
+        """Refuse all further use, and drop the communicator so that waiting ranks notice."""
         self._broken = self._broken or reason
         dropped, self._communicator = self._communicator, None
         if dropped is not None:
-            # On an NPU this may wait for the very operation that is stuck.
+            # On an NPU, this may wait for the stuck operation itself.
             threading.Thread(target=communicator.destroy, args=(dropped,), daemon=True).start()
 
     def check_usable(self) -> None:
-        """Raise GroupError if the group broke or is closed."""
+        """Raise GroupError if the group is broken or closed."""
         if self._broken is not None:
             raise self._unusable()
 
     def close(self) -> None:
-        """Leave together: all ranks say so, then the communicator goes, and the store of rank 0 last of all.
+        """Leave together: all ranks agree, then destroy the communicator, and rank 0 ends the store last.
 
-        Raises GroupError if a rank did not come to leave; this process is out of the group all the same.
+        Raises GroupError if a rank does not leave with the others. This process has left the group even then.
         """
         try:
             if self._broken is None:
@@ -201,7 +201,7 @@ class Group:
                 subject=f"weight sync group {self.name!r}",
                 expected=f"HCCL to connect {', '.join(map(self.describe, self._movers))}",
                 found=first_line(error),
-                fix="look for the error of the other ranks, and see HCCL's own log",
+                fix="look for the errors of the other ranks, and see HCCL's own log",
             ) from error
 
     def _release(self) -> None:
@@ -212,8 +212,8 @@ class Group:
         return GroupError(
             subject=f"weight sync group {self.name!r}",
             expected="a group in which no sync has failed",
-            found=f"that the group broke and cannot be used: {self._broken or 'this rank moves no weights'}",
-            fix="mend that error and start the job again",
+            found=f"that the group is broken and cannot be used: {self._broken or 'this rank moves no weights'}",
+            fix="fix that error and start the job again",
         )
 
 

@@ -1,4 +1,4 @@
-"""Messages between the ranks of a group, through a store that the process of rank 0 serves."""
+"""Messages between the ranks of a group, through a store that rank 0's process serves."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _SIGNATURE = hashlib.sha256().digest_size
 
 
 class Store(Protocol):
-    """A store of torch.distributed, whose own types say text where it takes bytes.
+    """A store of torch.distributed, whose own types say text where it accepts bytes.
 
-    Each method raises RuntimeError if the process that serves it is gone, and `wait` after its timeout too.
+    Each method raises RuntimeError if the serving process is gone, and `wait` also after its timeout.
     """
 
     def set(self, key: str, value: bytes) -> object: ...
@@ -43,28 +43,28 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """What the ranks of a group know and nobody else does. Each use has a key of its own that is derived from it."""
+    """A secret that only the ranks of a group know. Each use has its own key, derived from the secret."""
 
     value: bytes
 
     def __repr__(self) -> str:
-        return "Secret(...)"  # it must not get into a log
+        return "Secret(...)"  # the secret must not get into a log
 
     def derived(self, use: str) -> bytes:
-        """Return 32 bytes for one use, from which neither the secret nor those of another use can be found."""
+        """Return 32 bytes for one use, from which neither the secret nor other uses' bytes can be derived."""
         return hmac.digest(self.value, use.encode(), _HASH)
 
 
 class SignedStore:
     """A store in which each value carries a signature that only ranks of the group can make.
 
-    torch's TCPStore believes everybody who connects to it. Here a value that a stranger wrote, or that was signed
-    for another key, is as if it were not there.
+    torch's TCPStore trusts everybody who connects to it. This store ignores a value that a stranger wrote, or that was
+    signed for another key.
     """
 
     def __init__(self, store: Store, secret: Secret) -> None:
         self.inner = store
-        """The store itself, for torch, which puts values of its own there."""
+        """The store itself, for torch, which puts its own values there."""
         self._key = secret.derived("messages")
 
     def set(self, key: str, value: bytes) -> None:
@@ -72,26 +72,26 @@ class SignedStore:
         self.inner.set(key, self._signature(key, value) + value)
 
     def set_once(self, key: str, value: bytes) -> bytes:
-        """Put a value under a key unless a rank of the group has put one there; return what is there then."""
+        """Put a value under a key unless a rank of the group has already put one. Return the key's value."""
         signed, known = self._signature(key, value) + value, b""
         while True:
             there = bytes(self.inner.compare_set(key, known, signed))
             found = self._checked(key, there)
             if found is not None:
                 if there == signed:
-                    # Nobody replaces it now. compare_set alone does not wake who waits for the key under torch 2.5.
+                    # Nobody replaces the value now. In torch 2.5, compare_set alone does not wake ranks that wait.
                     self.inner.set(key, signed)
                 return found
-            # A stranger's value, to be replaced; if it is gone meanwhile, the store returns what was expected.
+            # Replace a stranger's value. If it is gone by now, the store returns the expected value.
             known = b"" if there == known else there
 
     def read(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Return the values of keys that have one; None for a value that is not signed by a rank of the group."""
+        """Return the values of keys that all have one; None for a value that no rank of the group signed."""
         values = self.inner.multi_get(list(keys))
         return [self._checked(key, bytes(value)) for key, value in zip(keys, values, strict=True)]
 
     def find(self, key: str) -> bytes | None:
-        """Return the value of a key now; None if it has none, or one that is not signed by a rank of the group."""
+        """Return the current value of a key; None if it has none, or one that no rank of the group signed."""
         return self.read([key])[0] if self.inner.check([key]) else None
 
     def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
@@ -103,7 +103,7 @@ class SignedStore:
         self.inner.delete_key(key)
 
     def _signature(self, key: str, value: bytes) -> bytes:
-        # A key holds no zero byte, so no other key and value give the same text.
+        # A key contains no zero byte, so no other pair of key and value gives the same bytes.
         return hmac.digest(self._key, key.encode() + b"\0" + value, _HASH)
 
     def _checked(self, key: str, signed: bytes) -> bytes | None:
@@ -112,16 +112,15 @@ class SignedStore:
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error says, without the native frames that torch appends."""
+    """Return an error's message without the native frames that torch appends."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where the ranks of a group meet: the address of the store, which the process of rank 0 serves, and a secret.
+    """The meeting point of a group's ranks: the address of the store that rank 0's process serves, and a secret.
 
-    Whoever is given it is believed to be a rank, so it goes to the ranks and nowhere else: over Ray, as they
-    themselves do.
+    Whoever has it counts as a rank, so only the ranks get it, through Ray, which also starts them.
     """
 
     host: str
@@ -132,15 +131,15 @@ class Meeting:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-# Stores that this process serves, until the group that meets there takes them over.
+# Stores that this process serves, until their groups take them over.
 _served: dict[Meeting, TCPStore] = {}
 
 
 def open_meeting(host: str, port: int, timeout: float) -> Meeting:
-    """Serve a store in this process, which will be rank 0, at this address and no other; port 0 is any free one.
+    """Serve a store in this process, the future rank 0, only at this address. Port 0 means any free port.
 
-    `host` is an address of this machine that the other ranks reach: IPv4, or IPv6 with or without brackets. Raises
-    GroupError if the port is taken, or if this machine has no such address.
+    `host` is an address of this machine that the other ranks can reach: IPv4, or IPv6 with or without brackets. Raises
+    GroupError if the port is taken, or if this machine does not have the address.
     """
     asked = Meeting(host.strip("[]"), port, Secret(secrets.token_bytes(32)))
     try:
@@ -148,10 +147,10 @@ def open_meeting(host: str, port: int, timeout: float) -> Meeting:
     except (OSError, RuntimeError) as error:
         raise GroupError(
             subject="weight sync",
-            expected="a free port for the store of the group, at an address of this machine",
+            expected="a free port for the group's store at an address of this machine",
             found=f"that {asked} cannot be served: {first_line(error)}",
-            fix=f"use another port, or unset {environment.WEIGHT_SYNC_PORT.name} to get a free one; the address is "
-            "what Ray was given for this machine (`ray start --node-ip-address`)",
+            fix=f"use another port, or unset {environment.WEIGHT_SYNC_PORT.name} to get a free one; the address comes "
+            "from Ray (`ray start --node-ip-address`)",
         ) from error
     meeting = replace(asked, port=store.port)
     _served[meeting] = store
@@ -159,9 +158,9 @@ def open_meeting(host: str, port: int, timeout: float) -> Meeting:
 
 
 def serve(host: str, port: int, timeout: float) -> TCPStore:
-    """Serve a store in this process at this address and no other; left to itself it listens on all interfaces.
+    """Serve a store in this process only at this address. By default, torch would listen on all interfaces.
 
-    Raises OSError or RuntimeError if the port is taken, or if this machine has no such address.
+    Raises OSError or RuntimeError if the port is taken, or if this machine does not have the address.
     """
     from torch.distributed import TCPStore
 
@@ -179,7 +178,7 @@ def serve(host: str, port: int, timeout: float) -> TCPStore:
         try:
             return made()
         except NotImplementedError:
-            # torch 2.5's newer way of serving, its default, takes no socket that listens already; its older does.
+            # torch 2.5's default backend, libuv, does not accept a listening socket; its older backend does.
             return made(use_libuv=False)
 
 
@@ -197,13 +196,13 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def enter(meeting: Meeting, group: str, rank: int, timeout: float) -> SignedStore:
-    """Return the store of a meeting, with all keys under a name that only the ranks of the group know.
+    """Return the store of a meeting, with a prefix for all keys that only the ranks of the group know.
 
-    torch's own values, from which HCCL makes its connections, cannot be signed. A stranger does not know under which
-    keys they are, unless its torch can list them; what it then puts in their place shows in `communicator.prove`.
+    torch's own values, from which HCCL makes its connections, cannot be signed. A stranger does not know their keys,
+    unless its torch can list them. `communicator.prove` then detects a replaced value.
 
-    Rank 0 gets the store that this process serves, and other ranks get a connection. Raises GroupError if there is no
-    store at that address.
+    Rank 0 gets the store that this process serves, and the other ranks get a connection. Raises GroupError if there is
+    no store at the address.
     """
     from torch.distributed import PrefixStore, TCPStore
 
@@ -224,21 +223,21 @@ def enter(meeting: Meeting, group: str, rank: int, timeout: float) -> SignedStor
             subject=f"weight sync group {group!r}",
             expected=f"the store of rank 0 at {meeting}",
             found=f"that rank {rank} cannot reach it: {first_line(error)}",
-            fix="rank 0 has ended or given up, or this rank came late: see the error of rank 0",
+            fix="rank 0 has ended or given up, or this rank came late: see rank 0's error",
         ) from error
     return SignedStore(PrefixStore(prefix, store), meeting.secret)
 
 
-# After a failure of its own, a rank does not wait the whole timeout to learn what the others saw.
+# After its own failure, a rank does not wait for the whole timeout to learn what the others saw.
 _GRACE = 10.0
 _SILENT = b"\0silent"
-_PAUSE = 0.05  # seconds until what a stranger wrote is looked at again
+_PAUSE = 0.05  # seconds between two looks at a key that a stranger wrote
 
 
 class Messages:
-    """The messages of one group, as one of its ranks sends and reads them.
+    """One rank's view of a group's messages.
 
-    A message lies in the store under `topic/rank`. Methods raise GroupError if the store is gone.
+    The store has each message under `topic/rank`. Methods raise GroupError if the store is gone.
     """
 
     def __init__(self, store: SignedStore, group: str, rank: int, size: int, timeout: float) -> None:
@@ -251,11 +250,11 @@ class Messages:
 
     @property
     def grace(self) -> float:
-        """Seconds to wait for the others if it is already known that something went wrong."""
+        """Seconds to wait for the others after this rank has failed."""
         return min(_GRACE, self._timeout)
 
     def name_ranks(self, names: Sequence[str]) -> None:
-        """Give each rank the name under which a person would look for it."""
+        """Give each rank a readable name."""
         self._names = list(names)
 
     def describe(self, rank: int) -> str:
@@ -265,14 +264,14 @@ class Messages:
     def exchange(self, topic: str, message: bytes, limit: float | None = None) -> list[bytes]:
         """Send `message` to all ranks and return the message of each, by rank.
 
-        Raises GroupError that names the ranks which sent nothing within `limit` seconds (the group's timeout), also
-        on those ranks when they come later.
+        If ranks send nothing within `limit` seconds (by default the group's timeout), raises GroupError, which names
+        them, also on those ranks when they come later.
         """
         limit = self._timeout if limit is None else limit
         keys = [f"{topic}/{rank}" for rank in range(self._size)]
         self._answer(topic, keys[self._rank], message)
         timed_out = None
-        with self._reached(topic):
+        with self._store_errors_explained(topic):
             try:
                 messages = self._collect(keys, limit)
             except RuntimeError as error:
@@ -293,9 +292,9 @@ class Messages:
         ) from timed_out
 
     def let_others_read(self, topic: str, silent: Sequence[int] = ()) -> None:
-        """Before an error about `topic`: rank 0, which may end with it, keeps the store until all have read it.
+        """Before raising an error about `topic`, make rank 0 keep the store until all ranks have read the messages.
 
-        Raises nothing.
+        Otherwise rank 0 might end with the error, and the store with it. Raises nothing.
         """
         with contextlib.suppress(RuntimeError):
             if self._rank:
@@ -306,7 +305,7 @@ class Messages:
                 )
 
     def so_far(self, topic: str) -> dict[int, bytes]:
-        """Return what ranks have sent on a topic by now, by rank; nothing if the store is gone."""
+        """Return the messages sent on a topic so far, by rank; nothing if the store is gone."""
         messages = {}
         with contextlib.suppress(RuntimeError):
             for rank in range(self._size):
@@ -316,12 +315,12 @@ class Messages:
         return messages
 
     def put(self, key: str, value: bytes) -> None:
-        """Leave a value in the store."""
-        with self._reached(key):
+        """Put a value into the store."""
+        with self._store_errors_explained(key):
             self._signed.set(key, value)
 
     def get(self, key: str) -> bytes:
-        """Return the value that a rank leaves, or has left, under `key`. Raises GroupError if none comes in time."""
+        """Wait for the value that a rank puts under `key`, and return it. Raises GroupError if none comes in time."""
         try:
             return self._collect([key], self._timeout)[0]
         except RuntimeError as error:
@@ -329,35 +328,35 @@ class Messages:
                 subject=self._subject,
                 expected=f"a rank to send {key!r}",
                 found=f"nothing: {first_line(error)}",
-                fix="look for the error of the other ranks",
+                fix="look for the errors of the other ranks",
                 override=WAIT_LONGER,
             ) from error
 
     def forget(self, topics: Sequence[str]) -> None:
         """Delete this rank's own messages on these topics from the store."""
         for topic in topics:
-            with self._reached(topic):
+            with self._store_errors_explained(topic):
                 self._signed.delete_key(f"{topic}/{self._rank}")
 
     def give_up(self, key: str, reason: str) -> None:
-        """Tell the ranks that look under `key` why this one goes no further. The first reason stays."""
-        with self._reached(key):
+        """Tell the ranks that check `key` why this rank gives up. The first reason stays."""
+        with self._store_errors_explained(key):
             self._signed.set_once(key, f"{self.describe(self._rank)}: {reason}".encode())
 
     def look(self, key: str) -> None:
-        """Raise GroupError if a rank has given up under `key`, or if the process that serves the store is gone."""
-        with self._reached(key):
+        """Raise GroupError if a rank has given up under `key`, or if the store is gone."""
+        with self._store_errors_explained(key):
             reason = self._signed.find(key)
         if reason is not None:
             raise GroupError(
                 subject=self._subject,
-                expected="every rank to go on",
-                found=f"that one has given up: {reason.decode()}",
-                fix="mend that error first",
+                expected="every rank to continue",
+                found=f"that one rank has given up: {reason.decode()}",
+                fix="fix that error first",
             )
 
     def leave(self) -> None:
-        """Say that this rank leaves. Rank 0 returns last: the store must outlive the last message of every rank."""
+        """Announce that this rank leaves. Rank 0 returns last, because its store must outlive all messages."""
         self.put(f"left/{self._rank}", b"")
         if self._rank:
             return
@@ -367,18 +366,18 @@ class Messages:
             raise GroupError(
                 subject=self._subject,
                 expected=f"every rank to leave within {self._timeout:g} s",
-                found=f"that one did not: {first_line(error)}",
-                fix="look for the error of the other ranks",
+                found=f"that one rank did not: {first_line(error)}",
+                fix="look for the errors of the other ranks",
                 override=WAIT_LONGER,
             ) from error
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Release the store."""
         self._open_store = None
 
     @property
     def store(self) -> Store:
-        """The store itself, for a communicator to be made over it. Raises GroupError after `close`."""
+        """The store itself, over which a communicator is made. Raises GroupError after `close`."""
         return self._signed.inner
 
     @property
@@ -387,31 +386,31 @@ class Messages:
             raise GroupError(
                 subject=self._subject,
                 expected="an open group",
-                found="it is closed",
+                found="a closed group",
                 fix="make the group again before the next sync",
             )
         return self._open_store
 
     def _mark_silent(self, keys: Sequence[str]) -> None:
-        """Answer for the ranks that have not, so that all others stop waiting together with this one."""
+        """Answer in place of the silent ranks, so that all ranks stop waiting together."""
         for key in keys:
             self._signed.set_once(key, _SILENT)
 
     def _answer(self, topic: str, key: str, message: bytes) -> None:
-        """Send a message, unless the others wait for it no more."""
-        with self._reached(topic):
+        """Send a message. Raises GroupError if the others no longer wait for it."""
+        with self._store_errors_explained(topic):
             there = self._signed.set_once(key, message)
         if there != message:
             raise GroupError(
                 subject=self._subject,
-                expected=f"an answer of rank {self._rank} to {topic!r}, once and in time",
+                expected=f"one answer from rank {self._rank} to {topic!r} in time",
                 found=f"that rank {self._rank} came late, when the others had given up on it, or a second time",
-                fix="start all ranks together, each once, and look for what held this one up",
+                fix="start all ranks together, each once, and look for the reason why this one was late",
                 override=WAIT_LONGER,
             )
 
     def _collect(self, keys: Sequence[str], limit: float) -> list[bytes]:
-        """Return the values of all keys once ranks have written them. Raises RuntimeError after `limit` seconds."""
+        """Wait until ranks have written all keys, and return the values. Raises RuntimeError after `limit` seconds."""
         deadline = time.monotonic() + limit
         while True:
             self._signed.wait(keys, timedelta(seconds=max(deadline - time.monotonic(), 1e-3)))
@@ -420,16 +419,16 @@ class Messages:
             if not strange:
                 return [value for value in values if value is not None]
             warn(
-                f"{self._subject}: somebody who is not of this job wrote a message ({', '.join(strange)}); it is not "
-                "believed, and the rank itself is waited for"
+                f"{self._subject}: a process outside of this job wrote a message ({', '.join(strange)}); this rank "
+                "ignores it and waits for the real one"
             )
             if time.monotonic() > deadline:
                 raise RuntimeError(f"only a stranger has written {', '.join(strange)}")
             time.sleep(_PAUSE)
 
     @contextlib.contextmanager
-    def _reached(self, topic: str) -> Iterator[None]:
-        """Inside, an error of the store becomes a GroupError that names the rank which serves it."""
+    def _store_errors_explained(self, topic: str) -> Iterator[None]:
+        """In this context, turn an error of the store into a GroupError that names the serving rank."""
         try:
             yield
         except GroupError:
@@ -439,5 +438,5 @@ class Messages:
                 subject=self._subject,
                 expected=f"the store that {self.describe(0)} serves",
                 found=f"that it is gone (at {topic!r}: {first_line(error)})",
-                fix="look for the error of that rank",
+                fix="look for that rank's error",
             ) from error

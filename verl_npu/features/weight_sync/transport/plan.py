@@ -1,4 +1,4 @@
-"""What a sync sends in: buckets, which are tensors packed into a few large messages, and two buffers for them."""
+"""The plan of a sync: buckets, which are tensors packed into a few large messages, and two buffers for them."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from .tensors import Entry, Metadata, Spec, Weight
 if TYPE_CHECKING:
     import torch
 
-# The alignment of torch_npu's allocator: every tensor starts where one with memory of its own would.
+# The alignment of torch_npu's allocator, so that every tensor is aligned as if it had its own memory.
 ALIGNMENT = 512
 
 
-# From this size on, a message of its own costs less than a copy. The right size for a real NPU is not known.
+# From this size on, a separate message costs less than a copy. The right size for a real NPU is not known.
 LARGE = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One message: the tensors in it, and the byte at which each begins."""
+    """One message: its tensors, and the byte offset of each."""
 
     specs: tuple[Spec, ...]
     offsets: tuple[int, ...]
     nbytes: int
     direct: bool
-    """Whether it is a single tensor that is sent from its own memory, without a copy."""
+    """True if the bucket is a single tensor that is sent from its own memory, without a copy."""
     drawn: tuple[Spec, ...]
-    """What rank 0 draws for it: its specs in order, with the tensors before them that are not sent (tied, empty)."""
+    """The tensors that rank 0 draws for this bucket, in order: its own, and those that are not sent (tied, empty)."""
 
     @property
     def names(self) -> list[str]:
-        """The names of its tensors."""
+        """The names of the bucket's tensors."""
         return [spec.name for spec in self.specs]
 
 
 def divide(metadata: Metadata, tied: Mapping[str, str], limit: int) -> tuple[Bucket, ...]:
-    """Divide the tensors that have bytes of their own, in order, into buckets of at most `limit` bytes.
+    """Divide the tensors, in order, into buckets of at most `limit` bytes, without tied and empty tensors.
 
-    Tied tensors are sent once, under one name. A large tensor is a bucket by itself and is not copied.
+    Tied tensors are sent once, under one name. A large tensor gets its own bucket and is not copied.
     """
     buckets: list[Bucket] = []
     specs: list[Spec] = []
@@ -63,7 +63,7 @@ def divide(metadata: Metadata, tied: Mapping[str, str], limit: int) -> tuple[Buc
         if spec.name in tied or spec.nbytes == 0:
             drawn.append(spec)
             continue
-        # Tensors are sent in the order in which rank 0 draws them.
+        # Rank 0 sends tensors in the order in which it draws them.
         if large or start + spec.nbytes > limit:
             close()
             start = 0
@@ -86,7 +86,7 @@ def views(bucket: Bucket, buffer: torch.Tensor) -> list[torch.Tensor]:
 
 
 def find_tied(tensors: Iterable[Weight]) -> dict[str, str]:
-    """Return the names that are further names of one piece of memory: `{name: the name under which it is sent}`."""
+    """Return the additional names of tensors that share memory: `{name: the name under which the tensor is sent}`."""
     seen: dict[Hashable, str] = {}
     tied: dict[str, str] = {}
     for name, tensor in tensors:
@@ -101,9 +101,9 @@ def find_tied(tensors: Iterable[Weight]) -> dict[str, str]:
 
 
 class Slots:
-    """Two buffers, used in turn, and for each bucket its views into one of them.
+    """Two buffers, used in turn, and each bucket's views into one of them.
 
-    Both stay from sync to sync: with thousands of tensors, making the views costs more than moving the bytes.
+    Buffers and views stay from sync to sync: with thousands of tensors, making views costs more than moving the bytes.
     """
 
     __slots__ = ("_buckets", "_buffers", "_device", "_size", "_views")
@@ -114,12 +114,12 @@ class Slots:
         self._buckets = buckets
         self._device = device
         self._size = size
-        # Zeros: the gaps between tensors are sent too, and a checksum must not depend on what lay there before.
+        # Zeros, because the gaps between tensors are sent too, and a checksum must not depend on old memory contents.
         self._buffers = [torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2)]
         self._views: dict[int, list[torch.Tensor]] = {}
 
     def buffer(self, index: int) -> torch.Tensor:
-        """Return memory for exactly the bytes of bucket `index`: one of the buffers, or new memory if it is larger."""
+        """Return memory for exactly the bytes of bucket `index`: part of a buffer, or new memory if needed."""
         import torch
 
         nbytes = self._buckets[index].nbytes
@@ -128,7 +128,7 @@ class Slots:
         return self._buffers[index % 2][:nbytes]
 
     def views(self, index: int, buffer: torch.Tensor) -> list[torch.Tensor]:
-        """Return the tensors of bucket `index` as views into `buffer`, which is what `buffer(index)` gave."""
+        """Return the tensors of bucket `index` as views into `buffer`, which must come from `buffer(index)`."""
         bucket = self._buckets[index]
         if bucket.nbytes > self._size:
             return views(bucket, buffer)
@@ -139,11 +139,11 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What stays the same from sync to sync, as long as the metadata and rank 0's settings do."""
+    """The parts of a sync that stay the same while the metadata and rank 0's settings do."""
 
     metadata: Metadata
     tied: Mapping[str, str]
-    """Further names of tensors that are sent once, each with the name under which it is sent."""
+    """Additional names of tensors, each with the name under which the tensor is sent."""
     bucket_bytes: int
     check: Check
     buckets: tuple[Bucket, ...]
@@ -151,11 +151,11 @@ class Plan:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that are sent."""
+        """The number of bytes sent."""
         return sum(bucket.nbytes for bucket in self.buckets)
 
     def aliases(self) -> dict[str, list[str]]:
-        """Return the further names of each tensor that is sent under one of several."""
+        """Return the additional names of each sent tensor that has several."""
         aliases: dict[str, list[str]] = {}
         for name, sent in self.tied.items():
             aliases.setdefault(sent, []).append(name)
@@ -164,11 +164,11 @@ class Plan:
 
 @dataclass(slots=True)
 class History:
-    """The syncs over one group, as one of its ranks remembers them."""
+    """One rank's record of the syncs over a group."""
 
     begun: int = 0
     plan: Plan | None = None
-    """That of the last sync."""
+    """The plan of the last sync."""
     _entries: list[Entry] | None = None
     _metadata: Metadata | None = None
 
@@ -178,7 +178,7 @@ class History:
         return self.begun
 
     def metadata_of(self, entries: Sequence[Entry]) -> Metadata:
-        """Make the metadata, or return the last one if nothing changed: its digest is most of a small sync's work."""
+        """Return the metadata. Reuse the last one if nothing changed, because its digest is expensive."""
         if self._metadata is None or self._entries != entries:
             self._entries, self._metadata = list(entries), Metadata.of(entries)
         return self._metadata

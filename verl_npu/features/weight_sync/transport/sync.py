@@ -1,12 +1,12 @@
-"""One sync of weights over a group: agree on what comes, move it bucket by bucket, and agree that it came.
+"""One weight sync over a group: agree on the weights, move them bucket by bucket, and agree that they arrived.
 
     rank                         1. announcement         2. buckets            3. verdict
     0, the source (`send`)       digest, ties, sizes     broadcasts            sent or not
     other trainers (`follow`)    digest                  draw their shards     drawn or not
     rollouts (`receive`)         digest                  receive and load      loaded or not
 
-Whatever goes wrong on one rank is in its message of step 1 or 3, so every rank raises an error that says it; and a
-rank that sends no message is named. An engine stays closed from its first load until all verdicts are good.
+A rank reports its failure in its message of step 1 or 3, so every rank raises an error with the reason. A rank that
+sends no message is named. An engine stays closed from its first load until all verdicts are good.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """The message of a rank before a sync. Rank 0 also announces how it will send."""
+    """A rank's message before a sync. Rank 0 also announces how it will send."""
 
     digest: str | None = None
-    """The digest of the metadata that this rank expects; None if it takes whatever rank 0 sends."""
+    """The digest of the metadata that this rank expects; None if it accepts anything from rank 0."""
     error: str | None = None
-    """Why this rank cannot begin."""
+    """The reason why this rank cannot begin."""
     tied: dict[str, str] = field(default_factory=dict)
     bucket_bytes: int = 0
     check: Check = Check.NONE
 
     def encode(self) -> bytes:
-        """Write it as a message."""
+        """Return the announcement as a message."""
         return json.dumps(dataclasses.asdict(self)).encode()
 
     @classmethod
@@ -59,9 +59,9 @@ class Announcement:
 def agree(
     group: Group, number: int, metadata: Metadata | None, announcement: Announcement
 ) -> tuple[Metadata, Announcement]:
-    """Return the metadata that all ranks share, and the announcement of rank 0.
+    """Return the metadata that all ranks share, and rank 0's announcement.
 
-    Raises WeightSyncError on all ranks alike if one cannot begin, or if they expect different parameters.
+    Raises WeightSyncError on all ranks if one rank cannot begin, or if the ranks expect different parameters.
     """
     topic, messages = f"{number}/metadata", group.messages
     announced = [Announcement.decode(message) for message in messages.exchange(topic, announcement.encode())]
@@ -72,13 +72,13 @@ def agree(
                 subject=f"weight sync {number} of group {group.name!r}",
                 expected="every rank to begin",
                 found=f"that {group.describe(rank)} could not begin: {other.error}",
-                fix="mend the error of that rank; nothing was loaded",
+                fix="fix that rank's error; nothing was loaded",
             )
     digests = {rank: other.digest for rank, other in enumerate(announced) if other.digest is not None}
     source = digests[0]
     last = group.history.plan.metadata if group.history.plan is not None else None
     if metadata is not None and metadata.digest != (source if group.rank else last and last.digest):
-        # The list itself is sent once for each content: by rank 0 if it is new, by others if theirs is different.
+        # Each list is sent only once: by rank 0 if it is new, by other ranks if theirs differs.
         messages.put(f"list/{metadata.digest}", metadata.as_json().encode())
     if len(set(digests.values())) > 1:
         lists = {digest: Metadata.from_json(messages.get(f"list/{digest}").decode()) for digest in digests.values()}
@@ -97,14 +97,15 @@ def agree(
 
 
 def make_plan(group: Group, metadata: Metadata, announcement: Announcement) -> Plan:
-    """Divide the tensors into buckets as rank 0 announced it; return the last plan if nothing has changed."""
+    """Divide the tensors into buckets as rank 0 announced. Return the last plan if nothing has changed."""
     tied, limit, check = announcement.tied, announcement.bucket_bytes, announcement.check
     last = group.history.plan
     if last is not None and (last.metadata.digest, last.tied, last.bucket_bytes) == (metadata.digest, tied, limit):
         plan = last if last.check is check else dataclasses.replace(last, check=check)
     else:
         buckets = divide(metadata, tied, limit)
-        # Rank 0 copies into them what it does not send from its own memory; rollouts receive what fits into a bucket.
+        # Rank 0 needs buffers for the buckets that it does not send from a tensor's own memory, and rollouts need them
+        # for the buckets up to the limit.
         held = [each for each in buckets if (not each.direct if group.rank == 0 else each.nbytes <= limit)]
         size = max((each.nbytes for each in held), default=0) if group.moves else 0
         plan = Plan(metadata, tied, limit, check, buckets, Slots(buckets, group.device, size))
@@ -113,54 +114,51 @@ def make_plan(group: Group, metadata: Metadata, announcement: Announcement) -> P
 
 
 class Engine(Protocol):
-    """The taker of the weights on a rollout rank."""
+    """The receiver of the weights on a rollout rank."""
 
     def load(self, weights: Sequence[Weight]) -> None:
-        """Load these tensors, which are views that change after the return. The engine is closed from now on."""
+        """Load these tensors, which are views that change after the return, and close the engine."""
         ...
 
     def open(self) -> None:
-        """Allow the engine to be used: all weights are there."""
+        """Open the engine, because all weights have arrived."""
         ...
 
     def expect(self, weights: Sequence[Weight]) -> None:
-        """Take note of these tensors, which are loaded next, for the proof."""
+        """Record these tensors, which are loaded next, for the proof."""
         ...
 
     def prove(self) -> str:
-        """Say in words that the engine holds what was loaded, bit for bit. Raises EngineError if it does not."""
+        """Return the proof, as text, that the engine holds the loaded weights. Raises EngineError if it does not."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a rank saw of the weights, if the check needs it."""
+class CheckResult:
+    """One rank's result of the check, if there is one."""
 
     digest: str | None = None
     """SHA-256 over the names and the checksums of all buckets."""
     held: str = ""
-    """In words, what the engine was seen to hold."""
+    """The engine's proof, as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Moving:
-    """A bucket on its way."""
+    """A bucket in transit."""
 
     buffer: torch.Tensor
     checksum: torch.Tensor | None
     works: tuple[Work, ...]
 
     def wait(self, group: Group, number: int) -> None:
-        """Wait for its broadcasts in sync `number`. Raises the errors of `Group.finish`."""
+        """Wait for the bucket's broadcasts in sync `number`. Raises the errors of `Group.finish`."""
         for work in self.works:
             group.finish(work, number)
 
 
-def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: int) -> Seen:
-    """Send as rank 0.
-
-    Raises WeightSyncError if a tensor is not as it was announced.
-    """
+def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: int) -> CheckResult:
+    """Send as rank 0. Raises WeightSyncError if a tensor differs from its announcement."""
     import torch
 
     moving: deque[_Moving] = deque()
@@ -185,23 +183,24 @@ def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: in
     drawn = sum(len(bucket.drawn) for bucket in plan.buckets)
     draw(weights, plan.metadata.specs[drawn:])
     draw_no_more(weights)
-    for bucket_on_its_way in moving:
-        bucket_on_its_way.wait(group, number)
+    for remaining in moving:
+        remaining.wait(group, number)
     if plan.check is not Check.ENGINE:
-        return Seen()
+        return CheckResult()
     digest = _digest_of(plan, sums)
     group.messages.put(f"sha/{number}", digest.encode())
-    return Seen(digest)
+    return CheckResult(digest)
 
 
-def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> Seen:
+def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> CheckResult:
     """Receive into `engine`.
 
-    Raises TransferError if what arrived is not what was sent, EngineError if the engine does not hold it then.
+    Raises TransferError if the received weights differ from the sent ones, and EngineError if the engine then holds
+    other weights.
     """
     sums: list[torch.Tensor] = []
     aliases = plan.aliases()
-    empty = _without_bytes(group, plan)
+    empty = _empty_weights(group, plan)
     if empty:
         engine.load(empty)
     moving = deque(_expect(group, plan, index) for index in range(min(2, len(plan.buckets))))
@@ -218,20 +217,20 @@ def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> Se
         if plan.check is Check.ENGINE:
             engine.expect(weights)
         engine.load(weights)
-        # On an NPU the next broadcast into this buffer waits in the stream for the copies out of it.
+        # On an NPU, the next broadcast into this buffer waits in the stream for the copies out of it.
         if index + 2 < len(plan.buckets):
             moving.append(_expect(group, plan, index + 2))
     if plan.check is not Check.ENGINE:
-        return Seen()
+        return CheckResult()
     digest = _digest_of(plan, sums)
     sent = group.messages.get(f"sha/{number}").decode()
     if digest != sent:
-        raise _altered(f"weights with the SHA-256 {sent}, as rank 0 sent them", f"weights with {digest}")
-    return Seen(sent, engine.prove())
+        raise _altered(f"weights with the SHA-256 {sent}, which rank 0 sent", f"weights with the SHA-256 {digest}")
+    return CheckResult(sent, engine.prove())
 
 
 def _digest_of(plan: Plan, sums: Sequence[torch.Tensor]) -> str:
-    """Return the SHA-256 over what each rank saw: names, in the order of the buckets, and the buckets' checksums."""
+    """Return the SHA-256 over the names, in the order of the buckets, and the buckets' checksums."""
     digest = hashlib.sha256()
     for bucket, both in zip(plan.buckets, sums, strict=True):
         digest.update("\0".join(bucket.names).encode())
@@ -245,7 +244,7 @@ def _start(
     work = group.broadcast(buffer)
     if plan.check is Check.NONE:
         return _Moving(buffer, None, (work,))
-    # The checksum is computed while its bucket is on its way.
+    # Compute the checksum while the bucket is in transit.
     sums = checksum(buffer)
     return _Moving(buffer, sums, (work, group.broadcast(sums)))
 
@@ -270,14 +269,14 @@ def _verify(index: int, bucket: Bucket, arrived: _Moving) -> None:
 
 def _altered(expected: str, found: str) -> TransferError:
     return TransferError(
-        subject="weights that arrived",
+        subject="received weights",
         expected=expected,
         found=found,
-        fix="the bytes changed on their way: check the links between these NPUs, and HCCL's own log",
+        fix="the bytes changed on the way: check the links between these NPUs, and HCCL's own log",
     )
 
 
-def _without_bytes(group: Group, plan: Plan) -> list[Weight]:
+def _empty_weights(group: Group, plan: Plan) -> list[Weight]:
     import torch
 
     return [
@@ -289,20 +288,20 @@ def _without_bytes(group: Group, plan: Plan) -> list[Weight]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a sync did on this rank."""
+    """The result of a sync on this rank."""
 
     number: int
     tensors: int
     nbytes: int
     seconds: float
-    seen: Seen
+    seen: CheckResult
 
 
 @contextlib.contextmanager
 def preparing(group: Group) -> Iterator[None]:
-    """Inside, before this rank takes part in a sync, an error is sent to all ranks and then raised.
+    """In this context, before this rank takes part in a sync, send any error to all ranks and raise it.
 
-    Raises GroupError if the group broke.
+    Raises GroupError if the group is broken.
     """
     group.check_usable()
     try:
@@ -323,47 +322,47 @@ def send(
     settings: Settings,
     tied: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Send as rank 0. `weights` are drawn in the order of `metadata`, and to the end even after a failure, because
-    other ranks may draw their shards of them together with this one.
+    """Send as rank 0.
 
-    Raises WeightSyncError if the ranks disagree, TransferError if the weights did not arrive everywhere, GroupError if
-    a rank is gone.
+    `weights` are drawn in the order of `metadata`, and to the end even after a failure, because other ranks may draw
+    their shards together with this one. Raises WeightSyncError if the ranks disagree, TransferError if the weights did
+    not arrive everywhere, and GroupError if a rank is gone.
     """
     drawn = iter(weights)
     announcement = Announcement(
         metadata.digest, tied=dict(tied or {}), bucket_bytes=settings.bucket_bytes, check=settings.check
     )
 
-    def move(plan: Plan, number: int) -> Seen:
+    def move(plan: Plan, number: int) -> CheckResult:
         return send_buckets(group, plan, drawn, number)
 
     return _run(group, metadata, announcement, move, drain=lambda: exhaust(drawn))
 
 
 def follow(group: Group, metadata: Metadata, weights: Iterable[Weight]) -> Outcome:
-    """Take part as a trainer that sends nothing: draw the tensors together with rank 0, and check them.
+    """Take part as a trainer that sends nothing: draw the tensors together with rank 0 and check them.
 
     Raises the errors of `send`.
     """
     drawn = iter(weights)
 
-    def move(plan: Plan, number: int) -> Seen:
-        # One by one: a list of them would be the whole model, gathered.
+    def move(plan: Plan, number: int) -> CheckResult:
+        # One by one, because a list of them would be the whole gathered model.
         for spec in metadata:
             draw(drawn, (spec,))
         draw_no_more(drawn)
-        return Seen()
+        return CheckResult()
 
     return _run(group, metadata, Announcement(metadata.digest), move, drain=lambda: exhaust(drawn))
 
 
 def receive(group: Group, metadata: Metadata | None, engine: Engine) -> Outcome:
-    """Receive into `engine`. `metadata` is what this rank expects; with None it takes whatever rank 0 sends.
+    """Receive into `engine`. `metadata` is what this rank expects; with None it accepts anything from rank 0.
 
-    Raises the errors of `send`, and opens the engine again only after a sync in which no rank failed.
+    Opens the engine again only after a sync in which no rank failed. Raises the errors of `send`.
     """
 
-    def move(plan: Plan, number: int) -> Seen:
+    def move(plan: Plan, number: int) -> CheckResult:
         return receive_buckets(group, plan, engine, number)
 
     announcement = Announcement(metadata.digest if metadata else None)
@@ -374,7 +373,7 @@ def _run(
     group: Group,
     metadata: Metadata | None,
     announcement: Announcement,
-    move: Callable[[Plan, int], Seen],
+    move: Callable[[Plan, int], CheckResult],
     drain: Callable[[], None] | None = None,
     commit: Callable[[], None] | None = None,
 ) -> Outcome:
@@ -387,7 +386,7 @@ def _run(
         group.break_off(str(error))
         raise
     failure: Exception | None = None
-    seen = Seen()
+    seen = CheckResult()
     try:
         plan = make_plan(group, agreed, of_source)
         seen = move(plan, number)
@@ -404,7 +403,7 @@ def _run(
 
 
 def _conclude(group: Group, number: int, failure: Exception | None, drain: Callable[[], None] | None) -> None:
-    """Step 3. Return only if every rank has said that all went well."""
+    """Do step 3, and return only if every rank reports success."""
     topic, verdict = f"{number}/done", b""
     if failure is not None:
         verdict = f"{type(failure).__name__}: {failure}".encode()
@@ -424,15 +423,15 @@ def _conclude(group: Group, number: int, failure: Exception | None, drain: Calla
             subject=f"weight sync {number} of group {group.name!r}",
             expected="the weights on every rank",
             found=f"failures: {' | '.join(failed)}",
-            fix="mend the first of them and start the job again; what an engine has of this sync is not used",
+            fix="fix the first of them and start the job again; no engine uses weights of this sync",
         )
         group.break_off(str(refusal))
         raise refusal from failure
 
 
 def _give_up(group: Group, number: int, verdict: bytes, failure: Exception, drain: Callable[[], None] | None) -> None:
-    """Leave the sync before verdicts are exchanged: others may hang in a broadcast that this rank has left."""
-    # What a frame of the failed broadcast still holds would keep its connections open.
+    """Leave the sync before the verdicts, because others may hang in a broadcast that this rank has left."""
+    # Objects in the frames of the failed broadcast would keep its connections open.
     traceback.clear_frames(failure.__traceback__)
     group.give_up(number, verdict.decode())
     with contextlib.suppress(GroupError):

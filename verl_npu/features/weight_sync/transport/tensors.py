@@ -1,4 +1,4 @@
-"""The tensors of a sync: what all ranks must agree on, how a trainer yields them, and digests of their bytes."""
+"""The tensors of a sync: the metadata that all ranks must agree on, drawing from the trainer, and digests of bytes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 SHOWN = 5
 Entry: TypeAlias = "tuple[str, Iterable[int], torch.dtype]"
-"""Name, shape and dtype, as verl's trainers list their parameters."""
+"""Name, shape, and dtype, as in the lists of verl's trainers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One parameter by name; `dtype` as torch names it, without `torch.`."""
+    """One parameter's name, shape, and dtype; `dtype` is torch's name without `torch.`."""
 
     name: str
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class Spec:
         import torch
 
         torch_dtype = getattr(torch, self.dtype)
-        # Looked up once: syncs compare with it for every tensor.
+        # Looked up once, because syncs compare it for every tensor.
         object.__setattr__(self, "torch_dtype", torch_dtype)
         object.__setattr__(self, "nbytes", math.prod(self.shape) * torch_dtype.itemsize)
 
@@ -44,7 +44,7 @@ class Spec:
 
 
 class Metadata:
-    """The parameters of a sync in their order, and a digest that two ranks share only if they agree on all of them."""
+    """The parameters of a sync, in order, and a digest that two ranks share only if they agree on all parameters."""
 
     __slots__ = ("digest", "specs")
 
@@ -56,14 +56,14 @@ class Metadata:
             raise WeightSyncError(
                 subject="parameters of a weight sync",
                 expected="each name once",
-                found=f"more than once: {', '.join(twice)}",
-                fix="give each parameter of the trainer a name of its own",
+                found=f"several parameters named {', '.join(twice)}",
+                fix="give each of the trainer's parameters a different name",
             )
         self.digest = hashlib.sha256(self.as_json().encode()).hexdigest()
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Metadata:
-        """Make it from the list that verl's trainers keep. Raises WeightSyncError if a name comes twice."""
+        """Make the metadata from the list of verl's trainers. Raises WeightSyncError if a name occurs twice."""
         return cls(
             Spec(name, tuple(int(extent) for extent in shape), str(dtype).removeprefix("torch."))
             for name, shape, dtype in entries
@@ -71,11 +71,11 @@ class Metadata:
 
     @classmethod
     def from_json(cls, text: str) -> Metadata:
-        """Read what `as_json` wrote."""
+        """Read the text of `as_json`."""
         return cls(Spec(name, tuple(shape), dtype) for name, shape, dtype in json.loads(text))
 
     def as_json(self) -> str:
-        """Write it as one line."""
+        """Return the metadata as one line of JSON."""
         return json.dumps([(s.name, s.shape, s.dtype) for s in self.specs], separators=(",", ":"))
 
     def __len__(self) -> int:
@@ -85,11 +85,11 @@ class Metadata:
         return iter(self.specs)
 
     def differences(self, other: Metadata, mine: str, others: str) -> list[str]:
-        """Say what differs, one line each; `mine` and `others` are the names of the two sides."""
+        """Return a line for each difference. `mine` and `others` are the names of the two sides."""
         left = {spec.name: spec for spec in self.specs}
         right = {spec.name: spec for spec in other.specs}
-        lines = [f"{name}: {mine} has it, {others} has not" for name in left if name not in right]
-        lines += [f"{name}: {others} has it, {mine} has not" for name in right if name not in left]
+        lines = [f"{name}: {mine} has it, {others} does not" for name in left if name not in right]
+        lines += [f"{name}: {others} has it, {mine} does not" for name in right if name not in left]
         for name in left:
             if name in right and left[name] != right[name]:
                 lines.append(f"{name}: {mine} has {left[name]}, {others} has {right[name]}")
@@ -102,7 +102,7 @@ class Metadata:
 
 
 def disagreement(by_rank: Mapping[int, Metadata], describe: Callable[[int], str]) -> str | None:
-    """Say how the ranks' metadata differ from rank 0's; None if all agree. The text is the same on every rank."""
+    """Describe how the ranks' metadata differ from rank 0's; None if all agree. The text is the same on every rank."""
     reference = by_rank[0]
     lines: list[str] = []
     for rank, metadata in sorted(by_rank.items()):
@@ -119,7 +119,7 @@ Weight: TypeAlias = "tuple[str, torch.Tensor]"
 
 
 def draw(weights: Iterator[Weight], specs: Sequence[Spec]) -> list[torch.Tensor]:
-    """Draw as many tensors as there are specs. Raises WeightSyncError if one is not as it was announced."""
+    """Draw a tensor for each spec. Raises WeightSyncError if a tensor differs from its announcement."""
     drawn = list(itertools.islice(weights, len(specs)))
     for spec, (name, tensor) in zip(specs, drawn, strict=False):
         if name != spec.name or tensor.shape != spec.shape or tensor.dtype != spec.torch_dtype:
@@ -132,23 +132,23 @@ def draw(weights: Iterator[Weight], specs: Sequence[Spec]) -> list[torch.Tensor]
 
 
 def draw_no_more(weights: Iterator[Weight]) -> None:
-    """Raise WeightSyncError if there is more than was announced."""
+    """Raise WeightSyncError if there are more tensors than announced."""
     extra = next(weights, None)
     if extra is not None:
-        raise _changed(extra[0], "a parameter that was announced", "one more than was announced")
+        raise _changed(extra[0], "only announced parameters", "one more than announced")
 
 
 def each(
     weights: Iterable[Weight] | AsyncIterable[Weight], change: Callable[[str, torch.Tensor], torch.Tensor]
 ) -> Iterator[Weight] | AsyncIterator[Weight]:
-    """Return the same names with what `change` makes of each tensor as it is drawn; asynchronous if `weights` is."""
+    """Return the weights with each tensor passed through `change` when it is drawn; asynchronous if `weights` is."""
     if isinstance(weights, AsyncIterable):
         return ((name, change(name, tensor)) async for name, tensor in weights)
     return ((name, change(name, tensor)) for name, tensor in weights)
 
 
 def exhaust(weights: Iterable[Weight]) -> None:
-    """Draw what is left: other trainers gather their shards of it together with this one."""
+    """Draw the remaining tensors, because other trainers gather their shards together with this one."""
     for _ in weights:
         pass
 
@@ -158,23 +158,23 @@ def _changed(name: str, expected: str, found: str) -> WeightSyncError:
         subject=name,
         expected=expected,
         found=found,
-        fix="the trainer's parameters must stay the same between their announcement and the end of the sync",
+        fix="keep the trainer's parameters unchanged between their announcement and the end of the sync",
     )
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return all bytes of a tensor in a row, uint8: its own memory if it is contiguous, else a copy."""
+    """Return all bytes of a tensor as a 1D uint8 tensor: its own memory if it is contiguous, otherwise a copy."""
     import torch
 
     return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 def checksum_of(buffer: torch.Tensor) -> torch.Tensor:
-    """Return two sums over all bytes, int64; the second one changes if blocks of bytes trade places."""
+    """Return two int64 sums over all bytes. The second one changes if blocks of bytes are swapped."""
     import torch
 
     if buffer.storage_offset() % 8:
-        # A large tensor is sent from its own memory, and words of 8 bytes cannot be read from this address.
+        # A large tensor is sent from its own memory, and 8-byte words cannot be read from an unaligned address.
         buffer = buffer.clone()
     words = buffer[: buffer.numel() // 8 * 8].view(torch.int64)
     rest = buffer[words.numel() * 8 :].to(torch.int64).sum()
@@ -184,15 +184,13 @@ def checksum_of(buffer: torch.Tensor) -> torch.Tensor:
 
 
 def digest_of(tensor: torch.Tensor) -> int:
-    """Return 64 bits (XXH3) for the bytes of a tensor in their order, whatever its shape, dtype and device.
+    """Return a 64-bit digest (XXH3) of a tensor's bytes in order, independent of shape, dtype, and device.
 
-    It finds what went wrong, and keeps nobody from making two tensors with the same digest.
-
-    Raises:
-        SettingError: the package xxhash is not installed.
+    The digest finds faults. It does not protect against somebody who constructs two tensors with the same digest.
+    Raises SettingError if the package xxhash is not installed.
     """
     try:
-        # Not a dependency of ours: datasets needs it, and verl needs datasets.
+        # xxhash is not a dependency of ours: datasets needs it, and verl needs datasets.
         import xxhash
     except ImportError as error:
         check = environment.WEIGHT_SYNC_CHECK
