@@ -22,7 +22,7 @@ from ..comparison.comparison import STANDARDS, Comparison, content
 from ..comparison.comparison import compare as compare_logs
 from ..comparison.merged import Merged
 from ..comparison.merged import compare as compare_merged
-from ..comparison.page import draw, page, said_of_both, said_of_side
+from ..comparison.page import draw, page, describe_common, describe_side
 from ..comparison.standards import BASELINES, SOURCE, Baseline, Outcome, Verdict
 from ..extras import need
 from ..logs.metrics import mean, number
@@ -227,7 +227,7 @@ def _print(made: Comparison) -> None:
         terminal.paragraph(_("from {source}").format(source=SOURCE), indent="  ", label="  ")
     else:
         _print_side("reference", made.reference)
-        terminal.paragraph(said_of_both(made.common), indent="  ")
+        terminal.paragraph(describe_common(made.common), indent="  ")
     for verdict in made.verdicts:
         terminal.echo()
         _print_verdict(verdict, verdict.name in made.judged_by)
@@ -244,7 +244,7 @@ def _print(made: Comparison) -> None:
 
 
 def _print_side(name: str, log: TrainingLog) -> None:
-    terminal.line(said_of_side(name, log))
+    terminal.line(describe_side(name, log))
     for note in log.notes():
         terminal.paragraph(note, label=_("  note: "), indent="    ")
 
