@@ -1,4 +1,4 @@
-"""The meanings of the codes that the workbench's commands print: rules, findings, and oddities that `watch` reports."""
+"""The meanings of the codes that the workbench's commands print: of rules, findings, and oddities."""
 
 from __future__ import annotations
 

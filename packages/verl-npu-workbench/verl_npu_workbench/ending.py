@@ -1,7 +1,7 @@
 """The state of a training by its console log (running, finished, stopped, or failed), and the time that is left.
 
-Only the console log tells the number of steps and whether the training finished. The training survived any error before
-its last steps, so only the lines after them are judged.
+Only the console log tells the number of steps and whether the training finished. The training survived any error
+before its last steps, so only the lines after them are judged.
 """
 
 from __future__ import annotations

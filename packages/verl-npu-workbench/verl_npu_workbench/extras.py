@@ -1,4 +1,4 @@
-"""Checks for installed packages, and for the extras that some commands need: pictures, live screens, YAML, data sets."""
+"""Checks for installed packages, and for the extras of some commands: pictures, live screens, YAML, data sets."""
 
 from __future__ import annotations
 

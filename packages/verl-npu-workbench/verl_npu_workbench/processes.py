@@ -1,8 +1,8 @@
 """Child processes with all their descendants, signals, and ports.
 
-Ray's workers and their children lose their parents when Ray ends. The kernel gives orphans to the nearest ancestor that
-asks for them (PR_SET_CHILD_SUBREAPER, prctl(2)). They therefore stay descendants of the command, which finds them by
-their ids and never touches anybody else's process.
+Ray's workers and their children lose their parents when Ray ends. The kernel gives orphans to the nearest ancestor
+that asks for them (PR_SET_CHILD_SUBREAPER, prctl(2)). They therefore stay descendants of the command, which finds them
+by their ids and never touches anybody else's process.
 
 Ctrl-C, SIGTERM, and SIGHUP end a command together with everything that it started (`ended_whole`). Where the work must
 not be left half done, signals are noted and acted on later (`Interruptions`).

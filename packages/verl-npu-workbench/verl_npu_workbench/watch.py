@@ -5,8 +5,8 @@ at all pins. Nested timers are left out: the parts of `gen` that vLLM's wrapper 
 name with a slash.
 
 Rules over the steps report oddities. Each is a hint to look, not a verdict on the training. The limits for the
-rollout's probabilities come from verl's docs/faq/faq.rst: below 0.005 is normal, above 0.01 suggests a precision issue.
-The other limits are our own.
+rollout's probabilities come from verl's docs/faq/faq.rst: below 0.005 is normal, above 0.01 suggests a precision
+issue. The other limits are our own.
 """
 
 from __future__ import annotations

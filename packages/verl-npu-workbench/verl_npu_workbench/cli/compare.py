@@ -1,5 +1,5 @@
-"""`verl-npu compare`: compares a training on NPUs with another one by the standards of the Ascend ecosystem, or a merged
-model with its checkpoint."""
+"""`verl-npu compare`: compares a training on NPUs with another one by the standards of the Ascend ecosystem, or a
+merged model with its checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..comparison.comparison import STANDARDS, Comparison, content
 from ..comparison.comparison import compare as compare_logs
 from ..comparison.merged import Merged
 from ..comparison.merged import compare as compare_merged
-from ..comparison.page import draw, page, describe_common, describe_side
+from ..comparison.page import describe_common, describe_side, draw, page
 from ..comparison.standards import BASELINES, SOURCE, Baseline, Outcome, Verdict
 from ..extras import need
 from ..logs.metrics import mean, number
@@ -79,9 +79,9 @@ def compare(
 
     A log is a console log, the output of verl's file logger (JSON lines), or a folder of TensorBoard files; - reads
     standard input. Steps are matched by their numbers; at least four must match. The standard `parity` compares an NPU
-    with a GPU: the mean error of the reward is at most 4 %, that of the SFT loss at most 2 %. The standard `regression`
-    compares an NPU with an earlier run: memory, throughput, step time, reward, and the difference between rollout and
-    trainer. Both are always shown. A criterion that the logs do not show never counts as passed.
+    with a GPU: the mean error of the reward is at most 4 %, that of the SFT loss at most 2 %. The standard
+    `regression` compares an NPU with an earlier run: memory, throughput, step time, reward, and the difference between
+    rollout and trainer. Both are always shown. A criterion that the logs do not show never counts as passed.
 
     --merged compares a model that `python -m verl.model_merger merge` wrote with the shards of its FSDP, FSDP2, or
     Megatron checkpoint, bit for bit. Give the checkpoint folder that --local_dir named.

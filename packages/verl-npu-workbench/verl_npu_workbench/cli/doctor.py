@@ -64,15 +64,16 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     "logs",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Say why a job failed, from its log, a folder of logs (Ray's, CANN's), or standard input (-); may be repeated.",
+    help="Say why a job failed, from its log, a folder of logs (Ray's, CANN's), or standard input (-); may be "
+    "repeated.",
 )
 @click.option(
     "--hang",
     metavar="[JOB]",
     is_flag=False,
     flag_value="",
-    help="Say whether a running job hangs, and at which process. JOB is the id of a Ray job or of a process; it may be "
-    "left out if only one job runs.",
+    help="Say whether a running job hangs, and at which process. JOB is the id of a Ray job or of a process; it may "
+    "be left out if only one job runs.",
 )
 @click.option(
     "--report", "as_report", is_flag=True, help="Print one text with everything that a helper needs to know."
@@ -103,14 +104,14 @@ def doctor(
     The environment is compared with the documents of your verl. A deviation that is known to fail is an error; any
     other is a warning. At the level `static`, none of your packages is imported.
 
-    With --report, the command prints one text to paste into an issue: the problems found here, the variables that a job
-    reads, the states of verl-npu's features, and for each LOG the result of --log, its end, and the lines around its
-    errors. Recognizable keys, passwords, addresses, and names are removed. Read the text before you send it.
+    With --report, the command prints one text to paste into an issue: the problems found here, the variables that a
+    job reads, the states of verl-npu's features, and for each LOG the result of --log, its end, and the lines around
+    its errors. Recognizable keys, passwords, addresses, and names are removed. Read the text before you send it.
 
-    Exit status: 0 there are no errors, though there may be warnings, 1 there are errors, or the nodes differ, 2 nothing
-    could be judged. With --log: 0 the training finished or still runs, 1 the log has an error or just stops, 2 a log
-    cannot be read. With --hang: 0 the job works or has nothing to do, 1 it hangs or stands still, 2 it cannot be
-    inspected.
+    Exit status: 0 there are no errors, though there may be warnings, 1 there are errors, or the nodes differ, 2
+    nothing could be judged. With --log: 0 the training finished or still runs, 1 the log has an error or just stops,
+    2 a log cannot be read. With --hang: 0 the job works or has nothing to do, 1 it hangs or stands still, 2 it cannot
+    be inspected.
     """
     if (manifests is not None or output is not None) and not as_report:
         raise click.UsageError(_("--manifests and --output need --report"))
@@ -410,9 +411,8 @@ def _show_log(said: Diagnosis) -> None:
         terminal.paragraph(_("Other errors that came with it: {words}.").format(words=words), indent="  ")
     if said.left_out:
         text = ngettext(
-            "{count} more error was not examined, because it differs from others only in numbers or there are too many",
-            "{count} more errors were not examined, because they differ from others only in numbers or there are too "
-            "many",
+            "{count} more error was not examined: it differs from others only in numbers, or there are too many",
+            "{count} more errors were not examined: they differ from others only in numbers, or there are too many",
             said.left_out,
         )
         terminal.paragraph(text.format(count=said.left_out), label=_("note: "), indent="  ")
@@ -458,8 +458,8 @@ def _show_cut(said: Diagnosis) -> None:
     terminal.paragraph(
         _(
             "No process on this host writes to the log. A job that just stops was killed, most often because the host "
-            "ran out of memory, or by the scheduler; or it hangs. Look at `dmesg -T | grep -i oom`, at the scheduler's "
-            "record of the job, at the shell that started it, and at Ray's and CANN's logs "
+            "ran out of memory, or by the scheduler; or it hangs. Look at `dmesg -T | grep -i oom`, at the "
+            "scheduler's record of the job, at the shell that started it, and at Ray's and CANN's logs "
             "(/tmp/ray/session_latest/logs, ~/ascend/log), which this command reads too. If the job still runs on "
             "another host, nothing has failed."
         ),

@@ -122,8 +122,8 @@ def kernels(
 
     It needs no NPU and no CANN. TARGET is an installed module or package, a Python file, a folder, or a wheel; none of
     it is imported or installed. pip downloads the compiler (triton-ascend and ascendnpu-ir) once, into its own folder,
-    and never installs it beside your packages. Each kernel is compiled in its own process, in a sandbox, with arguments
-    guessed from its source; the verdict says so.
+    and never installs it beside your packages. Each kernel is compiled in its own process, in a sandbox, with
+    arguments guessed from its source; the verdict says so.
 
     With --fit, smaller blocks are tried for a kernel that overflows: halved step by step, the closest to the author's
     first.
@@ -244,8 +244,8 @@ def _show_counts(result: report.Report) -> None:
     if _has(result.judged, Origin.GUESSED):
         terminal.paragraph(
             _(
-                "Guessed arguments come from the kernel's source. With the arguments of a real launch, the figures and "
-                "the verdict may differ."
+                "Guessed arguments come from the kernel's source. With the arguments of a real launch, the figures "
+                "and the verdict may differ."
             ),
             indent="  ",
         )

@@ -241,8 +241,8 @@ def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Settings,
         expected=_("a reference to a setting that exists"),
         found=_(", ").join(job.dangling.values()),
         why=_(
-            "the trainer resolves all references before the first step, and OmegaConf raises InterpolationKeyError for "
-            "this one"
+            "the trainer resolves all references before the first step, and OmegaConf raises InterpolationKeyError "
+            "for this one"
         ),
         fix=_("keep the setting that the reference names, or replace the reference by a value"),
     )

@@ -132,9 +132,9 @@ def plan(
     """Tell whether a full-size job fits into its NPUs.
 
     SIMULATED: verl's own workers run on this machine, one process for all ranks of a kind, on phantom NPUs: large
-    tensors have shapes and no values. SCRIPT and the workers run in a sandbox. The memory is what the workers allocate,
-    plus a reserve that is printed. The time is a range, computed from their operators and messages. If the job does not
-    fit, settings are tried until it does.
+    tensors have shapes and no values. SCRIPT and the workers run in a sandbox. The memory is what the workers
+    allocate, plus a reserve that is printed. The time is a range, computed from their operators and messages. If the
+    job does not fit, settings are tried until it does.
 
     Exit status: 0 the job fits, 1 it does not fit or failed, 2 it cannot be planned.
     """

@@ -108,11 +108,11 @@ def prove(
     """Prove that these NPUs train, and record what they did.
 
     The cheapest stages run first, each in its own process with a time limit. A stage passes; fails, with the cause and
-    its meaning for a training; or is not possible here, with the reason. However a stage ends, the others still run. On
-    virtual NPUs (VIRTUAL_ASCEND=2) everything is SIMULATED.
+    its meaning for a training; or is not possible here, with the reason. However a stage ends, the others still run.
+    On virtual NPUs (VIRTUAL_ASCEND=2) everything is SIMULATED.
 
-    The output folder gets the bundle proof-DATE.zip, which you can send to others. Names of users and hosts, addresses,
-    and paths are removed from it.
+    The output folder gets the bundle proof-DATE.zip, which you can send to others. Names of users and hosts,
+    addresses, and paths are removed from it.
 
     Exit status: 0 nothing failed, 1 a stage failed or the bundles differ, 2 no stage was possible here, or the bundle
     cannot be made or read.

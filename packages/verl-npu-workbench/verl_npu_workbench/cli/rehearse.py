@@ -88,9 +88,9 @@ def rehearse(
 
     First SCRIPT runs in a sandbox, where stand-ins replace every program that it starts; this reveals the trainer's
     command line. Then that command runs in a sandbox on virtual NPUs, with a small random model of the same
-    architecture, generated data, short sequences, and few NPUs and steps. All other settings stay as written. Arguments
-    of the script follow --; without SCRIPT, the trainer's command itself follows. SCRIPT may also be a folder: then
-    each *.sh file below it is rehearsed.
+    architecture, generated data, short sequences, and few NPUs and steps. All other settings stay as written.
+    Arguments of the script follow --; without SCRIPT, the trainer's command itself follows. SCRIPT may also be a
+    folder: then each *.sh file below it is rehearsed.
 
     With --kernels, each launch of a Triton kernel is recorded and computed by Triton's interpreter, which is slow.
     Afterwards the kernels are compiled with the recorded arguments, as `verl-npu kernels` does.

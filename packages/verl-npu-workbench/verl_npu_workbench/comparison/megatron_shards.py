@@ -1,8 +1,8 @@
 """Reads the tensors of a distributed Megatron checkpoint without upstream's merger.
 
-Megatron keeps the query, key, and value of a group of heads side by side in one tensor, and the gate and up projections
-in another. It stacks the layers, and the experts of a layer, along the first dimensions. The names are those that
-verl/model_merger/megatron_model_merger.py of v0.6.1 converts.
+Megatron keeps the query, key, and value of a group of heads side by side in one tensor, and the gate and up
+projections in another. It stacks the layers, and the experts of a layer, along the first dimensions. The names are
+those that verl/model_merger/megatron_model_merger.py of v0.6.1 converts.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def _read(storage: Any, key: str, entry: Any) -> Any:
 
 
 def parts_of(key: str, tensor: Any, model: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the names and tensors in Hugging Face's format that one Megatron tensor holds; `model` is the configuration.
+    """Yield the names and tensors in Hugging Face's format that one Megatron tensor holds; `model` is the
+    configuration.
 
     Raises:
         CheckpointError: the key is not known.
@@ -138,7 +139,8 @@ def _layer_parts(key: str, rest: str, tensor: Any, model: dict[str, Any]) -> Ite
 
 
 def _heads(tensor: Any, model: dict[str, Any]) -> list[Any]:
-    """Return the queries, keys, and values of all groups; a group has its query heads, then one key, then one value."""
+    """Return the queries, keys, and values of all groups; a group has its query heads, then one key, then one
+    value."""
     groups = model.get("num_key_value_heads") or model["num_attention_heads"]
     queries = model["num_attention_heads"] // groups
     grouped = tensor.reshape(groups, queries + 2, -1, *tensor.shape[1:])

@@ -1,9 +1,9 @@
 """The two standards by which a training on NPUs is judged, and the figures that are published for the second.
 
 Parity compares an NPU with a GPU at the same settings, as verl's guide for Ascend asks
-(docs/ascend_tutorial/ascend_quick_start.rst at 796871d7, sections on precision and on throughput). Its formula is in the
-picture docs/loss_comparison.png of eric-haibin-lin/verl-community: the sum over N steps of |npu - gpu|, divided by N,
-times 100 %. It is not divided by the loss or the reward: 4 % is a mean difference of 0.04.
+(docs/ascend_tutorial/ascend_quick_start.rst at 796871d7, sections on precision and on throughput). Its formula is in
+the picture docs/loss_comparison.png of eric-haibin-lin/verl-community: the sum over N steps of |npu - gpu|, divided by
+N, times 100 %. It is not divided by the loss or the reward: 4 % is a mean difference of 0.04.
 
 Regression compares an NPU with an earlier run on the same NPUs, as baseline/check_npu.py of
 verl-project/verl-ascend-recipe does at 20e526a5: memory of the last step, and means over steps 5 to 14. Less memory,

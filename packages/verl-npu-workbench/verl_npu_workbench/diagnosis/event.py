@@ -1,7 +1,7 @@
 """The errors of a log: tracebacks, CANN's messages, and single lines that are errors by themselves.
 
-The lines of several processes may be mixed, but each process's own lines are in order. A traceback that Ray passes on to
-another process names the process that raised it, and so does a message of torch_npu.
+The lines of several processes may be mixed, but each process's own lines are in order. A traceback that Ray passes on
+to another process names the process that raised it, and so does a message of torch_npu.
 """
 
 from __future__ import annotations
@@ -190,8 +190,8 @@ _MOST_EVENTS, _FEW_EVENTS, _LITTLE_TEXT = 20_000, 500, 1 << 18
 """The most errors that are kept while a log is read, and the most errors and characters that may remain at its end
 before similar errors are thinned out, because every rule is tried on each."""
 _MOST_ALIKE, _MOST_KINDS = 5, 500
-"""Of errors that differ only in numbers, this many of the first, as many of the last, and the earliest by time are kept;
-of kinds of errors, this many of the first and of the last."""
+"""Of errors that differ only in numbers, this many of the first, as many of the last, and the earliest by time are
+kept; of kinds of errors, this many of the first and of the last."""
 _NATURAL = re.compile(
     r"\s|\[(?:ERROR|Error|INFO|W\d|E\d)|E[A-Z]\w{4}\b|E\d{5}|Trace[bB]ack|Solution|Possible|Exception raised"
     r"|frame #|loc\(|///|Kernel |DEVICE|launch failed|$"
@@ -240,8 +240,8 @@ class Reader:
         return self.events
 
     def _thin(self) -> None:
-        """Drop errors that are like many others. The first ones stay, because they may be the cause, and so do the last
-        ones, because they may have ended the job."""
+        """Drop errors that are like many others. The first ones stay, because they may be the cause, and so do the
+        last ones, because they may have ended the job."""
         alike: dict[tuple[Kind, str, str], list[Event]] = {}
         for event in self.events:
             last = event.frames[-1] if event.frames else ""

@@ -1,8 +1,8 @@
 """Finds the cause among the errors of a log, and the process where it began.
 
 Errors that are passed on, and ranks that wait for another rank, follow the cause, often in large numbers. Errors are
-therefore ordered by how much their text tells. Among equals the earliest wins: by the time that CANN and torch_npu write
-if both errors have one, otherwise by their place in the log.
+therefore ordered by how much their text tells. Among equals the earliest wins: by the time that CANN and torch_npu
+write if both errors have one, otherwise by their place in the log.
 """
 
 from __future__ import annotations

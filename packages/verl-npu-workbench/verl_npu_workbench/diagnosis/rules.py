@@ -4,8 +4,8 @@ The fields of a row:
 
     code       the rule's name, in reports and in JSON
     precision  the name of a Precision, in small letters
-    pattern    a regular expression, or several of which one must match; `@NAME` stands for the list of that name in the
-               file's `texts`
+    pattern    a regular expression, or several of which one must match; `@NAME` stands for the list of that name in
+               the file's `texts`
     likely     texts that have other causes, too, so that this cause is only the likeliest; they need no frame
     beside     a regular expression that must match as well
     means      the cause; named groups of the pattern may be used here and in `fix`
@@ -19,8 +19,8 @@ The fields of a row:
     before     our command that finds the problem before the run
     anywhere   true if the text counts outside a traceback, too
     note       a remark for the author of the next rule
-    quotes     texts that jobs wrote, each with its source; the tests check that this rule matches them. `form` says what
-               surrounded the text: `raised` is a traceback, `worker` is Ray's prefix of the process `pid`
+    quotes     texts that jobs wrote, each with its source; the tests check that this rule matches them. `form` says
+               what surrounded the text: `raised` is a traceback, `worker` is Ray's prefix of the process `pid`
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Precision(enum.IntEnum):
     HINT = 5
     """It does not end a job, but is worth knowing beside the error that did."""
     GUESS = 6
-    """An unknown error: only its kind, the owner of the code that raised it, and candidates for the cause are known."""
+    """An unknown error, of which only the kind, the owner of the code, and candidates for the cause are known."""
 
 
 @dataclass(frozen=True, slots=True)

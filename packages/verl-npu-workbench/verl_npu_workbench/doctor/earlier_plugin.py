@@ -1,7 +1,7 @@
 """Finds traces of an earlier plugin with the same name, and how to switch to this package.
 
-MindSpeed-RL's plugin is the distribution `verl_npu` 0.0.1 with a package `verl_npu`. Its setup.py edits installed files
-of verl and vLLM: https://github.com/Ascend/MindSpeed-RL, v2.2.0, rl-plugin/setup.py.
+MindSpeed-RL's plugin is the distribution `verl_npu` 0.0.1 with a package `verl_npu`. Its setup.py edits installed
+files of verl and vLLM: https://github.com/Ascend/MindSpeed-RL, v2.2.0, rl-plugin/setup.py.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ _EDITS = (
 )
 _WHY = {
     "verl": _(
-        "without a {package}, `import verl` fails, and fused kernels lack `kernels`; if this package is installed, the "
-        "line imports this package, which is right"
+        "without a {package}, `import verl` fails, and fused kernels lack `kernels`; if this package is installed, "
+        "the line imports this package, which is right"
     ).format(package=_PACKAGE),
     "vllm": _("every `list` became `List`, even in names and texts"),
 }

@@ -75,7 +75,7 @@ SUBJECTS = (
         "libraries",
         cann.judge_loadable,
         parts=("torch_npu-libraries", "vllm-ascend-libraries"),
-        about="Checks that the loader finds all shared libraries that torch_npu and vllm-ascend need, including CANN's.",
+        about="Checks that all shared libraries that torch_npu and vllm-ascend need can be found, including CANN's.",
     ),
     *(
         Subject(
@@ -159,8 +159,8 @@ def examine(site: Site, level: Level = Level.STATIC, only: Sequence[str] = ()) -
 def _asked(subject: Subject, site: Site, only: Sequence[str]) -> list[Finding]:
     """Return the findings of a subject, limited to the codes in `only` if it has findings with these codes.
 
-    If it has none, all its findings are the answer: without NPUs, for example, there is no finding on their memory, and
-    the finding that they are missing is returned.
+    If it has none, all its findings are the answer: without NPUs, for example, there is no finding on their memory,
+    and the finding that they are missing is returned.
     """
     found = list(subject.ask(site))
     named = [finding for finding in found if finding.code in only]

@@ -184,8 +184,8 @@ def judge_shared_memory(site: Site) -> Iterator[Finding]:
             _("{size} MiB in /dev/shm").format(size=size >> 20),
             expected=_("at least {least_shared} GiB").format(least_shared=_LEAST_SHARED >> 30),
             why=_(
-                "Ray keeps its objects there, and verl passes weights to the rollout engine through it; if it is full, "
-                "processes end with `Bus error`"
+                "Ray keeps its objects there, and verl passes weights to the rollout engine through it; if it is "
+                "full, processes end with `Bus error`"
             ),
             fix=_("docker run --ipc=host …  # outside of a container: mount -o remount,size=64g /dev/shm"),
         )

@@ -537,7 +537,7 @@ def _judge_engine(site: Site, name: str, vllm: Package, ascend: Package) -> Find
         found,
         expected=_("the same version number for both"),
         why=_(
-            "vllm-ascend changes vLLM's own classes; if these differ, it ends with an ImportError at its start, or worse"
+            "vllm-ascend changes vLLM's own classes; if these differ, it ends with an ImportError at start, or worse"
         ),
         fix=_exchange(site, *_wrong_one(site, vllm.parsed, ascend.parsed)),
     )
@@ -551,13 +551,13 @@ def _wrong_one(site: Site, vllm: Version, ascend: Version) -> tuple[Component, s
 
 
 def _exchange(site: Site, part: Component, release: str) -> str:
-    """Return the command that installs a package from source, as all documents do: vLLM's wheel needs a CUDA PyTorch."""
+    """Return the command that installs a package from source: vLLM's wheel would install a CUDA build of PyTorch."""
     need = Need.of(site, part)
     return install_command(need) if need.supported else from_git(part, f"v{release}" if release else "main")
 
 
 def judge_megatron(site: Site) -> Iterator[Finding]:
-    """Check that MindSpeed and Megatron fit together; without Megatron, MindSpeed's import leaves PyTorch half-changed."""
+    """Check that MindSpeed and Megatron fit together; MindSpeed alone leaves PyTorch half-changed when imported."""
     name = "megatron-pair"
     megatron, mindspeed = site.package(Component.MEGATRON), site.package(Component.MINDSPEED)
     if megatron is None and mindspeed is None:

@@ -458,7 +458,7 @@ def ask_npu_smi(environ: Mapping[str, str]) -> Answer:
 def parse_npu_smi(text: str) -> Answer:
     """Parse the table of `npu-smi info`, in the form for A2 (a row for each card) or A3 (two chips for each card)."""
     version = _VERSION.search(text)
-    # Names alone do not tell: A3 chips are called Ascend910, like the first generation, but only A3's table has Phy-ID.
+    # A3 chips are called Ascend910, like those of the first generation, but only A3's table has Phy-ID.
     physical = _PHYSICAL.search(text) is not None
     npus: list[Npu] = []
     holders: list[Holder] = []

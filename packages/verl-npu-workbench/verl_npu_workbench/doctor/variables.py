@@ -199,8 +199,8 @@ RULES = (
         _attention,
         _("left out, though verl's quickstarts for Ascend up to v0.7 export XFORMERS"),
         _(
-            "vllm-ascend ignores it and chooses the attention itself. But vLLM 0.8 to 0.10 reads XFORMERS as a request "
-            "for its V0 engine, and together with VLLM_USE_V1=1 it ends with NotImplementedError"
+            "vllm-ascend ignores it and chooses the attention itself. But vLLM 0.8 to 0.10 reads XFORMERS as a "
+            "request for its V0 engine, and together with VLLM_USE_V1=1 it ends with NotImplementedError"
         ),
         stages=_EITHER,
     ),

@@ -1,7 +1,8 @@
 """Finds the jobs on this host and their processes, from the kernel and from Ray's files.
 
-A process of a Ray job has one of Ray's logs open, and the log's name or the process's environment contains the job's id.
-A rank of torchrun has RANK in its environment. Their children belong to the job, too. Nothing is sent to any process.
+A process of a Ray job has one of Ray's logs open, and the log's name or the process's environment contains the job's
+id. A rank of torchrun has RANK in its environment. Their children belong to the job, too. Nothing is sent to any
+process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Judges from the activities of all processes whether a job hangs, and at which process.
 
 The verdict is HANGS only if no process can end the waiting: a process is stopped, a rank is gone or idle while others
-wait for it, the ranks are in different collectives, or all wait for each other. If a process waits for something outside
-the job, or cannot be inspected, the verdict is STANDS, and a later look tells more.
+wait for it, the ranks are in different collectives, or all wait for each other. If a process waits for something
+outside the job, or cannot be inspected, the verdict is STANDS, and a later look tells more.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def _gone(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said 
                 "the process of rank {named} of {size} (group {group}) is gone, and the others wait for it"
             ).format(named=named, size=size, group=group)
             to_do = _(
-                "end the job, and find the reason in the log of that rank: `verl-npu doctor --log LOG`, with Ray's logs"
+                "end the job, and find the reason in the log of that rank: `verl-npu doctor --log LOG`, with Ray's "
+                "logs"
             )
             return Said(Verdict.HANGS, (), tuple(waiting), why, to_do)
     return None
@@ -122,7 +123,7 @@ def _groups(members: Iterable[Member]) -> dict[str, list[Member]]:
 
 
 def _is_child_of_rank(member: Member, members: Iterable[Member]) -> bool:
-    """Tell whether a process is a child of a rank, such as a data loader's worker: it inherits the rank's variables."""
+    """Tell whether a process is a child of a rank, such as a data loader's worker: it inherits RANK."""
     return any(
         (each.host, each.pid) == (member.host, member.parent)
         and each.rank == member.rank

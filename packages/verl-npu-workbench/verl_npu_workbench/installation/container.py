@@ -1,11 +1,11 @@
 """A container for a pin: its image, the server's NPUs, the files of the host's driver, and the `docker run` command.
 
-Both Ascend's container runtime and vllm-ascend's documents name the driver's files. verl's own document mounts the whole
-driver folder, which contains lib64, version.info, and the tool hccn_tool. /etc/hccn.conf has the addresses of the NPUs'
-own network cards, which ranks on several machines need.
+Both Ascend's container runtime and vllm-ascend's documents name the driver's files. verl's own document mounts the
+whole driver folder, which contains lib64, version.info, and the tool hccn_tool. /etc/hccn.conf has the addresses of
+the NPUs' own network cards, which ranks on several machines need.
 
-The sources are MindCluster's (github.com/Ascend/mind-cluster at 22bb3d98): docs/en/scheduling/api/k8s.md for the labels
-of nodes, docs/en/scheduling/api/volcano.md, table 3, for the policies, and
+The sources are MindCluster's (github.com/Ascend/mind-cluster at 22bb3d98): docs/en/scheduling/api/k8s.md for the
+labels of nodes, docs/en/scheduling/api/volcano.md, table 3, for the policies, and
 component/ascend-for-volcano/internal/npu/ascend910 for the numbers of NPUs that a job may ask for.
 """
 
@@ -40,8 +40,8 @@ class Container:
     tools: tuple[str, ...] = ()
     """Read-only files and folders of the host besides the driver's own."""
     published: bool = False
-    """True if the image is a published one, whose name lacks the address of its registry. The container then runs in the
-    background, to be entered with `docker exec`."""
+    """True if the image is a published one, whose name lacks the address of its registry. The container then runs in
+    the background, to be entered with `docker exec`."""
 
 
 def container(
@@ -49,11 +49,12 @@ def container(
 ) -> Container:
     """Return a container, by default with all NPUs of the server and the target's own image.
 
-    A container of a published image runs in the background, with the folders that the image's document mounts and those
-    in `mounts`.
+    A container of a published image runs in the background, with the folders that the image's document mounts and
+    those in `mounts`.
 
     Raises:
-        ContainerError: the server has fewer NPUs, the target has no image for them, or a mount is not an absolute path.
+        ContainerError: the server has fewer NPUs, the target has no image for them, or a mount is not an absolute
+        path.
     """
     if npus is not None:
         server.check(npus)

@@ -87,7 +87,7 @@ def _lead(host: Host, own: Member, say: Say) -> tuple[int, str]:
 
 
 def _end(host: Host, processes: ProcessTree) -> None:
-    """End the processes that were started here, and remove the cluster's address, which later jobs would try to join."""
+    """End the processes that were started here, and remove the cluster's address, or later jobs would try to join."""
     processes.end(_ENDING)
     ours = [f"{address}:{host.request.port}" for address in (host.head, *here().values())]
     usual = Path(host.environ.get("RAY_TMPDIR") or host.environ.get("TMPDIR") or "/tmp", "ray")

@@ -1,6 +1,7 @@
 """The meeting of a launch's hosts before Ray starts and when the job ends: JSON messages over TCP.
 
-A host introduces itself, or says why it cannot take part. The head tells all hosts to start Ray, and finally the status.
+A host introduces itself, or says why it cannot take part. The head tells all hosts to start Ray, and finally the
+status.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Strips the prefixes of Ray, torchrun, vLLM, and terminals from the lines of a log, and keeps the facts in them.
 
-Several processes write to one log, line by line. Ray puts `(WorkerDict pid=1, ip=10.0.0.1)` in front of each line, torch
-`[rank1]:`, and vLLM a level, a time, and a place in its source; terminals add colours. CANN writes its own log, the
-plog. The rest of the line is compared with the rules.
+Several processes write to one log, line by line. Ray puts `(WorkerDict pid=1, ip=10.0.0.1)` in front of each line,
+torch `[rank1]:`, and vLLM a level, a time, and a place in its source; terminals add colours. CANN writes its own log,
+the plog. The rest of the line is compared with the rules.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ verl computes the metrics here:
 
 - v1's separate_async: `timing_s/gen` is the time until the replay buffer has samples (`_step_once` in
   verl/trainer/ppo/v1/trainer_base.py); `training/off_policy/…` comes from `_compute_metrics` there and from
-  replay_buffer.py. verl does not log how long servers wait. But a weight sync interrupts all running generations, which
-  then continue with the next version (`CheckpointEngineManager.update_weights`, `FullyAsyncLLMServerClient.generate`).
-  So if no answer has two versions, the servers were idle at the sync.
+  replay_buffer.py. verl does not log how long servers wait. But a weight sync interrupts all running generations,
+  which then continue with the next version (`CheckpointEngineManager.update_weights`,
+  `FullyAsyncLLMServerClient.generate`). So if no answer has two versions, the servers were idle at the sync.
 - fully_async_policy: `trainer/idle_ratio` in detach_utils.py and `rollouter/idle_ratio` in fully_async_rollouter.py;
   from v0.7.1 on their names begin with `fully_async/`. Up to v0.7.0 the rollouter's is logged only if it was idle.
 - one_step_off_policy: `timing_s/wait_prev_gen` in ray_trainer.py, which is `timing_s/gen` from ccd7d934 on. Only this
@@ -89,8 +89,8 @@ def _waited(step: Step) -> float | None:
 def _is_separate(log: TrainingLog, steps: Sequence[Step]) -> bool:
     """Tell whether v1's trainer and its servers have separate NPUs.
 
-    The configuration in the console log tells it; otherwise the trainer's metrics, because before the first step its NPUs
-    serve, too.
+    The configuration in the console log tells it; otherwise the trainer's metrics, because before the first step its
+    NPUs serve, too.
     """
     if not all(_SPANS in step for step in steps):
         return False
@@ -146,8 +146,8 @@ def _separate_async(trainer: float, steps: Sequence[Step]) -> Waiting:
     text = ""
     if trainer >= _LONG and unbroken:
         text = _(
-            "each side waits for the other in turn: the trainer for {trainer:.0%} of a step, and the servers were idle "
-            "at each of the last {count} syncs. A larger trainer.v1.separate_async.num_warmup_batches gives the "
+            "each side waits for the other in turn: the trainer for {trainer:.0%} of a step, and the servers were "
+            "idle at each of the last {count} syncs. A larger trainer.v1.separate_async.num_warmup_batches gives the "
             "servers work in advance, with staler answers"
         )
     elif trainer >= _LONG and any(_LENT in step for step in steps):
@@ -163,9 +163,9 @@ def _separate_async(trainer: float, steps: Sequence[Step]) -> Waiting:
         )
     elif unbroken:
         text = _(
-            "the servers wait for the trainer: they were idle at each of the last {count} syncs, and verl does not log "
-            "for how long; the trainer waits for {trainer:.0%} of a step. Give the trainer more NPUs and the servers "
-            "fewer"
+            "the servers wait for the trainer: they were idle at each of the last {count} syncs, and verl does not "
+            "log for how long; the trainer waits for {trainer:.0%} of a step. Give the trainer more NPUs and the "
+            "servers fewer"
         )
     elif all(each > 1 for each in spans):
         text = _(

@@ -356,7 +356,7 @@ class Assembly:
             if few or self._stride > _STEPS:
                 break
             self._stride *= 2
-        # Steps with very many values may still be too large; raise the limit, so that not every line starts this again.
+        # A few steps with very many values may still exceed the limit: raise it, or every line would start this again.
         self._most_values = max(self._most_values, 2 * self._values)
 
     def log(self, source: str) -> TrainingLog:
@@ -670,7 +670,7 @@ class _Stream(_Lines):
 
 
 class _Events(Follower):
-    """A log in TensorBoard's files. If one has grown, all are read again: they are small, and the reader cannot resume."""
+    """A log in TensorBoard's files. If one has grown, all are read again, because the reader cannot resume."""
 
     console = False
     _size = -1

@@ -1,8 +1,8 @@
 """The environments for verl's pins, from upstream's documents and published images: versions, sources, and images.
 
-`PINS["v0.7.1"].cells[Component.TORCH_NPU].claims` are the claims of the documents about torch_npu at that pin. Each has
-a version, its source, and the rollout engine that it is limited to, if any. Documents contradict each other: all claims
-are here, and the first one is to be installed.
+`PINS["v0.7.1"].cells[Component.TORCH_NPU].claims` are the claims of the documents about torch_npu at that pin. Each
+has a version, its source, and the rollout engine that it is limited to, if any. Documents contradict each other: all
+claims are here, and the first one is to be installed.
 
 The data are in the files beside this module, one for each pin; the project's scripts and pages read them, too. The
 plugin's own data about pins, possibly more than these, are in `verl_npu.pins`.
@@ -118,7 +118,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The claims of an environment's documents about one component; if they contradict each other, the first counts."""
+    """The claims of an environment's documents about one component; if they contradict each other, the first
+    counts."""
 
     component: Component
     claims: tuple[Claim, ...]
