@@ -190,7 +190,7 @@ class Interrupted(Exception):
 
     def __init__(self, number: int) -> None:
         self.number = number
-        super().__init__(_in_words(number))
+        super().__init__(_signal_name(number))
 
     @property
     def status(self) -> int:
@@ -203,10 +203,10 @@ class Signalled(KeyboardInterrupt):
 
     def __init__(self, number: int) -> None:
         self.status = 128 + number
-        super().__init__(_in_words(number))
+        super().__init__(_signal_name(number))
 
 
-def _in_words(number: int) -> str:
+def _signal_name(number: int) -> str:
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 

@@ -206,7 +206,7 @@ def _show(findings: Sequence[Finding], indent: str = "") -> None:
     if counts[Severity.ERROR] + counts[Severity.WARNING]:
         terminal.echo()
         terminal.paragraph(_("`verl-npu explain CODE` says more about each."), indent=indent, label=indent)
-    for label, said in _in_order(findings):
+    for label, said in _right_and_skipped(findings):
         terminal.paragraph(
             _("; ").join(said), indent=f"{indent}  ", label=_("{indent}{label}: ").format(indent=indent, label=label)
         )
@@ -223,7 +223,7 @@ def _counted(counts: Mapping[Severity, int]) -> Iterator[str]:
     yield _("{count} skipped").format(count=counts[Severity.SKIPPED])
 
 
-def _in_order(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
+def _right_and_skipped(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
     """Yield the subjects that are right, and those that were skipped, by their reasons."""
     right = [
         _("{each} ({found})").format(each=each.code, found=each.found)

@@ -72,7 +72,7 @@ def svg(pair: Pair) -> str:
     described = _("{title} by step: mean {npu:.4g} on the NPU, {reference:.4g} in the reference").format(
         title=title, npu=npu, reference=reference
     )
-    return _for_a_page(target.getvalue(), described)
+    return _clean_svg(target.getvalue(), described)
 
 
 def _curves(axes: Axes, pair: Pair) -> None:
@@ -98,7 +98,7 @@ def _with_gaps(values: Mapping[int, float]) -> tuple[list[int], list[float]]:
     return list(steps), [values.get(step, float("nan")) for step in steps]
 
 
-def _for_a_page(text: str, description: str) -> str:
+def _clean_svg(text: str, description: str) -> str:
     text = text[text.index("<svg") :]
     for drawn, named in _PAGE_COLOURS.items():
         text = text.replace(drawn, named)

@@ -66,7 +66,7 @@ def _fault(fault: Mapping[str, object], process: Process, seen: Mapping[str, obj
     code, text = _said(fault, "code"), _said(seen, "key_info").strip()
     lines = text.splitlines()[:MOST_LINES] or [code]
     event = Event(Kind.CANN, process, 0, _said(seen, "source_file"), lines)
-    cause, advice = (_in_a_language(fault, name).rstrip(_ENDS) for name in ("cause", "suggestion"))
+    cause, advice = (_translated(fault, name).rstrip(_ENDS) for name in ("cause", "suggestion"))
     source = (f"ascend-fd: {code}",)
     finding = Finding(code, Severity.ERROR, lines[0], why=cause, fix=advice, source=source)
     rule = LogRule(
@@ -84,7 +84,7 @@ def _fault(fault: Mapping[str, object], process: Process, seen: Mapping[str, obj
     return event, rule
 
 
-def _in_a_language(fault: Mapping[str, object], name: str) -> str:
+def _translated(fault: Mapping[str, object], name: str) -> str:
     return _said(fault, f"{name}_en") or _said(fault, f"{name}_zh")
 
 

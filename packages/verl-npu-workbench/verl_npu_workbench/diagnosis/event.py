@@ -211,7 +211,7 @@ class Reader:
         """The number of errors that were dropped because many are alike."""
         self._most = _MOST_EVENTS
         self._log = log
-        self._tells_by = [(re.compile(part, re.MULTILINE).search, re.compile(part).search) for part in tells]
+        self._anywhere = [(re.compile(part, re.MULTILINE).search, re.compile(part).search) for part in tells]
         """The patterns of rules that match anywhere: each for a batch of lines, and for a single line."""
         self._searches: list[_Search] = []
         """The single-line patterns that match somewhere in the current batch; nearly always none."""
@@ -227,7 +227,7 @@ class Reader:
         source = iter(lines)
         while batch := tuple(islice(source, _BATCH)):
             together = "\n".join(line.text for line in batch)
-            self._searches = [search for in_many, search in self._tells_by if in_many(together)]
+            self._searches = [search for in_many, search in self._anywhere if in_many(together)]
             for line in batch:
                 self._take(line)
             if len(self.events) > self._most:
@@ -259,7 +259,7 @@ class Reader:
         # Processes may still be writing more errors than that.
         self._most = max(_MOST_EVENTS, 2 * len(events))
 
-    def _tells(self, text: str) -> bool:
+    def _matches_anywhere(self, text: str) -> bool:
         return any(search(text) for search in self._searches)
 
     def _take(self, line: Line) -> None:
@@ -272,7 +272,7 @@ class Reader:
             # Another thread of the process may print while a traceback is being written.
             if key not in self._in_frames:
                 self._open.pop(key, None)
-            if self._tells(line.text):
+            if self._matches_anywhere(line.text):
                 self._begin(Kind.LINE, line, key, keep=False)
             return
         passed = _RAY.search(line.text) if "ray::" in line.text else None
@@ -336,7 +336,7 @@ class Reader:
         self._free[key] += free
         # An NPU's lines belong to torch_npu's exception; the line with the process follows any exception.
         of_npu = _ABOUT.search(line.text) or _NPU_WORDS.search(event.text)
-        fresh = (_CODE.search(line.text) and not of_npu) or (free and self._tells(line.text))
+        fresh = (_CODE.search(line.text) and not of_npu) or (free and self._matches_anywhere(line.text))
         if len(event.message) >= MOST_LINES or self._free[key] > _FREE_LINES or fresh:
             self._open.pop(key)
             return False
@@ -349,7 +349,7 @@ class Reader:
             self._begin(Kind.CANN, line, key)
         elif _BARE.match(line.text):
             self._begin(Kind.BARE, line, key)
-        elif self._tells(line.text):
+        elif self._matches_anywhere(line.text):
             self._begin(Kind.LINE, line, key, keep=False)
         elif len(self._alike) < _MOST_LINE_EVENTS and looks_like_an_error(line.text):
             alike = _NUMBERS.sub("", line.text)

@@ -147,7 +147,7 @@ def _read(
             known[key] = _known(event, anywhere if alone else certain)
         errors.append(_error(event, known[key]))
     if all(each.event.kind is Kind.LINE and each.precision not in _NAMED for each in errors):
-        errors += _said_last(progress, rules)
+        errors += _error_at_end(progress, rules)
     return _Reading(progress, tuple(errors), reader.left_out)
 
 
@@ -165,7 +165,7 @@ def _guessed(root: LoggedError, rules: Sequence[LogRule]) -> LoggedError:
     return dataclasses.replace(root, guess=guess, candidates=kind.candidates)
 
 
-def _said_last(progress: Progress, rules: Sequence[LogRule]) -> list[LoggedError]:
+def _error_at_end(progress: Progress, rules: Sequence[LogRule]) -> list[LoggedError]:
     """Return the error at the end of a log, if a rule matches its last lines though none looks like an error."""
     last = [line for line in progress.last_lines if not line.ordinary]
     if not last:

@@ -101,10 +101,10 @@ def owner_of(event: Event) -> Owner | None:
     programs = [owner for owner in raised if owner not in _LIBRARIES]
     if programs:
         return programs[-1]
-    return _by_names(event.text) or _by_process(event) or (raised[-1] if raised else None)
+    return _owner_by_names(event.text) or _owner_by_process(event) or (raised[-1] if raised else None)
 
 
-def _by_names(text: str) -> Owner | None:
+def _owner_by_names(text: str) -> Owner | None:
     """Return the owner of the classes or packages that a text names; None if they have several owners."""
     packages = {owner for found in _NAMED.finditer(text) for owner, names in _OWNERS if found["package"] in names}
     if len(packages) == 1:
@@ -113,7 +113,7 @@ def _by_names(text: str) -> Owner | None:
     return classes.pop() if len(classes) == 1 else None
 
 
-def _by_process(event: Event) -> Owner | None:
+def _owner_by_process(event: Event) -> Owner | None:
     if event.engine:
         return Owner.ENGINE
     return next((owner for owner, names in _PROCESSES if names.match(event.process.name)), None)

@@ -181,7 +181,7 @@ _OWN_THREADS = re.compile(
 
 def doing(threads: Sequence[Thread]) -> Doing:
     """Return the activity of a process, which is that of its most telling thread."""
-    found = [each for each in (_of(thread) for thread in threads) if each is not None]
+    found = [each for each in (_doing_of_thread(thread) for thread in threads) if each is not None]
     if not found:
         return Doing(Kind.IDLE)
     return min(found, key=lambda each: (_weight(each), each.thread != MAIN))
@@ -195,7 +195,7 @@ def _weight(each: Doing) -> int:
     return 1 if waits_aside and each.thread != MAIN else 0
 
 
-def _of(thread: Thread) -> Doing | None:
+def _doing_of_thread(thread: Thread) -> Doing | None:
     frames = thread.frames
     if any(_name(each) == "_bootstrap" for each in frames) and _OWN_THREADS.search(thread.name):
         return None
@@ -206,10 +206,10 @@ def _of(thread: Thread) -> Doing | None:
             if sign.file.search(frame.file) and sign.function.fullmatch(_name(frame)):
                 call = sign.call or _name(frame)
                 return _made(sign.kind, call, frames, depth, thread.name)
-    return _by_line(frames, thread.name)
+    return _doing_by_line(frames, thread.name)
 
 
-def _by_line(frames: Sequence[Frame], thread: str) -> Doing:
+def _doing_by_line(frames: Sequence[Frame], thread: str) -> Doing:
     innermost = frames[0]
     for kind, pattern in _LINES:
         found = pattern.search(innermost.text)

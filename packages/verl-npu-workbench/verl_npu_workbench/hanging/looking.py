@@ -104,7 +104,7 @@ def members_of(job: host.Job, seen: Mapping[int, host.Process], pause: float) ->
 
 def _stacks(processes: Sequence[host.Process]) -> dict[int, stacks.Stacks]:
     # A zombie has no stack.
-    return {each.pid: stacks.Stacks() for each in processes} | stacks.of(
+    return {each.pid: stacks.Stacks() for each in processes} | stacks.read(
         [each.pid for each in processes if each.state not in "ZX"]
     )
 

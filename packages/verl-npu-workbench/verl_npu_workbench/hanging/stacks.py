@@ -59,16 +59,16 @@ def program() -> str:
     return shutil.which(PACKAGE, path=str(Path(sys.executable).parent)) or shutil.which(PACKAGE) or ""
 
 
-def of(pids: Sequence[int]) -> dict[int, Stacks]:
+def read(pids: Sequence[int]) -> dict[int, Stacks]:
     """Return the stacks of processes; several are read in parallel."""
     spy = program()
     if not spy:
         return {pid: Stacks(problem=_("{package} is not installed").format(package=PACKAGE)) for pid in pids}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return dict(zip(pids, pool.map(lambda pid: _of(spy, pid), pids), strict=True))
+        return dict(zip(pids, pool.map(lambda pid: _dump(spy, pid), pids), strict=True))
 
 
-def _of(spy: str, pid: int) -> Stacks:
+def _dump(spy: str, pid: int) -> Stacks:
     said = ""
     for _unused in range(_TRIES):
         try:

@@ -47,7 +47,7 @@ class Said:
     to_do: str
 
 
-_KINDS_OF_RANKS = (Kind.COLLECTIVE, Kind.MEETING, Kind.SYNC)
+_RANK_KINDS = (Kind.COLLECTIVE, Kind.MEETING, Kind.SYNC)
 _OUTSIDE = (Kind.OUTSIDE, Kind.SLEEP, Kind.DEVICE, Kind.CODE, Kind.QUEUE, Kind.UNSEEN, Kind.COMPILE)
 
 
@@ -95,7 +95,7 @@ def _gone(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said 
         size = ranks[0].size
         here = {each.rank for each in ranks}
         complete = whole or ranks[0].local == size
-        waiting = [each for each in ranks if each.kind in _KINDS_OF_RANKS and not each.moved]
+        waiting = [each for each in ranks if each.kind in _RANK_KINDS and not each.moved]
         missing = sorted({*range(size)} - here)
         if complete and missing and waiting and size <= _MOST_RANKS:
             named: str = _(", ").join(map(str, missing[:8]))
@@ -160,8 +160,8 @@ def _works(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said
 def _ranks(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said | None:
     """Judge groups in which some ranks wait while others do something else, or wait elsewhere."""
     for ranks in _groups(seen).values():
-        waiting = [each for each in ranks if each.kind in _KINDS_OF_RANKS]
-        others = [each for each in ranks if each.kind not in _KINDS_OF_RANKS]
+        waiting = [each for each in ranks if each.kind in _RANK_KINDS]
+        others = [each for each in ranks if each.kind not in _RANK_KINDS]
         if waiting and others:
             return _others(waiting, others, alive)
         if len(waiting) > 1 and len({(each.kind, each.call, each.place) for each in waiting}) > 1:
@@ -242,7 +242,7 @@ def _deadlock(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> S
             "the same actor, or of an actor that waits for it"
         )
         return Said(Verdict.HANGS, tuple(workers), tuple(rays), why, to_do)
-    collective = [each for each in acting if each.kind in _KINDS_OF_RANKS]
+    collective = [each for each in acting if each.kind in _RANK_KINDS]
     if collective:
         return _all_together(collective)
     return None

@@ -110,19 +110,19 @@ def _apart(label: dict[str, str]) -> dict[str, object]:
 
 def _environment(asked: Job) -> list[dict[str, object]]:
     # Ascend's device plugin and container runtime read this to get the NPUs that the scheduler chose.
-    made = [_of_pod("ASCEND_VISIBLE_DEVICES", f"metadata.annotations['{RESOURCE}']")]
+    made = [_pod_field("ASCEND_VISIBLE_DEVICES", f"metadata.annotations['{RESOURCE}']")]
     fixed = dict(_VARIABLES)
     if asked.interface:
         # Without = HCCL reads the name as a prefix.
         fixed |= {HCCL_INTERFACE: f"={asked.interface}", "GLOO_SOCKET_IFNAME": asked.interface}
     else:
         # hostNetwork needs one of the two, and the address would override the interface.
-        made.append(_of_pod("HCCL_IF_IP", "status.hostIP"))
+        made.append(_pod_field("HCCL_IF_IP", "status.hostIP"))
     made += ({"name": name, "value": value} for name, value in fixed.items())
     return made
 
 
-def _of_pod(name: str, field: str) -> dict[str, object]:
+def _pod_field(name: str, field: str) -> dict[str, object]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}
 
 

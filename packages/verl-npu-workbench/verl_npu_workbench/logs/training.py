@@ -45,7 +45,7 @@ _METRIC = re.compile(
     rf"(?P<name>\S.*?):(?:np\.\w+\((?P<numpy>{_NUMBER}|True|False)\)|(?P<plain>{_NUMBER}|True|False))(?=\s|$)",
     re.IGNORECASE,
 )
-_FIRST_OF_JSON = frozenset("{ \t")
+_JSON_STARTS = frozenset("{ \t")
 _STEPS = 10**15
 _LARGEST = 1 << 1023
 _TRUTH = {"true": 1.0, "false": 0.0}
@@ -79,11 +79,11 @@ class StepLine(NamedTuple):
 
 def parse_step(text: str) -> StepLine | None:
     """Parse the line of a step; return None for any other line."""
-    if text[:1] in _FIRST_OF_JSON and text.lstrip()[:1] == "{":
+    if text[:1] in _JSON_STARTS and text.lstrip()[:1] == "{":
         return _file_logger(text)
     found = _STEP.search(uncoloured(text))
     if found is None:
-        return _smokes(text) if text.startswith("step ") else None
+        return _parse_smoke(text) if text.startswith("step ") else None
     step, said = found.groups()
     said = said.rstrip()
     goes_on = said.endswith(" -")
@@ -112,7 +112,7 @@ def _metrics(said: str) -> tuple[dict[str, float], int]:
     return metrics, damaged
 
 
-def _more_of(before: StepLine, text: str) -> StepLine | None:
+def _continuation(before: StepLine, text: str) -> StepLine | None:
     """Parse the continuation of a step's broken line; return None if the line does not belong to it."""
     said = text.strip()
     if not said.strip("….- "):
@@ -122,7 +122,7 @@ def _more_of(before: StepLine, text: str) -> StepLine | None:
     return None if damaged else StepLine(before.step, metrics, 0, goes_on)
 
 
-def _smokes(text: str) -> StepLine | None:
+def _parse_smoke(text: str) -> StepLine | None:
     found = _SMOKE.match(text.rstrip())
     if found is None:
         return None
@@ -592,7 +592,7 @@ class _Lines(Follower):
                 self._counted += 1
                 continue
             if self._broken is not None:
-                self._broken = _more_of(self._broken, raw)
+                self._broken = _continuation(self._broken, raw)
                 if self._broken is not None:
                     self._assembly.add(self._broken)
                     self._broken = self._broken if self._broken.goes_on else None
