@@ -124,7 +124,7 @@ def test_a_binary_file_says_that_it_is_no_text(run: Run, tmp_path: Path) -> None
     path.write_bytes(bytes(range(256)) * 400)
     status, printed = run("doctor", "--log", str(path), columns=200)
     assert status == 1
-    assert "most of it is no text" in " ".join(printed.split())
+    assert "is mostly binary" in " ".join(printed.split())
 
 
 def test_what_ends_no_job_is_a_note_beside_an_error_alone(run: Run, log: Path) -> None:

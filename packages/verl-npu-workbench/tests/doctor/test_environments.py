@@ -318,7 +318,7 @@ CASES = (
         "v0.7.1",
         Box.no_npus,
         {"npus": ERROR},
-        "there is no command npu-smi",
+        "the command npu-smi is missing",
         "--device /dev/davinci0",
     ),
     Case(
@@ -625,7 +625,7 @@ CASES = (
         "v0.7.0",
         _set("VLLM_ATTENTION_BACKEND", "XFORMERS"),
         {"VLLM_ATTENTION_BACKEND": WARNING},
-        "none of vllm-ascend's",
+        "not one of vllm-ascend's",
         "unset VLLM_ATTENTION_BACKEND",
     ),
     Case(
@@ -649,7 +649,7 @@ CASES = (
         "v0.7.1",
         _set("HCCL_CONNECT_TIMEOUT", "1h"),
         {"HCCL_CONNECT_TIMEOUT": WARNING},
-        "no number",
+        "not a number",
         "export HCCL_CONNECT_TIMEOUT=1500",
     ),
     Case(
@@ -657,7 +657,7 @@ CASES = (
         "v0.7.1",
         _set("HCCL_EXEC_TIMEOUT", "1E100"),
         {"HCCL_EXEC_TIMEOUT": WARNING},
-        "out of its range",
+        "out of range",
         "export HCCL_EXEC_TIMEOUT=3600",
     ),
     Case(
@@ -665,7 +665,7 @@ CASES = (
         "v0.7.1",
         _set("HCCL_HOST_SOCKET_PORT_RANGE", "60050-60000"),
         {"HCCL_HOST_SOCKET_PORT_RANGE": WARNING},
-        "no range of ports",
+        "not a range of ports",
         "unset HCCL_HOST_SOCKET_PORT_RANGE",
     ),
     Case(

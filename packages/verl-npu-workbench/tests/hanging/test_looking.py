@@ -96,7 +96,7 @@ def test_a_py_spy_that_never_answers_is_waited_for_a_while_only(
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(stacks, "program", lambda: str(fake))
     monkeypatch.setattr(stacks, "_PATIENCE", 0.3)
-    assert "no answer within 0.3 s" in stacks.read([os.getpid()])[os.getpid()].problem
+    assert "did not answer within 0.3 s" in stacks.read([os.getpid()])[os.getpid()].problem
 
 
 def test_a_process_that_is_not_there_is_one_line(run: Run) -> None:

@@ -233,7 +233,7 @@ def test_a_name_that_kuberay_refuses_is_an_error(name: str) -> None:
 
 @pytest.mark.parametrize("queue", ["", "a queue", "-a", "q" * 64])
 def test_a_queue_that_cannot_be_a_label_is_an_error(queue: str) -> None:
-    with pytest.raises(ContainerError, match="one of Volcano's queues"):
+    with pytest.raises(ContainerError, match="a Volcano queue"):
         asked(queue=queue)
 
 

@@ -48,7 +48,7 @@ def test_a_host_knows_the_head_and_its_own_address(given: Any, expected: tuple[i
         ({"nodes": 2, "head": "localhost"}, {}, "found localhost"),
         ({"hosts": ("n1", "n1")}, {}, "--hosts: expected 2 different hosts"),
         ({"hosts": ("n1", "n2"), "nodes": 3}, {}, "--hosts: expected 3 different hosts"),
-        ({"hosts": ("n1", "n2"), "head": "n3"}, {}, "the head among them"),
+        ({"hosts": ("n1", "n2"), "head": "n3"}, {}, "including the head"),
         ({}, {"SLURM_STEP_NUM_NODES": "4"}, "found SLURM_STEP_NUM_NODES=4; add --hosts"),
     ],
 )

@@ -289,7 +289,7 @@ def test_of_a_line_that_is_cut_off_the_last_value_does_not_count(write: Write) -
     log = read(write(line(3, {"a/b": 3.0}) + whole[:-1]))
     assert log.steps == {3: {"a/b": 3.0}, 4: {"a/b": 1.0}}
     assert log.cut
-    assert log.notes() == ["its last line is cut off, and the value there was left out"]
+    assert log.notes() == ["its last line is cut off, and the incomplete value was ignored"]
 
 
 @pytest.mark.parametrize("kept", range(1, 60))
