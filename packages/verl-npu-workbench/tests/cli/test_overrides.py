@@ -134,7 +134,7 @@ def test_what_only_some_revisions_refuse_is_a_warning_if_none_is_chosen_and_none
     assert status == 0
     assert "checked against all recorded ones; choose one with --pin or --revision" in output
     assert "the overrides: warning: use_fused_rotary_pos_emb=True: expected position_embedding_type=rope" in output
-    assert "this is so with MindSpeed 2.2.0_core_r0.12.1" in output
+    assert "this applies to MindSpeed 2.2.0_core_r0.12.1" in output
 
 
 def test_a_pin_stands_for_the_mindspeed_that_its_documents_name() -> None:

@@ -370,7 +370,7 @@ def test_a_script_is_judged_without_hydra_and_without_pyyaml_as_far_as_that_goes
     assert (status, [each["rule"] for each in content["findings"]]) == (2, ["shadowed"])  # type: ignore[attr-defined]
     assert "the settings, and the rules that depend on them, and the variables of the" in str(content["not_judged"])
     status, output = run("lint", str(write(*SUBMITTED)))
-    assert "Install hydra-core and PyYAML, which the extra `scripts`" in " ".join(output.split())
+    assert "Install hydra-core and PyYAML: pip install 'verl-npu-workbench[scripts]'." in " ".join(output.split())
 
 
 @pytest.mark.parametrize("command", ["plan", "rehearse"])

@@ -163,7 +163,7 @@ def test_a_hook_line_that_the_user_put_there_is_right(box: Box) -> None:
             {"url": "file:///a/verl", "dir_info": {}},
             "pip install --force-reinstall --no-deps /a/verl",
         ),
-        ("0.5.0.dev0", {}, "put verl/__init__.py back as in the revision of verl that is installed"),
+        ("0.5.0.dev0", {}, "restore verl/__init__.py from the installed revision of verl"),
     ],
 )
 def test_an_installed_verl_is_restored_from_where_it_came(box: Box, version: str, url: dict, fix: str) -> None:

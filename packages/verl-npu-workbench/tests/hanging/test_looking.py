@@ -74,8 +74,8 @@ def test_without_py_spy_it_is_said_what_to_install(
     ("answer", "problem"),
     [
         ("echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1", "SYS_PTRACE"),
-        ('echo \'{"no": "list"}\'', "of another version"),
-        ("echo nonsense", "of another version"),
+        ('echo \'{"no": "list"}\'', "unknown version of"),
+        ("echo nonsense", "unknown version of"),
     ],
 )
 def test_a_py_spy_that_cannot_look_is_a_problem_and_no_error(
@@ -103,7 +103,7 @@ def test_a_process_that_is_not_there_is_one_line(run: Run) -> None:
     status, printed = run("doctor", "--hang", "4194303")
     (line,) = (line for line in printed.splitlines() if not re.search(r", \d+ s$", line))  # progress of a slow machine
     assert status == 2
-    assert "expected the id of a process of this host" in line
+    assert "expected the id of a process on this host" in line
 
 
 def test_several_jobs_are_named() -> None:

@@ -92,7 +92,7 @@ def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
         raise ContainerError(
             subject=f"--name {name}",
-            expected=_("a letter, then small letters, digits, and hyphens, at most {longest_name} in all").format(
+            expected=_("at most {longest_name} small letters, digits, and hyphens, starting with a letter").format(
                 longest_name=_LONGEST_NAME
             ),
             found=repr(name),

@@ -249,8 +249,8 @@ class TrainingLog:
         if self.left_out:
             said.append(
                 _(
-                    "it has {count} steps, which are too many: only the first {first}, the last {latest}, and one of "
-                    "{stride} between them are used"
+                    "it has {count} steps, which are too many: only the first {first}, the last {latest}, and one in "
+                    "every {stride} of the others are used"
                 ).format(count=self.count, first=_FIRST, latest=_LATEST, stride=self.stride)
             )
         if self.damaged:
