@@ -41,7 +41,7 @@ def ends(tmp_path: Path) -> Ends:
 def test_a_log_that_just_ends_says_where_and_when(ends: Ends) -> None:
     found = ends(HEAD + steps(11), ago=7200)
     assert (found.standing, found.odd) == (Standing.STOPPED, True)
-    assert "after step 11 of 40 without an end: the last line is of 2.0 h ago" in found.text()
+    assert "after step 11 of 40 without finishing: the last line was written 2.0 h ago" in found.text()
 
 
 def test_an_error_at_the_end_is_named_with_its_process(ends: Ends) -> None:

@@ -83,7 +83,7 @@ FAULTS: dict[Kind, tuple[dict[int, dict[str, float]], int, str]] = {
     Kind.ENTROPY: (
         {step: {"actor/entropy": 0.1} for step in range(20, 31)},
         20,
-        "fell below 10% of its 1.9 at the beginning; it is 0.1 now",
+        "fell below 10% of its initial 1.9; it is now 0.1",
     ),
     Kind.GRAD_NORM: ({15: {"actor/grad_norm": 30.0}}, 15, "the gradient norm is 30, "),
     Kind.SLOW: (
@@ -94,7 +94,7 @@ FAULTS: dict[Kind, tuple[dict[int, dict[str, float]], int, str]] = {
     Kind.DRIFT: (
         {step: {"training/rollout_probs_diff_mean": 0.02} for step in (22, 25)},
         22,
-        "more than 0.01 at 2 of 30 steps",
+        "over 0.01 at 2 of 30 steps",
     ),
 }
 

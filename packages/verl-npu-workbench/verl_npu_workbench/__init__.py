@@ -1,5 +1,5 @@
-"""What a person calls before, during and after a training, and what virtual NPUs need for verl.
+"""Commands for before, during, and after a training, and the parts that verl needs to run on virtual NPUs.
 
-Nothing here is part of `import torch` or of a training on real NPUs. The plugin does not know it: `verl-npu` finds the
-commands of this package through entry points.
+Neither `import torch` nor a training on real NPUs uses this package, and the plugin does not depend on it: `verl-npu`
+finds its commands through entry points.
 """

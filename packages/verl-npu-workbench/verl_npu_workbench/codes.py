@@ -1,4 +1,4 @@
-"""What the codes mean that the commands of the workbench print: rules, findings and points of a watch."""
+"""The meanings of the codes that the workbench's commands print: of rules, findings, and oddities."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from verl_npu.findings import Stage
 from verl_npu.language import gettext as _
 
 from . import (
-    translations,  # noqa: F401  # it is imported for what it does
+    translations,  # noqa: F401  # importing it registers the catalogue
     watch,
 )
-from .diagnosis.rules import BY_CODE as OF_LOGS
+from .diagnosis.rules import BY_CODE as LOG_RULES
 from .diagnosis.rules import CAUSES, LogRule, unfilled
 from .doctor.examination import SUBJECTS, Subject
-from .doctor.variables import RULES as OF_VARIABLES
-from .jobs.rules import RULES as OF_SCRIPTS
+from .doctor.variables import RULES as VARIABLE_RULES
+from .jobs.rules import RULES as SCRIPT_RULES
 
 _LINT, _DOCTOR = "`verl-npu lint RUN.SH`", "`verl-npu doctor`"
 
 
 def meanings() -> Iterator[Meaning]:
-    """Yield what each code of the workbench means; the entry point by which `verl-npu explain` finds them."""
-    yield from _of_scripts()
-    yield from _of_the_doctor()
-    yield from _of_watch()
-    yield from _of_logs()
+    """Yield the meaning of each code of the workbench. `verl-npu explain` calls this through an entry point."""
+    yield from _script_meanings()
+    yield from _doctor_meanings()
+    yield from _watch_meanings()
+    yield from _log_meanings()
 
 
-def _of_scripts() -> Iterator[Meaning]:
+def _script_meanings() -> Iterator[Meaning]:
     yield meaning(
         "hydra",
         f"before a run: {_LINT}",
-        about="Hydra composes the settings that a script gives its trainer as the job does, and has ended with an "
-        "error: the job ends with the same one before anything starts.",
+        about="Hydra could not compose the settings that the script gives its trainer. The job would end with the "
+        "same error before it starts anything.",
     )
-    for rule in OF_SCRIPTS:
-        # What is only handed on says nothing of itself: the guards tell.
+    for rule in SCRIPT_RULES:
+        # A rule without a text only calls a guard, and the guard has the text.
         if rule.about:
             also = f", and {JOB}" if Stage.JOB in rule.stages else ""
             yield meaning(rule.code, f"before a run: {_LINT}{also}", about=rule.about)
-    asked = {rule.code for rule in OF_SCRIPTS}
+    asked = {rule.code for rule in SCRIPT_RULES}
     for guard in rollout.RULES:
         if guard.code in asked:
             yield meaning(guard.code, f"before a run: {_LINT}; and {JOB}", about=guard.about)
 
 
-def _of_the_doctor() -> Iterator[Meaning]:
+def _doctor_meanings() -> Iterator[Meaning]:
     for subject in SUBJECTS:
-        yield _of_a_subject(subject, subject.code)
+        yield _subject_meaning(subject, subject.code)
         for part in subject.parts if subject.code != "variables" else ():
-            yield _of_a_subject(subject, part)
-    for rule in OF_VARIABLES:
+            yield _subject_meaning(subject, part)
+    for rule in VARIABLE_RULES:
         by = f"before a run: {_DOCTOR}" + (f" and {_LINT}" if Stage.SCRIPT in rule.stages else "")
         yield meaning(rule.name, by, expected=rule.expected, otherwise=rule.why, a_value_that_works=rule.value)
 
 
-def _of_a_subject(subject: Subject, code: str) -> Meaning:
+def _subject_meaning(subject: Subject, code: str) -> Meaning:
     level = "" if subject.level.value == "static" else f" --level {subject.level.value}"
     return meaning(
         code,
@@ -68,23 +68,23 @@ def _of_a_subject(subject: Subject, code: str) -> Meaning:
     )
 
 
-def _of_watch() -> Iterator[Meaning]:
+def _watch_meanings() -> Iterator[Meaning]:
     for kind, about in watch.ABOUT.items():
-        yield meaning(kind.value, "while it runs: `verl-npu watch LOG`", about=about)
+        yield meaning(kind.value, "during a run: `verl-npu watch LOG`", about=about)
 
 
-def _of_logs() -> Iterator[Meaning]:
-    for rule in OF_LOGS.values():
-        yield _of_a_log(rule)
+def _log_meanings() -> Iterator[Meaning]:
+    for rule in LOG_RULES.values():
+        yield _log_rule_meaning(rule)
     for code, means in CAUSES.items():
         yield meaning(
             code,
-            "after a run: `verl-npu doctor --log LOG`, among what an error may come of",
+            "after a run: `verl-npu doctor --log LOG`, as one of the likely causes of an error",
             it_means=_("{text}.").format(text=_(means)),
         )
 
 
-def _of_a_log(rule: LogRule) -> Meaning:
+def _log_rule_meaning(rule: LogRule) -> Meaning:
     return meaning(
         rule.code,
         "after a run: `verl-npu doctor --log LOG`",

@@ -1,7 +1,7 @@
-"""How a training stands by its console's log: it runs, came to its end, stopped or failed; how long the rest takes.
+"""The state of a training by its console log (running, finished, stopped, or failed), and the time that is left.
 
-How many steps it makes, and that it came to its end, only the console's log says. What was before its last steps the
-training got over: only what comes behind is judged.
+Only the console log tells the number of steps and whether the training finished. The training survived any error
+before its last steps, so only the lines after them are judged.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from .logs.metrics import STEP_SECONDS
 from .logs.training import Follower, TrainingLog
 
 _RECENT = 20
-"""Steps of which the usual duration is taken."""
+"""The number of last steps whose median is the usual duration of a step."""
 _LONGEST = 120
+"""Characters of an error that are shown."""
 _GONE, _STEPS_GONE = 300.0, 5
-"""Seconds, and steps of the usual duration, after which a log that no process of this host writes to is not written to
-by one of another host either."""
+"""The silence, in seconds and in usual steps, after which we assume that no process on another host writes to the log
+either."""
 
 
 class Standing(enum.Enum):
-    """How a training stands."""
+    """The state of a training."""
 
     RUNS = "runs"
     ENDED = "came to its end"
@@ -40,40 +41,40 @@ class Standing(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a training stands, and what is left of it."""
+    """The state of a training and the time that is left."""
 
     standing: Standing
     step: int
     total: int
-    """How many steps it makes; 0 if the log does not say it."""
+    """The number of steps of the whole training; 0 if the log does not tell."""
     quiet: float
-    """Seconds since the log was written to."""
+    """Seconds since the last write to the log."""
     left: float | None
-    """Seconds that the rest will take, if it is known how many steps and how long they take."""
+    """Seconds until the end; None if the number of steps or their duration is unknown."""
     error: str = ""
-    """The rule that knows the error at its end, or the error itself."""
+    """The code of the rule that matches the final error, or the error itself."""
     process: str = ""
     over: bool = False
-    """Nobody writes to the log any more, as far as can be seen."""
+    """True if, as far as we can see, no process writes to the log any more."""
 
     @property
     def odd(self) -> bool:
-        """Whether somebody should look at it."""
+        """Tell whether somebody should look at the training."""
         return self.standing in (Standing.STOPPED, Standing.FAILED)
 
     def text(self) -> str:
-        """Return it in a sentence without a full stop; empty where there is nothing to say."""
+        """Return the state as a sentence without a full stop; empty if there is nothing to say."""
         of = _("step {step} of {total}") if self.total else _("step {step}")
         place = of.format(step=self.step, total=self.total)
         if self.standing is Standing.RUNS:
             more = _("{place}, about {left} to go").format(place=place, left=duration(self.left or 0.0))
             return more if self.left is not None else place
         if self.standing is Standing.ENDED:
-            return _("it came to its end, {place}").format(place=place)
+            return _("it finished, {place}").format(place=place)
         if self.standing is Standing.STOPPED:
             return _(
-                "it stopped after {place} without an end: the last line is of {ago} ago, and no process of this host "
-                "writes to the log"
+                "it stopped after {place} without finishing: the last line was written {ago} ago, and no process on "
+                "this host writes to the log"
             ).format(place=place, ago=duration(self.quiet))
         if self.standing is Standing.FAILED:
             return _(
@@ -83,7 +84,7 @@ class Ending:
 
 
 def duration(seconds: float) -> str:
-    """Return a span of time as a person says it."""
+    """Return a duration in the unit that reads best."""
     if seconds < 90:
         return _("{seconds:.0f} s").format(seconds=seconds)
     if seconds < 90 * 60:
@@ -94,9 +95,10 @@ def duration(seconds: float) -> str:
 
 
 def ending_of(follower: Follower, log: TrainingLog, quiet: float | None = None) -> Ending:
-    """Return how the training of a log stands now. A log that is no console's says nothing of it.
+    """Return the state of a log's training now. Only a console log tells it.
 
-    `quiet` is for how many seconds nothing was written to it, by whoever has seen it; else its files tell.
+    `quiet` is the number of seconds since the last write, if the caller has watched the log; by default the times of
+    its files tell.
     """
     files = follower.files()
     quiet = quiet_of(follower) if quiet is None else quiet
@@ -120,12 +122,12 @@ def ending_of(follower: Follower, log: TrainingLog, quiet: float | None = None) 
         return ending(Standing.FAILED, total, None, _named(said.root), str(said.root.event.process))
     if written:
         return ending(Standing.RUNS, total, _left(log, total))
-    # Lines of steps alone are no whole console's log.
+    # A log that has only the lines of steps is not a complete console log.
     return ending(Standing.STOPPED if total else Standing.UNKNOWN, total)
 
 
 def quiet_of(follower: Follower) -> float:
-    """Return for how many seconds nothing was written to a log, by the clock on the wall, which may be set."""
+    """Return the seconds since the last write to a log, by the wall clock, which may have been set meanwhile."""
     return min(map(_quiet, follower.files()), default=0.0)
 
 

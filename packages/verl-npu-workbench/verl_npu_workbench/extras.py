@@ -1,4 +1,4 @@
-"""What is installed, and packages of the extras that some commands need: pictures, live screens, YAML, data sets."""
+"""Checks for installed packages, and for the extras of some commands: pictures, live screens, YAML, data sets."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from verl_npu.language import gettext as _
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module could be imported, by its full name."""
+    """Tell whether a module, given by its full name, can be found for import."""
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package that it is in
+    except ModuleNotFoundError:  # its parent package is missing
         return False
 
 
 def need(package: str, purpose: str, extra: str = "report", error: type[VerlNpuError] = TrainingLogError) -> None:
-    """Refuse at once what cannot be done without a package of an extra; raises `error` if it is not installed."""
+    """Raise `error` if a package of an extra is not installed, before any work is done."""
     if not is_installed(package):
         raise error(
             subject=purpose,

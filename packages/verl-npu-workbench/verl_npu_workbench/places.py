@@ -1,4 +1,4 @@
-"""Files that are put in their places whole: what is read later is never half of one."""
+"""Atomic writes: a reader never sees half a file."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 
 def put(path: Path, content: bytes) -> None:
-    """Put a file in its place: it is there as it was before, or as it is to be, whatever ends the command meanwhile.
+    """Write a file atomically: if the command is interrupted, the file keeps its old content.
 
     Raises OSError if the file system refuses.
     """
     if path.exists() and not path.is_file():
-        # A pipe or a terminal, which keeps nothing.
+        # A pipe or a terminal cannot be replaced.
         path.write_bytes(content)
         return
-    # Where a link leads to, which itself stays.
+    # Replace the target of a link and keep the link.
     path = path.resolve()
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:

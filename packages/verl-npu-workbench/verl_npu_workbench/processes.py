@@ -1,11 +1,11 @@
-"""The processes that a command starts, with all that descends from them; their end; signals; and ports.
+"""Child processes with all their descendants, signals, and ports.
 
-Ray's workers, and what they start, lose their parents when Ray ends. The kernel gives orphans to the nearest ancestor
-that asks for them (PR_SET_CHILD_SUBREAPER, prctl(2)), so all of them stay descendants of the command, and are found
-by their ids: nobody else's process ever is.
+Ray's workers and their children lose their parents when Ray ends. The kernel gives orphans to the nearest ancestor
+that asks for them (PR_SET_CHILD_SUBREAPER, prctl(2)). They therefore stay descendants of the command, which finds them
+by their ids and never touches anybody else's process.
 
-A command is ended whole by Ctrl-C, SIGTERM and SIGHUP (`ended_whole`). Where something must not be left half done they
-are noted when they come, and acted on later (`Interruptions`).
+Ctrl-C, SIGTERM, and SIGHUP end a command together with everything that it started (`ended_whole`). Where the work must
+not be left half done, signals are noted and acted on later (`Interruptions`).
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _KILLED = 10.0
-"""Seconds for the kernel to end what was killed; a process that waits for a device may take longer."""
+"""Seconds that the kernel gets to end a killed process; one that waits for a device may take longer."""
 
 
 _WITHOUT_P = "import sys; del sys.path[0]; del sys.argv[0]; import runpy; runpy.{run}(sys.argv[0], {more})"
 
 
 def own_python(*words: str) -> list[str]:
-    """Return the command of a Python of ours, which imports nothing from the folder that it is started in.
+    """Return a command line that runs Python without importing anything from the working folder.
 
-    `words` are -m and a module, or a file, with its arguments; -c and code are for those who know what it imports.
+    `words` are `-m` and a module, or a file, each with its arguments; or `-c` and code, if the caller knows what the
+    code imports.
     """
-    # What has no option -P is told by a line of code.
+    # Python 3.10 has no option -P: a line of code does the same.
     if sys.version_info >= (3, 11):
         return [sys.executable, "-P", *words]
     if words[0] == "-m":
@@ -54,13 +55,13 @@ def own_python(*words: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """One process that was started here, and what it printed."""
+    """One process that we started, and its output."""
 
     process: subprocess.Popen[bytes]
     output: IO[bytes] | None
 
     def last_lines(self, count: int) -> tuple[str, ...]:
-        """Return the last lines that it printed, without empty ones."""
+        """Return the last lines of its output, without empty ones."""
         if self.output is None:
             return ()
         self.output.seek(0)
@@ -69,7 +70,7 @@ class Started:
 
 
 class ProcessTree:
-    """What this command starts. It must be made, and used, in the main thread."""
+    """The processes that this command starts, with their descendants. For the main thread only."""
 
     def __init__(self) -> None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -85,11 +86,11 @@ class ProcessTree:
         stderr: int = subprocess.STDOUT,
         folder: Path | None = None,
     ) -> Started:
-        """Start a process out of reach of the terminal's Ctrl-C, which is killed if this process dies.
+        """Start a process that the terminal's Ctrl-C does not reach. The kernel kills it if this process dies.
 
-        Killed, because Ray's own end by SIGTERM can stand still; what it has started ends with it.
+        It gets SIGKILL, because Ray can hang when it handles SIGTERM; its children end with it.
 
-        What it prints goes to a file that its `Started` reads, or to `output`. Raises OSError.
+        Its output goes to a file that `Started` reads, or to `output`. Raises OSError.
         """
         kept = None if output else tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with the process
         process = subprocess.Popen(
@@ -106,7 +107,7 @@ class ProcessTree:
         return self._members[process.pid]
 
     def reap(self) -> None:
-        """Take the statuses of the orphans that have ended, which would stay as zombies."""
+        """Reap the orphans that have ended, so that no zombies stay."""
         for member in self._members.values():
             member.process.poll()
         while True:
@@ -123,21 +124,21 @@ class ProcessTree:
                 os.waitpid(ended.si_pid, 0)
 
     def left(self) -> list[int]:
-        """Return the ids of the processes that descend from this one, and that it did not have at the beginning."""
+        """Return the ids of the descendants that this process did not have at the beginning."""
         self.reap()
         return [pid for pid in descendants(os.getpid()) if pid not in self._earlier]
 
     def end(self, patience: float, impatient: Callable[[], bool] = lambda: False) -> list[int]:
-        """End them all: the started ones are asked, and after `patience` seconds all are killed.
+        """End all processes: send SIGTERM, and after `patience` seconds SIGKILL.
 
-        Returns the ids of those that even then have not ended.
+        Returns the ids of processes that survive even that.
         """
         for member in self._members.values():
             if member.process.poll() is None:
                 _send(member.process.pid, signal.SIGTERM)
         ends = time.monotonic() + patience
         while self.left() and time.monotonic() < ends and not impatient():
-            # Those whose parents have ended hear of it from nobody else.
+            # Once their parents have ended, nobody else tells orphans to stop.
             if all(member.process.poll() is not None for member in self._members.values()):
                 for pid in self.left():
                     _send(pid, signal.SIGTERM)
@@ -162,14 +163,14 @@ def _die_with_parent() -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the ids of all processes below one, by proc(5)'s stat."""
+    """Return the ids of all descendants of a process, from /proc/*/stat (proc(5))."""
     children: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdecimal():
             try:
                 stat = Path(entry.path, "stat").read_text(errors="replace")
             except OSError:
-                continue  # it has ended meanwhile
+                continue  # the process has ended meanwhile
             children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
     found, waiting = [], [pid]
     while waiting:
@@ -181,41 +182,42 @@ def descendants(pid: int) -> list[int]:
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK = 0.1
-"""Seconds between two looks while waiting."""
+"""Seconds between two checks while waiting."""
 
 
 class Interrupted(Exception):
-    """The user, or what started us, ends the command."""
+    """A signal asked the command to end, and `Interruptions` noted it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        super().__init__(_in_words(number))
+        super().__init__(_signal_name(number))
 
     @property
     def status(self) -> int:
-        """The exit status of a process that a signal ended, as shells say it."""
+        """The exit status that shells report for a process ended by this signal."""
         return 128 + self.number
 
 
 class Signalled(KeyboardInterrupt):
-    """A signal ends the command, wherever it is. As Ctrl-C always was, it is no Exception."""
+    """A signal ends the command at once. Like KeyboardInterrupt, it is not an Exception."""
 
     def __init__(self, number: int) -> None:
         self.status = 128 + number
-        super().__init__(_in_words(number))
+        super().__init__(_signal_name(number))
 
 
-def _in_words(number: int) -> str:
+def _signal_name(number: int) -> str:
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
 @contextmanager
 def ended_whole() -> Iterator[None]:
-    """Raise Signalled where Ctrl-C, SIGTERM or SIGHUP comes, and end all that was started meanwhile when it has been
-    dealt with; at once if another one comes. For a program's main thread.
+    """Raise Signalled on Ctrl-C, SIGTERM, or SIGHUP, and then end every process that was started inside.
 
-    None is lost: what Python swallows on its way, because an object's end or C was being run, is raised once more, and
-    what somebody else's code swallows when all is done.
+    A second signal cuts the wait for those processes short. For the main thread of a program.
+
+    No signal is lost. If Python swallows the error (in a destructor or in a callback from C), it is raised again a
+    moment later. If other code swallows it, it is raised again at the end.
     """
     processes = ProcessTree()
     came: list[int] = []
@@ -247,35 +249,35 @@ def ended_whole() -> Iterator[None]:
 
 
 def _is_on_its_way(error: BaseException | None) -> bool:
-    """Whether what is being dealt with is a signal, or came while one was."""
+    """Tell whether the error being handled is a signal, or was raised while one was being handled."""
     while error is not None and not isinstance(error, Signalled):
         error = error.__context__
     return error is not None
 
 
 def _is_told(error: BaseException | None, number: int) -> bool:
-    """Whether a program that ends by an error says that a signal ended it."""
+    """Tell whether the error that ends the program reports the signal."""
     return isinstance(error, Signalled) or (isinstance(error, SystemExit) and error.code == 128 + number)
 
 
 @contextmanager
 def _swallowed(again: Callable[[Signalled], None]) -> Iterator[None]:
-    """Hand on the signals that Python prints and forgets: an error in a callback has nobody to be raised in."""
+    """Call `again` for each signal that Python only prints, because an error in a callback has no caller to reach."""
     unraisable, printed = sys.unraisablehook, sys.excepthook
 
-    def of_a_callback(found: sys.UnraisableHookArgs) -> None:
+    def unraisable_hook(found: sys.UnraisableHookArgs) -> None:
         if isinstance(found.exc_value, Signalled):
             again(found.exc_value)
         else:
             unraisable(found)
 
-    def of_a_library(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def except_hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, Signalled):
             again(error)
         else:
             printed(kind, error, trace)
 
-    sys.unraisablehook, sys.excepthook = of_a_callback, of_a_library
+    sys.unraisablehook, sys.excepthook = unraisable_hook, except_hook
     try:
         yield
     finally:
@@ -288,24 +290,24 @@ def _send_later(number: int) -> None:
 
 
 _SOON = 0.05
-"""Seconds in which a callback ends that a signal came into."""
+"""Seconds to wait until the callback that the signal interrupted has returned."""
 _GRACE = 5.0
-"""Seconds for what a command has started to end itself."""
+"""Seconds that started processes get to end by themselves."""
 
 
 def _handle(note: Callable[[int, FrameType | None], None]) -> dict[int, object]:
-    """Have signals noted, and return what was done with them before."""
+    """Install `note` as the handler of our signals, and return the earlier handlers."""
     before: dict[int, object] = {}
     for number in _SIGNALS:
         handler = signal.getsignal(number)
-        # nohup and a shell's background jobs have signals ignored, and they stay so, but SIGTERM.
+        # nohup and background jobs of a shell ignore signals, and so do we, except SIGTERM.
         if handler != signal.SIG_IGN or number == signal.SIGTERM:
             before[number] = signal.signal(number, note)
     return before
 
 
 class Interruptions:
-    """Signals that came while this is entered; handlers of before are put back afterwards."""
+    """A context in which signals are only noted; the earlier handlers are restored afterwards."""
 
     def __init__(self) -> None:
         self._came: list[int] = []
@@ -327,7 +329,7 @@ class Interruptions:
 
     @property
     def impatient(self) -> bool:
-        """Whether one came after the one that was raised last: there is to be no more waiting."""
+        """Tell whether a signal came after the last one that was raised: stop waiting then."""
         return len(self._came) > self._seen
 
     def check(self) -> None:
@@ -347,7 +349,7 @@ class Interruptions:
             time.sleep(min(_LOOK, left))
 
     def until(self, done: Callable[[], bool], seconds: float, every: float = _LOOK) -> bool:
-        """Wait until something is done, and say whether it was in time. Raises Interrupted."""
+        """Wait until `done()` is true, and return False if that takes longer than `seconds`. Raises Interrupted."""
         ends = time.monotonic() + seconds
         while not done():
             if time.monotonic() >= ends:
@@ -357,13 +359,13 @@ class Interruptions:
 
 
 _PATIENCE = 2.0
-"""Seconds for a connection."""
+"""Seconds to wait for a connection."""
 
 
 def why_port_is_taken(host: str, port: int) -> str:
-    """Return why nobody can listen at a port of this host, in the system's words; empty if it is free.
+    """Return the system's reason why a port of this host cannot be bound; empty if it is free.
 
-    `host` is one of its addresses, or empty for all of them.
+    `host` is one of this host's addresses, or empty for all of them.
     """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -375,7 +377,7 @@ def why_port_is_taken(host: str, port: int) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports that are free now."""
+    """Return that many different ports that are free now."""
     opened = [socket.socket() for _ in range(count)]
     try:
         for each in opened:
@@ -387,7 +389,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def answers(address: str, port: int) -> bool:
-    """Whether somebody answers at a port of a host."""
+    """Tell whether a TCP connection to that port succeeds."""
     try:
         with socket.create_connection((address, port), _PATIENCE):
             return True

@@ -1,4 +1,4 @@
-"""Has the plugin find the translations of this distribution's texts. To be imported by whatever prints them."""
+"""Registers this distribution's catalogue of translations. Modules that print its texts import this one."""
 
 from __future__ import annotations
 

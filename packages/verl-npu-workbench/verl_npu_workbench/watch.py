@@ -1,16 +1,12 @@
-"""A training that is running: where its time goes, its curves, and what is odd about it.
+"""A running training: where its time goes, its curves, and what is odd about it.
 
-Where the time of a step goes: verl's timers that lie beside each other within a step.
+The phases of a step are verl's timers that do not overlap. Their names are those of `marked_timer` in verl's trainers
+at all pins. Nested timers are left out: the parts of `gen` that vLLM's wrapper and the agent loop report, and every
+name with a slash.
 
-The names are those of `marked_timer` in verl's trainers at all pins. Timers within others are left out: what vLLM's
-wrapper and the agent loop report of `gen`, and all with a slash in their name.
-
-What is odd about a training, by rules over its steps.
-
-Each rule is a hint to look, and none judges the training. The limits of the rollout's probabilities are those of
-verl's docs/faq/faq.rst: below 0.005 is normal, above 0.01 tells of a precision issue. The others are our own.
-
-What is to be seen of a training now.
+Rules over the steps report oddities. Each is a hint to look, not a verdict on the training. The limits for the
+rollout's probabilities come from verl's docs/faq/faq.rst: below 0.005 is normal, above 0.01 suggests a precision
+issue. The other limits are our own.
 """
 
 from __future__ import annotations
@@ -47,19 +43,19 @@ from .logs.sides import RECENT, Waiting, waiting_of
 from .logs.training import TrainingLog, spans
 
 OTHER = _("the rest")
-"""What is in the step and under no timer."""
+"""The part of a step that no timer covers."""
 _PREFIX = "timing_s/"
 _STEP = "timing_s/step"
-_NOT_A_PHASE = frozenset(
+_NOT_PHASES = frozenset(
     {"step", "start_profile", "stop_profile", "generate_sequences", "reshard", "tool_calls", "compute_score", "verify"}
 )
 _ROUNDING = 1.01
 
 
 def split(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of each phase of a step, the longest first, and the rest.
+    """Return the seconds of each phase of a step, the longest first, and then the rest.
 
-    There is no rest where the phases together take longer than the step: asynchronous trainers run some at once.
+    There is no rest if the phases add up to more than the step: asynchronous trainers run some of them in parallel.
     """
     phases = {
         name.removeprefix(_PREFIX): seconds
@@ -74,31 +70,31 @@ def split(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _is_phase(name: str) -> bool:
-    return "/" not in name and name not in _NOT_A_PHASE
+    return "/" not in name and name not in _NOT_PHASES
 
 
 COLLAPSED = 0.1
-"""Of the entropy at the beginning."""
+"""The entropy as a share of its value at the beginning."""
 JUMP = 5.0
-"""Times the median gradient norm of the steps before."""
+"""The gradient norm as a multiple of the median of the steps before."""
 SLOW = 2.0
-"""Times the median step."""
+"""The duration of a step as a multiple of the median."""
 DRIFT_NORMAL, DRIFT_ISSUE, DRIFT_GROWTH = 0.005, 0.01, 2.0
 FEW, BEFORE = 5, 20
-"""How many steps make a median, and how many of those before count."""
+"""The fewest steps for a median, and the most earlier steps that enter one."""
 LEARNED = 0.8
-"""Of the best answer's reward: then the task is learned, and there is little left to be unsure of."""
+"""The mean reward as a share of the best answer's: above it the task is learned, and a low entropy is expected."""
 LEAK_SHARE, LEAK_STEPS = 0.05, 0.7
-"""What a host's memory has grown by, of what it was, and in how many of the steps it grew."""
+"""The growth of a host's memory as a share of its start, and the share of the steps at which it grew."""
 SLOWER = 1.5
-"""Times the rollout's time for a token at the beginning."""
+"""The rollout's time for a token as a multiple of its value at the beginning."""
 MISMATCH_ISSUE, MISMATCH_GROWTH = 0.01, 3.0
 CUT, CUT_MORE = 0.25, 2.0
-"""Of all answers, and times what it was at the beginning."""
+"""The share of answers that are cut off, and that share as a multiple of its value at the beginning."""
 
 
 class Kind(Enum):
-    """What kind of odd thing, by its code."""
+    """The kinds of oddities, by their codes."""
 
     NOT_FINITE = "not-a-number"
     ENTROPY = "entropy-collapse"
@@ -112,45 +108,46 @@ class Kind(Enum):
 
 
 ABOUT: Mapping[Kind, str] = {
-    Kind.NOT_FINITE: "A metric is NaN or infinite. From that step on weights may be, too: look at the first step that "
-    "has it.",
-    Kind.ENTROPY: f"The entropy is below {COLLAPSED:.0%} of the median of the first {FEW} steps: the policy has "
-    "stopped trying anything else.",
-    Kind.GRAD_NORM: f"The gradient norm is over {JUMP:g} times the median of up to {BEFORE} steps before.",
-    Kind.SLOW: f"A step takes over {SLOW:g} times the median; the phase that grew most is named.",
-    Kind.DRIFT: f"The probabilities of rollout and trainer differ by over {DRIFT_ISSUE:g} on average, or by over "
-    f"{DRIFT_NORMAL:g} and {DRIFT_GROWTH:g} times as much as at the beginning: the engine computes others than the "
-    "trainer.",
+    Kind.NOT_FINITE: "A metric is NaN or infinite. From that step on, weights may be NaN too: look at the first step "
+    "that has it.",
+    Kind.ENTROPY: f"The entropy is below {COLLAPSED:.0%} of the median of the first {FEW} steps: the policy no longer "
+    "explores.",
+    Kind.GRAD_NORM: f"The gradient norm is over {JUMP:g} times the median of up to {BEFORE} earlier steps.",
+    Kind.SLOW: f"A step takes over {SLOW:g} times the median. The text names the phase that grew most.",
+    Kind.DRIFT: "The probabilities of rollout and trainer differ on average by over "
+    f"{DRIFT_ISSUE:g}, or by over {DRIFT_NORMAL:g} and {DRIFT_GROWTH:g} times the difference at the beginning: the "
+    "engine and the trainer compute different probabilities for the same tokens.",
     Kind.HOST_MEMORY: f"A host's memory in use grew at over {LEAK_STEPS:.0%} of the steps, by over "
-    f"{LEAK_SHARE:.0%} in all: something is not given back, and the job ends when the host is full.",
-    Kind.ROLLOUT: f"A token of the rollout takes over {SLOWER:g} times as long as at the beginning.",
-    Kind.MISMATCH: f"The kl between trainer and rollout is over {MISMATCH_ISSUE:g} and over {MISMATCH_GROWTH:g} "
-    "times what it was at the beginning: the engine computes other probabilities than the trainer, more and more.",
-    Kind.CUT_ANSWERS: f"Over {CUT:.0%} of the answers are cut at the limit of their length, and over {CUT_MORE:g} "
-    "times as many as at the beginning: data.max_response_length is too small, or the answers never end.",
+    f"{LEAK_SHARE:.0%} in total: something leaks memory, and the job ends when the host has none left.",
+    Kind.ROLLOUT: f"The rollout takes over {SLOWER:g} times as long for a token as at the beginning.",
+    Kind.MISMATCH: f"The KL divergence between trainer and rollout is over {MISMATCH_ISSUE:g} and over "
+    f"{MISMATCH_GROWTH:g} times its value at the beginning: the probabilities of the engine move away from the "
+    "trainer's.",
+    Kind.CUT_ANSWERS: f"Over {CUT:.0%} of the answers are cut off at the length limit, over {CUT_MORE:g} times the "
+    "share at the beginning: data.max_response_length is too small, or the answers never end.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Oddity:
-    """One odd thing."""
+    """One odd thing about a training."""
 
     kind: Kind
     step: int
-    """Where it was seen first."""
+    """The first step that shows it."""
     text: str
-    """What was seen, in a sentence without a full stop."""
+    """The observation, as a sentence without a full stop."""
 
 
 def oddities(log: TrainingLog) -> list[Oddity]:
-    """Return all that is odd, by the step at which it was first seen."""
+    """Return all oddities, ordered by the step that first shows each."""
     return sorted((odd for rule in _RULES for odd in rule(log)), key=lambda odd: odd.step)
 
 
 def _not_finite(log: TrainingLog) -> Iterator[Oddity]:
     found: dict[str, list[int]] = {}
     for step, metrics in log.steps.items():
-        # verl writes NaN where there was nothing to compare.
+        # verl writes NaN if there was nothing to compare.
         skipped = DRIFT.valid and metrics.get(DRIFT.valid) == 0
         for name, value in metrics.items():
             if not math.isfinite(value) and not (skipped and "rollout" in name):
@@ -182,14 +179,14 @@ def _entropy(log: TrainingLog) -> Iterator[Oddity]:
         yield Oddity(
             Kind.ENTROPY,
             low[0],
-            _(
-                "the entropy fell below {collapsed:.0%} of its {start:.3g} at the beginning; it is {last:.3g} now"
-            ).format(collapsed=COLLAPSED, start=start, last=last),
+            _("the entropy fell below {collapsed:.0%} of its initial {start:.3g}; it is now {last:.3g}").format(
+                collapsed=COLLAPSED, start=start, last=last
+            ),
         )
 
 
 def _learned(log: TrainingLog) -> bool:
-    """Whether most answers get what the best one gets."""
+    """Tell whether the mean reward is close to the reward of the best answer."""
     means, best = (
         [*_finite(REWARD.of(log)).values()][-FEW:],
         [*_finite(log.series("critic/rewards/max")).values()][-FEW:],
@@ -206,7 +203,7 @@ def _grad_norm(log: TrainingLog) -> Iterator[Oddity]:
             yield Oddity(
                 Kind.GRAD_NORM,
                 step,
-                _("the gradient norm is {value:.3g}, {times:.1f} times that of the steps before").format(
+                _("the gradient norm is {value:.3g}, {times:.1f} times the median of the steps before").format(
                     value=value, times=times
                 ),
             )
@@ -223,7 +220,7 @@ def _slow(log: TrainingLog) -> Iterator[Oddity]:
     for step, value in seconds.items():
         if step not in warm and 0 < SLOW * usual < value:
             phases = phases or _phases(log)
-            more = _most_of_it(log, step, phases)
+            more = _slowest_phase(log, step, phases)
             yield Oddity(
                 Kind.SLOW,
                 step,
@@ -234,7 +231,7 @@ def _slow(log: TrainingLog) -> Iterator[Oddity]:
 
 
 def _phases(log: TrainingLog) -> dict[str, list[float]]:
-    """Return the seconds of each phase at all steps, the least first."""
+    """Return the sorted seconds of each phase over all steps."""
     found: dict[str, list[float]] = {}
     for metrics in log.steps.values():
         for name, seconds in split(metrics).items():
@@ -242,8 +239,8 @@ def _phases(log: TrainingLog) -> dict[str, list[float]]:
     return {name: sorted(seconds) for name, seconds in found.items()}
 
 
-def _most_of_it(log: TrainingLog, slow: int, phases: Mapping[str, Sequence[float]]) -> str:
-    # A phase that few steps have, such as saving, has no median that matters: all of it is more.
+def _slowest_phase(log: TrainingLog, slow: int, phases: Mapping[str, Sequence[float]]) -> str:
+    # A phase that few steps have, such as saving, has no usual duration: all of it counts as extra.
     few = len(log.steps) / 2
     more = {
         name: seconds - (_median_without(phases[name], seconds) if len(phases[name]) - 1 > few else 0.0)
@@ -255,7 +252,7 @@ def _most_of_it(log: TrainingLog, slow: int, phases: Mapping[str, Sequence[float
 
 
 def _median_without(ordered: Sequence[float], value: float) -> float:
-    """Return the median of all values but one."""
+    """Return the median of sorted values without one of them."""
     place, left = bisect_left(ordered, value), len(ordered) - 1
     low, high = ((left - 1) // 2, left // 2)
     return (ordered[low + (low >= place)] + ordered[high + (high >= place)]) / 2
@@ -270,9 +267,9 @@ def _drift(log: TrainingLog) -> Iterator[Oddity]:
             Kind.DRIFT,
             high[0],
             _(
-                "rollout and trainer differ by {worst:.3g} on average at worst, and more than "
-                "{drift_issue} at {count} of {values_too} steps: the engine computes other probabilities "
-                "than the trainer"
+                "the average difference between the probabilities of rollout and trainer reached {worst:.3g}, and was "
+                "over {drift_issue} at {count} of {values_too} steps: the engine and the trainer compute different "
+                "probabilities for the same tokens"
             ).format(worst=worst, drift_issue=DRIFT_ISSUE, count=len(high), values_too=len(values)),
         )
         return
@@ -285,15 +282,16 @@ def _drift(log: TrainingLog) -> Iterator[Oddity]:
             Kind.DRIFT,
             steps[-FEW],
             _(
-                "rollout and trainer differ by {now:.3g} on average, {start:.3g} at the beginning: they drift apart"
+                "the average difference between the probabilities of rollout and trainer grew from {start:.3g} at the "
+                "beginning to {now:.3g}: they drift apart"
             ).format(now=now, start=start),
         )
 
 
 def _first_and_last(log: TrainingLog, metric: Metric) -> tuple[float, float, int] | None:
-    """The medians of the first and the last steps, and the first of the last; None if there are too few.
+    """Return the median of the first steps, that of the last steps, and the first of the last steps.
 
-    The first step of a run compiles and warms up.
+    Returns None if there are too few steps. The first step does not count, because a run compiles and warms up there.
     """
     values = _finite(metric.of(log))
     rows = [*values.items()][1:]
@@ -309,7 +307,7 @@ def _host_memory(log: TrainingLog) -> Iterator[Oddity]:
         return
     start, now, step = found
     rows = [*_finite(HOST_MEMORY.of(log)).values()][1:]
-    # One neighbour that starts on the host is a jump; what is never given back grows at most steps.
+    # Another program that starts on the host makes one jump; a leak grows at most steps.
     grew = sum(later > earlier for earlier, later in pairwise(rows)) / (len(rows) - 1)
     if start > 0 and now - start > LEAK_SHARE * start and grew >= LEAK_STEPS:
         each = (now - start) / (len(rows) - FEW)
@@ -318,7 +316,7 @@ def _host_memory(log: TrainingLog) -> Iterator[Oddity]:
             step,
             _(
                 "the host's memory in use grew from {start:.4g} to {now:.4g} GB, at {grew:.0%} of the steps, by "
-                "{each:.3g} MB a step: something is not given back"
+                "{each:.3g} MB a step: something leaks memory"
             ).format(start=start, now=now, grew=grew, each=each * 1000),
         )
 
@@ -331,7 +329,7 @@ def _rollout(log: TrainingLog) -> Iterator[Oddity]:
             Kind.ROLLOUT,
             step,
             _(
-                "a token of the rollout takes {now:.3g} ms, {times:.1f} times the {start:.3g} ms at the beginning"
+                "the rollout takes {now:.3g} ms for a token, {times:.1f} times the {start:.3g} ms at the beginning"
             ).format(now=now, times=now / start, start=start),
         )
 
@@ -344,8 +342,8 @@ def _mismatch(log: TrainingLog) -> Iterator[Oddity]:
             Kind.MISMATCH,
             step,
             _(
-                "the kl between trainer and rollout rose from {start:.3g} to {now:.3g}: the engine computes other "
-                "probabilities than the trainer, more and more"
+                "the KL divergence between trainer and rollout rose from {start:.3g} to {now:.3g}: the probabilities "
+                "of the engine move away from the trainer's"
             ).format(start=start, now=now),
         )
 
@@ -358,7 +356,7 @@ def _cut_answers(log: TrainingLog) -> Iterator[Oddity]:
             Kind.CUT_ANSWERS,
             step,
             _(
-                "{now:.0%} of the answers are cut at the limit of their length, {start:.0%} at the beginning: "
+                "{now:.0%} of the answers are cut off at the length limit ({start:.0%} at the beginning): "
                 "data.max_response_length is too small, or the answers never end"
             ).format(start=start, now=now),
         )
@@ -388,37 +386,37 @@ class Phase:
     name: str
     seconds: float
     usual: float
-    """The median of the recent steps that have it."""
+    """The median over the recent steps that have this phase."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One look at a training."""
+    """A snapshot of a training."""
 
     log: TrainingLog
     step: int
-    """The step that was logged last."""
+    """The last logged step."""
     seconds: float | None
-    """What that step took."""
+    """The duration of that step."""
     phases: tuple[Phase, ...]
     tokens_per_second: float | None
     """Of all NPUs together."""
     throughput: float | None
-    """Tokens a second and NPU, as verl says it."""
+    """Tokens per second and NPU, as verl reports it."""
     odd: tuple[Oddity, ...]
     waiting: Waiting | None = None
-    """Which side waits for which, if the training is asynchronous and the log tells."""
+    """Which side waits for the other, if the training is asynchronous and the log tells."""
     ending: Ending | None = None
-    """How the training stands; None where nobody looked."""
+    """The state of the training; None if it was not checked."""
 
     @property
     def calm(self) -> bool:
-        """Whether nobody need look."""
+        """Tell whether nothing needs attention."""
         return not self.odd and not (self.ending and self.ending.odd)
 
 
 def state_of(log: TrainingLog, ending: Ending | None = None) -> State | None:
-    """Return what a log shows, or None while it has no step."""
+    """Return the snapshot that a log gives, or None while it has no step."""
     if not log.steps:
         return None
     seconds, tokens = STEP_SECONDS.of(log).get(log.last), TOKENS.of(log).get(log.last)
@@ -441,7 +439,7 @@ def state_of(log: TrainingLog, ending: Ending | None = None) -> State | None:
 
 
 def content(state: State) -> dict[str, object]:
-    """Return a state as JSON has it."""
+    """Return a state as JSON content."""
     ending = state.ending
     return {
         "source": state.log.source,

@@ -103,7 +103,7 @@ def test_the_verdict_is_of_the_standard_that_was_asked_for(run: Run, write: Writ
     status, output = run("compare", *logs, "--standard", "regression")
     assert status == 1
     assert re.search(r"step time +outside +99 +80\.\d+ +2\d\.\d+ % +at most 5 % more", output)
-    assert output.splitlines()[-1] == "outside: judged by regression, 5 of 5 criteria shown."
+    assert output.splitlines()[-1] == "outside: by the standard regression, 5 of 5 criteria shown."
     assert run("compare", *logs, "--standard", "regression", "--standard", "parity")[0] == 1
 
 
@@ -111,7 +111,7 @@ def test_logs_that_share_nothing_are_status_2(run: Run, write: Write) -> None:
     logs = str(write(text(rows([1, 2], 1)), "a.log")), str(write(text(rows([7, 8], 1)), "b.log"))
     status, output = run("compare", *logs)
     assert status == 2
-    assert output.splitlines()[-1] == "not shown: judged by parity, 0 of 2 criteria shown."
+    assert output.splitlines()[-1] == "not shown: by the standard parity, 0 of 2 criteria shown."
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
@@ -122,7 +122,7 @@ def test_what_a_reader_must_know_is_said(run: Run, write: Write, columns: int) -
     _, output = run("compare", *logs, columns=columns)
     said = " ".join(output.split())
     assert "it went back from step 3 to step 2" in said
-    assert "it has no line of step 5 to 6" in said
+    assert "it has no line for step 5 to 6" in said
     assert said.endswith("criteria shown. SIMULATED")
 
 

@@ -70,7 +70,7 @@ def test_an_overflow_that_rests_on_a_guess_is_a_warning_that_names_the_guess(run
     assert "ub needs 2113536 bits and has 1572864 (258.0 of 192 KiB), with the guessed WIDTH=128" in " ".join(
         said.split()
     )
-    assert "warning: What may overflow does so with guessed arguments" in said
+    assert "warning: A kernel that may overflow does so with guessed arguments" in said
 
 
 def test_json_has_the_figures_and_the_arguments(run: Run, judged: str) -> None:
@@ -94,7 +94,7 @@ def test_a_name_that_is_not_there_is_one_line(run: Run) -> None:
 def test_a_target_launches_or_a_command_is_named_and_only_one_of_them(run: Run, given: tuple[str, ...]) -> None:
     status, said = run("kernels", *given)
     assert status == 2
-    assert "give one of TARGET, --launches FILE and -- COMMAND" in " ".join(said.split())
+    assert "give one of TARGET, --launches FILE, and -- COMMAND" in " ".join(said.split())
 
 
 @pytest.fixture
@@ -133,5 +133,5 @@ def test_what_a_program_launched_before_it_failed_is_judged(
     monkeypatch.setattr(launches, "run", ran)
     status, said = run("kernels", "--", "python", "train.py", "--steps", "2", columns=200)
     assert status == 1
-    assert "the program ended with 3; what it launched before is judged" in said
+    assert "the program ended with status 3; its launches until then are judged" in said
     assert "1 compiles, 1 overflows" in said

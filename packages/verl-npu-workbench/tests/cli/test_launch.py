@@ -103,6 +103,6 @@ def test_a_doctor_that_answers_otherwise_is_one_error(run: Run, monkeypatch: pyt
     monkeypatch.setattr("verl_npu_workbench.launch.launching.own_python", lambda *words: ["echo", answer])
     status, output = run("launch", "--", "true", columns=250)
     assert status == 2
-    assert "the head: expected to take part, found verl-npu doctor does not answer" in output
+    assert "the head: expected to take part, found verl-npu doctor gave no result" in output
     assert answer in output
     assert output.count("\n") == 1

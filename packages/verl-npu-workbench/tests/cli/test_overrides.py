@@ -82,7 +82,7 @@ def test_a_shell_variable_is_not_judged_and_that_is_said() -> None:
     assert status == 0
     assert "critic: in order, as far as it can be judged; MindSpeed gets use_flash_attn=True, " in output
     assert "critic: not judged: megatron.context_parallel_size=${CP} is a shell variable\n" in output
-    assert "note: to have the rest judged as well, write each value in the place of its variable" in output
+    assert "note: to get the rest judged as well, write the values instead of the variables" in output
 
 
 def test_what_is_not_judged_is_in_the_json() -> None:
@@ -132,9 +132,9 @@ def test_no_script_of_upstreams_is_refused_or_ends_in_a_traceback(pin: str) -> N
 def test_what_only_some_revisions_refuse_is_a_warning_if_none_is_chosen_and_none_is_installed() -> None:
     status, output = run("--overrides", "use_fused_rotary_pos_emb=True")
     assert status == 0
-    assert "judged by all recorded ones; choose one with --pin or --revision" in output
+    assert "checked against all recorded ones; choose one with --pin or --revision" in output
     assert "the overrides: warning: use_fused_rotary_pos_emb=True: expected position_embedding_type=rope" in output
-    assert "this is so with MindSpeed 2.2.0_core_r0.12.1" in output
+    assert "this applies to MindSpeed 2.2.0_core_r0.12.1" in output
 
 
 def test_a_pin_stands_for_the_mindspeed_that_its_documents_name() -> None:
@@ -172,7 +172,7 @@ def test_a_text_that_is_no_override_is_one_clear_error(text: str) -> None:
 def test_one_of_list_and_check_is_asked_for(arguments: tuple[str, ...]) -> None:
     status, output = run(*arguments)
     assert status == 2
-    assert "give one of SCRIPT, --overrides WHAT and --list-overrides" in output
+    assert "give one of SCRIPT, --overrides WHAT, and --list-overrides" in output
 
 
 def test_an_unknown_revision_is_answered_with_the_known_ones() -> None:
@@ -203,10 +203,10 @@ def test_a_script_without_megatron_is_named(tmp_path: Path) -> None:
     script.write_text("export HCCL_BUFFSIZE=200\npython3 -m verl.trainer.main_ppo data.train_batch_size=8\n")
     status, output = run("--overrides", str(script))
     assert status == 2
-    assert f"verl-npu: --overrides {script}: expected a script with overrides of Megatron's, found none" in output
+    assert f"verl-npu: --overrides {script}: expected a script with Megatron overrides, found none" in output
 
 
 def test_a_path_that_is_not_there_is_one_clear_error() -> None:
     status, output = run("--overrides", "no/such/run.sh")
     assert status == 2
-    assert "no/such/run.sh: there is no such file" in " ".join(output.split())
+    assert "no/such/run.sh: expected an override (key=value) or an existing file" in " ".join(output.split())

@@ -12,9 +12,9 @@ from .conftest import Run
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--lengths", "lengths.csv", "--response-length", "5"), "--lengths takes the place of --prompt-length,"),
-        (("--lengths", "lengths.csv", "--spread", "0.5"), "--lengths takes the place of --prompt-length,"),
-        (("--spread", "0.5"), "--spread is around a mean: give it as --response-length"),
+        (("--lengths", "lengths.csv", "--response-length", "5"), "--lengths replaces --prompt-length,"),
+        (("--lengths", "lengths.csv", "--spread", "0.5"), "--lengths replaces --prompt-length,"),
+        (("--spread", "0.5"), "--spread needs a mean: give it as --response-length"),
     ],
 )
 def test_lengths_are_given_in_one_way(run: Run, options: tuple[str, ...], said: str) -> None:

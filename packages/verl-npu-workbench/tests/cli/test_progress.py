@@ -155,7 +155,7 @@ def test_a_comparison_with_shards_says_how_many_tensors_are_done(slow: Slow, tmp
     see("0 of 27 tensors", "compare", "--merged", str(merged), str(checkpoints.save_fsdp(tmp_path / "actor", tensors)))
 
 
-@pytest.mark.parametrize(("written", "words"), [("", "the first step"), ("step:3 - x:1\n", "what follows step 3")])
+@pytest.mark.parametrize(("written", "words"), [("", "the first step"), ("step:3 - x:1\n", "the step after 3")])
 def test_watch_says_for_what_it_waits(
     slow: Slow, tmp_path: Path, written: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

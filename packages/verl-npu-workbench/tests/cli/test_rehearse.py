@@ -115,7 +115,7 @@ def test_a_tree_at_another_revision_than_the_pin_is_one_line(
     status, output = run("rehearse", "--pin", "v0.7.1", "--verl", str(rl), "--plan-only", "--", *GOOD.split())
     assert (status, len(output.splitlines())) == (2, 1)
     assert "expected verl at v0.7.1" in output
-    assert "nearest to v0.6.1" in output
+    assert "nearest pin is v0.6.1" in output
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_a_script_is_judged_by_its_text_where_there_is_no_sandbox(
     status, output = run("lint", "--json", str(script))
     judged = json.loads(output)
     assert (status, [each["subject"] for each in judged["findings"]]) == (2, ["HCCL_BUFFSIZE"])
-    assert "no sandbox here to run it in (none on PATH)" in judged["not_judged"]
+    assert "no sandbox is possible here (none on PATH)" in judged["not_judged"]
     assert not (rl / "reached").exists()
     status, output = run("lint", str(script))
     assert (status, output.startswith("not judged: "), "--unconfined" in output) == (2, True, True)
@@ -210,7 +210,7 @@ def test_a_script_is_judged_whole_without_a_sandbox_if_that_is_asked(
     assert "verl.trainer.main_rl in" in output
 
 
-UNCONFINED = "verl-npu: unconfined: what is run has your home and your network"
+UNCONFINED = "verl-npu: unconfined: the code that runs can read your home folder and use your network"
 
 
 def test_a_plan_of_a_command_needs_no_sandbox_if_that_is_asked(
@@ -308,7 +308,7 @@ def test_arguments_of_a_script_follow_dashes(sandboxed: None, run: Run, rl: Path
     assert "data.train_batch_size=2048" in json.loads(output)["overrides"]
 
 
-@pytest.mark.parametrize(("named", "reason"), [(False, "that the script lies in"), (True, "that --source names")])
+@pytest.mark.parametrize(("named", "reason"), [(False, "of the script"), (True, "that --source names")])
 @pytest.mark.parametrize("option", ["--source", "--verl"])
 def test_check_says_by_which_verl_it_judged_and_why(
     sandboxed: None, run: Run, rl: Path, write: Write, named: bool, reason: str, option: str
@@ -317,7 +317,7 @@ def test_check_says_by_which_verl_it_judged_and_why(
     status, output = run("lint", *asked, str(write(GOOD)))
     said = " ".join(output.split())
     assert status == 0
-    assert f"judged by: {rl}/verl, of the source tree {reason}; its nearest pin is " in said
+    assert f"checked against: {rl}/verl, in the source tree {reason}; its nearest pin is " in said
 
 
 def test_check_says_that_it_judged_by_the_installed_verl(
@@ -335,7 +335,7 @@ def test_check_says_that_it_judged_by_the_installed_verl(
     assert (status, verl["path"], verl["reason"]) == (
         0,
         str(rl / "verl"),
-        f"the installed one, as {alone.parent} has none",
+        f"the installed verl, because {alone.parent} has none",
     )
 
 
@@ -368,9 +368,9 @@ def test_a_script_is_judged_without_hydra_and_without_pyyaml_as_far_as_that_goes
         monkeypatch.setitem(sys.modules, module, None)
     status, content = checked(run, write(*SUBMITTED))
     assert (status, [each["rule"] for each in content["findings"]]) == (2, ["shadowed"])  # type: ignore[attr-defined]
-    assert "its settings, and what depends on them, and the variables of the runtime" in str(content["not_judged"])
+    assert "the settings, and the rules that depend on them, and the variables of the" in str(content["not_judged"])
     status, output = run("lint", str(write(*SUBMITTED)))
-    assert "Install hydra-core and PyYAML, which the extra `scripts`" in " ".join(output.split())
+    assert "Install hydra-core and PyYAML: pip install 'verl-npu-workbench[scripts]'." in " ".join(output.split())
 
 
 @pytest.mark.parametrize("command", ["plan", "rehearse"])

@@ -105,7 +105,7 @@ def test_it_is_written_to_a_file_if_asked(run: Run, log: Path) -> None:
     status, printed = run("doctor", "--report", "--log", str(log), "--output", str(file))
     assert status == 0
     said = " ".join(printed.split())
-    assert said.index("Masked in them: token") < said.index("read it before you send it")
+    assert said.index("Masked in them: token") < said.index("Read it before you send it")
     assert next(iter(sections(file.read_text()))) == "environment"
 
 

@@ -69,7 +69,7 @@ def test_a_file_of_the_users_is_not_written_over(run: Run, tmp_path: Path) -> No
     (tmp_path / "install.sh").write_text("mine")
     status, printed = run(*asked)
     assert status == 2
-    assert "found install.sh with something else in it" in " ".join(printed.split())
+    assert "found install.sh with different content" in " ".join(printed.split())
     assert (tmp_path / "install.sh").read_text() == "mine"
 
 

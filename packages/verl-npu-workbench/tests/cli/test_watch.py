@@ -244,7 +244,7 @@ HEAD = "(TaskRunner pid=12) Total training steps: 10\n"
 
 @pytest.mark.parametrize(
     ("steps", "status", "said"),
-    [(STEPS, 0, "it came to its end, step 10 of 10"), (ODD, 1, "not-a-number, step 11")],
+    [(STEPS, 0, "it finished, step 10 of 10"), (ODD, 1, "not-a-number, step 11")],
 )
 def test_in_a_pipe_a_finished_log_is_told_and_is_the_end(
     start: Start, write: Write, steps: dict[int, dict[str, float]], status: int, said: str

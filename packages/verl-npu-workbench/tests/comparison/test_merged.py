@@ -90,8 +90,8 @@ def test_zero_and_minus_zero_are_two_values_and_not_a_number_is_one(compared: Co
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda each: torch.cat([each] * 2), "the shape (16,) and not (8,)"),
-        (lambda each: each.half(), "float16 and not float32 or bfloat16"),
+        (lambda each: torch.cat([each] * 2), "the shape is (16,) instead of (8,)"),
+        (lambda each: each.half(), "the dtype is float16 instead of float32 or bfloat16"),
     ],
 )
 def test_another_shape_or_dtype_is_named(
@@ -103,7 +103,7 @@ def test_another_shape_or_dtype_is_named(
 def test_a_tensor_left_out_and_one_that_no_shard_has_are_named(compared: Compare, tensors: Tensors) -> None:
     merged = {**rounded(tensors), "odd.weight": torch.ones(2)}
     del merged[NORM]
-    expected = {NORM: "left out of the model", "odd.weight": "in no shard"}
+    expected = {NORM: "missing in the model", "odd.weight": "in no shard"}
     assert compared(merged, tensors).differences == expected
 
 

@@ -61,7 +61,7 @@ def test_it_stands_beside_the_log_of_the_job(tmp_path: Path) -> None:
 
 def test_a_report_without_a_fault_is_no_all_clear(tmp_path: Path) -> None:
     report(tmp_path / "diag_report.json", "NORMAL_OR_UNSUPPORTED", "")
-    with pytest.raises(LogError, match="a report that names none"):
+    with pytest.raises(LogError, match="a report without a fault"):
         diagnose([tmp_path / "diag_report.json"])
     (tmp_path / "train.log").write_text("(TaskRunner pid=1) step:3 - actor/entropy:0.3\n")
     assert diagnose([tmp_path]).verdict is Conclusion.UNKNOWN

@@ -287,7 +287,7 @@ def test_a_line_of_any_length_does_not_fill_the_memory(tmp_path: Path) -> None:
 
 
 def test_a_device_is_no_log() -> None:
-    with pytest.raises(LogError, match="a device, which may have no end"):
+    with pytest.raises(LogError, match="a device, which may be endless"):
         diagnose([Path(os.devnull)])
 
 

@@ -60,7 +60,7 @@ def only(findings: list[Finding]) -> Finding:
 
 def test_without_it_nothing_is_said(box: Box) -> None:
     finding = only(found(box))
-    assert (finding.severity, finding.found) == (Severity.OK, "nothing of it")
+    assert (finding.severity, finding.found) == (Severity.OK, "no trace of it")
 
 
 def test_its_package_before_this_one_is_an_error(box: Box) -> None:
@@ -84,7 +84,7 @@ def test_pythonpath_is_in_front_even_where_this_command_did_not_look_at_it(box: 
     box.environ["PYTHONPATH"] = str(box.path("rl-plugin"))
     finding = only(found(box))
     assert finding.severity is Severity.ERROR
-    assert finding.fix == f"take {box.path('rl-plugin')} out of PYTHONPATH"
+    assert finding.fix == f"remove {box.path('rl-plugin')} from PYTHONPATH"
 
 
 def test_files_of_both_in_one_folder_are_an_error(box: Box) -> None:
@@ -104,7 +104,7 @@ def test_its_distribution_is_not_taken_for_this_package(box: Box) -> None:
         ("ways-in", Severity.WARNING),
         ("earlier-plugin", Severity.ERROR),
     ]
-    assert findings[0].found == "verl-npu is on the path, and not installed"
+    assert findings[0].found == "verl-npu is on the path but not installed"
     assert "(distribution verl_npu 0.0.1) is installed in" in findings[1].found
     assert findings[1].fix == CHANGE_OVER
 
@@ -163,7 +163,7 @@ def test_a_hook_line_that_the_user_put_there_is_right(box: Box) -> None:
             {"url": "file:///a/verl", "dir_info": {}},
             "pip install --force-reinstall --no-deps /a/verl",
         ),
-        ("0.5.0.dev0", {}, "put verl/__init__.py back as in the revision of verl that is installed"),
+        ("0.5.0.dev0", {}, "restore verl/__init__.py from the installed revision of verl"),
     ],
 )
 def test_an_installed_verl_is_restored_from_where_it_came(box: Box, version: str, url: dict, fix: str) -> None:

@@ -188,7 +188,7 @@ CASES = (
         Box.no_cann,
         {"cann": ERROR, "nnal": WARNING, "torch_npu-libraries": ERROR},
         "no CANN",
-        "install the CANN toolkit, its kernels and nnal of CANN 8.5.0",
+        "install the CANN toolkit, its kernels, and nnal of CANN 8.5.0",
     ),
     Case(
         "transformers 4.55 where verl-npu is off",
@@ -260,7 +260,7 @@ CASES = (
         "v0.8.0",
         _set("ASCEND_HOME_PATH", "/nowhere"),
         {"cann": ERROR},
-        "/nowhere, which is no folder",
+        "/nowhere, which is not a folder",
         "CANN 9.0.0",
     ),
     Case(
@@ -284,7 +284,7 @@ CASES = (
         "v0.7.1",
         _atb_missing,
         {"vllm-ascend-libraries": ERROR},
-        "libatb.so is not found",
+        "libatb.so is missing",
         "nnal/atb/set_env.sh",
     ),
     Case(
@@ -292,7 +292,7 @@ CASES = (
         "v0.6.1",
         lambda box: box.path("usr/local/Ascend/driver/lib64/driver/libascend_hal.so").rename(box.path("hal")),
         {"torch_npu-libraries": ERROR},
-        "libascend_hal.so is not found; libascendcl.so needs it",
+        "libascend_hal.so is missing; libascendcl.so needs it",
         "driver/lib64/driver",
     ),
     Case(
@@ -318,7 +318,7 @@ CASES = (
         "v0.7.1",
         Box.no_npus,
         {"npus": ERROR},
-        "there is no command npu-smi",
+        "the command npu-smi is missing",
         "--device /dev/davinci0",
     ),
     Case(
@@ -385,7 +385,7 @@ CASES = (
         "v0.7.1",
         _install("torch_npu", "2.7.1"),
         {"torch-pair": ERROR, "torch_npu": WARNING},
-        "torch 2.8.0 beside torch_npu 2.7.1",
+        "torch 2.8.0 with torch_npu 2.7.1",
         "pip install torch==2.7.1 torch_npu==2.7.1",
     ),
     Case(
@@ -418,7 +418,7 @@ CASES = (
         "v0.7.1",
         _install("vllm", "0.11.0+empty"),
         {"engine-pair": WARNING, "vllm": WARNING},
-        "vllm 0.11.0+empty beside vllm-ascend 0.13",
+        "vllm 0.11.0+empty with vllm-ascend 0.13",
         "checkout v0.13.0 && VLLM_TARGET_DEVICE=empty pip install -e vllm",
     ),
     Case(
@@ -515,11 +515,11 @@ CASES = (
         "pip install triton-ascend==3.2.0",
     ),
     Case(
-        "triton beside triton-ascend",
+        "triton with triton-ascend",
         "ccd7d934",
         _install("triton", "3.3.1"),
         {"triton": WARNING},
-        "3.3.1 beside triton-ascend 3.2.0rc4",
+        "3.3.1 together with triton-ascend 3.2.0rc4",
         "pip uninstall -y triton triton-ascend && pip install triton-ascend==3.2.0rc4",
     ),
     # Megatron.
@@ -536,7 +536,7 @@ CASES = (
         "v0.9.0",
         _install("mindspeed", "0.12.1"),
         {"megatron-pair": WARNING, "mindspeed": WARNING},
-        "megatron-core 0.16.0 beside MindSpeed 0.12.1",
+        "megatron-core 0.16.0 with MindSpeed 0.12.1",
         "git -C Megatron-LM checkout core_v0.12.1",
     ),
     Case(
@@ -585,7 +585,7 @@ CASES = (
         "v0.7.1",
         _set("ASCEND_RT_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7,8"),
         {"ASCEND_RT_VISIBLE_DEVICES": ERROR},
-        "8, and there are 8 NPUs here",
+        "8, but there are 8 NPUs here",
         "unset ASCEND_RT_VISIBLE_DEVICES",
     ),
     Case(
@@ -625,7 +625,7 @@ CASES = (
         "v0.7.0",
         _set("VLLM_ATTENTION_BACKEND", "XFORMERS"),
         {"VLLM_ATTENTION_BACKEND": WARNING},
-        "none of vllm-ascend's",
+        "not one of vllm-ascend's",
         "unset VLLM_ATTENTION_BACKEND",
     ),
     Case(
@@ -633,7 +633,7 @@ CASES = (
         "v0.7.1",
         _set("HCCL_SOCKET_IFNAME", "enp67s0f5"),
         {"HCCL_SOCKET_IFNAME": WARNING},
-        "no such interface; here are eth0, lo",
+        "no such interface; this host has eth0, lo",
         "unset HCCL_SOCKET_IFNAME",
     ),
     Case(
@@ -649,7 +649,7 @@ CASES = (
         "v0.7.1",
         _set("HCCL_CONNECT_TIMEOUT", "1h"),
         {"HCCL_CONNECT_TIMEOUT": WARNING},
-        "no number",
+        "not a number",
         "export HCCL_CONNECT_TIMEOUT=1500",
     ),
     Case(
@@ -657,7 +657,7 @@ CASES = (
         "v0.7.1",
         _set("HCCL_EXEC_TIMEOUT", "1E100"),
         {"HCCL_EXEC_TIMEOUT": WARNING},
-        "out of its range",
+        "out of range",
         "export HCCL_EXEC_TIMEOUT=3600",
     ),
     Case(
@@ -665,7 +665,7 @@ CASES = (
         "v0.7.1",
         _set("HCCL_HOST_SOCKET_PORT_RANGE", "60050-60000"),
         {"HCCL_HOST_SOCKET_PORT_RANGE": WARNING},
-        "no range of ports",
+        "not a range of ports",
         "unset HCCL_HOST_SOCKET_PORT_RANGE",
     ),
     Case(
@@ -774,7 +774,7 @@ def test_triton_ascend_over_the_triton_that_it_brings_is_no_alarm(make: Make) ->
     box.install("triton", "3.5.0")
     box.write("site/triton/backends/ascend/driver.py", "")
     (finding,) = (each for each in examine(box.site()) if each.code == "triton")
-    assert (finding.severity, finding.found) == (OK, "3.5.0, which triton-ascend 3.2.0 asks for")
+    assert (finding.severity, finding.found) == (OK, "3.5.0, which triton-ascend 3.2.0 requires")
     box.install("triton", "3.4.0")
     assert alarms(examine(box.site())) == {"triton": WARNING}
 

@@ -91,7 +91,7 @@ def test_a_pin_that_nothing_says_the_versions_of_is_no_error_and_nothing_is_comp
     box.install("transformers", "4.30.0")
     found = by_name(box)
     assert found["verl"].severity is Severity.OK
-    assert found["verl"].found.endswith("; nothing says which versions go with v0.7.2, so none were compared")
+    assert found["verl"].found.endswith("; the versions that v0.7.2 needs are unknown, so none were compared")
     assert found["transformers"].severity is Severity.OK
 
 
@@ -148,7 +148,7 @@ def test_a_container_may_call_its_npus_by_their_numbers_on_the_host(make: Make) 
     box.environ["ASCEND_RT_VISIBLE_DEVICES"] = "4,5,6,7"
     assert set(by_name(box, "variables")) == {"variables"}
     box.environ["ASCEND_RT_VISIBLE_DEVICES"] = "7,8"
-    assert "8, and there are 4 NPUs here" in by_name(box, "variables")["ASCEND_RT_VISIBLE_DEVICES"].found
+    assert "8, but there are 4 NPUs here" in by_name(box, "variables")["ASCEND_RT_VISIBLE_DEVICES"].found
 
 
 # What is run.

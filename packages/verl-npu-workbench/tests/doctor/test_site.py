@@ -62,7 +62,7 @@ def test_the_virtual_ascends_own_answer_is_understood() -> None:
 def test_a_machine_without_the_command_says_so(tmp_path: Path) -> None:
     answer = ask_npu_smi({"PATH": str(tmp_path)})
     assert not answer.exists
-    assert answer.problem == "there is no command npu-smi"
+    assert answer.problem == "the command npu-smi is missing"
 
 
 def test_what_the_command_says_last_is_the_problem(tmp_path: Path) -> None:

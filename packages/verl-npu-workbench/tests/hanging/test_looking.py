@@ -74,8 +74,8 @@ def test_without_py_spy_it_is_said_what_to_install(
     ("answer", "problem"),
     [
         ("echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1", "SYS_PTRACE"),
-        ('echo \'{"no": "list"}\'', "of another version"),
-        ("echo nonsense", "of another version"),
+        ('echo \'{"no": "list"}\'', "unknown version of"),
+        ("echo nonsense", "unknown version of"),
     ],
 )
 def test_a_py_spy_that_cannot_look_is_a_problem_and_no_error(
@@ -85,7 +85,7 @@ def test_a_py_spy_that_cannot_look_is_a_problem_and_no_error(
     fake.write_text(f"#!/bin/sh\n{answer}\n")
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(stacks, "program", lambda: str(fake))
-    assert problem in stacks.of([os.getpid()])[os.getpid()].problem
+    assert problem in stacks.read([os.getpid()])[os.getpid()].problem
 
 
 def test_a_py_spy_that_never_answers_is_waited_for_a_while_only(
@@ -96,14 +96,14 @@ def test_a_py_spy_that_never_answers_is_waited_for_a_while_only(
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(stacks, "program", lambda: str(fake))
     monkeypatch.setattr(stacks, "_PATIENCE", 0.3)
-    assert "no answer within 0.3 s" in stacks.of([os.getpid()])[os.getpid()].problem
+    assert "did not answer within 0.3 s" in stacks.read([os.getpid()])[os.getpid()].problem
 
 
 def test_a_process_that_is_not_there_is_one_line(run: Run) -> None:
     status, printed = run("doctor", "--hang", "4194303")
     (line,) = (line for line in printed.splitlines() if not re.search(r", \d+ s$", line))  # progress of a slow machine
     assert status == 2
-    assert "expected the id of a process of this host" in line
+    assert "expected the id of a process on this host" in line
 
 
 def test_several_jobs_are_named() -> None:

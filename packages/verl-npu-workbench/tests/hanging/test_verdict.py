@@ -65,7 +65,7 @@ def test_a_process_that_has_ended_and_was_not_buried_is_none() -> None:
 
 
 def test_ranks_that_may_be_on_hosts_that_gave_no_answer_are_not_missed() -> None:
-    assert "has no process" not in judge(ranks()[:3], whole=False).why
+    assert "is gone" not in judge(ranks()[:3], whole=False).why
 
 
 def test_a_rank_that_was_not_called_is_the_one() -> None:

@@ -43,7 +43,7 @@ def test_a_host_comes_starts_and_hears_the_end_and_one_too_many_is_sent_away(mee
     assert soon(lambda: meeting.look() or meeting.members[1:]) == [OTHER]
     assert other.hear() == {}
     meeting.start()
-    assert soon(more.hear) == {"status": 2, "reason": "all nodes are there already"}
+    assert soon(more.hear) == {"status": 2, "reason": "all nodes are already there"}
     other.say(ready=True)
     assert soon(lambda: meeting.look() or meeting.members[1].ready) is True
     meeting.end(7, "the job ended")
@@ -54,8 +54,8 @@ def test_a_host_comes_starts_and_hears_the_end_and_one_too_many_is_sent_away(mee
     ("member", "said"),
     [
         (replace(OTHER, trouble="no NPUs"), "no NPUs"),
-        (replace(OTHER, plan="another on 2"), "it was asked for another on 2, the head for train on 2"),
-        (replace(OTHER, address="10.0.0.1"), "takes part already"),
+        (replace(OTHER, plan="another on 2"), "its job is another on 2, but the head's is train on 2"),
+        (replace(OTHER, address="10.0.0.1"), "already takes part"),
     ],
 )
 def test_a_host_that_cannot_take_part_is_named(meeting: Meeting, come: Come, member: Member, said: str) -> None:

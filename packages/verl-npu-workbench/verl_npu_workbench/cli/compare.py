@@ -1,5 +1,5 @@
-"""`verl-npu compare`: a training on NPUs beside another one, judged by what the Ascend ecosystem asks; a merged model
-beside its checkpoint."""
+"""`verl-npu compare`: compares a training on NPUs with another one by the standards of the Ascend ecosystem, or a
+merged model with its checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..comparison.comparison import STANDARDS, Comparison, content
 from ..comparison.comparison import compare as compare_logs
 from ..comparison.merged import Merged
 from ..comparison.merged import compare as compare_merged
-from ..comparison.page import draw, page, said_of_both, said_of_side
+from ..comparison.page import describe_common, describe_side, draw, page
 from ..comparison.standards import BASELINES, SOURCE, Baseline, Outcome, Verdict
 from ..extras import need
 from ..logs.metrics import mean, number
@@ -33,7 +33,7 @@ from .options import command, refuse_ignored
 _STATUS = {Outcome.WITHIN: Status.FINE, Outcome.OUTSIDE: Status.FOUND, Outcome.NOT_SHOWN: Status.NOT_JUDGED}
 _STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "yellow", Outcome.NO_LIMIT: ""}
 _SHOWN = 10
-"""The tensors that are named one by one."""
+"""The number of tensors that are listed."""
 
 
 @command(
@@ -46,20 +46,20 @@ _SHOWN = 10
 )
 @click.argument("npu_log", required=False, type=click.Path(path_type=Path))
 @click.argument("reference_log", required=False, type=click.Path(path_type=Path))
-@click.option("--baseline", metavar="NAME", help="Published figures of a real NPU in place of a log.")
-@click.option("--list-baselines", is_flag=True, help="Show the published figures, and end.")
+@click.option("--baseline", metavar="NAME", help="Compare with published figures of a real NPU instead of a log.")
+@click.option("--list-baselines", is_flag=True, help="List the published figures and exit.")
 @click.option(
     "--standard",
     "standards",
     multiple=True,
     type=click.Choice(STANDARDS),
-    help="What the verdict is of [default: parity; with --baseline, regression].",
+    help="The standard that decides the verdict [default: parity; with --baseline, regression].",
 )
 @click.option(
     "--merged",
     metavar="MODEL",
     type=click.Path(path_type=Path),
-    help="Compare a merged model with its checkpoint, given in place of NPU_LOG.",
+    help="Compare this merged model with its checkpoint, given in place of NPU_LOG.",
 )
 @json_option()
 @click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write the curves as a picture.")
@@ -75,18 +75,19 @@ def compare(
     png: Path | None,
     html: Path | None,
 ) -> None:
-    """Compare a training on NPUs with another one.
+    """Compare a training on NPUs with another training.
 
-    A log is the console's, verl's file logger's (JSON lines), or a folder of TensorBoard files; - is what is piped to
-    it. Steps are compared by their number, at least four. The standard `parity` is for an NPU beside a GPU: mean error
-    of the reward at most 4 %, of the SFT loss at most 2 %. `regression` is for an NPU beside an earlier run: memory,
-    throughput, step time, reward, rollout against trainer. Both are always shown. What the logs do not show never
-    counts as passed.
+    A log is a console log, the output of verl's file logger (JSON lines), or a folder of TensorBoard files; - reads
+    standard input. Steps are matched by their numbers; at least four must match. The standard `parity` compares an NPU
+    with a GPU: the mean error of the reward is at most 4 %, that of the SFT loss at most 2 %. The standard
+    `regression` compares an NPU with an earlier run: memory, throughput, step time, reward, and the difference between
+    rollout and trainer. Both are always shown. A criterion that the logs do not show never counts as passed.
 
-    --merged compares what `python -m verl.model_merger merge` made of an FSDP, FSDP2 or Megatron checkpoint with its
-    shards, bit by bit. Give the checkpoint as it was given to --local_dir.
+    --merged compares a model that `python -m verl.model_merger merge` wrote with the shards of its FSDP, FSDP2, or
+    Megatron checkpoint, bit for bit. Give the checkpoint folder that --local_dir named.
 
-    Exit status: 0 within or the same, 1 outside or different, 2 not shown, or a log or checkpoint cannot be read.
+    Exit status: 0 within the limits or equal, 1 outside or different, 2 not shown, or a log or a checkpoint cannot be
+    read.
     """
     of_logs = ("baseline", "standards", "png", "html")
     if merged is not None:
@@ -102,7 +103,7 @@ def compare(
             subject=f"--baseline {reference.name}",
             expected=_("the standard regression, and no --png"),
             found="--png" if "parity" not in standards else "--standard parity",
-            fix=_("published figures have no steps; give a reference log for that"),
+            fix=_("give a reference log: published figures have no steps"),
         )
     made = compare_logs(
         npu, reference, standards or (("regression",) if isinstance(reference, Baseline) else ("parity",))
@@ -121,7 +122,7 @@ def _compare_merged(model: Path, checkpoint: Path | None, more: Path | None, as_
     if checkpoint is None or more is not None:
         raise TrainingLogError(
             subject=f"--merged {model}",
-            expected=_("one CHECKPOINT, the folder that was merged"),
+            expected=_("one argument, the checkpoint folder that was merged"),
             found=_("none") if checkpoint is None else _("two folders"),
             fix=_("see verl-npu compare --help"),
         )
@@ -134,11 +135,11 @@ def _compare_merged(model: Path, checkpoint: Path | None, more: Path | None, as_
 
 
 def _print_merged(made: Merged) -> None:
-    said = _("{tensors} tensors with {values} values are those of the shards, bit by bit ({dtypes})")
+    said = _("{tensors} tensors with {values} values equal those of the shards, bit for bit ({dtypes})")
     if made.differences:
         said = ngettext(
-            "{count} tensor is not the shards', and {tensors} were compared ({dtypes})",
-            "{count} tensors are not the shards', and {tensors} were compared ({dtypes})",
+            "{count} of {tensors} tensors differs from the shards ({dtypes})",
+            "{count} of {tensors} tensors differ from the shards ({dtypes})",
             len(made.differences),
         )
     dtypes = ", ".join(made.dtypes)
@@ -152,12 +153,12 @@ def _print_merged(made: Merged) -> None:
     for name, why in list(made.differences.items())[:_SHOWN]:
         terminal.line(f"  {name}: ", why)
     if len(made.differences) > _SHOWN:
-        terminal.line(_("  and {count} more, which --json shows").format(count=len(made.differences) - _SHOWN))
+        terminal.line(_("  and {count} more, which --json lists").format(count=len(made.differences) - _SHOWN))
     for name in made.tied:
-        terminal.line(_("  left out, because it is the input layer's tensor: {name}").format(name=name))
+        terminal.line(_("  not saved separately, because it is tied to the input embedding: {name}").format(name=name))
     for old, new in list(made.renamed.items())[:1]:
         terminal.line(
-            _("  {count} have another name than in the shards, such as {new} for {old}").format(
+            _("  {count} have a different name in the shards, for example {new} was {old}").format(
                 count=len(made.renamed), new=new, old=old
             )
         )
@@ -199,13 +200,13 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
                 subject=option,
                 expected=_("a metric that both logs have at the same step"),
                 found=_("none"),
-                fix=_("leave it out, or give logs of the same steps"),
+                fix=_("leave the option out, or give logs that share steps"),
             )
         try:
             if option == "--png":
                 draw(made, path)
             else:
-                # A path may hold bytes that are no text.
+                # A path may hold bytes that are not valid text.
                 put(path, page(made).encode(errors="backslashreplace"))
         except OSError as error:
             raise TrainingLogError(
@@ -226,7 +227,7 @@ def _print(made: Comparison) -> None:
         terminal.paragraph(_("from {source}").format(source=SOURCE), indent="  ", label="  ")
     else:
         _print_side("reference", made.reference)
-        terminal.paragraph(said_of_both(made.common), indent="  ")
+        terminal.paragraph(describe_common(made.common), indent="  ")
     for verdict in made.verdicts:
         terminal.echo()
         _print_verdict(verdict, verdict.name in made.judged_by)
@@ -238,12 +239,12 @@ def _print(made: Comparison) -> None:
     simulated = " SIMULATED" if made.simulated else ""
     terminal.line(
         terminal.styled(made.outcome.value, _STYLES[made.outcome]),
-        _(": judged by {asked}.{simulated}").format(asked=_("; ").join(asked), simulated=simulated),
+        _(": by the standard {asked}.{simulated}").format(asked=_("; ").join(asked), simulated=simulated),
     )
 
 
 def _print_side(name: str, log: TrainingLog) -> None:
-    terminal.line(said_of_side(name, log))
+    terminal.line(describe_side(name, log))
     for note in log.notes():
         terminal.paragraph(note, label=_("  note: "), indent="    ")
 
@@ -305,7 +306,7 @@ def _print_baselines(as_json: bool) -> None:
         )
     terminal.table(rows, [""] * len(rows))
     terminal.paragraph(
-        _("From {source}; throughput in tokens a second and NPU. Each holds for its job's script alone.").format(
+        _("From {source}. Throughput is in tokens per second and NPU. A row is valid only for its own script.").format(
             source=SOURCE
         )
     )

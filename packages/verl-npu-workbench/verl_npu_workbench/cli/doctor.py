@@ -1,4 +1,4 @@
-"""`verl-npu doctor`: an environment judged against what the installed verl needs on NPUs."""
+"""`verl-npu doctor`: judges an environment by the needs of the installed verl on NPUs, or the log of a job."""
 
 from __future__ import annotations
 
@@ -54,37 +54,39 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     type=click.Choice([level.value for level in Level]),
     default=Level.STATIC.value,
     show_default=True,
-    help="import: also import the packages; device: also compute, and sum over all NPUs.",
+    help="import: also import the packages; device: also compute on each NPU and sum over all of them.",
 )
 @click.option("--pin", type=click.Choice([*PINS]), help="Judge for this verl instead of the installed one.")
-@click.option("--only", metavar="NAME,…", default="", help="Look at these subjects alone.")
-@click.option("--cluster", "everywhere", is_flag=True, help="On every node of the running Ray cluster.")
+@click.option("--only", metavar="NAME,…", default="", help="Examine only these subjects.")
+@click.option("--cluster", "everywhere", is_flag=True, help="Examine every node of the running Ray cluster.")
 @click.option(
     "--log",
     "logs",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Say why a job failed, from its log, from a folder of logs (Ray's, CANN's), or from what is piped to it (-); "
-    "may be repeated.",
+    help="Say why a job failed, from its log, a folder of logs (Ray's, CANN's), or standard input (-); may be "
+    "repeated.",
 )
 @click.option(
     "--hang",
     metavar="[JOB]",
     is_flag=False,
     flag_value="",
-    help="Say whether a running job hangs and at which process. JOB is a Ray job's id or a process's; it can be left "
-    "out if there is one job.",
+    help="Say whether a running job hangs, and at which process. JOB is the id of a Ray job or of a process; it may "
+    "be left out if only one job runs.",
 )
-@click.option("--report", "as_report", is_flag=True, help="Print what somebody who is asked for help wants to know.")
+@click.option(
+    "--report", "as_report", is_flag=True, help="Print one text with everything that a helper needs to know."
+)
 @click.option(
     "--manifests",
     type=click.Path(path_type=Path, file_okay=False),
-    help="For --report: what the job had as VERL_NPU_MANIFEST_DIR.",
+    help="For --report: the folder that VERL_NPU_MANIFEST_DIR named in the job.",
 )
 @click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), help="For --report: write it to this file instead."
 )
-@json_option("Print a list of name, verdict, found, needed, why, fix.")
+@json_option("Print the result as JSON; a finding has name, verdict, found, needed, why, and fix.")
 def doctor(
     level: str,
     pin: str | None,
@@ -99,19 +101,20 @@ def doctor(
 ) -> None:
     """Say what is wrong here or in a job's log, and how to fix it.
 
-    Compared is what the documents of your verl name. What is shown to fail is an error; any other deviation is a
-    warning. At the level `static` none of your packages is imported.
+    The environment is compared with the documents of your verl. A deviation that is known to fail is an error; any
+    other is a warning. At the level `static`, none of your packages is imported.
 
-    With --report one text to paste has all of it: what is wrong here, the variables that a job reads, the states of
-    verl-npu's features, and of each LOG what --log says, its end, and the lines around its errors. Keys, passwords,
-    addresses and names that can be known as such are taken out: read it before you send it.
+    With --report, the command prints one text to paste into an issue: the problems found here, the variables that a
+    job reads, the states of verl-npu's features, and for each LOG the result of --log, its end, and the lines around
+    its errors. Recognizable keys, passwords, addresses, and names are removed. Read the text before you send it.
 
-    Exit status: 0 there are no errors, warnings apart, 1 there are errors, or the nodes differ, 2 nothing could be
-    judged. For a log: 0 the training came to its end or still runs, 1 it has an error or just ends, 2 it cannot be
-    read. With --hang: 0 it works or has nothing to do, 1 it hangs or stands still, 2 it cannot be looked into.
+    Exit status: 0 there are no errors, though there may be warnings, 1 there are errors, or the nodes differ, 2
+    nothing could be judged. With --log: 0 the training finished or still runs, 1 the log has an error or just stops,
+    2 a log cannot be read. With --hang: 0 the job works or has nothing to do, 1 it hangs or stands still, 2 it cannot
+    be inspected.
     """
     if (manifests is not None or output is not None) and not as_report:
-        raise click.UsageError(_("--manifests and --output are about a report: expected --report"))
+        raise click.UsageError(_("--manifests and --output need --report"))
     judging = ("level", "pin", "only", "everywhere")
     if as_report:
         refuse_ignored("--report", *judging, "hang", "as_json")
@@ -140,7 +143,7 @@ def doctor(
 
 
 def _lead_to_env(findings: Sequence[Finding], site: Site) -> None:
-    """Name the command that mends all packages together, if several are not as they should be."""
+    """Name the command that fixes all packages together, if several are wrong."""
     parts = {component.value for component in packages.COMPARED}
     wrong = [each for each in findings if each.code in parts and each.severity in (Severity.ERROR, Severity.WARNING)]
     if len(wrong) >= _SEVERAL and site.pin is not None:
@@ -149,20 +152,20 @@ def _lead_to_env(findings: Sequence[Finding], site: Site) -> None:
         terminal.paragraph(
             _(
                 "`{env} --pin {pin}{named}` prints the commands that install all of these, in order, in "
-                "an environment of its own."
+                "a separate environment."
             ).format(env=packages.ENV, pin=site.pin.name, named=named)
         )
 
 
 def site_here(pin: str | None = None) -> Site:
-    """Return this environment, judged for a pin, or for that of the installed verl."""
+    """Return this environment, to be judged for a pin or, by default, for the pin of the installed verl."""
     judged = _judged()
     name = pin or (judged.pin if judged else "")
     return Site.here(PINS.get(name), judged)
 
 
 def _judged() -> Judged | None:
-    """What `check` says of the installed verl; its source is read, nothing is imported."""
+    """Return the result of `check` for the installed verl. Its source is read and not imported."""
     tree, first = upstreams.tree(upstreams.INSTALLED), UPSTREAMS[0].name
     if first not in tree:
         return None
@@ -179,7 +182,7 @@ def _judged() -> Judged | None:
 
 
 def judged_states() -> dict[str, str]:
-    """Return what `check` says of each feature with the installed upstreams."""
+    """Return each feature's state by `check`, with the installed upstreams."""
     judged, _, verdicts, _ = judged_patches(bundles(), upstreams.tree(upstreams.INSTALLED))
     features = [feature for one in judged for feature in one.bundle.features]
     return {name: str(state) for name, state in _states(features, verdicts).items()}
@@ -190,7 +193,7 @@ def _states(features: Sequence[Feature], verdicts: Mapping[str, Verdict]) -> dic
 
 
 def _show(findings: Sequence[Finding], indent: str = "") -> None:
-    """One screen: what is wrong with all that is known of it, and the rest in two paragraphs."""
+    """Print each error and warning in full, and the rest in two paragraphs."""
     for severity in (Severity.ERROR, Severity.WARNING):
         for finding in (each for each in findings if each.severity is severity):
             mark = terminal.styled(severity.value, _COLOURS[severity])
@@ -202,8 +205,8 @@ def _show(findings: Sequence[Finding], indent: str = "") -> None:
     counts = {severity: sum(each.severity is severity for each in findings) for severity in Severity}
     if counts[Severity.ERROR] + counts[Severity.WARNING]:
         terminal.echo()
-        terminal.paragraph(_("`verl-npu explain CODE` says more of each."), indent=indent, label=indent)
-    for label, said in _in_order(findings):
+        terminal.paragraph(_("`verl-npu explain CODE` says more about each."), indent=indent, label=indent)
+    for label, said in _right_and_skipped(findings):
         terminal.paragraph(
             _("; ").join(said), indent=f"{indent}  ", label=_("{indent}{label}: ").format(indent=indent, label=label)
         )
@@ -220,8 +223,8 @@ def _counted(counts: Mapping[Severity, int]) -> Iterator[str]:
     yield _("{count} skipped").format(count=counts[Severity.SKIPPED])
 
 
-def _in_order(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
-    """What needs no attention: what is right, and what was not judged, by the reason."""
+def _right_and_skipped(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the subjects that are right, and those that were skipped, by their reasons."""
     right = [
         _("{each} ({found})").format(each=each.code, found=each.found)
         for each in findings
@@ -268,24 +271,24 @@ def _show_nodes(nodes: Mapping[str, Sequence[Finding]], as_json: bool) -> Status
 
 _SEVERAL = 3
 _SHOWN_LINES = 6
-"""Lines of an error that are shown."""
+"""The most lines of an error that are shown."""
 _WIDEST = 300
-"""Characters of a line of a log that are shown."""
+"""The most characters of a log line that are shown."""
 _SAID = {
     Conclusion.CAUSE: ("red", _("the cause is known")),
-    Conclusion.CODE: ("yellow", _("a code that has many causes, and nothing in the log that tells more")),
-    Conclusion.CONSEQUENCE: ("yellow", _("the log has only consequences: the cause is in another process")),
-    Conclusion.UNKNOWN: ("yellow", _("no rule knows this error")),
+    Conclusion.CODE: ("yellow", _("this error code has many causes, and nothing else in the log narrows them down")),
+    Conclusion.CONSEQUENCE: ("yellow", _("the log shows only consequences: the cause is in another process")),
+    Conclusion.UNKNOWN: ("yellow", _("no rule matches this error")),
     Conclusion.NONE: ("green", _("no error")),
 }
-_CUT = _("no line of the log says that the job failed, and none that it came to its end")
+_CUT = _("the log says neither that the job failed nor that it finished")
 
 
 def _judge_log(paths: Sequence[Path], as_json: bool) -> NoReturn:
-    """Judge the logs of a job, print what they say, and exit.
+    """Diagnose the logs of a job, print the result, and exit.
 
-    Exit status: 0 the training came to its end or still runs, 1 there is an error or the log just ends, 2 a log cannot
-    be read.
+    Exit status: 0 the training finished or still runs, 1 there is an error or the log just stops, 2 a log cannot be
+    read.
     """
     said = diagnose(paths)
     if as_json:
@@ -344,7 +347,7 @@ def _error_as_json(error: LoggedError | None) -> dict[str, object] | None:
 
 
 def _excerpt(error: LoggedError) -> list[str]:
-    """What of an error is shown: the lines that a rule knows, or the end of the traceback."""
+    """Return the lines of an error to show: those that match its rule, or the end of the traceback."""
     event, rule = error.event, error.rule
     if rule is None:
         return [_cut(line) for line in (*event.frames[-3:], *filter(str.strip, event.message[:_SHOWN_LINES]))]
@@ -356,7 +359,7 @@ def _excerpt(error: LoggedError) -> list[str]:
 
 
 def _cut(line: str) -> str:
-    """Return a line as it is shown: one of a binary file has no end, and its bytes take four characters each."""
+    """Return a line shortened for printing; a line of a binary file may be endless."""
     return shortened(clean(line[:_WIDEST].expandtabs(2)), _WIDEST)
 
 
@@ -381,9 +384,9 @@ def _show_log(said: Diagnosis) -> None:
         _show_root(said.root, said.progress)
     elif said.verdict is Conclusion.NONE:
         done = _("; it has {count}").format(count=_steps(said.steps)) if said.steps else ""
-        why = _("the training came to its end") if said.progress.ended else _("the job still writes to it")
+        why = _("the training finished") if said.progress.ended else _("the job still writes to it")
         terminal.paragraph(
-            _("{count} of log, {why}{done}.").format(count=_lines(said.lines), why=why, done=done), indent="  "
+            _("The log has {count}: {why}{done}.").format(count=_lines(said.lines), why=why, done=done), indent="  "
         )
         waiting = said.progress.waiting()
         if waiting and waiting.text:
@@ -393,7 +396,7 @@ def _show_log(said: Diagnosis) -> None:
     if said.before:
         terminal.echo()
         terminal.paragraph(
-            _("Before it, in {process}: {error}").format(
+            _("An earlier error, in {process}: {error}").format(
                 process=said.before.event.process, error=_cut(said.before.event.error)
             ),
             indent="  ",
@@ -405,11 +408,11 @@ def _show_log(said: Diagnosis) -> None:
             _("{name} ({count})").format(name=name, count=count) if count > 1 else name
             for name, count in counts.most_common(8)
         )
-        terminal.paragraph(_("With it came: {words}.").format(words=words), indent="  ")
+        terminal.paragraph(_("Other errors that came with it: {words}.").format(words=words), indent="  ")
     if said.left_out:
         text = ngettext(
-            "{count} more error is like others in all but numbers, or one of too many, and was not looked at",
-            "{count} more errors are like others in all but numbers, or some of too many, and were not looked at",
+            "{count} more error was not examined: it differs from others only in numbers, or there are too many",
+            "{count} more errors were not examined: they differ from others only in numbers, or there are too many",
             said.left_out,
         )
         terminal.paragraph(text.format(count=said.left_out), label=_("note: "), indent="  ")
@@ -428,7 +431,7 @@ def _show_log(said: Diagnosis) -> None:
 
 
 def _show_cut(said: Diagnosis) -> None:
-    """What is known of a log that just ends."""
+    """Print what is known about a log that just stops."""
     progress = said.progress
     if not progress.lines:
         terminal.paragraph(
@@ -441,11 +444,11 @@ def _show_cut(said: Diagnosis) -> None:
         return
     if progress.binary:
         terminal.paragraph(
-            _("{log}: most of it is no text. Name what the job printed.").format(log=progress.log), indent="  "
+            _("{log} is mostly binary. Give the job's printed output instead.").format(log=progress.log), indent="  "
         )
         return
     terminal.paragraph(
-        _("It stops {place}, {count} in. Its last lines:").format(
+        _("The log stops {place}, after {count}. Its last lines:").format(
             place=progress.place(), count=_lines(progress.lines)
         ),
         indent="  ",
@@ -454,18 +457,18 @@ def _show_cut(said: Diagnosis) -> None:
         terminal.line("    | ", f"[{line.process}] " if line.process.pid else "", _cut(line.text.strip()))
     terminal.paragraph(
         _(
-            "No process on this host writes to it. A job that just stops was killed, most often "
-            "because the host ran out of memory, or by the scheduler, or it hangs: look at `dmesg -T "
-            "| grep -i oom`, at what the scheduler says of the job, at the shell that started it, and "
-            "at Ray's and CANN's logs (/tmp/ray/session_latest/logs, ~/ascend/log), which this "
-            "command reads too. If it still runs on another host, this is no failure."
+            "No process on this host writes to the log. A job that just stops was killed, most often because the host "
+            "ran out of memory, or by the scheduler; or it hangs. Look at `dmesg -T | grep -i oom`, at the "
+            "scheduler's record of the job, at the shell that started it, and at Ray's and CANN's logs "
+            "(/tmp/ray/session_latest/logs, ~/ascend/log), which this command reads too. If the job still runs on "
+            "another host, nothing has failed."
         ),
         indent="  ",
     )
 
 
 def _show_unknown(root: LoggedError, progress: Progress) -> None:
-    """What helps with an error that no rule knows."""
+    """Print help for an error that no rule matches."""
     event = root.event
     if root.guess:
         terminal.paragraph(
@@ -483,36 +486,39 @@ def _show_unknown(root: LoggedError, progress: Progress) -> None:
     ]
     if passed:
         terminal.paragraph(
-            _("It went through what verl-npu patches: {passed}.").format(passed=_(", ").join(passed)), indent="    "
+            _("The traceback passes through modules that verl-npu patches: {passed}.").format(
+                passed=_(", ").join(passed)
+            ),
+            indent="    ",
         )
     for near in unknown.nearest(event):
         terminal.paragraph(
             _("{rule} ({nearness:.0%} of its words)").format(rule=near.rule.code, nearness=near.nearness),
-            label=_("    like it, and not it: "),
+            label=_("    a similar rule, which does not match: "),
             indent="      ",
         )
     text, places = unknown.text_to_search(event), _(", ").join(unknown.where_to_look(event))
     if text:
         terminal.paragraph(
-            _('To do: look for "{text}" in the issues of {places}.').format(text=text, places=places), indent="    "
+            _('To do: search the issues of {places} for "{text}".').format(text=text, places=places), indent="    "
         )
     if root.guess:
         terminal.paragraph(_("Then: {fix}.").format(fix=root.guess.fix), indent="    ")
     terminal.paragraph(
-        _("`verl-npu doctor --log LOG --report` prints one text to paste into a report."), indent="    "
+        _("`verl-npu doctor --log LOG --report` prints one text to paste into an issue."), indent="    "
     )
 
 
 def _show_candidates(candidates: Sequence[str]) -> None:
-    """What an error may come of whose cause is not certain."""
+    """Print the likely causes of an error whose cause is not certain."""
     if candidates:
-        # The text of a cause is translated by itself.
+        # The text of a cause has a translation of its own.
         names = [
             _("{code} ({means})").format(code=code, means=_(CAUSES[code])) if code in CAUSES else code
             for code in candidates
         ]
         causes = _("; ").join(names)
-        terminal.paragraph(_("Likely, the likeliest first: {causes}.").format(causes=causes), indent="    ")
+        terminal.paragraph(_("Likely causes, the likeliest first: {causes}.").format(causes=causes), indent="    ")
 
 
 def _show_root(root: LoggedError, progress: Progress) -> None:
@@ -543,7 +549,7 @@ def _show_root(root: LoggedError, progress: Progress) -> None:
     terminal.paragraph(_("To do: {fix}.").format(fix=root.finding.fix), indent="    ")
     _show_candidates(others)
     if root.rule and root.rule.versions:
-        terminal.paragraph(_("It is so in {versions}.").format(versions=root.rule.versions), indent="    ")
+        terminal.paragraph(_("Affected: {versions}.").format(versions=root.rule.versions), indent="    ")
     if root.rule and root.rule.before:
-        terminal.paragraph(_("`{before}` says it before the run.").format(before=root.rule.before), indent="    ")
+        terminal.paragraph(_("`{before}` finds this before the run.").format(before=root.rule.before), indent="    ")
     terminal.paragraph(_("Seen in: {source}.").format(source=_(", ").join(root.finding.source)), indent="    ")

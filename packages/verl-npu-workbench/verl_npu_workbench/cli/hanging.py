@@ -1,4 +1,4 @@
-"""`verl-npu doctor --hang`: what a job that does not go on waits for."""
+"""`verl-npu doctor --hang`: tells what a stuck job waits for."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _STATUS = {
     Verdict.UNKNOWN: Status.NOT_JUDGED,
 }
 _MOST = 12
-"""Processes that are shown one by one."""
+"""The number of processes that are listed."""
 
 
 def show(asked: str, wants_json: bool) -> NoReturn:
-    """Look at a job, print what is to be said, and exit."""
-    with progress.step(_("looking at each process several times within {pause:g} s").format(pause=PAUSE)):
+    """Inspect a job, print the verdict, and exit."""
+    with progress.step(_("inspecting each process several times within {pause:g} s").format(pause=PAUSE)):
         seen = look(asked)
     said = judge(seen.members, seen.whole)
     if wants_json:
@@ -79,7 +79,7 @@ def _show(seen: Seen, said: Said) -> None:
     terminal.paragraph(_("Why: {why}.").format(why=said.why), indent="  ")
     terminal.paragraph(_("To do: {fix}.").format(fix=said.to_do), indent="  ")
     if seen.problem:
-        text = _("Only this host was looked at: {problem}.").format(problem=seen.problem)
+        text = _("Only this host was inspected: {problem}.").format(problem=seen.problem)
         terminal.paragraph(text, indent="  ", label=_("note: "))
     if seen.silent:
         text = _("No answer from {hosts}.").format(hosts=_(", ").join(seen.silent))
@@ -87,8 +87,8 @@ def _show(seen: Seen, said: Said) -> None:
     unseen = [each for each in seen.members if each.kind is Kind.UNSEEN and said.verdict is not Verdict.UNKNOWN]
     if unseen:
         text = ngettext(
-            "{count} process could not be looked into: {problem}.",
-            "{count} processes could not be looked into: {problem}.",
+            "{count} process could not be inspected: {problem}.",
+            "{count} processes could not be inspected: {problem}.",
             len(unseen),
         ).format(count=len(unseen), problem=unseen[0].problem)
         terminal.paragraph(text, indent="  ", label=_("note: "))
@@ -106,7 +106,7 @@ def _words(member: Member) -> str:
 
 
 def _show_all(members: Sequence[Member], said: Said) -> None:
-    """One line for each process that has anything to do."""
+    """Print one line for each process that has something to do."""
     acting = [each for each in members if each.kind is not Kind.IDLE]
     terminal.echo()
     rows = [

@@ -1,4 +1,4 @@
-"""`verl-npu kernels`: compiles Triton kernels for NPUs where there is none."""
+"""`verl-npu kernels`: compiles Triton kernels for NPUs on a machine without one."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _COMMAND = "verl_npu.command"
 
 
 def soc_option(help: str) -> Callable[[Command], Command]:
-    """Declare `--soc`, by its name."""
+    """Declare the option `--soc`."""
     names = [each.value for each in Soc]
     return click.option("--soc", type=click.Choice(names), default=Soc.A2.value, show_default=True, help=help)
 
 
-class _BeforeACommand(click.Command):
-    """A command with another command behind `--`."""
+class _CommandWithProgram(click.Command):
+    """A command that takes another command after `--`."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -59,7 +59,7 @@ _BACKS = tuple(dict.fromkeys(f"{pair.front},{pair.back}" for pair in PAIRS))
 
 
 @command(
-    cls=_BeforeACommand,
+    cls=_CommandWithProgram,
     epilog=example(
         "verl-npu kernels verl.utils.kernel.kernels",
         "verl-npu kernels --soc A3 my_kernels.py",
@@ -71,11 +71,11 @@ _BACKS = tuple(dict.fromkeys(f"{pair.front},{pair.back}" for pair in PAIRS))
 @click.option(
     "--launches",
     type=click.Path(path_type=Path),
-    help="Judge the launches that a file holds, in place of a target.",
+    help="Judge the kernel launches that this file records, instead of a target.",
 )
 @soc_option("The NPU.")
 @click.option(
-    "--only", metavar="PATTERN", multiple=True, help="Judge kernels of this name alone (* and ? as in a shell)."
+    "--only", metavar="PATTERN", multiple=True, help="Judge only kernels with this name (* and ? as in a shell)."
 )
 @click.option("--compiler", type=click.Choice(_BACKS), default=_BACKS[0], show_default=True,
               help="The releases of triton-ascend and ascendnpu-ir.")  # fmt: skip
@@ -85,17 +85,19 @@ _BACKS = tuple(dict.fromkeys(f"{pair.front},{pair.back}" for pair in PAIRS))
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="A folder with the compiler's wheels, for a machine without a network.",
 )
-@click.option("--timeout", type=click.FloatRange(1), default=120.0, show_default=True, help="Seconds for a kernel.")
+@click.option("--timeout", type=click.FloatRange(1), default=120.0, show_default=True, help="Seconds for each kernel.")
 @click.option(
     "--configs",
     type=click.IntRange(1),
     default=4,
     show_default=True,
-    help="Configurations of a kernel that are tried.",
+    help="Configurations to try for each kernel.",
 )
-@click.option("--fit", is_flag=True, help="Look for smaller blocks for kernels that overflow: up to 40 of each.")
-@click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Kernels at once.")
-@click.option("--fresh", is_flag=True, help="Compile again what has been judged.")
+@click.option("--fit", is_flag=True, help="Search for smaller blocks for kernels that overflow: up to 40 tries each.")
+@click.option(
+    "--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Kernels to compile in parallel."
+)
+@click.option("--fresh", is_flag=True, help="Compile kernels again that were judged earlier.")
 @unconfined_option
 @json_option()
 @click.pass_context
@@ -116,26 +118,27 @@ def kernels(
     unconfined: bool,
     as_json: bool,
 ) -> None:
-    """Say whether Ascend's compiler takes each Triton kernel.
+    """Say whether Ascend's compiler accepts each Triton kernel.
 
-    It needs no NPU and no CANN. TARGET is a module or a package that is installed, a Python file, a folder, or a
-    wheel; none of it is imported or installed. The compiler (triton-ascend and ascendnpu-ir) is downloaded by pip
-    once, into a folder of its own, and is never installed beside your packages. Each kernel is compiled in a process
-    of its own, in a sandbox, with the arguments that its source suggests; they are a guess, and the verdict says so.
+    It needs no NPU and no CANN. TARGET is an installed module or package, a Python file, a folder, or a wheel; none of
+    it is imported or installed. pip downloads the compiler (triton-ascend and ascendnpu-ir) once, into its own folder,
+    and never installs it beside your packages. Each kernel is compiled in its own process, in a sandbox, with
+    arguments guessed from its source; the verdict says so.
 
-    With --fit, blocks that compile are looked for where a kernel overflows: halved, nearest to its author's first.
+    With --fit, smaller blocks are tried for a kernel that overflows: halved step by step, the closest to the author's
+    first.
 
-    With COMMAND a program is run on virtual NPUs, and each launch that it does is judged with its own arguments. So
-    are those of a file, to which a program under VIRTUAL_ASCEND=1 has written them, where VERL_NPU_KERNEL_LAUNCHES
-    names it.
+    With COMMAND, a program runs on virtual NPUs, and each of its kernel launches is judged with its real arguments.
+    --launches does the same for launches that a program recorded earlier: run it under VIRTUAL_ASCEND=1 with
+    VERL_NPU_KERNEL_LAUNCHES set to the file.
 
-    An overflow that rests on a guess is *may overflow*: a warning.
+    An overflow with guessed arguments is reported as *may overflow*, which is a warning.
 
     Exit status: 0 no kernel fails, 1 at least one fails, 2 nothing could be judged.
     """
     command: tuple[str, ...] = context.meta.get(_COMMAND, ())
     if sum(map(bool, (target, launches, command))) != 1:
-        raise click.UsageError(_("give one of TARGET, --launches FILE and -- COMMAND"))
+        raise click.UsageError(_("give one of TARGET, --launches FILE, and -- COMMAND"))
     say_unconfined(unconfined)
     front, _unused, back = compiler.partition(",")
     pair = next(each for each in PAIRS if (each.front, each.back) == (front, back))
@@ -174,13 +177,15 @@ def kernels(
 def _launched(command: Sequence[str], chain: toolchain.Toolchain, file: Path) -> Path:
     status = of_launches.run(command, chain, file)
     if status:
-        terminal.note(_("the program ended with {status}; what it launched before is judged").format(status=status))
+        terminal.note(
+            _("the program ended with status {status}; its launches until then are judged").format(status=status)
+        )
     file.touch()
     return file
 
 
 def show(result: report.Report) -> None:
-    """Print what was said of each kernel, how many there are, and what it does not show."""
+    """Print each kernel's verdict, the counts, and the limits of the judgement."""
     of = result.request
     terminal.echo(
         _("{soc}, {compiler}; SIMULATED: no NPU and no CANN").format(soc=of.soc.value, compiler=of.toolchain.id)
@@ -226,12 +231,12 @@ def _show_counts(result: report.Report) -> None:
     terminal.echo(text.format(n=number, seconds=seconds, verdicts=_(", ").join(found) or _("none")))
     kept = sum(each.best.cached for each in result.judged)
     if kept:
-        terminal.paragraph(_("{count} of them kept from an earlier run.").format(count=kept), indent="  ")
+        terminal.paragraph(_("{count} of these verdicts are from an earlier run.").format(count=kept), indent="  ")
     if any(each.best.verdict is Verdict.MAY_OVERFLOW for each in result.judged):
         terminal.paragraph(
             _(
-                "What may overflow does so with guessed arguments, and does not fail this command: "
-                "`verl-npu kernels -- COMMAND` judges the launches of a program."
+                "A kernel that may overflow does so with guessed arguments, and does not fail this command. "
+                "`verl-npu kernels -- COMMAND` judges the real launches of a program."
             ),
             label=_("warning: "),
             indent="  ",
@@ -239,13 +244,13 @@ def _show_counts(result: report.Report) -> None:
     if _has(result.judged, Origin.GUESSED):
         terminal.paragraph(
             _(
-                "Guessed arguments are what a kernel's source suggests: with those of a real launch the figures, and "
-                "the verdict, may be others."
+                "Guessed arguments come from the kernel's source. With the arguments of a real launch, the figures "
+                "and the verdict may differ."
             ),
             indent="  ",
         )
     not_shown = _("; ").join(NOT_SHOWN)
-    terminal.paragraph(_("A kernel that compiles here does not show {what}.").format(what=not_shown), indent="  ")
+    terminal.paragraph(_("That a kernel compiles here does not show {what}.").format(what=not_shown), indent="  ")
     terminal.paragraph(report.stands_for(result.request.toolchain.pair), indent="  ")
 
 

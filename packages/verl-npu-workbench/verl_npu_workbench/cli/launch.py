@@ -1,4 +1,4 @@
-"""`verl-npu launch`: one job over several machines, on Ray."""
+"""`verl-npu launch`: runs one job over several machines, on Ray."""
 
 from __future__ import annotations
 
@@ -32,25 +32,29 @@ _PORTS, _SECONDS = click.IntRange(1024, 65534), click.FloatRange(1)
     )
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
-@click.option("--nodes", type=click.IntRange(1), help="How many machines the job needs [default: as listed, or 1].")
-@click.option("--head", metavar="HOST", default="", help="The machine that runs the job [default: the first listed].")
+@click.option("--nodes", type=click.IntRange(1), help="Machines that the job needs [default: all of --hosts, or 1].")
+@click.option(
+    "--head", metavar="HOST", default="", help="The machine that runs the job [default: the first of --hosts]."
+)
 @click.option("--hosts", metavar="A,B,…", default="", help="The machines, by name or address.")
-@click.option("--port", type=_PORTS, default=PORT, show_default=True, help="Of Ray; the machines meet at the next.")
-@click.option("--npus", type=click.IntRange(1), help="How many NPUs this machine must have [default: any].")
-@click.option("--wait", type=_SECONDS, default=600.0, show_default=True, help="Seconds for all to come.")
+@click.option(
+    "--port", type=_PORTS, default=PORT, show_default=True, help="Ray's port; the machines meet at the next."
+)
+@click.option("--npus", type=click.IntRange(1), help="NPUs that this machine must have [default: any number].")
+@click.option("--wait", type=_SECONDS, default=600.0, show_default=True, help="Seconds to wait for all machines.")
 @click.option("--ray", metavar="OPTION", multiple=True, help="An option for `ray start`; may be repeated.")
-@click.option("--doctor/--no-doctor", default=True, show_default=True, help="Whether the doctor looks at it first.")
-@click.option("--dry-run", is_flag=True, help="Only say what would happen, on a machine without NPUs too.")
+@click.option("--doctor/--no-doctor", default=True, show_default=True, help="Examine this machine first.")
+@click.option("--dry-run", is_flag=True, help="Only print what would happen; this machine needs no NPUs for that.")
 def launch(command: tuple[str, ...], hosts: str, dry_run: bool, **options: Any) -> None:
     """Run a job over several machines.
 
-    Give the same command on each machine, by hand, srun or mpirun. What follows -- is the job; it runs on the head
-    when all machines are there, and its output appears there. Each machine looks for its network interface, counts its
-    NPUs, is examined by the doctor, sets what verl's documents ask for unless you have set it, and calls `ray start`.
-    At the end each ends what it has started, and nothing else.
+    Give the same command on each machine, by hand or with srun or mpirun. The job follows --; it runs on the head once
+    all machines are there, and prints its output there. Each machine finds its network interface, counts its NPUs, is
+    examined by the doctor, sets the variables that verl's documents ask for unless you have set them, and calls
+    `ray start`. At the end, each machine stops what it has started, and nothing else.
 
-    Exit status: 0 the job came to its end, on every machine; otherwise the job's, 1 a machine or the head was lost,
-    2 the job was not started, 130 after Ctrl-C.
+    Exit status: 0 on every machine if the job finished, 1 a machine or the head was lost, 2 the job was not started,
+    130 after Ctrl-C, otherwise the job's own.
     """
     listed = tuple(filter(None, map(str.strip, hosts.split(","))))
     request = Request(command=command, hosts=listed, **options)
@@ -71,4 +75,4 @@ def _plan(host: Host) -> Iterator[str]:
         yield _("  variable   {name}={value}").format(name=name, value=value)
     yield _("  Ray        {command}").format(command=shlex.join(host.ray()))
     for refusal in host.refusals:
-        yield _("it could not be started on this machine: {doubt}").format(doubt=refusal)
+        yield _("the job could not be started on this machine: {doubt}").format(doubt=refusal)

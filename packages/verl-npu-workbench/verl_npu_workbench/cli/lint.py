@@ -1,4 +1,4 @@
-"""`verl-npu lint`: what is known to be wrong with a launch script, or with overrides of MindSpeed's."""
+"""`verl-npu lint`: checks a launch script, or MindSpeed overrides, for known problems."""
 
 from __future__ import annotations
 
@@ -41,18 +41,20 @@ from .script import say_unconfined
 )
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1)
-@source_option("A checkout of verl to judge the script by.")
+@source_option("A checkout of verl to check the script against.")
 @unconfined_option
 @click.option(
     "--overrides",
     "text",
     metavar="WHAT",
-    help="Judge MindSpeed's overrides alone: 'key=value …', a Hydra command line, or a script's file.",
+    help="Check only MindSpeed overrides: 'key=value …', a Hydra command line, or the path of a script.",
 )
 @click.option("--list-overrides", is_flag=True, help="List MindSpeed's features and their overrides.")
-@click.option("--revision", help="Judge overrides by a recorded MindSpeed instead of the installed one.")
+@click.option("--revision", help="Check overrides against this recorded MindSpeed instead of the installed one.")
 @click.option(
-    "--pin", type=click.Choice([*pins()]), help="Judge overrides by the MindSpeed that this verl's documents name."
+    "--pin",
+    type=click.Choice([*pins()]),
+    help="Check overrides against the MindSpeed that the documents of this verl name.",
 )
 @json_option()
 def lint(
@@ -66,23 +68,23 @@ def lint(
     pin: str | None,
     as_json: bool,
 ) -> None:
-    """Say what is known to be wrong with a launch script.
+    """Check a launch script for known problems.
 
-    The script is run in a sandbox, without your home and without a network, with stand-ins for all that it starts; its
-    settings are composed there, too. Its arguments follow --. Where there can be no sandbox (it needs the package
-    bubblewrap), its text alone is judged, and the status is 2.
+    The script runs in a sandbox, without your home folder and without a network. Stand-ins replace every program that
+    it starts. Its settings are composed in the sandbox, too. Arguments of the script follow --. If no sandbox is
+    possible (it needs the package bubblewrap), only the script's text is checked, and the exit status is 2.
 
-    Overrides of MindSpeed's are judged by the MindSpeed that is installed. If there is none and none is chosen, all
-    recorded ones are asked, and only what all of them refuse is refused.
+    MindSpeed overrides are checked against the installed MindSpeed. If none is installed and you choose none, they are
+    checked against all recorded revisions, and an override is refused only if all of them refuse it.
 
-    Exit status: 0 nothing is refused, 1 something is, 2 it, or a part of it, cannot be judged.
+    Exit status: 0 nothing is refused, 1 something is refused, 2 the script, or a part of it, cannot be judged.
     """
     chosen = [script is not None, text is not None, list_overrides]
     if sum(chosen) != 1:
-        raise click.UsageError(_("give one of SCRIPT, --overrides WHAT and --list-overrides"))
+        raise click.UsageError(_("give one of SCRIPT, --overrides WHAT, and --list-overrides"))
     if script is not None:
         if revision is not None or pin is not None:
-            raise click.UsageError(_("--revision and --pin are about --overrides and --list-overrides"))
+            raise click.UsageError(_("--revision and --pin need --overrides or --list-overrides"))
         check_script(script, source, arguments, as_json, unconfined)
     elif text is not None:
         overrides.judge(text, revision, pin, as_json)
@@ -91,17 +93,17 @@ def lint(
 
 
 def check_script(script: Path, source: str, arguments: Sequence[str], as_json: bool, unconfined: bool) -> None:
-    """Judge a script against the verl of its own tree, of `source`, or that is installed, and exit.
+    """Check a script against the verl in `source`, in its own tree, or as installed, and exit.
 
-    Where there can be no sandbox, and none is to be done without, its text alone is judged.
+    If no sandbox is possible and `unconfined` is false, only the script's text is checked.
 
-    Exit status: 0 nothing is refused, 1 something is, 2 it, or a part of it, cannot be judged.
+    Exit status: 0 nothing is refused, 1 something is refused, 2 the script, or a part of it, cannot be judged.
     """
     say_unconfined(unconfined)
     if source != upstreams.INSTALLED and not Path(source).is_dir():
         raise ScriptError(
             subject=f"--source {source}",
-            expected=_("the folder of a source tree: a script is started in it"),
+            expected=_("the folder of a source tree, to start the script in"),
             found=_("no folder"),
             fix=_("unpack the wheel, or leave --source out"),
         )
@@ -123,7 +125,7 @@ def check_script(script: Path, source: str, arguments: Sequence[str], as_json: b
             trainer=trainer,
             verl=_verl(tree, source, asked.pin),
             not_judged=_unread(asked, lacking),
-            remedy=_("Install {lacking}, which the extra `scripts` of verl-npu-workbench brings.").format(
+            remedy=_("Install {lacking}: pip install 'verl-npu-workbench[scripts]'.").format(
                 lacking=_(" and ").join(lacking)
             )
             if lacking
@@ -138,14 +140,14 @@ def check_script(script: Path, source: str, arguments: Sequence[str], as_json: b
 
 
 _READERS = {"hydra": "hydra-core", "yaml": "PyYAML"}
-"""The packages that read what a script names, by the module of each."""
+"""The packages that read a script's settings and files, by their modules."""
 
 
 def _unread(script: Script, lacking: Sequence[str]) -> str:
-    """What is left out without some of those packages, and why; empty if nothing is."""
-    parts = [_("its settings, and what depends on them")] if lacking else []
+    """Name the parts that were not checked because packages are missing; empty if none are."""
+    parts = [_("the settings, and the rules that depend on them")] if lacking else []
     if script.submitted and script.runtime is None:
-        parts.append(_("the variables of the runtime environment that it is submitted with"))
+        parts.append(_("the variables of the job's runtime environment"))
     return (
         _("{parts}, because {prefix} has no {lacking}").format(
             parts=_(", and ").join(parts), prefix=sys.prefix, lacking=_(" and no ").join(lacking)
@@ -157,27 +159,25 @@ def _unread(script: Script, lacking: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verl:
-    """The verl that a script was judged by."""
+    """The verl that a script was checked against."""
 
     path: str
     reason: str
-    """Why that one."""
+    """Why this verl was chosen."""
     pin: str
-    """The revision with a lock that is nearest to it."""
+    """The locked revision that is nearest to it."""
 
 
 def _verl(tree: Path, source: str, pin: str) -> _Verl | None:
-    """The verl of a job that is started in `tree`; None if there is none."""
+    """Return the verl that a job started in `tree` uses; None if there is none."""
     if upstreams.has_verl(tree):
         named = source != upstreams.INSTALLED
-        reason = (
-            _("of the source tree that --source names") if named else _("of the source tree that the script lies in")
-        )
+        reason = _("in the source tree that --source names") if named else _("in the source tree of the script")
         return _Verl(path=str(tree / "verl"), reason=reason, pin=pin)
     spec = importlib.util.find_spec("verl")
     places = [*(spec.submodule_search_locations or ())] if spec is not None else []
     return (
-        _Verl(path=places[0], reason=_("the installed one, as {tree} has none").format(tree=tree), pin=pin)
+        _Verl(path=places[0], reason=_("the installed verl, because {tree} has none").format(tree=tree), pin=pin)
         if places
         else None
     )
@@ -185,7 +185,7 @@ def _verl(tree: Path, source: str, pin: str) -> _Verl | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """What was found, and of what."""
+    """A checked script and its findings."""
 
     script: Path
     tree: Path
@@ -193,32 +193,31 @@ class _Judged:
     captured: Capture | None = None
     trainer: Trainer | None = None
     not_judged: str = ""
-    """What was left out, and why; empty if nothing was."""
+    """The parts that were not checked, and why; empty if there are none."""
     remedy: str = ""
-    """How to have that judged, too."""
+    """How to get those parts checked, too."""
     verl: _Verl | None = None
 
 
 def _judged_text(script: Path, reason: str) -> _Judged:
-    """What can be told of a script that is not run: that bash can parse it, and what it sets and does not export."""
+    """Check a script without running it: that bash can parse it, and that it exports the variables that it sets."""
     check_text(script)
     found = list(unexported(script.read_text(errors="replace"), ()))
-    left_out = _("its trainer and its settings, because there can be no sandbox here to run it in ({reason})").format(
-        reason=reason
-    )
+    left_out = _("the trainer and its settings, because no sandbox is possible here ({reason})").format(reason=reason)
     return _Judged(
         script=script.resolve(),
         tree=tree_of(script).resolve(),
         found=found,
         not_judged=left_out,
         remedy=_(
-            "Install the package bubblewrap, or add --unconfined, which runs it with your home and your network."
+            "Install the package bubblewrap, or add --unconfined, which lets the script use your home folder and your "
+            "network."
         ),
     )
 
 
 def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Settings, Finding | None]:
-    """Hydra is the judge of keys: what it does not take ends the job at its start."""
+    """Compose the job's settings with Hydra; an error of Hydra, which would end the job at its start, is a finding."""
     try:
         job = compose(trainer, tree, unconfined)
     except VerlNpuError as error:
@@ -239,10 +238,13 @@ def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Settings,
         code="hydra",
         severity=Severity.ERROR,
         subject=", ".join(job.dangling),
-        expected=_("a reference to a setting that is there"),
+        expected=_("a reference to a setting that exists"),
         found=_(", ").join(job.dangling.values()),
-        why=_("OmegaConf raises InterpolationKeyError as the trainer follows all references: no step is made"),
-        fix=_("keep the setting that it refers to, or give the one that refers to it a value of its own"),
+        why=_(
+            "the trainer resolves all references before the first step, and OmegaConf raises InterpolationKeyError "
+            "for this one"
+        ),
+        fix=_("keep the setting that the reference names, or replace the reference by a value"),
     )
 
 
@@ -307,7 +309,7 @@ def _print(judged: _Judged) -> None:
         near = _("; its nearest pin is {pin}").format(pin=judged.verl.pin) if judged.verl.pin else ""
         terminal.paragraph(
             _("{path}, {reason}{near}.").format(path=judged.verl.path, reason=judged.verl.reason, near=near),
-            label=_("judged by: "),
+            label=_("checked against: "),
             indent="  ",
         )
     upstreams.print_missing(upstreams.missing_packages())
@@ -329,15 +331,15 @@ def _print(judged: _Judged) -> None:
     refused = sum(finding.refused for finding in found)
     warnings = sum(finding.severity is Severity.WARNING for finding in found)
     if not refused + warnings and judged.not_judged:
-        terminal.echo(_("Nothing is known to be wrong with the rest."))
+        terminal.echo(_("The rest has no known problem."))
     elif not refused + warnings:
-        terminal.line(terminal.styled(_("in order"), "green"), _(": nothing is known to be wrong with it"))
+        terminal.line(terminal.styled(_("in order"), "green"), _(": no known problem"))
     else:
         terminal.paragraph(
             ngettext(
-                "{refused} refused, {count} warning; `verl-npu explain CODE` says more of each.",
-                "{refused} refused, {count} warnings; `verl-npu explain CODE` says more of each.",
+                "{refused} refused, {count} warning; `verl-npu explain CODE` says more about each.",
+                "{refused} refused, {count} warnings; `verl-npu explain CODE` says more about each.",
                 warnings,
             ).format(refused=refused, count=warnings)
         )
-    terminal.echo(_("`verl-npu rehearse` runs it on virtual NPUs."))
+    terminal.echo(_("`verl-npu rehearse` runs the script on virtual NPUs."))

@@ -1,4 +1,4 @@
-"""What several commands of the workbench take, and the class of those that start processes."""
+"""Options that several commands of the workbench share, and the class of commands that start processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..processes import ended_whole
 
 
 class Whole(click.Command):
-    """A command that a signal ends with all that it has started."""
+    """A command that a signal ends together with everything that it started."""
 
     def invoke(self, ctx: click.Context) -> object:
         with ended_whole():
@@ -24,7 +24,7 @@ class Whole(click.Command):
 
 
 command = partial(click.command, cls=Whole)
-"""Declare a command as click does; a signal ends it with all that it has started."""
+"""Declare a command like `click.command`; a signal ends it together with everything that it started."""
 
 verl_option = click.option(
     "--verl",
@@ -32,30 +32,33 @@ verl_option = click.option(
     "verl",
     metavar="PATH",
     type=click.Path(path_type=Path),
-    help="The source tree to start it in.",
+    help="The source tree to start the script in.",
 )
 unconfined_option = click.option(
-    "--unconfined", is_flag=True, help="Run what is not ours without a sandbox, with your home and your network."
+    "--unconfined",
+    is_flag=True,
+    help="Run foreign code without a sandbox: it can read your home folder and use your network.",
 )
 arch_option = click.option(
     "--arch",
     type=click.Choice([each.value for each in Arch]),
     default="arm",
     show_default=True,
-    help="The processors.",
+    help="The processor architecture.",
 )
 environment_option = click.option(
     "--for",
     "named",
     type=click.Choice(ENVIRONMENTS),
-    help="The pin's environment: that of verl's documents, or of the image that is published for it "
-    "[default: documents].",
+    help="The pin's environment: the one in verl's documents, or the one in its published image [default: documents].",
 )
 
 
 def refuse_ignored(chosen: str, *names: str) -> None:
-    """Raise click.UsageError for options that would be ignored beside the `chosen` one: the answer would be to another
-    question. `names` are their parameters."""
+    """Raise click.UsageError if the user gave options that the `chosen` one would ignore.
+
+    `names` are the names of their parameters.
+    """
     context = click.get_current_context()
     given = [each for each in names if context.get_parameter_source(each) is ParameterSource.COMMANDLINE]
     if given:
@@ -66,7 +69,10 @@ def refuse_ignored(chosen: str, *names: str) -> None:
 
 
 def named_of(pin: Pin, named: str | None) -> Environment:
-    """Return the environment of that name; the first without one. Raises click.UsageError if the pin has none."""
+    """Return the environment with that name, or the first one if it is None.
+
+    Raises click.UsageError if the pin has none.
+    """
     found = next((each for each in pin.environments if named in (None, each.id)), None)
     if found is None:
         have = _(", ").join(each.id for each in pin.environments)

@@ -1,4 +1,4 @@
-"""What MindSpeed's overrides can do here, and whether some would do what they say. No torch."""
+"""Checks of MindSpeed overrides for `verl-npu lint --overrides`, and their list. Needs no torch."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from verl_npu.language import ngettext
 from verl_npu.registry.source.folder import PlainFolder
 
 _LONGEST_PATH = 255
-"""Characters: Linux's limit for a name, which a text of overrides may exceed."""
+"""Linux's limit for the characters of a file name, which a text of overrides may exceed."""
 
 
 def show_all(revision: str | None, pin: str | None, as_json: bool) -> None:
-    """Print the features of a MindSpeed, and their overrides. Raises click.UsageError for a wrong choice of one."""
+    """Print the features of a MindSpeed and their overrides. Raises click.UsageError if the choice is wrong."""
     asked, source = _asked(_chosen(revision, pin, ""))
     newest = _("MindSpeed {newest} (the newest recorded: none is installed here), Megatron {megatron}").format(
         newest=NEWEST, megatron=asked[-1].megatron
@@ -36,9 +36,9 @@ def show_all(revision: str | None, pin: str | None, as_json: bool) -> None:
 
 
 def judge(given: str, revision: str | None, pin: str | None, as_json: bool) -> None:
-    """Judge overrides, or a script's file, and exit: 0 if nothing is refused, 1 if an override is.
+    """Judge overrides, or a script's overrides, and exit: 0 if nothing is refused, 1 if an override is.
 
-    Raises click.UsageError for a wrong choice of a MindSpeed, or a file that is not there.
+    Raises click.UsageError if the choice of a MindSpeed is wrong, or the script does not exist.
     """
     text = _read(given)
     asked, source = _asked(_chosen(revision, pin, text))
@@ -59,7 +59,7 @@ def _chosen(revision: str | None, pin: str | None, text: str) -> str | None:
 
 
 def _requests(given: str, text: str) -> list[Request]:
-    """Return what a text asks for, of which an error says where it was given."""
+    """Return the requests in a text. If it is from a script, an error names the script."""
     try:
         return requests(text)
     except CommandLineError as error:
@@ -67,29 +67,27 @@ def _requests(given: str, text: str) -> list[Request]:
             raise
         raise CommandLineError(
             subject=f"--overrides {given}",
-            expected=_("a script with overrides of Megatron's"),
+            expected=_("a script with Megatron overrides"),
             found=error.found,
-            fix=_("name the script that starts a training with Megatron, or give the overrides themselves"),
+            fix=_("give the script that starts a Megatron training, or the overrides themselves"),
         ) from error
 
 
 def _read(given: str) -> str:
-    """Return what is to be judged: a script's text if `given` is its path, else the text itself."""
+    """Return the text to judge: the script's text if `given` is a path, else `given` itself."""
     path = Path(given)
     may_be_path = "\n" not in given and len(given) < _LONGEST_PATH and path.name
     script = PlainFolder(path.parent).read(path.name) if may_be_path else None
     if script is None and may_be_path and "=" not in given:
         raise click.UsageError(
-            _("--overrides {given}: there is no such file, and it is no override, which is key=value").format(
-                given=given
-            )
+            _("--overrides {given}: expected an override (key=value) or an existing file").format(given=given)
         )
     return given if script is None else script.decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """What was judged of one worker's overrides."""
+    """The verdict on one worker's overrides."""
 
     worker: str
     effective: dict[str, object]
@@ -113,7 +111,7 @@ def _asked(revision: str | None) -> tuple[tuple[Contract, ...], str]:
         return (here.contract,), _installed(here)
     recorded = tuple(sorted(contracts(), key=lambda contract: contract.revision == NEWEST))
     return recorded, _(
-        "no MindSpeed is installed here: judged by all recorded ones; choose one with --pin or --revision"
+        "no MindSpeed is installed here: checked against all recorded ones; choose one with --pin or --revision"
     )
 
 
@@ -147,9 +145,9 @@ def _list(contract: Contract, source: str, as_json: bool) -> None:
     terminal.echo(source)
     for entry in catalogue():
         here = terminal.styled(_("no "), "red") if entry.missing(contract) else terminal.styled("yes", "green")
-        documented = _("in MindSpeed's documents since {documented}").format(documented=entry.documented)
+        documented = _("documented by MindSpeed since {documented}").format(documented=entry.documented)
         if entry.documented == "-":
-            documented = _("not in MindSpeed's documents for verl")
+            documented = _("not documented by MindSpeed for verl")
         notes = _("; ").join(filter(None, (entry.constraint, documented)))
         terminal.line(here, "  ", terminal.styled(entry.name, "bold"), "  ", terminal.styled(notes, "dim"))
         for override in entry.overrides:
@@ -157,7 +155,7 @@ def _list(contract: Contract, source: str, as_json: bool) -> None:
 
 
 def _judge(request: Request, asked: Sequence[Contract]) -> _Verdict:
-    """Judge a request. What only some of several revisions refuse is in doubt."""
+    """Judge a request by each contract. An override that only some of them refuse gets a warning."""
     found: dict[str, list[tuple[str, Finding]]] = {}
     for contract in asked:
         for problem in problems(request, contract):
@@ -174,7 +172,7 @@ def _merged(answers: Sequence[tuple[str, Finding]], asked: int) -> Finding:
     where = _(", ").join(dict.fromkeys(revision for revision, _unused in answers))
     return replace(
         newest,
-        fix=_("{fix}; this is so with MindSpeed {where}").format(fix=newest.fix, where=where),
+        fix=_("{fix}; this applies to MindSpeed {where}").format(fix=newest.fix, where=where),
         severity=Severity.WARNING,
     )
 
@@ -232,13 +230,13 @@ def _print(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> N
         ]
     lines += [_("note: {note}").format(note=note) for note in notes]
     if any(verdict.not_judged for verdict in verdicts):
-        lines.append(_("note: to have the rest judged as well, write each value in the place of its variable"))
+        lines.append(_("note: to get the rest judged as well, write the values instead of the variables"))
     for line in lines:
         terminal.echo(line)
 
 
 def _apart(one: _Verdict, other: _Verdict, contract: Contract) -> list[str]:
-    """Return what keeps two workers from sharing a process; a value that is yet to be computed does not."""
+    """Return why two workers cannot share a process. Values that are not computed yet do not count."""
     mine, theirs = one.effective, other.effective
     unknown = {key for key, value in [*mine.items(), *theirs.items()] if isinstance(value, Unexpanded)}
     known = ({*mine, *theirs} & contract.switches) - unknown

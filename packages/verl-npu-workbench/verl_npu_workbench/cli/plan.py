@@ -1,4 +1,4 @@
-"""`verl-npu plan`: will a job of full size fit into its NPUs, and how long does a step take."""
+"""`verl-npu plan`: tells whether a full-size job fits into its NPUs, and how long a step takes."""
 
 from __future__ import annotations
 
@@ -64,38 +64,49 @@ _MARKS = {
     "--model-config", metavar="PATH", type=click.Path(path_type=Path), help="The config.json of the script's model."
 )
 @click.option(
-    "--response-length", type=click.IntRange(1), help="Tokens of an answer [default: the most that the script allows]."
+    "--response-length",
+    type=click.IntRange(1),
+    help="Tokens of a response [default: the most that the script allows].",
 )
-@click.option("--prompt-length", type=click.IntRange(1), help="Tokens of a question [default: alike].")
+@click.option(
+    "--prompt-length", type=click.IntRange(1), help="Tokens of a prompt [default: the most that the script allows]."
+)
 @click.option(
     "--lengths",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Measured lengths in place of both: JSON lines or a CSV with prompt and response of each sequence, or what "
-    "verl wrote to trainer.rollout_data_dir.",
+    help="Measured lengths instead of these two: JSON lines or a CSV with the columns prompt and response, or the "
+    "output of verl in trainer.rollout_data_dir.",
 )
 @click.option(
     "--spread",
     type=click.FloatRange(0, min_open=True),
-    help="The standard deviation of the answers, as a part of their mean, which --response-length is then: 0.5.",
+    help="The standard deviation of the response lengths as a share of their mean, for example 0.5; --response-length "
+    "is then the mean.",
 )
 @click.option(
     "--picture-tokens",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Tokens of the picture in each question, if the model takes pictures.",
+    help="Tokens of the picture in each prompt, if the model takes pictures.",
 )
 @click.option(
-    "--largest-micro-batch", is_flag=True, help="Look for the largest micro batch of the update that fits: more plans."
+    "--largest-micro-batch",
+    is_flag=True,
+    help="Also search for the largest micro batch of the update that fits; this makes several more plans.",
 )
 @unconfined_option
-@click.option("--no-tries", is_flag=True, help="Do not look for settings that fit.")
-@click.option("--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds a rank may take.")
+@click.option("--no-tries", is_flag=True, help="Do not search for settings that fit.")
+@click.option(
+    "--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds that a rank may take."
+)
 @click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/plan"), show_default=True)
 @click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write memory over time as a picture.")
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
-@click.option("--compare", metavar="FILE", type=click.Path(path_type=Path), help="A plan in JSON to compare with.")
+@click.option(
+    "--compare", metavar="FILE", type=click.Path(path_type=Path), help="An earlier plan in JSON to compare with."
+)
 @json_option("Print the plan as JSON.")
 def plan(
     script: Path | None,
@@ -118,14 +129,14 @@ def plan(
     compare: Path | None,
     as_json: bool,
 ) -> None:
-    """Tell whether a job of full size fits into its NPUs.
+    """Tell whether a full-size job fits into its NPUs.
 
-    SIMULATED: verl's own workers run in phantom memory on this machine, one process for all ranks of a kind, in a
-    sandbox, as SCRIPT is read and composed in one; large
-    tensors have shapes and no values. Memory is what they allocate, with a reserve that is printed. Time is a range
-    from the operators and messages that there were. If it does not fit, settings are tried until it does.
+    SIMULATED: verl's own workers run on this machine, one process for all ranks of a kind, on phantom NPUs: large
+    tensors have shapes and no values. SCRIPT and the workers run in a sandbox. The memory is what the workers
+    allocate, plus a reserve that is printed. The time is a range, computed from their operators and messages. If the
+    job does not fit, settings are tried until it does.
 
-    Exit status: 0 fits, 1 does not fit or failed, 2 it cannot be planned.
+    Exit status: 0 the job fits, 1 it does not fit or failed, 2 it cannot be planned.
     """
     if png or html:
         need("matplotlib", "--png and --html", error=PlanError)
@@ -169,23 +180,25 @@ def plan(
     else:
         _print(planned, verdict, search, largest)
         if verdict.fit is Fit.DOES_NOT and not search.tries and not no_tries:
-            reason = search.cause or _("no setting is known that makes it fit")
-            terminal.paragraph(_("{reason}: more NPUs, a smaller model or shorter sequences").format(reason=reason))
+            reason = search.cause or _("no known setting makes it fit")
+            terminal.paragraph(
+                _("{reason}: use more NPUs, a smaller model, or shorter sequences").format(reason=reason)
+            )
         if before is not None:
             _print_difference(before, found)
-        terminal.line(_("all of it: {output}").format(output=output / "plan.json"))
+        terminal.line(_("the whole plan: {output}").format(output=output / "plan.json"))
     sys.exit(_STATUS[verdict.fit])
 
 
 def _refuse_places(output: Path, *files: Path | None) -> None:
-    """Refuse what cannot be written to before all the work. Raises PlanError."""
+    """Raise PlanError before any work if an output cannot be written."""
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _no_place(error.filename, error.strerror or str(error)) from None
     for file in filter(None, files):
         if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
-            raise _no_place(file, _("a folder, or no place that can be written to"))
+            raise _no_place(file, _("a folder, or a path that is not writable"))
 
 
 def _no_place(path: object, found: str) -> PlanError:
@@ -202,10 +215,10 @@ def _refuse_lengths(
 ) -> None:
     if lengths and (prompt_length or response_length or spread):
         raise click.UsageError(
-            _("--lengths takes the place of --prompt-length, --response-length and --spread: give one of them")
+            _("--lengths replaces --prompt-length, --response-length, and --spread: give either it or them")
         )
     if spread and not response_length:
-        raise click.UsageError(_("--spread is around a mean: give it as --response-length"))
+        raise click.UsageError(_("--spread needs a mean: give it as --response-length"))
 
 
 def _print(planned: Planned, verdict: Verdict, search: Search, largest: Largest | None) -> None:
@@ -248,7 +261,7 @@ def _print_head(planned: Planned, verdict: Verdict) -> None:
     terminal.paragraph(
         _(
             "{source}: {parameters:.2f} billion parameters; sequences of {length} tokens, "
-            "{step_sequences} of them for a rank in a step"
+            "{step_sequences} of them per rank and step"
         ).format(
             source=model.source,
             parameters=model.parameters / 1000000000.0,
@@ -284,8 +297,8 @@ def _print_rollout(rollout: Rollout) -> None:
     if rollout.servers:
         terminal.paragraph(
             _(
-                "{servers} more NPUs only serve, beside the training; a sync of the weights takes buffers of "
-                "{buckets:.1f} GiB on each NPU of the trainer and {buckets_of_server:.1f} GiB on each of these"
+                "{servers} more NPUs only serve the rollout; a weight sync needs buffers of {buckets:.1f} GiB on each "
+                "NPU of the trainer and {buckets_of_server:.1f} GiB on each of these"
             ).format(
                 servers=rollout.servers,
                 buckets=rollout.buckets / GIB,
@@ -311,7 +324,7 @@ def _print_largest(largest: Largest) -> None:
     elif largest.exact:
         terminal.line(_("  the largest that fits: {size}").format(size=largest.size))
     else:
-        terminal.line(_("  {size} fits; larger ones may, too").format(size=largest.size))
+        terminal.line(_("  {size} fits; larger ones may fit, too").format(size=largest.size))
 
 
 def _print_phase(phase: PhaseFit, verdict: Verdict) -> None:
@@ -346,13 +359,13 @@ def _print_tries(search: Search) -> None:
     elif search.cause:
         terminal.paragraph(search.cause, label=_("  none of these settings makes it fit. "), indent="    ")
     else:
-        terminal.line(_("  none of these settings makes it fit: more NPUs, a smaller model or shorter sequences"))
+        terminal.line(_("  none of these settings makes it fit: use more NPUs, a smaller model, or shorter sequences"))
 
 
 def _print_time(planned: Planned) -> None:
     found = spans(planned)
     terminal.echo()
-    terminal.line(terminal.styled(_("seconds of a step, from at best to at worst"), "bold"))
+    terminal.line(terminal.styled(_("seconds of a step, best and worst case"), "bold"))
     for span in (*found, total(found, planned.servers)):
         terminal.line(f"  {terminal.padded(span.phase, 18)} {span.least:9.1f} {span.most:9.1f}")
     for assumption in assumptions(planned):

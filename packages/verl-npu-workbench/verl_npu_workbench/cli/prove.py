@@ -1,4 +1,4 @@
-"""`verl-npu prove`: an acceptance run of these NPUs, which judges for itself, and its bundle."""
+"""`verl-npu prove`: an acceptance run of these NPUs, with verdicts and a bundle of the results."""
 
 from __future__ import annotations
 
@@ -56,27 +56,37 @@ _PACKAGES = (
     )
 )
 @click.argument("arguments", nargs=-1)
-@click.option("--minutes", type=click.FloatRange(1, 600), default=10.0, show_default=True, help="The time for all.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(1, 600),
+    default=10.0,
+    show_default=True,
+    help="Minutes for all stages together.",
+)
 @click.option(
     "--stage",
     "names",
     metavar="STAGE",
     multiple=True,
     type=click.Choice([stage.name for stage in STAGES]),
-    help="Make this stage only; may be repeated. With --resume, make it anew if it has ended.",
+    help="Run only this stage; may be repeated. With --resume, run it again even if it has ended.",
 )
-@click.option("--npus", type=click.IntRange(1), help="NPUs that are used [default: all].")
+@click.option("--npus", type=click.IntRange(1), help="NPUs to use [default: all].")
 @click.option(
     "--recipe",
     metavar="SCRIPT",
     type=click.Path(path_type=Path),
-    help="In the stage training: plan and run this launch script for three steps, with these ARGUMENTS.",
+    help="In stage `training`, plan this launch script and run it for three steps, with ARGUMENTS.",
 )
-@click.option("--resume", is_flag=True, help="Go on with the proof in the folder: what has ended is kept.")
+@click.option("--resume", is_flag=True, help="Continue the proof in the output folder and keep the stages that ended.")
 @click.option(
-    "--output", type=click.Path(path_type=Path), default=Path("outputs/prove"), show_default=True, help="The folder."
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("outputs/prove"),
+    show_default=True,
+    help="The folder for the results.",
 )
-@click.option("--show", metavar="BUNDLE", type=click.Path(path_type=Path), help="Show a bundle, and run nothing.")
+@click.option("--show", metavar="BUNDLE", type=click.Path(path_type=Path), help="Show this bundle and run nothing.")
 @click.option(
     "--against", metavar="BUNDLE", type=click.Path(path_type=Path), help="An earlier bundle to compare with."
 )
@@ -97,21 +107,20 @@ def prove(
 ) -> None:
     """Prove that these NPUs train, and record what they did.
 
-    Stages in order of cost, each in a process of its own with a time limit, each judged: passed, failed with the cause
-    and what it means for a training, or not possible here and why. Whatever ends a stage, the others are run. On
-    virtual NPUs (VIRTUAL_ASCEND=2) all of it is SIMULATED.
+    The cheapest stages run first, each in its own process with a time limit. A stage passes; fails, with the cause and
+    its meaning for a training; or is not possible here, with the reason. However a stage ends, the others still run.
+    On virtual NPUs (VIRTUAL_ASCEND=2) everything is SIMULATED.
 
-    The folder has the bundle proof-DATE.zip to send to others. Names of users and hosts, addresses and paths are taken
-    out of it.
+    The output folder gets the bundle proof-DATE.zip, which you can send to others. Names of users and hosts,
+    addresses, and paths are removed from it.
 
-    Exit status: 0 nothing failed, 1 a stage failed, or the bundles differ, 2 no stage was possible here, or the bundle
+    Exit status: 0 nothing failed, 1 a stage failed or the bundles differ, 2 no stage was possible here, or the bundle
     cannot be made or read.
     """
     if arguments and recipe is None:
         raise click.UsageError(
             _(
-                "{arguments}: arguments are those of a script, and none is given by --recipe; a stage is named by "
-                "--stage {stage}"
+                "{arguments}: arguments need a script, which --recipe names; to choose a stage, give --stage {stage}"
             ).format(arguments=" ".join(arguments), stage=_meant(arguments[0]))
         )
     if html is not None:
@@ -132,12 +141,12 @@ def prove(
 
 
 def _meant(word: str) -> str:
-    """Return the stage that a word names, or else the way in which one is named."""
+    """Return the word if it names a stage, else the placeholder STAGE."""
     return word if word in {stage.name for stage in STAGES} else "STAGE"
 
 
 def _script(recipe: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return a launch script with its arguments. Raises ProofError if it is not there."""
+    """Return a launch script with its arguments. Raises ProofError if there is no such file."""
     if recipe is None:
         return ()
     if not recipe.is_file():
@@ -159,7 +168,7 @@ def _made(
     output: Path,
     as_json: bool,
 ) -> Proof:
-    """Make a proof, or go on with one, and write its bundle. Raises AscendSoftwareError if there can be no NPU."""
+    """Make or continue a proof, and write its bundle. Raises AscendSoftwareError without torch_npu or virtual NPUs."""
     if not virtual_npus() and importlib.util.find_spec("torch_npu") is None:
         raise software.absent()
     folder = Folder(output)
@@ -184,8 +193,8 @@ def _made(
     if not as_json:
         terminal.paragraph(
             _(
-                "A stranger will see {count} checks, and what the operators gave. Masked in their texts: {masked}. "
-                "Addresses, names and folders were taken out as well; read proof.json in it before you send it."
+                "The bundle has {count} checks and the results of the operators. Masked in its texts: {masked}. "
+                "Addresses, names, and folders were removed as well. Read its proof.json before you send it."
             ).format(count=sum(len(stage.checks) for stage in shown.stages), masked=redact.said())
         )
     path = bundle.write(folder, shown)
@@ -195,16 +204,16 @@ def _made(
 
 
 def _same(earlier: Asked, asked: Asked) -> Asked:
-    """Return what was asked of a proof that is gone on with. Raises ProofError if the environment is another."""
+    """Return the request of the proof to continue. Raises ProofError if the environment has changed since."""
     if (earlier.versions, earlier.simulated) != (asked.versions, asked.simulated):
         changed = [name for name in asked.versions if asked.versions[name] != earlier.versions.get(name)]
         raise ProofError(
             subject="--resume",
-            expected=_("the environment in which the proof was begun"),
-            found=_("another {names}").format(names=_(", ").join(changed))
+            expected=_("the environment in which the proof was started"),
+            found=_("a different {names}").format(names=_(", ").join(changed))
             if changed
-            else _("another number of virtual NPUs"),
-            fix=_("make a new proof, in another folder, and compare the two by --show NEW --against OLD"),
+            else _("a different number of virtual NPUs"),
+            fix=_("make a new proof in another folder, and compare the two with --show NEW --against OLD"),
         )
     return earlier
 
@@ -267,7 +276,7 @@ def _print(proof: Proof) -> None:
 
 
 def _compare(old: Proof, new: Proof, as_json: bool) -> Status:
-    """Print how a proof differs from an earlier one; 1 if it does."""
+    """Print the differences between two proofs; the status says whether there are any."""
     lines = list(bundle.differences(old, new))
     others = list(corpus.compared(old.corpus, new.corpus))
     both = corpus.in_both(old.corpus, new.corpus)
@@ -275,7 +284,7 @@ def _compare(old: Proof, new: Proof, as_json: bool) -> Status:
         content = {"differences": lines, "observations": [each.as_json() for each in others], "compared": both}
         click.echo(json.dumps(content, indent=2))
     else:
-        for line in lines or [_("every check came to the same")]:
+        for line in lines or [_("every check has the same result")]:
             terminal.paragraph(line, indent="  ")
         terminal.line(_("{both} observations are in both, {count} differ").format(both=both, count=len(others)))
         for each in others:

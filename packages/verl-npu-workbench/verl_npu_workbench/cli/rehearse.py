@@ -45,19 +45,23 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1)
 @verl_option
-@click.option("--pin", metavar="PIN", default="", help="The revision that verl must be at.")
+@click.option("--pin", metavar="PIN", default="", help="The pin that verl must be at.")
 @click.option(
-    "--npus", type=click.IntRange(1, 64), help="Virtual NPUs [default: the fewest that show each dimension]."
+    "--npus", type=click.IntRange(1, 64), help="Virtual NPUs [default: the fewest that keep each parallel dimension]."
 )
 @click.option("--steps", type=click.IntRange(1), default=2, show_default=True, help="Training steps.")
 @click.option("--rollout", type=click.Choice(ENGINES), default="auto", show_default=True, help="The rollout engine.")
-@click.option("--architecture", default="", help="The model's type, if its path does not tell.")
-@click.option("--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds a run may take.")
-@click.option("--without", metavar="RULE", multiple=True, type=click.Choice(_RULES), help="Leave a rule out.")
-@click.option("--kernels", is_flag=True, help="Have Ascend's compiler judge the Triton kernels that the job launches.")
+@click.option("--architecture", default="", help="The model's type, if its path does not tell it.")
+@click.option(
+    "--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds that a run may take."
+)
+@click.option("--without", metavar="RULE", multiple=True, type=click.Choice(_RULES), help="Skip this scaling rule.")
+@click.option(
+    "--kernels", is_flag=True, help="Compile the Triton kernels that the job launches with Ascend's compiler."
+)
 @soc_option("The NPU that kernels are compiled for.")
 @unconfined_option
-@click.option("--plan-only", is_flag=True, help="Only say what would be scaled.")
+@click.option("--plan-only", is_flag=True, help="Only print how the job would be scaled down.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/rehearse"), show_default=True)
 @json_option()
 def rehearse(
@@ -80,18 +84,19 @@ def rehearse(
 ) -> None:
     """Run a launch script for many NPUs on virtual ones.
 
-    SIMULATED: nothing here is a measurement of an NPU.
+    SIMULATED: nothing here measures an NPU.
 
-    SCRIPT is run in a sandbox with stand-ins for all that it starts, which tells the trainer's own command line. That
-    command is then run, in a sandbox as well, on virtual NPUs with a small random model of the same architecture,
-    generated data, short lengths, and few NPUs and steps; everything else stays as it is written. What follows -- are
-    the script's arguments, or, without SCRIPT, the trainer's command itself. SCRIPT may also be a folder: each *.sh
-    below it is rehearsed.
+    First SCRIPT runs in a sandbox, where stand-ins replace every program that it starts; this reveals the trainer's
+    command line. Then that command runs in a sandbox on virtual NPUs, with a small random model of the same
+    architecture, generated data, short sequences, and few NPUs and steps. All other settings stay as written.
+    Arguments of the script follow --; without SCRIPT, the trainer's command itself follows. SCRIPT may also be a
+    folder: then each *.sh file below it is rehearsed.
 
-    With --kernels each launch of a Triton kernel is recorded and computed by Triton's interpreter, slowly, and then
-    compiled with its own arguments, as `verl-npu kernels` does.
+    With --kernels, each launch of a Triton kernel is recorded and computed by Triton's interpreter, which is slow.
+    Afterwards the kernels are compiled with the recorded arguments, as `verl-npu kernels` does.
 
-    Exit status: 0 trained, 1 refused by verl-npu or failed, or a kernel does not compile, 2 it cannot be rehearsed.
+    Exit status: 0 trained, 1 refused by verl-npu or failed, or a kernel does not compile, 2 the job cannot be
+    rehearsed.
     """
     judged_for = Soc(soc) if kernels else None
     request = Request(output.resolve(), steps, npus, rollout, architecture, timeout, without, unconfined, judged_for)
@@ -115,7 +120,7 @@ def rehearse(
 
 
 def _is_refused(done: Rehearsed) -> bool:
-    """Whether a kernel of it does not compile."""
+    """Tell whether one of the job's kernels does not compile."""
     return done.kernels is not None and any(each.best.verdict.fails for each in done.kernels.judged)
 
 
@@ -125,13 +130,13 @@ def _check_pin(asked: str, tree: Path) -> None:
         raise RehearsalError(
             subject=f"--pin {asked}",
             expected=_("verl at {asked} in {tree}, or installed").format(asked=asked, tree=tree),
-            found=_("one that is nearest to {found}").format(found=found),
-            fix=_("give a checkout of that revision with --verl, or let scripts/rehearse.sh --pin install it"),
+            found=_("a verl whose nearest pin is {found}").format(found=found),
+            fix=_("give a checkout of that pin with --verl, or let scripts/rehearse.sh --pin install it"),
         )
 
 
 def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) -> int:
-    """Rehearse each script of a folder, and write a page about all of them."""
+    """Rehearse each script in a folder, and write one page about all of them."""
     results: list[Mapping[str, object]] = []
     refused = False
     for script in sorted(folder.rglob("*.sh")):
@@ -150,7 +155,7 @@ def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) ->
             subject=str(folder),
             expected=_("launch scripts, *.sh"),
             found=_("none"),
-            fix=_("give a folder that has some"),
+            fix=_("give a folder with launch scripts"),
         )
     page = request.output / "report.md"
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -170,8 +175,8 @@ def _print_plan(made: ScaledJob) -> None:
     trainer = made.job.trainer
     terminal.line(
         ngettext(
-            "{module} in {tree}, with {count} setting of the script's",
-            "{module} in {tree}, with {count} settings of the script's",
+            "{module} in {tree}, with {count} setting from the script",
+            "{module} in {tree}, with {count} settings from the script",
             len(trainer.overrides),
         ).format(module=trainer.module, tree=made.job.tree, count=len(trainer.overrides))
     )
@@ -188,7 +193,7 @@ def _print_plan(made: ScaledJob) -> None:
         "no dimension above 1"
     )
     own = (
-        _(", {rollout_npus} of them the rollout's own").format(rollout_npus=layout.rollout_npus)
+        _(", {rollout_npus} of them only for the rollout").format(rollout_npus=layout.rollout_npus)
         if layout.rollout_npus
         else ""
     )
@@ -241,17 +246,17 @@ def _print_outcome(done: Rehearsed) -> None:
         failure = outcome.failure
         terminal.paragraph(failure.error, label=_("  first error: "), indent="    ")
         terminal.line(
-            _("  in {process}, while {phase}; it is {owner}'s, as far as can be told").format(
+            _("  in {process}, phase {phase}; raised, as far as can be told, by: {owner}").format(
                 process=failure.process, phase=failure.phase, owner=failure.owner.value
             )
         )
         if failure.raised_in:
             terminal.line(_("  raised in {raised_in}").format(raised_in=failure.raised_in))
     states = _("; ").join(f"{name} {', '.join(each)}" for name, each in rehearsal.features(done).items())
-    terminal.paragraph(states or _("no process wrote what it did"), label=_("features: "), indent="  ")
+    terminal.paragraph(states or _("no process wrote a manifest"), label=_("features: "), indent="  ")
     if done.run.left_out:
         terminal.paragraph(
-            _("exports of the cluster's that the run did not get: {left_out}").format(
+            _("variables for the cluster that the run did not get: {left_out}").format(
                 left_out=_(", ").join(done.run.left_out)
             ),
             indent="  ",

@@ -1,4 +1,4 @@
-"""`verl-npu doctor --report`: all that somebody who is asked for help wants to know, as one text."""
+"""`verl-npu doctor --report`: one text with everything that a helper needs to know."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from ..places import put
 from ..secrecy.redaction import Redaction
 
 _Judged = Callable[[], Mapping[str, str]]
-"""Returns the states of the features by `verl-npu check`."""
+"""Returns the features' states as `verl-npu check` reports them."""
 _FENCE = "````"
-"""A log may have three of them."""
+"""Four backticks, because a log may contain three."""
 
 
 def print_report(
     logs: Sequence[Path], manifests: Path | None, output: Path | None, findings: Sequence[Finding], judged: _Judged
 ) -> None:
-    """Print what a report needs as one text to paste, or write it to a file.
+    """Print the report as one text to paste, or write it to a file.
 
-    Raises SourceError if the manifests cannot be read or the file cannot be written, and LogError for a log.
+    Raises SourceError if the manifests cannot be read or the file cannot be written, and LogError if a log cannot be
+    read.
     """
     said = diagnose(logs) if logs else None
     found = _read(manifests) if manifests is not None else []
@@ -47,11 +48,11 @@ def print_report(
         terminal.block(f"{_FENCE}text\n{text}{_FENCE}")
         return
     terminal.paragraph(
-        f"A stranger will see {len(text.splitlines())} lines. Masked in them: {redact.said()}. Addresses, names and "
-        "folders were taken out as well."
+        f"The report has {len(text.splitlines())} lines. Masked in them: {redact.said()}. Addresses, names, and "
+        "folders were removed as well."
     )
     _write(output, text)
-    terminal.paragraph(f"{output}: written; read it before you send it.")
+    terminal.paragraph(f"{output}: written. Read it before you send it.")
 
 
 def _write(file: Path, text: str) -> None:
@@ -62,7 +63,7 @@ def _write(file: Path, text: str) -> None:
             subject=f"--output {file}",
             expected="a file that can be written",
             found=error.strerror or str(error),
-            fix="name another one",
+            fix="give another path",
         ) from None
 
 
@@ -75,13 +76,13 @@ def _read(folder: Path) -> list[Manifest]:
             subject=str(folder),
             expected="manifests of a job",
             found="none" if folder.is_dir() else "no such folder",
-            fix="give the folder that the job had as VERL_NPU_MANIFEST_DIR, or leave --manifests out",
+            fix="give the folder that VERL_NPU_MANIFEST_DIR named in the job, or leave --manifests out",
         )
     return found
 
 
 def _states(manifests: Sequence[Manifest], said: Diagnosis | None, judged: _Judged) -> tuple[Mapping[str, str], str]:
-    """The states of verl-npu's features, and what told them: the best that there is."""
+    """Return the states of verl-npu's features and their source: manifests, else the log, else `verl-npu check`."""
     if manifests:
         states: dict[str, list[str]] = {}
         for share in shares(manifests):

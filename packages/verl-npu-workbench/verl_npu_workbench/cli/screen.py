@@ -1,4 +1,4 @@
-"""One look at a training as a screen of the terminal, as wide as there is room."""
+"""The terminal screen of `verl-npu watch`, which fits itself to the width."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..watch import State
 _CURVES = (REWARD, LOSS, ENTROPY, GRAD_NORM, DRIFT, STEP_SECONDS)
 _CHART_HEIGHT = 9
 _NARROWEST = 36
-"""Columns of a chart: below this its axis leaves no room for the curve."""
+"""Columns of the narrowest chart; below this the axis leaves no room for the curve."""
 _MOST_ODD = 6
 _BAR = 20
 _QUIET = 5.0
@@ -37,10 +37,9 @@ _TICKS = 5
 
 
 def render(state: State, console: Console, height: int | None = None, quiet: float = 0.0) -> RenderableType:
-    """Return the screen: what is odd, where the time goes, the last numbers, and curves as far as they fit.
+    """Return the screen: the oddities, the phases of a step, the last numbers, and as many curves as fit.
 
-    With a `height`, it has no more curves than fit into so many lines. `quiet` is for how many seconds there has been
-    no new line.
+    With a `height`, the curves are limited to that many lines. `quiet` is the number of seconds without a new line.
     """
     parts: list[RenderableType] = [_head(state, quiet), *_notes(state), *_odd(state), _last(state)]
     if state.phases:
@@ -88,8 +87,8 @@ def _odd(state: State) -> list[Text]:
         for odd in state.odd
     ]
     left = len(shown) - _MOST_ODD
-    # The latest are those that can still be acted upon.
-    said = ngettext("{left} odd thing before these", "{left} odd things before these", left).format(left=left)
+    # The latest ones can still be acted upon.
+    said = ngettext("{left} earlier oddity", "{left} earlier oddities", left).format(left=left)
     more = [Text(translate(said), style="red")] if left > 0 else []
     return [*stands, *more, *shown[-_MOST_ODD:]]
 
@@ -119,7 +118,7 @@ def _phases(state: State, width: int) -> Table:
         share = phase.seconds / whole if whole else 0.0
         bar = "█" * round(share * min(_BAR, max(0, width - 45)))
         table.add_row(
-            # A text of its own: the table would take brackets in a name for its markup.
+            # As a Text, because the table would read brackets in a name as markup.
             Text(clean(translate(phase.name))),
             f"{phase.seconds:.3g}",
             f"{phase.usual:.3g}",

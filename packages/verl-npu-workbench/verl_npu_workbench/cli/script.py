@@ -1,4 +1,4 @@
-"""The launch script that a command is given."""
+"""The launch script, or the trainer's command, that a command takes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..jobs.trainer import Trainer, trainer_of, trainer_of_command, with_secrets
 
 
 def say_unconfined(unconfined: bool) -> None:
-    """Say on stderr that nothing confines what follows, if the user asked for that."""
+    """Print a note on stderr if the user asked to run without a sandbox."""
     if unconfined:
-        terminal.note(_("unconfined: what is run has your home and your network"))
+        terminal.note(_("unconfined: the code that runs can read your home folder and use your network"))
 
 
 def asked_trainer(
@@ -26,13 +26,13 @@ def asked_trainer(
 ) -> tuple[Trainer, Path, str]:
     """Return the trainer, the source tree to start it in, and a name for it.
 
-    `command` is what the user called, for the error if there is neither a script nor a command.
+    `command` is the name of the calling command, for the error if there is neither a script nor a trainer's command.
 
     Raises:
         ScriptError: there is no trainer, or more than one.
     """
     words = list(arguments)
-    # click takes the first word after -- for the script, if there is none.
+    # Without a script, click takes the first word after -- as the script.
     if script is not None and words and _is_program(str(script)):
         script, words = None, [str(script), *words]
     if script is None:
@@ -51,5 +51,5 @@ def asked_trainer(
 
 
 def _is_program(word: str) -> bool:
-    """Whether a command begins with that word: a program that starts trainers, or a variable for it."""
+    """Tell whether a word starts a trainer's command: a program such as python or torchrun, or NAME=value."""
     return bool(re.fullmatch(r"python[\d.]*|torchrun|uv", Path(word).name) or re.match(r"[A-Za-z_]\w*=", word))

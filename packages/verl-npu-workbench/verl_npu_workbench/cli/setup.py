@@ -1,4 +1,4 @@
-"""`verl-npu setup`: how an environment for a pin is installed, and how a job runs in containers."""
+"""`verl-npu setup`: prints how to install the environment of a pin, or how to run a job in containers."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _HEAD = """\
     )
 )
 @click.argument("words", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--pin", type=click.Choice([*PINS]), required=True, help="The verl.")
+@click.option("--pin", type=click.Choice([*PINS]), required=True, help="The verl to install.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["install", "docker-run", "rayjob"]),
     default="install",
     show_default=True,
-    help="Commands that install it, a command for a container on one machine, or a manifest for Kubernetes.",
+    help="Print commands that install it, a command for a container on one machine, or a manifest for Kubernetes.",
 )
 @arch_option
 @environment_option
@@ -64,9 +64,9 @@ _HEAD = """\
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="install: write a script, pip's files and a Dockerfile to this folder.",
+    help="install: write a script, pip's files, and a Dockerfile to this folder.",
 )
-@json_option("install: print all of it as JSON.")
+@json_option("install: print everything as JSON.")
 @click.option(
     "--server",
     type=click.Choice([*SERVERS]),
@@ -74,11 +74,11 @@ _HEAD = """\
     show_default=True,
     help="Containers: the model of the machines.",
 )
-@click.option("--npus", type=int, help="Containers: NPUs on each machine [default: all that it has].")
-@click.option("--image", default="", help="Containers: the image [default: the published one, or what is built].")
-@click.option("--mount", "mounts", metavar="PATH", multiple=True, help="docker-run: a folder of the host.")
-@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="rayjob: the machines.")
-@click.option("--name", default="verl", show_default=True, help="rayjob: its name.")
+@click.option("--npus", type=int, help="Containers: NPUs on each machine [default: all of them].")
+@click.option("--image", default="", help="Containers: the image [default: the published one, or the one you build].")
+@click.option("--mount", "mounts", metavar="PATH", multiple=True, help="docker-run: a folder of the host to mount.")
+@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="rayjob: the number of machines.")
+@click.option("--name", default="verl", show_default=True, help="rayjob: the name of the job.")
 @click.option("--queue", default="default", show_default=True, help="rayjob: Volcano's queue.")
 @click.option("--claim", "claims", metavar="NAME:/PATH", multiple=True, help="rayjob: a volume claim to mount.")
 @click.option("--interface", default="", help="rayjob: the network interface of the machines.")
@@ -101,17 +101,17 @@ def setup(
     claims: tuple[str, ...],
     interface: str,
 ) -> None:
-    """Say how to install a pin of verl, or how a job runs in containers.
+    """Print how to install a pin of verl, or run a job in containers.
 
-    A pin is a revision of verl that verl-npu was checked with. As install: the commands in order, with what goes wrong
-    otherwise; versions are those that verl's documents of that pin name, or with --for image those of the image that
-    Ascend publishes. As docker-run: the command for one machine, with the devices and the files of the driver that a
-    container needs. As rayjob: a manifest for KubeRay, whose machines Volcano gives all at once or not at all; what
-    follows -- is the job's command. Nothing is installed, and nothing is started.
+    A pin is a revision of verl that verl-npu was tested with. With --format install, this prints the commands in order,
+    each with the mistakes to avoid. The versions come from verl's documents for that pin, or with --for image from the
+    image that Ascend publishes. With docker-run, it prints a command for one machine, with the devices and driver
+    files that a container needs. With rayjob, it prints a manifest for KubeRay; Volcano grants its machines all at
+    once or not at all, and the job's command follows --. The command itself installs and starts nothing.
 
-    Exit status: 0, or 2 if it cannot be had like that.
+    Exit status: 0 printed or written, 2 there is no such installation or container.
     """
-    refuse_ignored(f"--format {form}", *(_OF_CONTAINERS if form == "install" else _OF_AN_INSTALLATION))
+    refuse_ignored(f"--format {form}", *(_CONTAINER_OPTIONS if form == "install" else _INSTALL_OPTIONS))
     if form == "install":
         if words:
             raise click.UsageError(_("only --format rayjob takes a command after --"))
@@ -131,17 +131,17 @@ def setup(
         if words or nodes > 1:
             raise ContainerError(
                 subject="--format docker-run",
-                expected=_("a container on one machine, in which you start the job"),
+                expected=_("no command and one machine: you start the job inside the container"),
                 found=f"-- {shlex.join(words)}" if words else f"--nodes {nodes}",
-                fix=_("leave that out, or take --format rayjob"),
+                fix=_("leave that out, or use --format rayjob"),
             )
         click.echo(docker_run(made), nl=False)
         return
     if made.published:
         raise ContainerError(
             subject="--format rayjob",
-            expected=_("the published image's name with the address of its registry, from which each machine gets it"),
-            found=_("{image}, which Kubernetes would look for at Docker's own hub").format(image=made.image),
+            expected=_("the image's name with the address of the registry from which each machine pulls it"),
+            found=_("{image}, which Kubernetes would look for on Docker Hub").format(image=made.image),
             fix=_("add --image REGISTRY/{image}").format(image=made.image),
         )
     parsed = [Claim.parse(text) for text in claims]
@@ -149,8 +149,8 @@ def setup(
     click.echo(_yaml(asked, made), nl=False)
 
 
-_OF_AN_INSTALLATION = ("npu", "output", "as_json")
-_OF_CONTAINERS = ("server", "npus", "image", "mounts", "nodes", "name", "queue", "claims", "interface")
+_INSTALL_OPTIONS = ("npu", "output", "as_json")
+_CONTAINER_OPTIONS = ("server", "npus", "image", "mounts", "nodes", "name", "queue", "claims", "interface")
 
 
 def _install(pin: str, arch: str, named: str | None, npu: str, output: Path | None, as_json: bool) -> None:
@@ -206,7 +206,7 @@ def _script(target: Target) -> str:
         "#!/usr/bin/env bash",
         f"# Installs what verl {target.name} needs on {target.npu.value.upper()} with {target.arch.value} processors.",
         f"# Versions are those of {target.environment.source}.",
-        "# `verl-npu setup --output DIR` writes the files beside it.",
+        "# `verl-npu setup --output DIR` also writes the files that it needs.",
         "set -eo pipefail",
     ]
     for number, step in enumerate(steps(target), 1):
@@ -219,13 +219,13 @@ def _script(target: Target) -> str:
 def _write(folder: Path, files: Mapping[str, str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        taken = [name for name, text in files.items() if _is_another(folder / name, text)]
+        taken = [name for name, text in files.items() if _differs(folder / name, text)]
         if taken:
             raise SourceError(
                 subject=f"--output {folder}",
-                expected=_("a folder in which no file is written over"),
-                found=_("{names} with something else in it").format(names=_(", ").join(taken)),
-                fix=_("name another folder, or delete what you do not need"),
+                expected=_("a folder in which no file would be overwritten"),
+                found=_("{names} with different content").format(names=_(", ").join(taken)),
+                fix=_("give another folder, or delete the files that you do not need"),
             )
         for name, text in files.items():
             put(folder / name, text.encode())
@@ -235,11 +235,11 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
             subject=f"--output {folder}",
             expected=_("a folder that can be written"),
             found=error.strerror or str(error),
-            fix=_("name another one"),
+            fix=_("give another folder"),
         ) from None
 
 
-def _is_another(path: Path, text: str) -> bool:
+def _differs(path: Path, text: str) -> bool:
     return path.exists() and (not path.is_file() or path.read_bytes() != text.encode())
 
 

@@ -1,4 +1,4 @@
-"""`verl-npu watch`: a running training in the terminal, and what is odd about it."""
+"""`verl-npu watch`: shows a running training in the terminal, with its oddities."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ from ..logs.training import Follower, follow, whole
 from ..watch import State, content, state_of
 from .options import command
 
-_OF_A_SCREEN = ("rich", "plotext")
+_SCREEN_PACKAGES = ("rich", "plotext")
 
 
 @command(epilog=example("verl-npu watch train.log", "verl-npu watch train.log --once --json"))
 @click.argument("log", type=click.Path(path_type=Path))
-@click.option("--once", is_flag=True, help="Show the log as it is now, and end.")
-@json_option("Print JSON: without --once a line for each new state.")
+@click.option("--once", is_flag=True, help="Show the log as it is now, and exit.")
+@json_option("Print JSON; without --once, one line for each new state.")
 @click.option(
     "--every",
     metavar="SECONDS",
     type=click.FloatRange(0.05),
     default=2.0,
     show_default=True,
-    help="How often to look.",
+    help="Seconds between two looks at the log.",
 )
 def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
     """Follow the log of a running training.
 
-    LOG is the console's, verl's file logger's (JSON lines), or a folder of TensorBoard files; one that does not exist
-    yet is waited for. Shown are curves, where the time of a step goes, tokens per second, how long the rest takes,
-    whether it failed or stopped without an end, and what is odd: NaN, an entropy collapse, a jump of the gradient
-    norm, a step of twice the usual time, a rollout that gets slower or drifts from the trainer, answers that are cut
-    at their limit, a host's memory that grows. Of a training whose rollout has NPUs of its own it says which side
-    waits for which. In a pipe it prints a line for each step, until the training has ended or nobody reads on. Ctrl-C
-    ends it. LOG may be -, what is piped to it.
+    LOG is a console log, the output of verl's file logger (JSON lines), or a folder of TensorBoard files; - reads
+    standard input. If LOG does not exist yet, the command waits for it. The screen shows curves, where the time of a
+    step goes, tokens per second, the remaining time, and whether the training failed or stopped without finishing. It
+    reports oddities: NaN, an entropy collapse, a jump of the gradient norm, a step of twice the usual time, a rollout
+    that gets slower or drifts from the trainer, answers that are cut off at the length limit, and a host's memory that
+    keeps growing. If the rollout has its own NPUs, it says which side waits for the other. In a pipe, the command
+    prints a line for each step until the training ends or nobody reads on. Ctrl-C ends it.
 
-    Exit status: 0 if nothing is odd, 1 if something is, or the training failed or stopped without an end, 2 the log
+    Exit status: 0 nothing is odd, 1 something is odd, or the training failed or stopped without finishing, 2 the log
     cannot be read, 130 ended by Ctrl-C.
     """
     if once:
         sys.exit(_once(log, as_json))
     screen = _is_screen() and not as_json
     if screen:
-        _need_a_screens_packages()
+        _need_screen_packages()
     follower = _waited_for(log, every)
     if screen:
         _on_a_screen(follower, every)
@@ -81,18 +81,18 @@ def _once(log: Path, as_json: bool) -> Status:
         click.echo(json.dumps(content(state), indent=2))
     else:
         if sys.stdout.isatty():
-            _need_a_screens_packages()
+            _need_screen_packages()
         _print_once(state)
     return Status.FINE if state.calm else Status.FOUND
 
 
-def _need_a_screens_packages() -> None:
-    for package in _OF_A_SCREEN:
+def _need_screen_packages() -> None:
+    for package in _SCREEN_PACKAGES:
         need(package, "verl-npu watch on a terminal")
 
 
 def _print_once(state: State) -> None:
-    if _is_unicode() and all(map(find_spec, _OF_A_SCREEN)):
+    if _is_unicode() and all(map(find_spec, _SCREEN_PACKAGES)):
         from rich.console import Console
 
         from .screen import render
@@ -115,25 +115,25 @@ def _waited_for(log: Path, every: float) -> Follower:
 
 
 _QUIET = 30.0
-"""Seconds without news after which it is asked how the training stands, and then again."""
+"""Seconds without a new line after which the state of the training is checked, each time again."""
 
 
 def _states(follower: Follower, every: float) -> Iterator[State | None]:
-    """Yield the state whenever there is news, and None at each look without any; end where no more can come."""
+    """Yield the state after each look at the log, or None if the log has nothing new; stop when nothing can follow."""
     began, read, heard = time.monotonic(), False, 0.0
-    # A log that nobody has written to for long says at once how it ended.
+    # If nobody has written to the log for long, say at once how the training ended.
     asks = began if quiet_of(follower) > _QUIET else began + _QUIET
     standing: Standing | None = None
     while True:
         try:
             news = follower.poll()
         except TrainingLogError:
-            # A log that is replaced is gone for a moment.
+            # A log that is being replaced is missing for a moment.
             if follower.path != STDIN and follower.path.exists():
                 raise
             news = False
         if news:
-            # The first are what was there before.
+            # The first lines were there before we looked.
             read, heard = True, time.monotonic() if read else 0.0
         state = state_of(follower.log()) if news else None
         if follower.ended:
@@ -143,7 +143,7 @@ def _states(follower: Follower, every: float) -> Iterator[State | None]:
         if state is None and time.monotonic() >= asks:
             asks = time.monotonic() + _QUIET
             log = follower.log()
-            # The clock on the wall, which may be set meanwhile, tells only of what was before.
+            # The wall clock may be set meanwhile, so it is used only for the time before we started.
             seen = time.monotonic() - (heard or began)
             quiet = seen if heard else max(seen, quiet_of(follower))
             ending = ending_of(follower, log, quiet) if log.steps else None
@@ -170,17 +170,17 @@ def _as_lines(follower: Follower, every: float, as_json: bool) -> Status:
             calm = state.calm
             if state.ending is not None and state.ending.over:
                 break
-            waiting.what = _("waiting for what follows step {step}").format(step=state.step)
+            waiting.what = _("waiting for the step after {step}").format(step=state.step)
             waiting.began = time.monotonic()
     return Status.FINE if calm else Status.FOUND
 
 
 def _tell(state: State, told: set[object], as_json: bool) -> None:
-    """Print what is new; `told` is what was said before."""
+    """Print what is new; `told` is what was printed before."""
     if as_json:
         click.echo(json.dumps(content(state)))
         return
-    # Its figures change with each step.
+    # Without its figures, which change with each step.
     waiting = [re.sub(r"\d+", "", state.waiting.text)] if state.waiting and state.waiting.text else []
     news: list[object] = [state.step, *waiting, *state.odd]
     if state.ending is not None and state.ending.text():
@@ -193,7 +193,7 @@ def _tell(state: State, told: set[object], as_json: bool) -> None:
 
 
 def _summary(state: State) -> list[str]:
-    """One line for the step, and one for each odd thing."""
+    """Return one line for the step, and one for each oddity."""
     parts = [_("step {step}").format(step=state.step)]
     for metric in (REWARD, LOSS, STALENESS, DROPPED):
         value = metric.of(state.log).get(state.step)
@@ -242,7 +242,7 @@ def _on_a_screen(follower: Follower, every: float) -> None:
             for news in _states(follower, every):
                 state, since = (news, time.monotonic()) if news else (state, since)
                 if state is not None:
-                    # Drawn anew without news as well: the terminal may have another size.
+                    # Draw again even without news: the terminal may have been resized.
                     quiet = time.monotonic() - since
                     live.update(render(state, console, console.height - 1, quiet), refresh=True)
         finally:

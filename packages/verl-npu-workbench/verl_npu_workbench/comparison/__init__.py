@@ -1,1 +1,1 @@
-"""Two trainings compared, and judged by what the Ascend ecosystem asks of them."""
+"""Comparison of two trainings by the standards of the Ascend ecosystem."""

@@ -1,4 +1,4 @@
-"""One comparison: both sides, what each standard says of them, their metrics side by side, and all of it as JSON."""
+"""A comparison of two trainings: the verdict of each standard, the metrics side by side, and their JSON form."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ class Pair:
 
     metric: Metric
     npu: dict[int, float]
-    """At all of the log's steps."""
+    """The values at all steps of the log."""
     reference: dict[int, float]
 
     @property
     def common(self) -> list[int]:
-        """The steps that have it in both."""
+        """The steps at which both logs have the metric."""
         return [step for step in self.npu if step in self.reference]
 
     @property
     def means(self) -> tuple[float, float]:
-        """Of both sides, over the common steps."""
+        """The means of both sides over the common steps."""
         return mean([self.npu[step] for step in self.common]), mean([self.reference[step] for step in self.common])
 
     @property
     def mean_difference(self) -> float:
-        """The mean of |NPU - reference| over the common steps; NaN where one of them is."""
+        """The mean of |NPU - reference| over the common steps; NaN if a value is NaN."""
         return mean([abs(self.npu[step] - self.reference[step]) for step in self.common])
 
     @property
     def largest(self) -> int:
-        """The step at which they differ most: the first without a number, if there is one."""
+        """The step with the largest difference; a difference that is not a number counts as the largest."""
         return max(self.common, key=lambda step: _order(abs(self.npu[step] - self.reference[step])))
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was compared, and what came of it."""
+    """Two compared trainings and the result."""
 
     npu: TrainingLog
     reference: TrainingLog | Baseline
     verdicts: tuple[Verdict, ...]
     judged_by: tuple[str, ...]
-    """The standards that the outcome is of; what others say is for information."""
+    """The standards that decide the outcome; the others are shown for information."""
     pairs: tuple[Pair, ...]
 
     @property
     def outcome(self) -> Outcome:
-        """Outside if one of the standards is, within if all are, else not shown."""
+        """OUTSIDE if one of the deciding standards is outside, WITHIN if all are within, otherwise NOT_SHOWN."""
         found = {verdict.outcome for verdict in self.verdicts if verdict.name in self.judged_by}
         if Outcome.OUTSIDE in found:
             return Outcome.OUTSIDE
@@ -65,7 +65,7 @@ class Comparison:
 
     @property
     def simulated(self) -> bool:
-        """Whether one of the logs says that its NPUs were virtual."""
+        """Tell whether one of the logs says that its NPUs were virtual."""
         return any(isinstance(side, TrainingLog) and side.simulated for side in (self.npu, self.reference))
 
     @property
@@ -77,7 +77,7 @@ class Comparison:
 
 
 def compare(npu: TrainingLog, reference: TrainingLog | Baseline, judged_by: Collection[str]) -> Comparison:
-    """Compare a log with another one, or with published figures, which no standard for single steps can judge by."""
+    """Compare a log with another log or with published figures, which have no steps and so no parity."""
     if isinstance(reference, Baseline):
         return Comparison(npu, reference, (standards.judge_regression(npu, reference),), tuple(judged_by), ())
     verdicts = (standards.judge_parity(npu, reference), standards.judge_regression(npu, reference))
@@ -90,7 +90,7 @@ def _order(difference: float) -> float:
 
 
 def content(made: Comparison) -> dict[str, object]:
-    """Return all of a comparison; numbers that JSON does not have are the words nan, inf and -inf."""
+    """Return a comparison as JSON content; numbers that JSON lacks become the strings nan, inf, and -inf."""
     return {
         "verdict": made.outcome.value,
         "judged_by": list(made.judged_by),

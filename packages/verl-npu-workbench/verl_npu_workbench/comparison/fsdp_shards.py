@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint of FSDP's or FSDP2's, put together without upstream's merger."""
+"""Assembles the tensors of an FSDP or FSDP2 checkpoint without upstream's merger."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from verl_npu.language import gettext as _
 
 CONFIG = "fsdp_config.json"
 _REFUSED = re.compile(r"GLOBAL (\S+)|[Uu]nsupported class (\S+)")
-"""What torch.load names that it would have to run; its first line says how to have it run all the same."""
+"""The class that torch.load refuses to execute, in its message; the first line would tell how to execute it anyway."""
 _WRAPPED = "base_model.model."
 
 
 def tensors(folder: Path) -> Iterator[tuple[str, Any]]:
-    """Yield each tensor by its name in Hugging Face's format.
+    """Yield each whole tensor with its name in Hugging Face's format.
 
     Raises:
         CheckpointError: a shard cannot be read, or does not fit the others.
@@ -35,12 +35,12 @@ def tensors(folder: Path) -> Iterator[tuple[str, Any]]:
         parts = [shard[name] for shard in shards if name in shard]
         whole = _whole(parts) if len(parts) == world else None
         if whole is None:
-            raise _refusal(folder, _("parts of {name} that do not fit each other").format(name=name))
-        yield _in_the_model(name), whole
+            raise _refusal(folder, _("parts of {name} that do not fit together").format(name=name))
+        yield _model_name(name), whole
 
 
-def _in_the_model(name: str) -> str:
-    """Return what a tensor is called once a base model and its LoRA adapter are two files."""
+def _model_name(name: str) -> str:
+    """Return a tensor's name in the merged model, where the base model and its LoRA adapter are separate files."""
     if "lora_" in name:
         return name.replace(".default.weight", ".weight")
     return name.removeprefix(_WRAPPED).replace(".base_layer.weight", ".weight").replace(".base_layer.bias", ".bias")
@@ -49,12 +49,12 @@ def _in_the_model(name: str) -> str:
 def _load(path: Path) -> dict[str, Any]:
     import torch
 
-    # It warns that there are no process groups for the mesh, which nobody asks for here.
+    # Silence its warning that the mesh has no process groups, which nothing needs here.
     logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
-    # It registers what a DTensor is made of with torch.load.
+    # This import registers DTensor's classes with torch.load.
     import torch.distributed.tensor
 
-    # Nothing of a shard is executed, and it stays on disk until a tensor of it is read.
+    # No code of a shard is executed, and the shard stays on disk until one of its tensors is read.
     read = partial(torch.load, path, map_location="cpu", weights_only=True, mmap=True)
     try:
         try:
@@ -62,7 +62,7 @@ def _load(path: Path) -> dict[str, Any]:
         except RuntimeError as error:
             if "device string: npu" not in str(error):
                 raise
-            # The shard names the NPU that saved it. The name alone brings no device up.
+            # The shard names the NPU that saved it. Registering the name starts no device.
             torch.utils.rename_privateuse1_backend("npu")
             return dict(read())
     except (OSError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError) as error:
@@ -72,7 +72,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _whole(parts: Sequence[Any]) -> Any:
-    """Return the whole of a tensor, as its own mesh and placements say; None if the ranks' parts do not fit."""
+    """Assemble a tensor from the ranks' parts by its own mesh and placements; None if they do not fit together."""
     import torch
     from torch.distributed.tensor import DTensor
 
@@ -83,7 +83,7 @@ def _whole(parts: Sequence[Any]) -> Any:
             return None
         replicas = [part.to_local() for part in parts]
         if placement.is_shard():
-            # Upstream merges a mesh of one dimension, or of two, whose first one is of replicas.
+            # Like upstream's merger: a mesh of one dimension, or of two, where the first is for replicas.
             rows = mesh.reshape(-1, mesh.shape[-1]).tolist()
             replicas = [torch.cat([replicas[rank] for rank in row], dim=placement.dim) for row in rows]
     fit = all(torch.equal(bits(replicas[0]), bits(each)) for each in replicas[1:]) and replicas[0].shape == first.shape
@@ -91,7 +91,7 @@ def _whole(parts: Sequence[Any]) -> Any:
 
 
 def bits(tensor: Any) -> Any:
-    """Return the bytes of each of a tensor's values, in which a NaN is equal to itself and 0 is not -0."""
+    """Return the bytes of each value of a tensor; as bytes, a NaN equals itself and 0 differs from -0."""
     import torch
 
     return tensor.contiguous().flatten().view(torch.uint8).reshape(tensor.numel(), tensor.element_size())
@@ -100,10 +100,10 @@ def bits(tensor: Any) -> Any:
 def _refusal(path: Path, found: str) -> CheckpointError:
     return CheckpointError(
         subject=str(path),
-        expected=_("shards of one save of FSDP's, with nothing in them that is run as it is loaded"),
+        expected=_("shards of one FSDP checkpoint, which load without executing code"),
         found=found,
         fix=_(
-            "copy them again from where they were saved, or compare there, with the torch_npu that saved them "
-            "(VIRTUAL_ASCEND=1 in front, if virtual NPUs did)"
+            "copy the shards again from where they were saved, or compare there with the torch_npu that saved them "
+            "(with VIRTUAL_ASCEND=1 if they were saved on virtual NPUs)"
         ),
     )

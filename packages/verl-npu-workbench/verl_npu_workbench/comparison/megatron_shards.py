@@ -1,8 +1,8 @@
-"""The tensors of a distributed checkpoint of Megatron's, read without upstream's merger.
+"""Reads the tensors of a distributed Megatron checkpoint without upstream's merger.
 
-Megatron keeps query, key and value of a group of heads beside each other in one tensor, and gate and up projection in
-another; it stacks the layers, and the experts of a layer, along the first dimensions. The names are those that
-verl/model_merger/megatron_model_merger.py of v0.6.1 converts.
+Megatron keeps the query, key, and value of a group of heads side by side in one tensor, and the gate and up
+projections in another. It stacks the layers, and the experts of a layer, along the first dimensions. The names are
+those that verl/model_merger/megatron_model_merger.py of v0.6.1 converts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from verl_npu.errors import CheckpointError
 from verl_npu.language import gettext as _
 
 _MODEL = ("embedding.", "decoder.", "output_layer.")
-"""What the keys of a model start with; an optimizer's lie beside them in the same folder."""
+"""The prefixes of the model's keys; the optimizer's keys are in the same folder."""
 _EMBEDDING, _HEAD = "embedding.word_embeddings.weight", "output_layer.weight"
 _LAYER = re.compile(r"decoder\.layers\.(?:(?P<number>\d+)\.)?(?P<rest>.+)")
 _EXPERT = re.compile(r"mlp\.experts\.experts\.(?:(?P<number>\d+)\.)?(?P<rest>linear_fc[12]\.weight)")
 _NORM = "post_attention_layernorm"
-_IN_A_LAYER = {
+_LAYER_NAMES = {
     "input_layernorm": ["input_layernorm"],
     "self_attention.linear_qkv.layer_norm": ["input_layernorm"],
     "self_attention.linear_qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
@@ -46,16 +46,16 @@ _IN_A_LAYER = {
     "mlp.shared_experts.linear_fc1": ["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"],
     "mlp.shared_experts.linear_fc2": ["mlp.shared_experts.down_proj"],
 }
-"""What Hugging Face's format calls a tensor, or the parts of one."""
+"""The names of a tensor of a layer, or of its parts, in Hugging Face's format."""
 
 
 def tensors(folder: Path, config: Path) -> Iterator[tuple[str, Any]]:
-    """Yield each tensor by its name in Hugging Face's format.
+    """Yield each tensor with its name in Hugging Face's format.
 
-    `.metadata` is a pickle, which torch loads as any other; upstream's merger has done so before.
+    `.metadata` is a pickle, and torch executes it on loading, as upstream's merger did before.
 
     Raises:
-        CheckpointError: it cannot be read, or it is not known what Hugging Face's format calls a tensor.
+        CheckpointError: the checkpoint cannot be read, or a tensor has no known name in Hugging Face's format.
     """
     from torch.distributed.checkpoint import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -73,9 +73,9 @@ def tensors(folder: Path, config: Path) -> Iterator[tuple[str, Any]]:
     except (OSError, ValueError, KeyError, RuntimeError, EOFError, ImportError, pickle.UnpicklingError) as error:
         raise CheckpointError(
             subject=str(folder),
-            expected=_("what Megatron saved, and {config}").format(config=config),
+            expected=_("a complete Megatron checkpoint, and {config}").format(config=config),
             found=repr(error)[:300],
-            fix=_("copy it again from where it was saved, or compare where upstream's merger merged it"),
+            fix=_("copy it again from where it was saved, or compare on the machine where verl's merger merged it"),
         ) from error
 
 
@@ -85,14 +85,15 @@ def _read(storage: Any, key: str, entry: Any) -> Any:
 
     state = {key: torch.empty(tuple(entry.size), dtype=entry.properties.dtype)}
     with warnings.catch_warnings():
-        # That there are no process groups, as if that were not what no_dist says.
+        # It warns that there are no process groups, although no_dist says so.
         warnings.simplefilter("ignore", UserWarning)
         load(state, storage_reader=storage, no_dist=True)
     return state[key]
 
 
 def parts_of(key: str, tensor: Any, model: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what one of Megatron's tensors is in Hugging Face's format of the `model` with this configuration.
+    """Yield the names and tensors in Hugging Face's format that one Megatron tensor holds; `model` is the
+    configuration.
 
     Raises:
         CheckpointError: the key is not known.
@@ -100,12 +101,12 @@ def parts_of(key: str, tensor: Any, model: dict[str, Any]) -> Iterator[tuple[str
     if key.startswith("decoder.final_layernorm."):
         yield f"model.norm.{key.rpartition('.')[2]}", tensor
     elif key in (_EMBEDDING, _HEAD):
-        # Rows beyond the vocabulary fill the last rank's part.
+        # Padding rows beyond the vocabulary fill up the last rank's part.
         name = "model.embed_tokens.weight" if key == _EMBEDDING else "lm_head.weight"
         yield name, tensor[: model["vocab_size"]]
     elif layer := _LAYER.fullmatch(key):
         for number, each in _unstacked(layer["number"], tensor):
-            for name, part in _in_a_layer(key, layer["rest"], each, model):
+            for name, part in _layer_parts(key, layer["rest"], each, model):
                 yield f"model.layers.{number}.{name}", part
     else:
         raise _unknown(key)
@@ -115,21 +116,21 @@ def _unstacked(number: str | None, tensor: Any) -> Iterable[tuple[int | str, Any
     return enumerate(tensor) if number is None else [(number, tensor)]
 
 
-def _in_a_layer(key: str, rest: str, tensor: Any, model: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _layer_parts(key: str, rest: str, tensor: Any, model: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     if expert := _EXPERT.fullmatch(rest):
         for number, each in _unstacked(expert["number"], tensor):
-            for name, part in _in_a_layer(key, f"mlp.{expert['rest']}", each, model):
+            for name, part in _layer_parts(key, f"mlp.{expert['rest']}", each, model):
                 yield name.replace("mlp.", f"mlp.experts.{number}.", 1), part
     elif rest == "mlp.router.expert_bias":
         yield "mlp.gate.e_score_correction_bias", tensor
     elif rest == "mlp.shared_experts.gate_weight":
         yield "mlp.shared_expert_gate.weight", tensor
     else:
-        # A norm that is fused with what follows it is called layer_norm_weight.
+        # A norm that is fused with the next linear layer is called layer_norm_weight.
         name, _unused, kind = rest.replace(".layer_norm_", ".layer_norm.").rpartition(".")
-        if name not in _IN_A_LAYER or kind not in ("weight", "bias"):
+        if name not in _LAYER_NAMES or kind not in ("weight", "bias"):
             raise _unknown(key)
-        names = _IN_A_LAYER[name]
+        names = _LAYER_NAMES[name]
         parts = _heads(tensor, model) if len(names) == 3 else tensor.chunk(len(names))
         for target, part in zip(names, parts, strict=True):
             if model.get("model_type") == "qwen2_moe":
@@ -138,7 +139,8 @@ def _in_a_layer(key: str, rest: str, tensor: Any, model: dict[str, Any]) -> Iter
 
 
 def _heads(tensor: Any, model: dict[str, Any]) -> list[Any]:
-    """Return the queries, keys and values of all groups; each group has its heads of queries, then one of either."""
+    """Return the queries, keys, and values of all groups; a group has its query heads, then one key, then one
+    value."""
     groups = model.get("num_key_value_heads") or model["num_attention_heads"]
     queries = model["num_attention_heads"] // groups
     grouped = tensor.reshape(groups, queries + 2, -1, *tensor.shape[1:])
@@ -150,6 +152,6 @@ def _unknown(key: str) -> CheckpointError:
     return CheckpointError(
         subject=_("Megatron's tensor {key}").format(key=key),
         expected=_("a name that verl's merger converts"),
-        found=_("another one"),
-        fix=_("save this model with actor.megatron.use_mbridge=True, which writes Hugging Face's format by itself"),
+        found=_("another name"),
+        fix=_("save this model with actor.megatron.use_mbridge=True, which writes Hugging Face's format directly"),
     )

@@ -1,4 +1,4 @@
-"""Whether a merged model is what its checkpoint's shards hold: names, shapes, dtypes and every value, bit by bit."""
+"""Compares a merged model with the shards of its checkpoint: names, shapes, dtypes, and every value, bit for bit."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ Tensors = dict[str, Callable[[], Any]]
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What was compared."""
+    """The result of comparing a merged model with its shards."""
 
     tensors: int
     values: int
     shard_dtypes: tuple[str, ...]
     dtypes: tuple[str, ...]
-    """Upstream rounds to bfloat16, whatever the shards hold."""
+    """The dtypes of the model. Upstream rounds to bfloat16, whatever the shards hold."""
     tied: tuple[str, ...]
-    """Names that the model leaves out because another tensor is the same one."""
+    """Names that the model does not save because they are tied to another tensor."""
     renamed: Mapping[str, str]
-    """Tensors that transformers saves under another name: the shards' name, and the model's."""
+    """Tensors that transformers saves under another name: the name in the shards, and the name in the model."""
     differences: Mapping[str, str]
-    """By tensor, what differs."""
+    """The difference of each tensor that differs."""
 
 
 def compare(model: Path, checkpoint: Path) -> Merged:
-    """Compare each tensor of a merged model with the one that the shards make, rounded to the model's dtype.
+    """Compare each tensor of a merged model with the tensor from the shards, rounded to the model's dtype.
 
     Raises:
-        CheckpointError: one of the two cannot be read.
+        CheckpointError: the model or the checkpoint cannot be read.
     """
     left = dict(_tensors(model))
     values, before, after = 0, set(), set()
@@ -53,7 +53,7 @@ def compare(model: Path, checkpoint: Path) -> Merged:
             if own is None and _is_tied(model, name, whole):
                 tied.append(name)
             elif own is None:
-                differences[name] = _("left out of the model")
+                differences[name] = _("missing in the model")
             else:
                 merged = left.pop(own)()
                 if why := _difference(whole, merged):
@@ -71,7 +71,7 @@ def compare(model: Path, checkpoint: Path) -> Merged:
 def _shards(checkpoint: Path) -> Iterator[tuple[str, Any]]:
     if (checkpoint / fsdp_shards.CONFIG).is_file():
         return fsdp_shards.tensors(checkpoint)
-    # The second is where verl puts it from July 2026 on, beside the optimizer's.
+    # Since July 2026 verl writes the model into the second folder, beside the optimizer's.
     for folder in (checkpoint, checkpoint / "model"):
         if (folder / "dist_ckpt").is_dir():
             return megatron_shards.tensors(folder / "dist_ckpt", folder / "huggingface" / "config.json")
@@ -79,7 +79,7 @@ def _shards(checkpoint: Path) -> Iterator[tuple[str, Any]]:
         subject=str(checkpoint),
         expected=_("a folder with fsdp_config.json (FSDP) or dist_ckpt (Megatron)"),
         found=_("neither"),
-        fix=_("give the folder that was merged, the merger's --local_dir, such as CHECKPOINTS/global_step_100/actor"),
+        fix=_("give the folder that the merger's --local_dir named, for example CHECKPOINTS/global_step_100/actor"),
     )
 
 
@@ -91,21 +91,21 @@ def _tensors(model: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     try:
         for path in files:
             opened: Any = safe_open(path, framework="pt", device="cpu")
-            for name in opened.keys():  # noqa: SIM118 - it is no mapping
+            for name in opened.keys():  # noqa: SIM118 - it is not a mapping
                 yield name, partial(opened.get_tensor, name)
     except (SafetensorError, OSError) as error:
         files, found = [], f"{path.name}: {error}"
     if not files:
         raise CheckpointError(
             subject=str(model),
-            expected=_("a merged model in safetensors"),
+            expected=_("a merged model in safetensors format"),
             found=found,
-            fix=_("merge again, by python -m verl.model_merger merge"),
+            fix=_("merge again with python -m verl.model_merger merge"),
         )
 
 
 def _moved(name: str, whole: Any, left: Tensors) -> str | None:
-    """Return the tensor with these values whose name has the same end: transformers moves a model's prefix."""
+    """Return the name of a tensor with equal values and the same ending; transformers changes a model's prefix."""
     likely = sorted(((_ending(each, name), each) for each in left), reverse=True)
     return next((each for same, each in likely if same > 1 and not _difference(whole, left[each]())), None)
 
@@ -116,7 +116,7 @@ def _ending(one: str, other: str) -> int:
 
 
 def _is_tied(model: Path, name: str, whole: Any) -> bool:
-    """Whether it is the output layer of a model whose input layer is the same tensor."""
+    """Tell whether a tensor is the output layer of a model that ties it to the input embedding."""
     if not name.endswith(_HEAD) or not _settings(model).get("tie_word_embeddings"):
         return False
     return any(not _difference(whole, read()) for each, read in _tensors(model) if each.endswith(_EMBEDDING))
@@ -130,22 +130,24 @@ def _settings(model: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(
             subject=str(path),
-            expected=_("the merged model's configuration, which says whether it may leave {head} out").format(
+            expected=_("the merged model's configuration, which says whether {head} may be missing").format(
                 head=_HEAD
             ),
             found=getattr(error, "strerror", None) or str(error),
-            fix=_("merge again, by python -m verl.model_merger merge"),
+            fix=_("merge again with python -m verl.model_merger merge"),
         ) from error
 
 
 def _difference(whole: Any, merged: Any) -> str:
-    """Return how a tensor of the model differs from the shards'; empty if it does not."""
+    """Return the difference between a tensor of the model and of the shards; empty if there is none."""
     import torch
 
     if whole.shape != merged.shape:
-        return _("the shape {found} and not {shape}").format(found=tuple(merged.shape), shape=tuple(whole.shape))
+        return _("the shape is {found} instead of {shape}").format(found=tuple(merged.shape), shape=tuple(whole.shape))
     if merged.dtype not in (whole.dtype, torch.bfloat16):
-        return _("{found} and not {dtype} or bfloat16").format(found=_dtype(merged), dtype=_dtype(whole))
+        return _("the dtype is {found} instead of {dtype} or bfloat16").format(
+            found=_dtype(merged), dtype=_dtype(whole)
+        )
     count = int((bits(whole.to(merged.dtype)) != bits(merged)).any(dim=1).sum())
     return _("{count} of {values} values differ").format(count=count, values=merged.numel()) if count else ""
 

@@ -1,4 +1,4 @@
-"""A comparison as one HTML page, and its metrics as curves: a PNG, or an SVG with the page's colours."""
+"""Renders a comparison as an HTML page, and its metrics as curves: a PNG, or SVGs in the page's colours."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .standards import SOURCE, Baseline
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Each stands for one colour of the page, which has another one by day and by night.
+# Each stands for one colour of the page, which differs between the light and the dark theme.
 _INK, _GRID, _NPU, _REFERENCE = "#1a1b1c", "#d0d1d2", "#0b62d6", "#b45309"
-_OF_THE_PAGE = {_INK: "var(--ink)", _GRID: "var(--grid)", _NPU: "var(--npu)", _REFERENCE: "var(--reference)"}
+_PAGE_COLOURS = {_INK: "var(--ink)", _GRID: "var(--grid)", _NPU: "var(--npu)", _REFERENCE: "var(--reference)"}
 _COLUMNS = 3
 
 
@@ -43,7 +43,7 @@ def draw(made: Comparison, path: Path) -> None:
             axes.legend(fontsize=8, frameon=False)
     simulated = _(" (NPU log: SIMULATED)") if made.npu.simulated else ""
     figure.suptitle(
-        _("{outcome}, judged by {judged_by}{simulated}").format(
+        _("{outcome}, by the standard {judged_by}{simulated}").format(
             outcome=made.outcome.value, judged_by=_(", ").join(made.judged_by), simulated=simulated
         )
     )
@@ -51,13 +51,13 @@ def draw(made: Comparison, path: Path) -> None:
 
 
 def svg(pair: Pair) -> str:
-    """Return one metric as an SVG element for a page that defines the colours ink, grid, npu and reference."""
+    """Return one metric as an SVG element for a page that defines the colours ink, grid, npu, and reference."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     target = io.StringIO()
-    # A salt of its own keeps the ids of one chart from being those of another on the same page.
+    # A different salt for each chart keeps the ids on the page unique.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": pair.metric.title}):
         figure = Figure(figsize=(4.2, 2.3), layout="constrained")
         FigureCanvasSVG(figure)
@@ -72,11 +72,11 @@ def svg(pair: Pair) -> str:
     described = _("{title} by step: mean {npu:.4g} on the NPU, {reference:.4g} in the reference").format(
         title=title, npu=npu, reference=reference
     )
-    return _for_a_page(target.getvalue(), described)
+    return _clean_svg(target.getvalue(), described)
 
 
 def _curves(axes: Axes, pair: Pair) -> None:
-    # The reference is drawn below and thicker: it shows where both are the same.
+    # The reference is drawn below and thicker, so that it shows where both are equal.
     for values, label, colour, style, width in (
         (pair.reference, "reference", _REFERENCE, "--", 3.0),
         (pair.npu, "NPU", _NPU, "-", 1.4),
@@ -89,25 +89,25 @@ def _curves(axes: Axes, pair: Pair) -> None:
 
 
 def _with_gaps(values: Mapping[int, float]) -> tuple[list[int], list[float]]:
-    """Steps and values of a curve that is broken where steps or numbers are missing."""
+    """Return the steps and values of a curve, with NaN where steps or numbers are missing."""
     values = {step: value if drawable(value) else float("nan") for step, value in values.items()}
     steps = range(min(values), max(values) + 1)
     if len(steps) > 4 * len(values):
-        # A metric of every tenth step is a curve all the same.
+        # A metric that is logged at every tenth step is still drawn as one curve.
         return list(values), list(values.values())
     return list(steps), [values.get(step, float("nan")) for step in steps]
 
 
-def _for_a_page(text: str, description: str) -> str:
+def _clean_svg(text: str, description: str) -> str:
     text = text[text.index("<svg") :]
-    for drawn, named in _OF_THE_PAGE.items():
+    for drawn, named in _PAGE_COLOURS.items():
         text = text.replace(drawn, named)
-    # matplotlib numbers its groups anew in each chart, nothing refers to them, and its style sheet is for all charts.
+    # matplotlib's group ids repeat in each chart and are unused, and its style sheet would apply to all charts.
     text = re.sub(r' id="[a-z0-9.]+_\d+"', "", text)
     text = re.sub(r"<metadata>(?:(?!<metadata>).)*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<style(?:(?!<style).)*?</style>", "", text, flags=re.DOTALL)
     text = re.sub(r' (width|height)="[\d.]+pt"', "", text, count=2)
-    # The page's own font: the chart's may not be there.
+    # Use the page's font: the chart's may not be installed.
     text = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", text)
     return text.replace("<svg", f'<svg role="img" aria-label="{description}"', 1)
 
@@ -128,22 +128,22 @@ def _sides(made: Comparison) -> Iterable[str]:
         )
     else:
         yield from _side("reference", made.reference)
-        yield said_of_both(made.common)
+        yield describe_common(made.common)
 
 
-def said_of_both(common: Sequence[int]) -> str:
-    """Return which steps two logs share."""
+def describe_common(common: Sequence[int]) -> str:
+    """Return a sentence with the steps that two logs share."""
     text = ngettext("{count} step is in both: {spans}", "{count} steps are in both: {spans}", len(common))
     return text.format(count=len(common), spans=spans(common) or _("none"))
 
 
-def said_of_side(name: str, log: TrainingLog) -> str:
-    """Return what a log is."""
+def describe_side(name: str, log: TrainingLog) -> str:
+    """Return a sentence with the source and the number of steps of a log."""
     text = ngettext("{name}: {source}, {count} step", "{name}: {source}, {count} steps", log.count)
     return text.format(name=name, source=log.source, count=log.count) + (", SIMULATED" if log.simulated else "")
 
 
 def _side(name: str, log: TrainingLog) -> Iterable[str]:
-    yield said_of_side(name, log)
+    yield describe_side(name, log)
     for note in log.notes():
         yield f"{name}: {note}"

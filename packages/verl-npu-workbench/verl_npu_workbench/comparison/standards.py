@@ -1,13 +1,13 @@
-"""By what a training on NPUs is judged: two standards, and the figures that are published for the second.
+"""The two standards by which a training on NPUs is judged, and the figures that are published for the second.
 
-Parity is what verl's guide for Ascend asks of an NPU beside a GPU with the same settings:
-docs/ascend_tutorial/ascend_quick_start.rst at 796871d7, sections on precision and on throughput. Its formula is the
-picture docs/loss_comparison.png of eric-haibin-lin/verl-community: the sum over N steps of |npu - gpu|, divided by N,
-times 100 %. It is not divided by the loss or the reward: 4 % is a mean difference of 0.04.
+Parity compares an NPU with a GPU at the same settings, as verl's guide for Ascend asks
+(docs/ascend_tutorial/ascend_quick_start.rst at 796871d7, sections on precision and on throughput). Its formula is in
+the picture docs/loss_comparison.png of eric-haibin-lin/verl-community: the sum over N steps of |npu - gpu|, divided by
+N, times 100 %. It is not divided by the loss or the reward: 4 % is a mean difference of 0.04.
 
-Regression is what verl-ascend-recipe asks of an NPU beside an earlier run on the same NPUs: baseline/check_npu.py of
-verl-project/verl-ascend-recipe at 20e526a5: memory of the last step, and means over steps 5 to 14. Less memory, more
-throughput and shorter steps are never outside; the version before, 2a3edec0, refused those.
+Regression compares an NPU with an earlier run on the same NPUs, as baseline/check_npu.py of
+verl-project/verl-ascend-recipe does at 20e526a5: memory of the last step, and means over steps 5 to 14. Less memory,
+more throughput, and shorter steps are never outside; the version before, 2a3edec0, refused those.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..logs.training import TrainingLog, spans
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What one job measured on real NPUs: it holds for that script on that hardware alone."""
+    """The figures of one job on real NPUs, valid only for its script and its hardware."""
 
     name: str
     script: str
@@ -37,7 +37,7 @@ class Baseline:
     """GiB, `actor/perf/max_memory_allocated_gb` of the last step."""
     step_seconds: float
     throughput: float
-    """Tokens a second and NPU."""
+    """Tokens per second and NPU."""
     reward: float
     drift: float
     """`training/rollout_probs_diff_mean`."""
@@ -46,63 +46,63 @@ class Baseline:
 _PUBLISHED = json.loads(Path(__file__).with_name("baselines.json").read_text())
 SOURCE: str = _PUBLISHED["source"]
 BASELINES = {each["name"]: Baseline(**each) for each in _PUBLISHED["baselines"]}
-"""One text file for each job, with one figure for each metric; the job's script is in its file's name."""
+"""The published baselines, by name. Upstream has one text file for each job, named after the job's script."""
 
 
 _NO_LIMIT = "none"
 
 
 class Outcome(Enum):
-    """What a criterion, or a standard, came to."""
+    """The outcome of a criterion or of a standard."""
 
     WITHIN = "within"
     OUTSIDE = "outside"
     NOT_SHOWN = _("not shown")
-    """The logs do not say, so it counts neither way."""
+    """The logs do not tell, so it counts neither way."""
     NO_LIMIT = _("no limit")
-    """It was measured, and the standard sets no limit to it."""
+    """It was measured, but the standard sets no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One criterion with what was measured."""
+    """One criterion with its measurement."""
 
     name: str
     formula: str
     limit: str
     outcome: Outcome
     npu: float | None = None
-    """The NPU log's own figure, of those that were compared."""
+    """The figure of the NPU log."""
     reference: float | None = None
     value: float | None = None
-    """What the formula gives."""
+    """The result of the formula."""
     unit: str = ""
     steps: tuple[int, ...] = ()
     why: str = ""
-    """Why it is not shown, or outside without a value."""
+    """The reason if it is not shown, or is outside without a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A standard, and what its criteria came to."""
+    """A standard and the outcomes of its criteria."""
 
     name: str
     title: str
     source: str
     criteria: tuple[Judged, ...]
     needs_all: bool
-    """The standard is kept only if each of its criteria is shown; otherwise one is enough."""
+    """True if the standard is met only when every criterion is shown; otherwise one is enough."""
 
     @property
     def shown(self) -> str:
-        """How many of the criteria that have a limit could be judged, in words."""
+        """The number of criteria with a limit that could be judged, in words."""
         limited = [judged for judged in self.criteria if judged.limit != _NO_LIMIT]
         shown = sum(judged.outcome in (Outcome.WITHIN, Outcome.OUTSIDE) for judged in limited)
         return _("{shown} of {count} criteria shown").format(shown=shown, count=len(limited))
 
     @property
     def outcome(self) -> Outcome:
-        """Outside if one criterion is; within if as many as the standard needs are; else not shown."""
+        """OUTSIDE if one criterion is outside, WITHIN if enough criteria are within, otherwise NOT_SHOWN."""
         found = {judged.outcome for judged in self.criteria}
         if Outcome.OUTSIDE in found:
             return Outcome.OUTSIDE
@@ -115,8 +115,8 @@ def _not_finite(values: Mapping[int, float]) -> tuple[int, ...]:
     return tuple(step for step, value in values.items() if not -float("inf") < value < float("inf"))
 
 
-def _outside_of_numbers(npu: Mapping[int, float], reference: Mapping[int, float]) -> tuple[Outcome, str] | None:
-    """Return what NaN and infinity come to: no number is no result of the NPU's, and no measure for one."""
+def _judge_not_finite(npu: Mapping[int, float], reference: Mapping[int, float]) -> tuple[Outcome, str] | None:
+    """Judge NaN and infinity: in the NPU's log they are OUTSIDE, in the reference nothing can be shown."""
     for values, who, outcome in ((npu, _("NPU log"), Outcome.OUTSIDE), (reference, "reference", Outcome.NOT_SHOWN)):
         steps = _not_finite(values)
         if steps:
@@ -127,14 +127,14 @@ def _outside_of_numbers(npu: Mapping[int, float], reference: Mapping[int, float]
 PARITY = "parity"
 _REWARD_LIMIT = 4.0
 _LOSS_LIMIT = 2.0
-"""In percent, as the guide gives them."""
+"""The limits of the guide, in percent."""
 _ANY = float("inf")
 _FIRST_STEPS = 4
 _FEWEST = 4
-"""Steps from which a mean tells: two of any two trainings may be near each other."""
+"""The fewest steps for a mean; at two steps, any two trainings may agree by chance."""
 _ROUNDING = 1e-9
-"""What floating point makes of a difference that is just at a limit, as a part of it."""
-_PARITY_TITLE = _("an NPU beside a GPU")
+"""The relative rounding error that is allowed at a limit."""
+_PARITY_TITLE = _("an NPU compared with a GPU")
 _PARITY_SOURCE = _("verl's docs/ascend_tutorial/ascend_quick_start.rst at 796871d7")
 
 
@@ -155,7 +155,7 @@ def _mean_error(metric: Metric, limit: float, npu: TrainingLog, reference: Train
     a, b, missing = _common(metric, npu, reference)
     if missing:
         return Judged(metric.title, formula, words, Outcome.NOT_SHOWN, why=missing)
-    unusable = _outside_of_numbers(a, b)
+    unusable = _judge_not_finite(a, b)
     if unusable:
         return Judged(metric.title, formula, words, unusable[0], steps=tuple(a), why=unusable[1])
     error = mean([abs(a[step] - b[step]) for step in a]) * 100
@@ -181,7 +181,7 @@ def _throughput(npu: TrainingLog, reference: TrainingLog) -> Judged:
     if not missing and (_not_finite(a) or _not_finite(b)):
         missing = _("not all of its first values are finite numbers")
     if not missing and mean(b.values()) == 0:
-        missing = _("the reference's is 0")
+        missing = _("the reference has 0")
     if missing:
         return Judged("throughput", formula, _NO_LIMIT, Outcome.NOT_SHOWN, why=missing)
     means = mean(a.values()), mean(b.values())
@@ -190,8 +190,8 @@ def _throughput(npu: TrainingLog, reference: TrainingLog) -> Judged:
 
 def _too_few(found: int, needed: int) -> str:
     return ngettext(
-        "only {count} step has it in both logs, and {needed} are needed",
-        "only {count} steps have it in both logs, and {needed} are needed",
+        "both logs have it at only {count} step, and {needed} are needed",
+        "both logs have it at only {count} steps, and {needed} are needed",
         found,
     ).format(count=found, needed=needed)
 
@@ -203,7 +203,7 @@ def _is_within(value: float, least: float, most: float) -> bool:
 def _common(
     metric: Metric, npu: TrainingLog, reference: TrainingLog
 ) -> tuple[dict[int, float], dict[int, float], str]:
-    """Return a metric of both logs at the steps that have it in both, and why there are none."""
+    """Return a metric of both logs at the steps where both have it, and the reason if there are none."""
     a, b = metric.of(npu), metric.of(reference)
     steps = [step for step in a if step in b]
     lacking = [who for who, values in ((_("the NPU log"), a), (_("the reference"), b)) if not values]
@@ -213,17 +213,17 @@ def _common(
             lacking=_(" and ").join(lacking), metric=metric.name
         )
     elif not steps:
-        missing = _("no step has it in both logs")
+        missing = _("the logs have it at no common step")
     return {step: a[step] for step in steps}, {step: b[step] for step in steps}, missing
 
 
 REGRESSION = "regression"
 _WINDOW = range(5, 15)
-_REGRESSION_TITLE = _("an NPU beside an earlier run on NPUs")
+_REGRESSION_TITLE = _("an NPU compared with an earlier run on NPUs")
 _REGRESSION_SOURCE = _("baseline/check_npu.py of verl-project/verl-ascend-recipe at 20e526a5")
 
 
-# The script takes this name alone.
+# The script uses only this name.
 _STEP_SECONDS = Metric(_("step time"), ("timing_s/step",))
 
 
@@ -235,11 +235,11 @@ class _Rule:
     limit: str
     least: float
     most: float
-    """The bounds of the change, which is the NPU's figure less the reference's."""
+    """The bounds of the change, which is the NPU's figure minus the reference's."""
     relative: bool
-    """The change is in percent of the reference."""
-    of_the_machine: bool
-    """It is speed or memory, and virtual NPUs have neither an NPU's."""
+    """True if the change is in percent of the reference."""
+    needs_npu: bool
+    """True for speed and memory, which virtual NPUs cannot show."""
 
 
 _MEMORY = _Rule("memory", MEMORY, attrgetter("memory"), _("at most 1 GB more"), -_ANY, 1, False, True)
@@ -252,9 +252,9 @@ _MEANS = (
 
 
 def judge_regression(npu: TrainingLog, reference: TrainingLog | Baseline) -> Verdict:
-    """Judge a log by another one, at the steps that both have, or by published figures."""
+    """Judge a log by another log, at their common steps, or by published figures."""
     criteria = (_memory(npu, reference), *(_mean(rule, npu, reference) for rule in _MEANS))
-    # The script ends with an error where one of its metrics is missing.
+    # The script ends with an error if one of its metrics is missing.
     return Verdict(REGRESSION, _REGRESSION_TITLE, _REGRESSION_SOURCE, criteria, needs_all=True)
 
 
@@ -263,7 +263,7 @@ def _memory(npu: TrainingLog, reference: TrainingLog | Baseline) -> Judged:
     b = {0: reference.memory} if isinstance(reference, Baseline) else _last(MEMORY.of(reference))
     lacks = _("the reference has no {memory}") if a else _("the NPU log has no {memory}")
     missing = "" if a and b else lacks.format(memory=MEMORY.name)
-    missing = _not_a_machines(_MEMORY, npu, reference) or missing
+    missing = _why_not_simulated(_MEMORY, npu, reference) or missing
     return _judged(
         _MEMORY, _("NPU - reference, each at its last step, of {memory}").format(memory=MEMORY.name), a, b, missing
     )
@@ -281,9 +281,9 @@ def _mean(rule: _Rule, npu: TrainingLog, reference: TrainingLog | Baseline) -> J
     else:
         a, b, missing = _common(rule.metric, npu, reference)
     a, b = ({step: value for step, value in each.items() if step in _WINDOW} for each in (a, b))
-    missing = _not_a_machines(rule, npu, reference) or missing
+    missing = _why_not_simulated(rule, npu, reference) or missing
     if not missing and not a:
-        missing = _("no step from {window} to {window__window} has it").format(
+        missing = _("the log has it at no step from {window} to {window__window}").format(
             window=_WINDOW[0], window__window=_WINDOW[-1]
         )
     change = _("(NPU - reference) / reference x 100 %") if rule.relative else "NPU - reference"
@@ -293,15 +293,15 @@ def _mean(rule: _Rule, npu: TrainingLog, reference: TrainingLog | Baseline) -> J
     return _judged(rule, formula, a, b, missing)
 
 
-def _not_a_machines(rule: _Rule, npu: TrainingLog, reference: TrainingLog | Baseline) -> str:
+def _why_not_simulated(rule: _Rule, npu: TrainingLog, reference: TrainingLog | Baseline) -> str:
     simulated = npu.simulated or (isinstance(reference, TrainingLog) and reference.simulated)
-    return _("SIMULATED: virtual NPUs do not show it") if rule.of_the_machine and simulated else ""
+    return _("SIMULATED: virtual NPUs do not show it") if rule.needs_npu and simulated else ""
 
 
 def _judged(rule: _Rule, formula: str, a: dict[int, float], b: dict[int, float], missing: str) -> Judged:
-    unusable = None if missing else _outside_of_numbers(a, b)
+    unusable = None if missing else _judge_not_finite(a, b)
     if not missing and not unusable and rule.relative and mean(b.values()) == 0:
-        missing = _("the reference's is 0, and the change is relative to it")
+        missing = _("the reference has 0, and the change is relative to it")
     if missing:
         return Judged(rule.title, formula, rule.limit, Outcome.NOT_SHOWN, why=missing)
     if unusable:

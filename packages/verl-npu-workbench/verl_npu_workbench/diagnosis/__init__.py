@@ -1,1 +1,1 @@
-"""From the log of a failed job to the cause, what to do, and the process where it began."""
+"""The diagnosis of a failed job from its logs: the cause, the fix, and the process where it began."""

@@ -1,7 +1,8 @@
-"""The report of `ascend-fd`, Ascend's own diagnosis (mind-cluster): what it found in logs that are read nowhere else.
+"""Reads the reports of `ascend-fd`, Ascend's own diagnosis tool (mind-cluster).
 
-It reads logs of drivers, devices, switches and controllers, and writes diag_report.json. Each fault in it is an error
-of a process on a device, as those of a log are, with the lines that ascend-fd found it by and what it says of them.
+ascend-fd reads logs of drivers, devices, switches, and controllers, which nothing else here reads, and writes
+diag_report.json. Each fault in the report becomes an error of a process on a device, with the log lines and the advice
+that ascend-fd gives for it.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from .rules import LogRule, Precision
 __all__ = ["Fault", "faults_of"]
 
 Fault = tuple[Event, LogRule]
-"""An error, and what ascend-fd says of it."""
+"""An error, and a rule with ascend-fd's explanation of it."""
 _LARGEST = 1 << 26
-"""Bytes of a report that are read."""
+"""The size in bytes above which a report is not read."""
 _SECTION = "Knowledge_Graph"
 _NOTHING = "NORMAL_OR_UNSUPPORTED"
 _ENDS = " .;\u3002\uff1b"
-"""With what a sentence of ascend-fd's ends: ours end with a full stop."""
+"""The characters that end ascend-fd's sentences; we add our own full stop."""
 _VAGUE = re.compile(r"_ERRCODE_|^AISW_(?:TRACEBACK|SEG)")
-"""Codes for what a log says, without a cause: CANN's and torch_npu's error codes, tracebacks, crashes."""
+"""Codes that name no cause: CANN's and torch_npu's error codes, tracebacks, and crashes."""
 
 
 def faults_of(path: Path) -> tuple[Fault, ...] | None:
-    """Return the faults of a report, in its order, which is that of importance; None if the file is no report."""
+    """Return the faults of a report, the most important first; None if the file is not a report."""
     try:
         if path.suffix != ".json" or not path.is_file() or path.stat().st_size > _LARGEST:
             return None
@@ -51,7 +52,7 @@ def faults_of(path: Path) -> tuple[Fault, ...] | None:
 
 
 def _events(fault: Mapping[str, object]) -> Iterator[tuple[Process, Mapping[str, object]]]:
-    """Where a fault was seen: `worker-NAME device-NUMBER`, and each time that it was."""
+    """Yield each occurrence of a fault with its process; a place reads `worker-NAME device-NUMBER`."""
     places = fault.get("event_attr")
     for place, events in places.items() if isinstance(places, dict) else ():
         host, _found, device = str(place).partition(" device-")
@@ -65,7 +66,7 @@ def _fault(fault: Mapping[str, object], process: Process, seen: Mapping[str, obj
     code, text = _said(fault, "code"), _said(seen, "key_info").strip()
     lines = text.splitlines()[:MOST_LINES] or [code]
     event = Event(Kind.CANN, process, 0, _said(seen, "source_file"), lines)
-    cause, advice = (_in_a_language(fault, name).rstrip(_ENDS) for name in ("cause", "suggestion"))
+    cause, advice = (_translated(fault, name).rstrip(_ENDS) for name in ("cause", "suggestion"))
     source = (f"ascend-fd: {code}",)
     finding = Finding(code, Severity.ERROR, lines[0], why=cause, fix=advice, source=source)
     rule = LogRule(
@@ -83,7 +84,7 @@ def _fault(fault: Mapping[str, object], process: Process, seen: Mapping[str, obj
     return event, rule
 
 
-def _in_a_language(fault: Mapping[str, object], name: str) -> str:
+def _translated(fault: Mapping[str, object], name: str) -> str:
     return _said(fault, f"{name}_en") or _said(fault, f"{name}_zh")
 
 

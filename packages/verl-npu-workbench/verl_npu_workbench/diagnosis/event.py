@@ -1,7 +1,7 @@
-"""The errors of a log: tracebacks, CANN's messages, and single lines that tell by themselves.
+"""The errors of a log: tracebacks, CANN's messages, and single lines that are errors by themselves.
 
-Lines of several processes may be mixed; each process's own lines are in order. A traceback that Ray passes on to
-another process names the process where it was raised, and so does a message of torch_npu.
+The lines of several processes may be mixed, but each process's own lines are in order. A traceback that Ray passes on
+to another process names the process that raised it, and so does a message of torch_npu.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from verl_npu.language import gettext as _
 from ..logs.lines import DRIVER, Line, Process
 
 MOST_LINES = 60
-"""Lines of a message that are kept."""
+"""The most lines of a message that are kept."""
 _LONGEST_ERROR = 1000
-"""Characters of the line that names an error: a binary file has lines without an end."""
+"""The most characters of the line that names an error; lines of a binary file may be endless."""
 _BATCH = 256
-"""Lines that are searched together before each by itself."""
+"""The number of lines that are searched together before each is searched alone."""
 _FREE_LINES = 8
-"""Lines of a message that look like nothing known: an exception's text may have any form, and has an end."""
+"""The most lines of unknown form in a message; the text of an exception may have any form, but must end somewhere."""
 
 
 class Kind(enum.Enum):
-    """In which form an error was written."""
+    """The form in which an error was written."""
 
     TRACEBACK = "traceback"
     CANN = "CANN"
     BARE = "bare"
-    """The last line of a traceback, without the rest of it."""
+    """Only the last line of a traceback."""
     LINE = "line"
-    """One line that tells by itself, or looks like an error and no more."""
+    """One line that matches a rule by itself, or that only looks like an error."""
 
 
 @dataclass(slots=True)
@@ -44,37 +44,37 @@ class Event:
     kind: Kind
     process: Process
     line: int
-    """0 if it is not known."""
+    """The line number in the log; 0 if unknown."""
     log: str
     message: list[str] = field(default_factory=list)
     frames: list[str] = field(default_factory=list)
     passed_on: bool = False
-    """It was raised in another process, which `process` is."""
+    """True if another process wrote it than `process`, which raised it."""
     engine: bool = False
-    """The engine's logger wrote it."""
+    """True if the engine's logger wrote it."""
     last: int = 0
 
     @property
     def text(self) -> str:
-        """All that was said, without the source code that Python quotes."""
+        """The whole message, without the source lines that Python quotes."""
         return "\n".join(self.message)
 
     @property
     def error(self) -> str:
-        """The line that names the error; of a chain of exceptions the first."""
+        """The line that names the error; the first of a chain of exceptions."""
         named = (line for line in self.message if "ray::" not in line and line.strip())
         return next(named, self.message[0] if self.message else "").strip()[:_LONGEST_ERROR]
 
     @property
     def doing(self) -> str:
-        """What verl was at, by the functions that it had called; empty if the log does not say it."""
+        """The phase that verl was in, by the functions on the stack; empty if the log does not tell."""
         said = "\n".join((*self.frames, *(line for line in self.message if "ray::" in line)))
         places = [(place, words) for pattern, words in _DOING if (place := _latest(pattern, said))]
         return max(places, default=(0, ""))[1]
 
     @property
     def moment(self) -> str:
-        """When it happened, as CANN and torch_npu write it; empty if they did not."""
+        """The time of the error as CANN and torch_npu write it; empty if there is none."""
         found = _MOMENT.search(self.text)
         return found[0] if found else ""
 
@@ -89,7 +89,7 @@ _DOING = (
     (re.compile(r"(?:in |[._])(?:generate_sequences|generate|_run_agent_loop)\b"), _("generating answers")),
     (
         re.compile(r"(?:in |[._])(?:compute_log_prob|compute_ref_log_prob|_compute_old_log_prob)\b"),
-        _("computing log probabilities"),
+        _("computing log-probabilities"),
     ),
     (re.compile(r"(?:in |[._])(?:compute_values|infer_batch)\b"), _("computing values")),
     (
@@ -99,7 +99,7 @@ _DOING = (
     (re.compile(r"(?:in |[._])(?:update_critic)\b"), _("updating the critic")),
     (
         re.compile(r"(?:in |[._])(?:update_weights|sync_rollout_weights|load_weights|rollout_mode|wake_up)\b"),
-        _("handing weights to the engine"),
+        _("sending weights to the engine"),
     ),
     (re.compile(r"(?:in |[._])(?:_validate|val_reward_fn)\b"), "validating"),
     (
@@ -117,7 +117,7 @@ _DOING = (
 
 
 def _latest(pattern: re.Pattern[str], text: str) -> int:
-    """Where the last match ends; 0 if there is none."""
+    """Return where the last match ends; 0 if there is none."""
     return max((found.end() for found in pattern.finditer(text)), default=0)
 
 
@@ -131,7 +131,7 @@ _BARE = re.compile(
     r"(?:E {1,12}|[*>\-\d. ]{0,6})[`\"']?[A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt|StopIteration)"
     r"(?:\(\w{1,60}\))?(?:[:\uff1a`]|$)"
 )
-"""An exception's own line, as Python and pytest write it, or as a person quotes it."""
+"""The line of an exception, as Python and pytest write it or as a person quotes it."""
 _LOOKS_LIKE_AN_ERROR = re.compile(
     r"\b[A-Z][A-Za-z]{1,60}(?:Error|Exception)\b|\[[EF]\d{3,8}[ \]]|^[EF]\d{4,8} [\d:.]{5,20} |^F\d{8} "
     r"|(?:^|[\s\[|])(?:ERROR|CRITICAL|FATAL)[\s\]:|]|\bE[A-Z]\d{4}\b|\bERR\d{5}\b|^Error\b|\b[Ff]atal\b"
@@ -141,20 +141,20 @@ _LOOKS_LIKE_AN_ERROR = re.compile(
     r"|unexpected keyword argument|\bout of memory\b|\boom[-_]kill"
     r"|\u9519\u8bef|\u5f02\u5e38|\u62a5\u9519|\u5df2\u6740\u6b7b|\u5df2\u7ec8\u6b62|\u5df2\u653e\u5f03"
 )
-"""How an error of Python, glog, CANN, a shell, the kernel or a scheduler looks, in English and Chinese."""
-_A_WORD_OF_ONE = (
+"""Errors of Python, glog, CANN, a shell, the kernel, or a scheduler, in English and Chinese."""
+_ERROR_WORDS = (
     *("rror", "ERR", "xception", "CRITICAL", "atal", "FATAL", "assert", "exit", "SIG", "terminate", "fault", "dumped"),
     *("illed", "Abort", "symbol", "cannot open", "No module", "keyword", "of memory", "oom", "[E", "[F"),
     *("EI0", "EJ0", "EL0", "EE1", "EZ1", "\u9519", "\u5f02\u5e38", "\u5df2"),
 )
-"""Nearly all lines of a log have none of these, and are not looked at closer."""
+"""Quick test: nearly all lines of a log contain none of these, and need no regular expression."""
 _NO_ERROR = re.compile(
     r"error_if|[Ee]rrors?=|'[Ee]rror'|\"error\"|on_error|[Ee]rror_code|Warning: "
     r"|\b0 errors?\b|\bretry|\bRetry|--ignore|^\s{0,200}[{\[]?'\w{1,80}': |^ray init kwargs: "
 )
-"""What only sounds like one: settings, which verl prints whole, warnings of Python, and what is tried again."""
+"""Lines that only sound like errors: the settings that verl prints, Python's warnings, and retries."""
 _MOST_LINE_EVENTS = 400
-"""Lines that look like an error and are kept: a log may have millions of them, and the first ones tell."""
+"""The most lines that look like an error and are kept; a log may have millions, and the first ones matter."""
 _CODE = re.compile(r"(?:\bE[A-Z][0-9A-Z]\d{3}|\bE\d{5})(?:\)?: |\[PID)|\bERR\d{5} [A-Z]")
 _ABOUT = re.compile(r"\(PID:(?P<pid>\d+), Device:(?P<device>-?\d+), RankID:(?P<rank>-?\d+)\)")
 _DEAD = (
@@ -171,7 +171,8 @@ _DEAD = (
     ),
     re.compile(r"^\[Rank (?P<rank>\d+)\] "),
 )
-"""Whom a message is about that another process writes: Ray about a worker that died, a watchdog about its own rank."""
+"""Patterns for the process that a message is about, if another one wrote it: Ray reports a dead worker, a watchdog its
+rank."""
 _FAILED_FIRST = (
     re.compile(
         r"Root Cause \(first observed failure\):\n(?:[^\n]{0,300}\n){0,4}?\s{0,9}rank {1,9}: (?P<rank>\d+) "
@@ -182,40 +183,40 @@ _FAILED_FIRST = (
 """The rank that torchrun saw fail first."""
 _PLOG_ERROR = re.compile(r"\[ERROR\] [A-Z_]+\(\d+,")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d(?:\.\d+)*")
-_OF_AN_NPU = re.compile(r"npu|NPU|[Aa]cl|ACL|[Hh]ccl|HCCL|OPS |\bE[A-Z]\w{4}\b|ERR\d{5}")
+_NPU_WORDS = re.compile(r"npu|NPU|[Aa]cl|ACL|[Hh]ccl|HCCL|OPS |\bE[A-Z]\w{4}\b|ERR\d{5}")
 _NUMBERS = re.compile(r"\d+")
 _ANY_NUMBER = re.compile(r"0x[0-9a-f]+|\b(?=[a-f]*\d)[0-9a-f]{6,}\b|\d+")
 _MOST_EVENTS, _FEW_EVENTS, _LITTLE_TEXT = 20_000, 500, 1 << 18
-"""Errors that are kept while a log is read, and how many, with how many characters, may be left at its end without a
-look at which are alike: all rules are asked about each."""
+"""The most errors that are kept while a log is read, and the most errors and characters that may remain at its end
+before similar errors are thinned out, because every rule is tried on each."""
 _MOST_ALIKE, _MOST_KINDS = 5, 500
-"""Of errors that differ in numbers alone so many of the first and of the last are kept, and the earliest by its time;
-of kinds so many of the first and of the last."""
+"""Of errors that differ only in numbers, this many of the first, as many of the last, and the earliest by time are
+kept; of kinds of errors, this many of the first and of the last."""
 _NATURAL = re.compile(
     r"\s|\[(?:ERROR|Error|INFO|W\d|E\d)|E[A-Z]\w{4}\b|E\d{5}|Trace[bB]ack|Solution|Possible|Exception raised"
     r"|frame #|loc\(|///|Kernel |DEVICE|launch failed|$"
 )
-"""How the lines of a longer message begin."""
+"""Beginnings of the lines that continue a longer message."""
 
 
 _Search = Callable[[str], re.Match[str] | None]
 
 
 class Reader:
-    """Puts the lines of one log together to errors."""
+    """Assembles the lines of one log into errors."""
 
     def __init__(self, log: str, tells: Sequence[str]) -> None:
         self.events: list[Event] = []
         self.left_out = 0
-        """Errors of which there are very many alike."""
+        """The number of errors that were dropped because many are alike."""
         self._most = _MOST_EVENTS
         self._log = log
-        self._tells_by = [(re.compile(part, re.MULTILINE).search, re.compile(part).search) for part in tells]
-        """By what a line that belongs to no error tells by itself, asked of many lines together and of one."""
+        self._anywhere = [(re.compile(part, re.MULTILINE).search, re.compile(part).search) for part in tells]
+        """The patterns of rules that match anywhere: each for a batch of lines, and for a single line."""
         self._searches: list[_Search] = []
-        """Those by which one of the lines that are read together tells: of nearly all lines none."""
+        """The single-line patterns that match somewhere in the current batch; nearly always none."""
         self._alike: set[str] = set()
-        """The lines that look like an error, without their numbers: one that comes again is no news."""
+        """The lines seen so far that look like an error, without their numbers, to skip repetitions."""
         self._open: dict[tuple[str, str, str], Event] = {}
         self._in_frames: set[tuple[str, str, str]] = set()
         self._chained: set[tuple[str, str, str]] = set()
@@ -226,7 +227,7 @@ class Reader:
         source = iter(lines)
         while batch := tuple(islice(source, _BATCH)):
             together = "\n".join(line.text for line in batch)
-            self._searches = [search for in_many, search in self._tells_by if in_many(together)]
+            self._searches = [search for in_many, search in self._anywhere if in_many(together)]
             for line in batch:
                 self._take(line)
             if len(self.events) > self._most:
@@ -239,8 +240,8 @@ class Reader:
         return self.events
 
     def _thin(self) -> None:
-        """Leave out what is like many others: the first ones may be the cause, and after the last ones the job may not
-        have gone on."""
+        """Drop errors that are like many others. The first ones stay, because they may be the cause, and so do the
+        last ones, because they may have ended the job."""
         alike: dict[tuple[Kind, str, str], list[Event]] = {}
         for event in self.events:
             last = event.frames[-1] if event.frames else ""
@@ -255,10 +256,10 @@ class Reader:
         events = [event for event in self.events if id(event) in kept]
         self.left_out += len(self.events) - len(events)
         self.events = events
-        # The errors that processes are still writing may be more than that.
+        # Processes may still be writing more errors than that.
         self._most = max(_MOST_EVENTS, 2 * len(events))
 
-    def _tells(self, text: str) -> bool:
+    def _matches_anywhere(self, text: str) -> bool:
         return any(search(text) for search in self._searches)
 
     def _take(self, line: Line) -> None:
@@ -268,10 +269,10 @@ class Reader:
         key = (process.ip, process.pid or process.name, process.rank)
         event = self._open.get(key)
         if line.ordinary:
-            # Another thread of the process may go on while a traceback is written.
+            # Another thread of the process may print while a traceback is being written.
             if key not in self._in_frames:
                 self._open.pop(key, None)
-            if self._tells(line.text):
+            if self._matches_anywhere(line.text):
                 self._begin(Kind.LINE, line, key, keep=False)
             return
         passed = _RAY.search(line.text) if "ray::" in line.text else None
@@ -310,7 +311,7 @@ class Reader:
     def _pass_on(self, event: Event | None, line: Line, key: tuple[str, str, str], found: re.Match[str]) -> None:
         if event is None or key not in self._in_frames:
             event = self._begin(Kind.TRACEBACK, line, key)
-        # The last one that is named is where it was raised.
+        # The last process that is named raised the error.
         name = (found["name"] or found["other"] or "").partition(".")[0]
         event.process = Process(name=name, pid=found["pid"], ip=(found["ip"] or "").strip())
         event.passed_on = True
@@ -333,9 +334,9 @@ class Reader:
             return True
         free = not _NATURAL.match(line.text)
         self._free[key] += free
-        # What an NPU says belongs to an exception of torch_npu; the line with the process follows any exception.
-        of_npu = _ABOUT.search(line.text) or _OF_AN_NPU.search(event.text)
-        fresh = (_CODE.search(line.text) and not of_npu) or (free and self._tells(line.text))
+        # An NPU's lines belong to torch_npu's exception; the line with the process follows any exception.
+        of_npu = _ABOUT.search(line.text) or _NPU_WORDS.search(event.text)
+        fresh = (_CODE.search(line.text) and not of_npu) or (free and self._matches_anywhere(line.text))
         if len(event.message) >= MOST_LINES or self._free[key] > _FREE_LINES or fresh:
             self._open.pop(key)
             return False
@@ -348,7 +349,7 @@ class Reader:
             self._begin(Kind.CANN, line, key)
         elif _BARE.match(line.text):
             self._begin(Kind.BARE, line, key)
-        elif self._tells(line.text):
+        elif self._matches_anywhere(line.text):
             self._begin(Kind.LINE, line, key, keep=False)
         elif len(self._alike) < _MOST_LINE_EVENTS and looks_like_an_error(line.text):
             alike = _NUMBERS.sub("", line.text)
@@ -358,9 +359,9 @@ class Reader:
 
 
 def looks_like_an_error(text: str) -> bool:
-    """Whether a line that stands alone looks like an error, which it need not be."""
+    """Tell whether a single line looks like an error; it need not be one."""
     if text[:1] not in ("E", "F"):
-        for word in _A_WORD_OF_ONE:
+        for word in _ERROR_WORDS:
             if word in text:
                 break
         else:
@@ -369,7 +370,7 @@ def looks_like_an_error(text: str) -> bool:
 
 
 def failed_first(events: Sequence[Event]) -> tuple[Event, Process] | None:
-    """The rank that torchrun saw fail first, and the event that says so; None if it says nothing."""
+    """Return the event in which torchrun names the rank that failed first, and that rank; None if there is none."""
     for pattern in _FAILED_FIRST:
         for event in events:
             found = pattern.search(event.text)
@@ -379,17 +380,17 @@ def failed_first(events: Sequence[Event]) -> tuple[Event, Process] | None:
 
 
 def _resolved(event: Event) -> Process:
-    """The process of an error, completed by what torch_npu says of it."""
+    """Return the process of an error, completed by torch_npu's line about the process."""
     found = _ABOUT.search(event.text)
     if found is None:
         dead = next((found for pattern in _DEAD if (found := pattern.search(event.text))), None)
         if dead:
             return Process(**dead.groupdict())
-        # It only reports that a request of the job's cannot be met.
+        # The autoscaler only reports that a request of the job cannot be met.
         return DRIVER if event.process.name == "autoscaler" else event.process
     said = Process(pid=found["pid"], device=found["device"], rank=found["rank"])
     said = Process(pid=said.pid, device=said.device.replace("-1", ""), rank=said.rank.replace("-1", ""))
     if event.process.pid in ("", said.pid):
         return event.process.completed(said)
-    # The text was passed on without a word of Ray's.
+    # The text was passed on without Ray's prefix.
     return Process(pid=said.pid, device=said.device, rank=said.rank)

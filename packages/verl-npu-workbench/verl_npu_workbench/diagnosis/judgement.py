@@ -1,8 +1,8 @@
-"""Which of all errors in a log is the cause, and in which process it began.
+"""Finds the cause among the errors of a log, and the process where it began.
 
-An error that is passed on, and a rank that waits for another one, come after the cause, and are often many. So errors
-are ordered by how much their text tells, and among equals the earliest is taken: by the time that CANN and torch_npu
-write, where both have one, else by their place in the log.
+Errors that are passed on, and ranks that wait for another rank, follow the cause, often in large numbers. Errors are
+therefore ordered by how much their text tells. Among equals the earliest wins: by the time that CANN and torch_npu
+write if both errors have one, otherwise by their place in the log.
 """
 
 from __future__ import annotations
@@ -30,46 +30,46 @@ from .rules import RULES, LogRule, Precision
 
 _FILES = ("*.log", "*.out", "*.err", "*.txt", "*.log.gz", "diag_report.json")
 _WENT_ON = 2
-"""Steps after an error that show that the job survived it: one may already have been under way."""
+"""The number of steps after an error that shows that the job survived it; one step may already have been running."""
 _NAMED = (Precision.OWN, Precision.EXACT)
 _NEAR = 3
-"""Frames of a traceback, the last ones, by which a rule may tell where an error was raised."""
+"""The number of last frames in which a rule may look for the place where an error was raised."""
 _WHOLE = (Kind.TRACEBACK, Kind.CANN)
-"""Errors that count in a log that came to its end, or still grows; there a line alone may be anything."""
+"""The kinds of errors that count in a log that is finished or still grows; a single line there may mean anything."""
 
 
 class Conclusion(enum.Enum):
-    """What a log says."""
+    """The conclusion from a log."""
 
     CAUSE = "cause"
     """A rule names the cause."""
     CODE = "code"
-    """There is a code that has many causes, and nothing that tells more."""
+    """There is an error code with many causes, and nothing that narrows them down."""
     CONSEQUENCE = "consequence"
-    """The log has only what follows from an error elsewhere."""
+    """The log shows only consequences of an error elsewhere."""
     UNKNOWN = "unknown"
-    """There is an error that no rule knows, or the log just ends: nothing says that the training came to its end."""
+    """There is an error that no rule matches, or the log just stops without saying that the training finished."""
     NONE = "none"
-    """The training came to its end, or still runs, and went on after all errors."""
+    """The training finished or still runs, and survived all errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedError:
-    """An error of a log, and what is known about it."""
+    """An error of a log, with its rule and finding."""
 
     event: Event
     rule: LogRule | None
     """The rule that matches; None if none does."""
     finding: Finding | None
-    """What that rule says of it."""
+    """The finding of that rule."""
     guess: Finding | None = None
-    """What kind of error it is, if no rule knows it."""
+    """The kind of error, if no rule matches."""
     candidates: tuple[str, ...] = ()
-    """What it may come of, the likeliest first, if its cause is not certain."""
+    """The codes of its likely causes, the likeliest first, if the cause is not certain."""
 
     @property
     def precision(self) -> Precision | None:
-        """How much is known; None if no rule matches."""
+        """The precision of the rule that matches; None if none does."""
         return self.rule.precision if self.rule else None
 
     @property
@@ -80,37 +80,37 @@ class LoggedError:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What one or several logs of a job say."""
+    """The diagnosis from one or several logs of a job."""
 
     verdict: Conclusion
     root: LoggedError | None
-    """The error where it began; None if there is none, which is Conclusion.UNKNOWN where the log just ends."""
+    """The first error; None if there is none. If the log just stops, the verdict is then Conclusion.UNKNOWN."""
     before: LoggedError | None
-    """An error that no rule knows, and that came before the root."""
+    """An error before the root that no rule matches."""
     followed: tuple[LoggedError, ...]
-    """The errors that came with the root."""
+    """The other errors that came with the root."""
     hints: tuple[LoggedError, ...]
     survived: tuple[LoggedError, ...]
     """Errors after which the job went on."""
     progress: Progress
-    """How far the job came."""
+    """The progress of the job."""
     left_out: int = 0
-    """Errors that are like very many others, and were not looked at."""
+    """The number of errors that were not examined, because they are like many others."""
 
     @property
     def lines(self) -> int:
-        """How many lines the log has."""
+        """The number of lines of the log."""
         return self.progress.lines
 
     @property
     def steps(self) -> int:
-        """The last step that the log has."""
+        """The last step in the log."""
         return self.progress.last
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What one log says, before it is judged together with the others of its job."""
+    """The content of one log, before it is judged together with the job's other logs."""
 
     progress: Progress
     errors: tuple[LoggedError, ...]
@@ -125,7 +125,7 @@ def judge(
     rules: Sequence[LogRule] = RULES,
     growing: bool = False,
 ) -> Diagnosis:
-    """Judge the lines of one log, which `growing` says is still being written."""
+    """Diagnose the lines of one log; `growing` says that it is still being written."""
     return _conclude([_read(source, log, process, rules, growing)], rules)
 
 
@@ -140,14 +140,14 @@ def _read(
     known: dict[tuple[object, ...], tuple[LogRule, Finding] | None] = {}
     errors = []
     for event in events:
-        # A line that only tells by a rule for any place is not asked about by those for errors, unless it is one.
+        # A line that does not look like an error is only tried with the rules that match anywhere.
         alone = event.kind is Kind.LINE and not looks_like_an_error(event.text)
         key = (alone, event.text, *event.frames[-_NEAR:])
         if key not in known:
             known[key] = _known(event, anywhere if alone else certain)
         errors.append(_error(event, known[key]))
     if all(each.event.kind is Kind.LINE and each.precision not in _NAMED for each in errors):
-        errors += _said_last(progress, rules)
+        errors += _error_at_end(progress, rules)
     return _Reading(progress, tuple(errors), reader.left_out)
 
 
@@ -157,7 +157,7 @@ def _error(event: Event, known: tuple[LogRule, Finding] | None) -> LoggedError:
 
 
 def _guessed(root: LoggedError, rules: Sequence[LogRule]) -> LoggedError:
-    """The root with what kind of error it is, if no rule knows it: of no other, because logs have many errors."""
+    """Return the root with a guess at its kind, if no rule matches it. Other errors, often many, get no guess."""
     known = None if root.rule else _known(root.event, [each for each in rules if each.precision is Precision.GUESS])
     if known is None:
         return root
@@ -165,8 +165,8 @@ def _guessed(root: LoggedError, rules: Sequence[LogRule]) -> LoggedError:
     return dataclasses.replace(root, guess=guess, candidates=kind.candidates)
 
 
-def _said_last(progress: Progress, rules: Sequence[LogRule]) -> list[LoggedError]:
-    """What the end of a log means, if a rule knows it though no line of it looks like an error."""
+def _error_at_end(progress: Progress, rules: Sequence[LogRule]) -> list[LoggedError]:
+    """Return the error at the end of a log, if a rule matches its last lines though none looks like an error."""
     last = [line for line in progress.last_lines if not line.ordinary]
     if not last:
         return []
@@ -190,13 +190,13 @@ def _conclude(readings: Sequence[_Reading], rules: Sequence[LogRule]) -> Diagnos
             (survived if went_on else found).append(each)
     errors = [each for each in found if each.precision is not Precision.HINT]
     hints = tuple(each for each in found if each.precision is Precision.HINT)
-    # What stands alone and is no more than a line that went by is not worth a word.
+    # A single line that no rule matches and that the job survived is not worth reporting.
     survived = [each for each in survived if each.rule is not None or each.event.kind in _WHOLE]
     verdict, root = _root(errors, progress.clocks)
     if root is None:
         verdict = Conclusion.NONE if progress.ended or progress.growing else Conclusion.UNKNOWN
         return Diagnosis(verdict, None, None, (), hints, tuple(survived), progress, left_out)
-    root = _by_torchrun(verdict, _with_the_next_line(root, errors), errors)
+    root = _completed_by_torchrun(verdict, _completed_by_next_line(root, errors), errors)
     before = next(
         (each for each in errors if each.rule is None and each is not root and _is_before(each, root)),
         None,
@@ -206,11 +206,11 @@ def _conclude(readings: Sequence[_Reading], rules: Sequence[LogRule]) -> Diagnos
 
 
 _BESIDE = 2
-"""Lines after an error within which another one of the same rule tells more of it."""
+"""The number of lines after an error in which another match of the same rule may add to it."""
 
 
-def _with_the_next_line(root: LoggedError, errors: Sequence[LoggedError]) -> LoggedError:
-    """The root with the process that a line beside it names, where the root itself names none."""
+def _completed_by_next_line(root: LoggedError, errors: Sequence[LoggedError]) -> LoggedError:
+    """Return the root with the process that a line after it names, if the root names none."""
     if root.event.process == DRIVER and root.rule is not None:
         for each in errors:
             near = each.event.log == root.event.log and 0 < each.event.line - root.event.last <= _BESIDE
@@ -220,9 +220,11 @@ def _with_the_next_line(root: LoggedError, errors: Sequence[LoggedError]) -> Log
     return root
 
 
-def _by_torchrun(verdict: Conclusion, root: LoggedError, errors: Sequence[LoggedError]) -> LoggedError:
-    """The root with what torchrun says of the rank that failed first: its ranks write to one log, most of them without
-    a word about which one it is."""
+def _completed_by_torchrun(verdict: Conclusion, root: LoggedError, errors: Sequence[LoggedError]) -> LoggedError:
+    """Return the root with the rank that torchrun names as the first that failed.
+
+    The ranks of torchrun write to one log, and most lines do not say which rank wrote them.
+    """
     found = failed_first([each.event for each in errors])
     if found is None:
         return root
@@ -232,7 +234,7 @@ def _by_torchrun(verdict: Conclusion, root: LoggedError, errors: Sequence[Logged
         and root.event.process.rank
         and process.rank not in ("", root.event.process.rank)
     ):
-        # That rank lost the connection to the one that failed.
+        # The root's rank only lost the connection to the one that failed.
         root = next(each for each in errors if each.event is event)
         event.process = process
     elif root.event.process == DRIVER:
@@ -270,7 +272,7 @@ def _first(findings: Sequence[LoggedError], clocks: Clocks) -> LoggedError:
 
 
 def _moment(error: LoggedError, clocks: Clocks) -> float | None:
-    """When an error happened by the clock of the host that the log is of, in seconds; None if no clock tells."""
+    """Return the time of an error in seconds, by the clock of the log's host; None if it is unknown."""
     moment = seconds(error.event.moment)
     process = error.event.process
     host = process.ip or clocks.hosts.get(process.pid, "")
@@ -278,7 +280,7 @@ def _moment(error: LoggedError, clocks: Clocks) -> float | None:
 
 
 def _as_raised(first: LoggedError, findings: Sequence[LoggedError]) -> LoggedError:
-    """The same error as the process wrote it that raised it, if Ray's copy of it came first in the log."""
+    """Return the error as its own process wrote it, if Ray's copy came first in the log."""
     if not first.event.passed_on:
         return first
     for each in findings:
@@ -297,7 +299,7 @@ def _is_before(one: LoggedError, other: LoggedError) -> bool:
 def _known(event: Event, rules: Sequence[LogRule]) -> tuple[LogRule, Finding] | None:
     text = event.text
     frames = "\n".join(event.frames[-_NEAR:])
-    # Asked once, and only if a rule wants to know.
+    # Computed at most once, and only if a rule needs it.
     owner = functools.cache(lambda: owner_of(event))
     known = [
         (rule, finding)
@@ -310,32 +312,32 @@ def _known(event: Event, rules: Sequence[LogRule]) -> tuple[LogRule, Finding] | 
 
 
 def diagnose(paths: Sequence[Path], rules: Sequence[LogRule] = RULES) -> Diagnosis:
-    """Judge all logs of a job together.
+    """Diagnose all logs of a job together.
 
     Raises:
-        LogError: a log cannot be read, or a folder holds none.
+        LogError: a log cannot be read, or a folder has none.
     """
     files = [file for each in paths for file in _files(each)]
     reports = [faults_of(file) for file in files]
     if all(faults == () for faults in reports):
         raise LogError(
             subject=str(files[0]),
-            expected=_("a report of ascend-fd that names a fault, or the log of the job beside it"),
-            found=_("a report that names none"),
-            fix=_("name what the job printed too"),
+            expected=_("a report of ascend-fd that names a fault, or also the log of the job"),
+            found=_("a report without a fault"),
+            fix=_("give the output of the job, too"),
         )
     return _conclude([_opened(*each, rules) for each in zip(files, reports, strict=True)], rules)
 
 
 def _opened(path: Path, faults: Sequence[Fault] | None, rules: Sequence[LogRule]) -> _Reading:
-    """Read a log, or take the faults of a report of ascend-fd."""
+    """Read a log, or take the faults from a report of ascend-fd."""
     if faults is not None:
         return _Reading(Progress(log=str(path), lines=len(faults)), tuple(_reported(each, rules) for each in faults))
     try:
         with opened(path) as source:
             return _read(parts_of(source), str(path), process_of_file(path), rules, is_being_written(path))
     except FileNotFoundError:
-        # It was there a moment ago: a job that goes on cleans up.
+        # It existed a moment ago: a running job cleans up.
         return _Reading(Progress(log=str(path)), ())
     except NoLog as error:
         raise _refusal(path, str(error)) from None
@@ -344,7 +346,7 @@ def _opened(path: Path, faults: Sequence[Fault] | None, rules: Sequence[LogRule]
 
 
 def _reported(fault: Fault, rules: Sequence[LogRule]) -> LoggedError:
-    """A fault of ascend-fd's report: by a rule of ours if one tells as much of it, else as ascend-fd says it."""
+    """Return a fault with our own rule if one is at least as precise, otherwise with ascend-fd's explanation."""
     event, theirs = fault
     known = _known(event, [each for each in rules if each.precision <= theirs.precision])
     return _error(event, known or (theirs, next(iter(theirs.ask(event.text)))))
@@ -356,11 +358,11 @@ def _files(path: Path) -> Iterator[Path]:
             raise _refusal(path, _("no such file"))
         yield path
         return
-    # os.walk passes over a folder that vanishes meanwhile, or that is another user's; a job goes on, and cleans up.
+    # os.walk skips folders that a running job removes meanwhile, and folders of other users.
     names = (Path(folder, name) for folder, _unused, names in os.walk(path) for name in names)
     files = sorted(file for file in names if any(map(file.match, _FILES)) and file.is_file())
     if not files:
-        raise _refusal(path, _("a folder without one"))
+        raise _refusal(path, _("a folder without logs"))
     yield from files
 
 
@@ -369,5 +371,5 @@ def _refusal(path: Path, found: str) -> LogError:
         subject=str(path),
         expected=_("the log of a job, or a folder of logs"),
         found=found,
-        fix=_("name what the job printed, Ray's folder of logs, or CANN's (~/ascend/log)"),
+        fix=_("give the output of the job, Ray's log folder, or CANN's log folder (~/ascend/log)"),
     )

@@ -1,4 +1,4 @@
-"""Whose code an error was raised in: by its frames, by the names in its text, or by the process that wrote it."""
+"""Finds whose code raised an error: by its frames, by the names in its text, or by the process that wrote it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLASSES = Path(__file__).with_name("classes.json")
 
 
 class Owner(enum.Enum):
-    """Whose code a frame of a traceback is."""
+    """The owner of the code in a frame of a traceback."""
 
     YOURS = _("your")
     OURS = _("verl-npu's")
@@ -43,14 +43,14 @@ _OWNERS = (
     (Owner.LIBRARY, ("site-packages", "dist-packages", "torch", "ray", "hydra", "tensordict")),
 )
 _LIBRARIES = (Owner.TRANSFORMERS, Owner.TORCH_NPU, Owner.LIBRARY)
-"""What is called with arguments of others: an error in it says little about it, if a frame of another is there."""
+"""Libraries that others call: an error in one is its caller's if the traceback has a frame of the caller."""
 _PYTHON = re.compile(r"/lib/python\d")
 _FILE = re.compile(r'File "(?P<file>[^"]{1,1000})", line (?P<line>\d{1,9}), in (?P<function>\S{1,300})')
 _NAMED = re.compile(
     r"(?<![\w.])(?P<package>vllm_ascend|vllm_omni|vllm|sglang|verl|recipe|megatron|mindspeed|mbridge|swift|torch_npu)"
     r"(?:/[\w/]{1,300}\.py|\.[a-z_]\w{1,100})"
 )
-"""A package, as a path or a dotted name tells it."""
+"""The name of a package, in a path or a dotted name."""
 _CLASS = re.compile(r"\b[A-Z]\w{4,100}\b")
 _PROCESSES = (
     (
@@ -63,16 +63,16 @@ _PROCESSES = (
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame of a traceback, and whose it is."""
+    """A frame of a traceback, and the owner of its code."""
 
     owner: Owner
     text: str
     module: str
-    """As far as its path tells it: `verl.workers.fsdp_workers`; empty for what is not in a package that is known."""
+    """The module by its path, for example `verl.workers.fsdp_workers`; empty outside the packages that we know."""
 
 
 def frames(event: Event) -> list[Frame]:
-    """Return the last frame of each owner, the last of all last."""
+    """Return the last frame of each owner, in the order of the traceback."""
     last: dict[Owner, Frame] = {}
     for text in event.frames:
         frame = frame_of(text)
@@ -82,10 +82,10 @@ def frames(event: Event) -> list[Frame]:
 
 
 def frame_of(text: str) -> Frame:
-    """Return the frame that a line of a traceback tells of."""
+    """Return the frame that a line of a traceback describes."""
     found = _FILE.search(text)
     parts = re.split(r"[/\\]", found["file"].removesuffix(".py")) if found else []
-    # The innermost folder decides: a checkout may be in a folder of its own name.
+    # The innermost folder decides: a checkout may be in a folder with the package's name.
     for place in range(len(parts) - 2, -1, -1):
         for owner, names in _OWNERS:
             if parts[place] in names:
@@ -96,16 +96,16 @@ def frame_of(text: str) -> Frame:
 
 
 def owner_of(event: Event) -> Owner | None:
-    """Return whose code an error was raised in; None if nothing tells it."""
+    """Return the owner of the code that raised an error; None if nothing tells."""
     raised = [frame.owner for frame in frames(event)]
     programs = [owner for owner in raised if owner not in _LIBRARIES]
     if programs:
         return programs[-1]
-    return _by_names(event.text) or _by_process(event) or (raised[-1] if raised else None)
+    return _owner_by_names(event.text) or _owner_by_process(event) or (raised[-1] if raised else None)
 
 
-def _by_names(text: str) -> Owner | None:
-    """By the classes and packages that a text names; None if it names those of several owners."""
+def _owner_by_names(text: str) -> Owner | None:
+    """Return the owner of the classes or packages that a text names; None if they have several owners."""
     packages = {owner for found in _NAMED.finditer(text) for owner, names in _OWNERS if found["package"] in names}
     if len(packages) == 1:
         return packages.pop()
@@ -113,7 +113,7 @@ def _by_names(text: str) -> Owner | None:
     return classes.pop() if len(classes) == 1 else None
 
 
-def _by_process(event: Event) -> Owner | None:
+def _owner_by_process(event: Event) -> Owner | None:
     if event.engine:
         return Owner.ENGINE
     return next((owner for owner, names in _PROCESSES if names.match(event.process.name)), None)
@@ -121,6 +121,6 @@ def _by_process(event: Event) -> Owner | None:
 
 @cache
 def _owners_of_classes() -> dict[str, Owner]:
-    """Whose class it is, of the classes that one owner only has; scripts/maintain/class_names.py writes them."""
+    """Return the owner of each class name that only one owner has; scripts/maintain/class_names.py writes the file."""
     rows = json.loads(_CLASSES.read_text(encoding="utf-8"))
     return {name: Owner[owner.upper()] for owner, names in rows.items() for name in names}

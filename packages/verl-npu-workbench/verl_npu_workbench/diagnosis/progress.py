@@ -1,4 +1,4 @@
-"""How far a job came, by the lines of its console, and whether it came to its end."""
+"""The progress of a job by its console lines, and whether it finished."""
 
 from __future__ import annotations
 
@@ -24,47 +24,46 @@ _TOTAL = re.compile(r"Total training steps: (?P<total>\d{1,12})")
 _EPOCH = re.compile(r"Epoch (?P<epoch>\d{1,9})/(?P<epochs>\d{1,9}): 100%")
 _END = "Final validation metrics:"
 _SMOKE = re.compile(r"^step {1,3}(?P<step>\d{1,9})/(?P<total>\d{1,9})  \S")
-"""A step as scripts/smoke.sh and scripts/quickstart.sh print it."""
+"""A step, as scripts/smoke.sh and scripts/quickstart.sh print it."""
 _SMOKE_END = re.compile(r"^(?:ok: \w+ at \S+: \d{1,9} steps\b|(?P<done>\d{1,9}) of (?P=done) steps in \d)")
 _MOST_OWN = 500
 _LAST = 12
-"""Lines that are kept of the end of a log."""
+"""The number of last lines of a log that are kept."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far the job came."""
+    """The progress of a job."""
 
     log: str = ""
     growing: bool = False
-    """A process has the log open for writing."""
+    """True if a process has the log open for writing."""
     lines: int = 0
     last: int = 0
-    """The last step that was logged; 0 before the first."""
+    """The last logged step; 0 before the first."""
     total: int = 0
-    """How many steps the job is to make; 0 if the log does not say it."""
+    """The number of steps that the job is to make; 0 if the log does not tell."""
     ended: bool = False
-    """The training came to its end."""
+    """True if the training finished."""
     last_lines: deque[Line] = field(default_factory=lambda: deque(maxlen=_LAST))
     """The last lines that are not blank."""
     own: list[str] = field(default_factory=list)
-    """The lines in which verl-npu says what became of its features."""
+    """The lines in which verl-npu reports the states of its features."""
     clocks: Clocks = field(default_factory=Clocks)
-    """Those of the hosts that write to the log."""
+    """The clocks of the hosts that write to the log."""
     damaged: int = 0
-    """Lines that are no text."""
+    """The number of lines that are not text."""
     mode: str = ""
-    """Of v1's trainer; empty if no line says it."""
+    """The mode of verl's v1 trainer; empty if no line tells."""
     _said: deque[str] = field(default_factory=lambda: deque(maxlen=RECENT + 1))
-    """The lines of the last steps."""
+    """The text of the last step lines."""
     _steps: array[int] = field(default_factory=lambda: array("Q"))
-    """The lines of steps."""
+    """The line numbers of the step lines."""
     _numbers: array[int] = field(default_factory=lambda: array("Q"))
-    """The steps of these lines."""
+    """The step of each of these lines."""
 
     def watch(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Pass the lines through, and note what they say of the job; of a step's line nothing is left to be looked at,
-        because it is no error."""
+        """Pass the lines through and note the progress; the line of a step is passed on empty, as it is no error."""
         note, keep = self.clocks.note, self.last_lines.append
         for line in lines:
             self.lines += 1
@@ -95,12 +94,12 @@ class Progress:
             yield line
 
     def _take(self, line: Line) -> bool:
-        """Note what a line says of the progress; return whether it is a step's."""
+        """Note the progress that a line reports; return True if it is the line of a step."""
         found = _STEP.search(line.text) if "step:" in line.text else None
         if found:
             step = int(found["step"])
             if step < self.last:
-                # The job was started again, and writes behind what it wrote before.
+                # The job was restarted, and appends to the same log.
                 self.ended = False
             self.last = step
             self._steps.append(line.number)
@@ -131,11 +130,11 @@ class Progress:
         self.ended = self.ended or _SMOKE_END.match(text) is not None
 
     def survived(self, line: int, steps: int) -> bool:
-        """Whether the job went on for so many steps after an error in this line, or came to its end."""
+        """Tell whether the job finished, or made that many steps after an error in this line."""
         return self.ended or len(self._steps) - bisect.bisect_right(self._steps, line) >= steps
 
     def waiting(self) -> Waiting | None:
-        """Return which side of an asynchronous training waits for which, by its last steps."""
+        """Return which side of an asynchronous training waits for the other, by its last steps."""
         assembly = Assembly(mode=self.mode)
         for text in self._said:
             line = parse_step(text)
@@ -145,11 +144,11 @@ class Progress:
 
     @property
     def binary(self) -> bool:
-        """Whether most of the log is no text."""
+        """Tell whether most of the log is not text."""
         return self.damaged * 2 > self.lines
 
     def place(self, line: int | None = None) -> str:
-        """The place in the training, in words: at a line of the log, or at its end."""
+        """Return the place in the training, in words, at a line of the log or at its end."""
         done = len(self._steps) if line is None else bisect.bisect_right(self._steps, line)
         of = _(" of {total}").format(total=self.total) if self.total else ""
         return (
@@ -160,7 +159,7 @@ class Progress:
 
 
 def joined(parts: Sequence[Progress]) -> Progress:
-    """Return the progress of a job by all of its logs: what the one with its steps says."""
+    """Return the progress of a job from all of its logs; the log with the steps decides."""
     if len(parts) == 1:
         return parts[0]
     console = max(parts, key=lambda each: (each.last, each.total, each.lines), default=Progress())

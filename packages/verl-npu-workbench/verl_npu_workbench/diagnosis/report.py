@@ -1,4 +1,4 @@
-"""One text to attach to a report: environment, states, what was found and the lines around it, without names."""
+"""The text of `doctor --report`: environment, states, diagnosis, and log lines, without names and secrets."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from ..secrecy.variables import OF_A_JOB
 from .judgement import Diagnosis, LoggedError
 
 _BEFORE, _AFTER = 20, 60
-"""Lines of a log around an error."""
+"""Lines of a log shown before and after an error."""
 _LONGEST, _LONGEST_READ = 600, 6000
-"""Characters of a line, and of what is looked at of it: a secret that is cut is not known any more."""
+"""Characters of a line that are shown, and that are searched for secrets: a secret that is cut is not recognized."""
 _MOST_ERRORS = 5
 
 
 _LONGEST_TEXT = 60_000
-"""Characters of all of it: a forum's longest post has 65,536."""
+"""The most characters of the whole text; a GitHub comment may have 65,536."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a report is made of; what there is nothing of is left out."""
+    """The content of a report; empty parts are left out."""
 
     findings: Sequence[Finding]
-    """The doctor's."""
+    """The doctor's findings."""
     environ: Mapping[str, str]
     states: Mapping[str, str]
-    """Of verl-npu's features."""
+    """The states of verl-npu's features."""
     told_by: str
-    """What told these states."""
+    """The source of these states."""
     said: Diagnosis | None = None
-    """Of the job's log."""
+    """The diagnosis of the job's logs."""
 
 
 def render(made: Report, redact: Redaction) -> str:
-    """Return the text, without names and secrets."""
+    """Return the text of a report, without names and secrets."""
     sections = [
         _section("environment", _environment(made.findings)),
-        _section("variables", (f"{name}={text}" for name, text in _of_the_job(made.environ))),
+        _section("variables", (f"{name}={text}" for name, text in _job_variables(made.environ))),
         _section(f"verl-npu's features, by {made.told_by}", (f"{each}: {it}" for each, it in made.states.items())),
     ]
     said = made.said
@@ -54,14 +54,14 @@ def render(made: Report, redact: Redaction) -> str:
         for each in [*filter(None, (said.root, said.before)), *said.followed][:_MOST_ERRORS]:
             title = f"lines around the error in {each.event.process}, line {each.event.line}"
             sections.append(_section(title, _around(each)))
-        # The end goes in even where there are many errors before it.
+        # The end comes before the errors, so that many errors do not cut it off.
         sections.insert(4, _section("the log's end", (line.text for line in said.progress.last_lines)))
     shown = redact("\n".join(filter(None, sections))).split("\n")
     text = "\n".join(line[:_LONGEST] for line in shown)
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}\n… (cut: a post can hold no more)\n"
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}\n… (cut to the length of a post)\n"
 
 
-def _of_the_job(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+def _job_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     return sorted((name, text) for name, text in environ.items() if OF_A_JOB.fullmatch(name))
 
 
@@ -80,9 +80,9 @@ def _environment(findings: Sequence[Finding]) -> Iterator[str]:
 def _diagnosis(said: Diagnosis) -> Iterator[str]:
     progress = said.progress
     yield f"verdict: {said.verdict.value}"
-    yield f"it came: {progress.place()}, {progress.lines} lines"
+    yield f"progress: {progress.place()}, {progress.lines} lines"
     if said.root is not None:
-        yield f"error: {said.root.name or 'no rule knows it'}: {said.root.event.error}"
+        yield f"error: {said.root.name or 'no rule matches it'}: {said.root.event.error}"
         yield f"process: {said.root.event.process}"
         yield from said.root.event.frames
 

@@ -1,26 +1,26 @@
-"""What failed jobs write, what it means, and what to do: one row for each problem, in the JSON files of `known/`.
+"""The rules for the texts that failed jobs write: one row for each problem, in the JSON files of `known/`.
 
 The fields of a row:
 
     code       the rule's name, in reports and in JSON
-    precision  one of Precision's, in small letters
-    pattern    a regular expression, or several of which one has to match; `@NAME` stands for those of that name in the
-               file's `texts`
-    likely     texts that others write too, so that the cause is the likeliest one and not certain; they need no frame
-    beside     a regular expression that has to match as well
-    means      the cause; named groups of the pattern can be used here and in `fix`
+    precision  the name of a Precision, in small letters
+    pattern    a regular expression, or several of which one must match; `@NAME` stands for the list of that name in
+               the file's `texts`
+    likely     texts that have other causes, too, so that this cause is only the likeliest; they need no frame
+    beside     a regular expression that must match as well
+    means      the cause; named groups of the pattern may be used here and in `fix`
     fix        what to do
-    seen       where the text was seen, or is documented: `owner/repository#issue`, a document, a file of a release
-    raised_in  a regular expression that one of the last frames of the traceback has to match
-    owner      whose code it has to be raised in, or several: names of Owner's in small letters
-    family     the code of the kind of cause that this cause is one of (causes.json), or of a rule; several if a code
+    seen       where the text was seen or is documented: `owner/repository#issue`, a document, a file of a release
+    raised_in  a regular expression that one of the last frames of the traceback must match
+    owner      one or several names of Owner, in small letters: whose code must have raised the error
+    family     the code of a kind of cause (causes.json), or of a rule, that this cause belongs to; several if a code
                has candidates, the likeliest first
-    versions   between which it is so
-    before     the command of ours that says it before the run
-    anywhere   true: the text tells by itself, outside of a traceback too
-    note       what the author of the next rule should know
-    quotes     what jobs wrote, each with its source: the tests ask for the rule that names it. `form` says what stood
-               around the text: `raised` is a traceback, `worker` Ray's prefix of the process `pid`
+    versions   the affected versions
+    before     our command that finds the problem before the run
+    anywhere   true if the text counts outside a traceback, too
+    note       a remark for the author of the next rule
+    quotes     texts that jobs wrote, each with its source; the tests check that this rule matches them. `form` says
+               what surrounded the text: `raised` is a traceback, `worker` is Ray's prefix of the process `pid`
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 KNOWN = Path(__file__).with_name("known")
 CAUSES: Mapping[str, str] = json.loads(Path(__file__).with_name("causes.json").read_text(encoding="utf-8"))
-"""Kinds of causes for which there is no rule, by their code: what a code may come of, with what it means."""
+"""Explanations of the kinds of causes that have no rule, by their codes; errors name them as likely causes."""
 _SUBJECTS = (
     "own",
     "ends",
@@ -63,78 +63,78 @@ _SUBJECTS = (
     "vague",
     "mistakes",
 )
-"""The more telling first: where two rules of one precision match, the first one counts."""
+"""The files with the more precise rules first: of two rules with the same precision, the first that matches counts."""
 _FIELD = re.compile(r"\{([a-z_]{1,40})\}")
-"""What a sentence of a rule takes from a log."""
+"""A placeholder in a rule's sentence for a text from the log."""
 
 
 class Precision(enum.IntEnum):
-    """How much the text tells, the most first."""
+    """How much a text tells about the cause, the most first."""
 
     OWN = 0
-    """An error of verl-npu: it says itself what to do."""
+    """An error of verl-npu, which itself says what to do."""
     EXACT = 1
-    """The text names one cause, and nobody else writes it: it has a frame, a file or words of its own package."""
+    """The text has a single cause: it contains a frame, a file, or words that only one package uses."""
     SYMPTOM = 2
-    """Another process failed, or is late: the cause is there."""
+    """Another process failed or is late, and has the cause."""
     CODE = 3
-    """A code that has many causes; it is a hint only."""
+    """A code that has many causes, so only a hint."""
     ECHO = 4
-    """Another process ended, and this one says no more than that: any other consequence tells more."""
+    """This process only reports that another one ended; any other consequence tells more."""
     HINT = 5
-    """It ends no job; it is worth knowing beside what did."""
+    """It does not end a job, but is worth knowing beside the error that did."""
     GUESS = 6
-    """What kind of error it is and whose code raised it, and no more: an error that is not known, with candidates."""
+    """An unknown error, of which only the kind, the owner of the code, and candidates for the cause are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogRule(Rule[str]):
-    """One problem that is known by its text: that of an error's message, its lines joined by line breaks."""
+    """One problem, known by its text: the lines of an error's message, joined by line breaks."""
 
     precision: Precision
     alternatives: tuple[str, ...]
-    """Of the pattern, each by itself: most begin with a fixed text, which Python finds without trying every place."""
+    """The alternatives of the pattern. Most begin with a fixed text, so that Python finds them fast one by one."""
     pattern: re.Pattern[str]
     seen: tuple[str, ...]
     anywhere: bool
     means: str
-    """The cause; groups of the pattern in braces."""
+    """The cause, with groups of the pattern in braces."""
     fix: str
-    """What to do, in the same way."""
+    """What to do, with groups of the pattern in braces."""
     raised_in: re.Pattern[str] | None = None
-    """What one of the last frames has to match."""
+    """A pattern that one of the last frames must match."""
     beside: re.Pattern[str] | None = None
-    """What the text has to match as well."""
+    """A pattern that the text must match as well."""
     owners: tuple[Owner, ...] = ()
-    """Whose code it has to be raised in; empty if that does not matter."""
+    """The owners whose code must have raised the error; empty if that does not matter."""
     families: tuple[str, ...] = ()
-    """The kind of cause that it is one of, by its code; a code may have several, the likeliest first."""
+    """The codes of the kinds of causes that this rule belongs to, the likeliest first."""
     versions: str = ""
-    """Between which it is so; empty if it is so in all that are known."""
+    """The affected versions; empty if all known versions are affected."""
     before: str = ""
-    """The command of ours that says it before the run."""
+    """Our command that finds the problem before the run."""
     quotes: tuple[str, ...] = ()
-    """What jobs wrote of it."""
+    """Texts that jobs wrote."""
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """What an error may come of, the likeliest first; nothing for a rule that names its cause."""
+        """The codes of the likely causes, the likeliest first; empty for a rule that names its cause."""
         return self.families if self.precision in (Precision.CODE, Precision.GUESS) else ()
 
 
 def _filled(said: str, groups: Mapping[str, str | None]) -> str:
-    """A sentence with what a text says; a remark in parentheses is left out if the text does not say it."""
+    """Fill a rule's sentence with groups from the log; a remark in parentheses is dropped if its group is empty."""
     for key, value in groups.items():
         field = f"{{{key}}}"
         if not value:
             said = re.sub(rf" \([^()]*{re.escape(field)}[^()]*\)|（[^（）]*{re.escape(field)}[^（）]*）", "", said)
         # str.format would take the braces of a quoted dictionary for fields.
-        said = said.replace(field, value or translate(_("what it names")))
+        said = said.replace(field, value or translate(_("(named in the message)")))
     return said
 
 
 class _Filled(Message):
-    """A sentence of a rule with what a text says, translated by the sentence as the rule has it."""
+    """A filled sentence of a rule; it is translated first and filled afterwards."""
 
     __slots__ = ("_groups",)
     _groups: Mapping[str, str | None]
@@ -150,12 +150,12 @@ class _Filled(Message):
 
 
 def unfilled(words: str) -> str:
-    """Return a sentence of a rule with dots for what it takes from a log."""
+    """Return a rule's sentence with an ellipsis for each group from the log."""
     return _Filled.by(words, dict.fromkeys(_FIELD.findall(words), "…"))
 
 
 def read_rules(folder: Path = KNOWN) -> tuple[LogRule, ...]:
-    """Read the rows of all subjects."""
+    """Read the rules of all subjects."""
     files = [json.loads((folder / f"{subject}.json").read_text(encoding="utf-8")) for subject in _SUBJECTS]
     return tuple(
         _rule(row, file.get("texts", {})) for file in files for each in file["rules"] for row in _halves(each)
@@ -163,7 +163,7 @@ def read_rules(folder: Path = KNOWN) -> tuple[LogRule, ...]:
 
 
 def _halves(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A row, and what it says by the texts from which its cause is likely only."""
+    """Yield a row, and a second one for the texts that make its cause only likely."""
     yield row
     if "likely" in row:
         kept = {
@@ -229,6 +229,6 @@ def _text(said: str | list[str]) -> str:
 
 RULES = read_rules()
 BY_CODE: dict[str, LogRule] = {}
-"""Each code's first rule: the one for texts that make its cause certain, if there are two."""
+"""The first rule of each code; if there are two, the one whose texts make the cause certain."""
 for _rule_of_a_code in RULES:
     BY_CODE.setdefault(_rule_of_a_code.code, _rule_of_a_code)

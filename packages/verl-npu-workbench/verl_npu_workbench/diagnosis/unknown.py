@@ -1,4 +1,4 @@
-"""What helps with an error that no rule knows: whose code it was raised in, what is like it, and what to look for."""
+"""Help for an error that no rule matches: the owner of the code, similar rules, and a text to search for."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ _CHANGES = re.compile(
     r"|\d{4}-\d\d-\d\d[-T ]\d\d:\d\d:\d\d[.\d]*|\b\d[\d.]*\b"
 )
 _SEARCHED = 100
-"""Characters of a text to search for: forges take no long ones."""
+"""The most characters of a text to search for; code forges accept no long ones."""
 _WORD = re.compile(r"[A-Za-z_]{3,60}")
 _NEAR_ENOUGH = 0.35
-"""Of the words of an error by their weight: below, what a rule has in common with it is chance."""
+"""The least share of an error's words, by weight; below it, a similarity is chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """A rule that is like an error, without being about it."""
+    """A rule whose texts are similar to an error, but do not match it."""
 
     rule: LogRule
     nearness: float
-    """The share of the error's words, by weight, that a text of the rule has."""
+    """The share of the error's words, by weight, that one of the rule's texts has."""
 
 
 def features(event: Event) -> list[str]:
-    """Return the features of ours that patch a module which the error passed through."""
+    """Return our features that patch a module in the error's traceback."""
     modules = {frame_of(text).module for text in event.frames} - {""}
     return [feature.name for feature in load() if any(patch.target.module in modules for patch in feature)]
 
 
 def states(lines: Iterable[str]) -> Mapping[str, str]:
-    """Return the states of the features by the lines of a log in which verl-npu says them, the last one's."""
+    """Return the features' states from the last line of a log in which verl-npu reports them."""
     found: dict[str, str] = {}
     for line in lines:
         said = _STATES.search(line) if "verl-npu: " in line else None
@@ -64,7 +64,7 @@ def states(lines: Iterable[str]) -> Mapping[str, str]:
 
 
 def nearest(event: Event, rules: Sequence[LogRule] = RULES, most: int = 2) -> list[Near]:
-    """Return the rules whose texts are most like an error."""
+    """Return the rules whose texts are most similar to an error."""
     words = _words(event.error)
     total = sum(_weight(word) for word in words)
     if not total:
@@ -78,13 +78,13 @@ def nearest(event: Event, rules: Sequence[LogRule] = RULES, most: int = 2) -> li
 
 
 def text_to_search(event: Event) -> str:
-    """Return of an error what is the same whenever it happens: without numbers, paths and addresses."""
+    """Return the longest part of an error without numbers, paths, and addresses, which change each time."""
     parts = [part.strip(" :,.()[]'\"") for part in _CHANGES.split(event.error)]
     return max((part for part in parts if part), key=len, default="")[:_SEARCHED]
 
 
 def where_to_look(event: Event) -> tuple[str, ...]:
-    """Return the repositories in whose issues the text may be."""
+    """Return the repositories whose issues may have the text."""
     owner = owner_of(event)
     return _WHERE_TO_LOOK.get(owner, _EVERYWHERE) if owner else _EVERYWHERE
 
@@ -100,5 +100,5 @@ def _counts() -> Counter[str]:
 
 
 def _weight(word: str) -> float:
-    """A word that many rules have tells little."""
+    """Return the weight of a word: the more rules have it, the less it tells."""
     return math.log(1 + len(RULES) / (1 + _counts()[word]))

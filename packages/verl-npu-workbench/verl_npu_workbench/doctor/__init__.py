@@ -1,4 +1,4 @@
-"""What `verl-npu doctor` looks at: an environment, judged against what the installed verl needs on NPUs."""
+"""`verl-npu doctor`: judges an environment by the needs of the installed verl on NPUs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""CANN, the software below torch_npu, and nnal, the operators below vllm-ascend; and who finds their libraries.
+"""CANN (the software below torch_npu), nnal (the operators below vllm-ascend), and the search for their libraries.
 
-What a shared library asks of others is read from the ELF file itself, because loading it is what may fail.
+The needs of a shared library are read from the ELF file itself, because loading it may fail.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TOOLKIT_HOME = "ASCEND_TOOLKIT_HOME"
 _ATB_HOME = "ATB_HOME_PATH"
 _USUAL = (
     "/usr/local/Ascend/ascend-toolkit/latest",
-    # The published image has toolkit and nnal one folder further down.
+    # The published image has toolkit and nnal one folder deeper.
     "/usr/local/Ascend/cann/ascend-toolkit/latest",
     "/usr/local/Ascend/cann",
     "/usr/local/Ascend/latest",
@@ -62,21 +62,21 @@ class Toolkit:
 
     folder: Path
     version: str
-    """Empty if it does not say."""
+    """Empty if unknown."""
     named: bool
-    """Whether the environment names it."""
+    """True if the environment names it."""
     libraries: bool
-    """Whether LD_LIBRARY_PATH has its libraries."""
+    """True if its libraries are on LD_LIBRARY_PATH."""
 
     @property
     def script(self) -> Path:
-        """The script that sets the environment up."""
+        """The script that sets up the environment."""
         places = (self.folder / _SCRIPT, self.folder.parent / _SCRIPT)
         return next((place for place in places if place.is_file()), places[0])
 
 
 def toolkit(site: Site) -> Toolkit | None:
-    """Return the CANN that the environment names, else one at a usual place; None if there is none."""
+    """Return the CANN that the environment names, otherwise one at a usual place; None if there is none."""
     named = site.environ.get(HOME) or site.environ.get(_TOOLKIT_HOME)
     if named:
         folder = Path(named)
@@ -88,7 +88,7 @@ def toolkit(site: Site) -> Toolkit | None:
 
 
 def judge_cann(site: Site) -> Iterator[Finding]:
-    """Whether there is a CANN, whether the environment is set up for it, and whether its version is the pin's."""
+    """Check that CANN is installed in the pin's version and that the environment is set up for it."""
     need = Need.of(site, Component.CANN)
     name = site.environ.get(HOME) or site.environ.get(_TOOLKIT_HOME)
     if site.virtual:
@@ -96,11 +96,11 @@ def judge_cann(site: Site) -> Iterator[Finding]:
         return
     found = toolkit(site)
     if found is None and not site.is_ascend:
-        yield skipped("cann", _("none, and nothing else of Ascend's is here"))
+        yield skipped("cann", _("none, and no other Ascend software is here"))
     elif found is None:
         yield error(
             "cann",
-            _("{home}={name}, which is no folder").format(home=HOME, name=name)
+            _("{home}={name}, which is not a folder").format(home=HOME, name=name)
             if name
             else _("no CANN in the environment or in /usr/local/Ascend"),
             expected=str(need) or _("a CANN toolkit"),
@@ -110,10 +110,10 @@ def judge_cann(site: Site) -> Iterator[Finding]:
     elif not found.libraries:
         yield error(
             "cann",
-            _("{version} in {folder}, and its environment is not set up").format(
+            _("{version} in {folder}, but its environment is not set up").format(
                 version=found.version or _("a CANN"), folder=found.folder
             ),
-            expected=str(need) or _("an environment that is set up"),
+            expected=str(need) or _("a CANN environment that is set up"),
             why=_WHY_SOURCED,
             fix=_("source {quote}  # {where}").format(quote=shlex.quote(str(found.script)), where=_WHERE),
         )
@@ -124,8 +124,8 @@ def judge_cann(site: Site) -> Iterator[Finding]:
             _("{version} in {folder}, without {missing}").format(
                 version=found.version or _("a CANN"), folder=found.folder, missing=_(" and ").join(missing)
             ),
-            expected=str(need) or _("an environment that is set up"),
-            why=_("CANN finds its operators, and verl its version, by these variables"),
+            expected=str(need) or _("a CANN environment that is set up"),
+            why=_("CANN finds its operators, and verl finds CANN's version, through these variables"),
             fix=_("source {quote}  # {where}").format(quote=shlex.quote(str(found.script)), where=_WHERE),
         )
     else:
@@ -134,14 +134,14 @@ def judge_cann(site: Site) -> Iterator[Finding]:
 
 def _judge_version(need: Need, found: Toolkit) -> Finding:
     version = parse_version(found.version) if found.version else None
-    where = _("{version} in {folder}").format(version=found.version or _("version not told"), folder=found.folder)
+    where = _("{version} in {folder}").format(version=found.version or _("unknown version"), folder=found.folder)
     if version is None or need.met_by(version):
         return ok("cann", where)
     return warning(
         "cann",
         where,
         expected=str(need),
-        why=_("torch_npu, vllm-ascend and the operators of {pin} were built and tested with these").format(
+        why=_("torch_npu, vllm-ascend, and the operators of {pin} were built and tested with this").format(
             pin=need.pin
         ),
         fix=_install(need),
@@ -149,7 +149,7 @@ def _judge_version(need: Need, found: Toolkit) -> Finding:
 
 
 def judge_nnal(site: Site) -> Iterator[Finding]:
-    """Whether the library ATB, which vllm-ascend needs, is there and set up."""
+    """Check that the library ATB, which vllm-ascend needs, is installed and set up."""
     named = site.environ.get(_ATB_HOME, "")
     usual = _nnal(site)
     if site.virtual:
@@ -159,24 +159,22 @@ def judge_nnal(site: Site) -> Iterator[Finding]:
     elif site.package(Component.VLLM_ASCEND) is None:
         yield skipped(
             "nnal",
-            _("not set up; it is vllm-ascend that needs it")
-            if usual.is_dir()
-            else _("none; it is vllm-ascend that needs it"),
+            _("not set up; only vllm-ascend needs it") if usual.is_dir() else _("none; only vllm-ascend needs it"),
         )
     else:
         there = usual.is_dir()
         yield warning(
             "nnal",
-            _("{atb_home}={named}, which is no folder").format(atb_home=_ATB_HOME, named=named)
+            _("{atb_home}={named}, which is not a folder").format(atb_home=_ATB_HOME, named=named)
             if named
-            else _("{usual}, and its environment is not set up").format(usual=usual)
+            else _("{usual}, but its environment is not set up").format(usual=usual)
             if there
             else _("none in {usual}").format(usual=usual),
             expected=_("nnal of the same version as CANN"),
-            why=_("vllm-ascend's operators end with `libatb.so: cannot open shared object file` without it"),
+            why=_("without it, vllm-ascend's operators end with `libatb.so: cannot open shared object file`"),
             fix=_("source {quote}  # {where}").format(quote=shlex.quote(str(usual / _SCRIPT)), where=_WHERE)
             if there
-            else _("install nnal of CANN's version, then `source {nnal}/{script}` {where}").format(
+            else _("install nnal in CANN's version, then `source {nnal}/{script}` {where}").format(
                 nnal=_NNAL[0], script=_SCRIPT, where=_WHERE
             ),
         )
@@ -188,7 +186,7 @@ def _nnal(site: Site) -> Path:
 
 
 def _install(need: Need) -> str:
-    return _("install the CANN toolkit, its kernels and nnal{at}, or start from the image of the pin").format(
+    return _("install the CANN toolkit, its kernels, and nnal{at}, or start from the image of the pin").format(
         at=need.at("CANN ")
     )
 
@@ -200,7 +198,7 @@ def _on_library_path(site: Site, folder: Path) -> bool:
 
 
 def _version(folder: Path) -> str:
-    """As verl reads it from the toolkit; else from version.cfg, else from the name of the folder."""
+    """Return the version from the toolkit's file, as verl does, otherwise from version.cfg or the folder's name."""
     for info in sorted(folder.glob("*-linux/ascend_toolkit_install.info")):
         found = re.search(r"(?m)^version=(\S+)", _text(info))
         if found:
@@ -226,22 +224,22 @@ _VERDEF, _VERDEFNUM, _VERNEED, _VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE,
 
 
 class NotElf(ValueError):
-    """The file is no shared library of a 64-bit little-endian machine, or is cut off."""
+    """The file is not a shared library for a 64-bit little-endian machine, or is truncated."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedLibrary:
-    """One file."""
+    """The contents of one ELF file that concern the loader."""
 
     path: Path
     needed: tuple[str, ...]
-    """The libraries without which it cannot be loaded."""
+    """The libraries that it needs."""
     search: tuple[str, ...]
-    """Where it asks the loader to look for them, `$ORIGIN` resolved."""
+    """The folders in which it asks the loader to look for them, with `$ORIGIN` resolved."""
     versions: Mapping[str, tuple[str, ...]]
-    """By library, the versions of symbols that it needs there."""
+    """The symbol versions that it needs from each library."""
     provides: tuple[str, ...]
-    """The versions of symbols that it has itself."""
+    """The symbol versions that it defines."""
 
 
 def read_elf(path: Path) -> SharedLibrary:
@@ -284,7 +282,7 @@ class _Reader:
         return SharedLibrary(path, needed, resolved, dict(self._needs()), tuple(self._defines()))
 
     def _needs(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """The layout is that of the section .gnu.version_r, in the Linux Standard Base."""
+        """Yield the needed symbol versions from section .gnu.version_r (layout: Linux Standard Base)."""
         if _VERNEED not in self._tags:
             return
         place = self._file_offset(self._tags[_VERNEED])
@@ -299,7 +297,7 @@ class _Reader:
             place += following
 
     def _defines(self) -> Iterator[str]:
-        """That of .gnu.version_d; the first name of each entry is the version."""
+        """Yield the defined symbol versions from section .gnu.version_d; the first name of an entry is the version."""
         if _VERDEF not in self._tags:
             return
         place = self._file_offset(self._tags[_VERDEF])
@@ -327,7 +325,7 @@ _SYMBOLS = ("libstdc++.so.6", "libc.so.6")
 
 
 class Origin:
-    """Whose a library is."""
+    """The owners of libraries."""
 
     DRIVER = _("the NPU's driver")
     NNAL = "nnal"
@@ -336,12 +334,12 @@ class Origin:
 
 
 def origin(library: str) -> str:
-    """Return whose a library is, one of Origin's."""
+    """Return the owner of a library, one of Origin's."""
     if library in _DRIVER:
         return Origin.DRIVER
     if library.startswith(("libatb", "libasdsip", "libasdops", "liblcal", "libmki")):
         return Origin.NNAL
-    # CANN's own carry no number.
+    # CANN's own libraries have no number after .so.
     return Origin.SYSTEM if _RUNTIME.match(library) or not library.endswith(".so") else Origin.CANN
 
 
@@ -352,18 +350,18 @@ class Lack:
     library: str
     wanted_by: str
     symbol: str = ""
-    """The version of symbols that it lacks; empty if the library itself is not there."""
+    """The symbol version that it lacks; empty if the library itself is missing."""
     places: tuple[Path, ...] = ()
-    """Where the library was found."""
+    """The places where the library was found."""
     elsewhere: Path | None = None
-    """A newer one, which the loader finds later."""
+    """A newer library that the loader would find only later."""
 
 
 def lacks(site: Site, files: Sequence[Path], preloaded: Sequence[Path]) -> Iterator[Lack]:
-    """Yield what these files lack, and the driver's library if only libraries of CANN's need it.
+    """Yield the libraries that these files lack, and the driver's library even if only CANN's libraries need it.
 
-    `preloaded` are folders whose libraries are loaded before, such as torch's own. What else CANN's libraries need of
-    each other is not reported: they find it in ways that files alone do not show.
+    `preloaded` are folders whose libraries are loaded earlier, such as torch's own. Other needs of CANN's libraries
+    are not reported, because they find each other in ways that the files do not show.
     """
     waiting: list[tuple[Path, tuple[str, ...]]] = [(file, ()) for file in files]
     seen = set[str]()
@@ -374,7 +372,7 @@ def lacks(site: Site, files: Sequence[Path], preloaded: Sequence[Path]) -> Itera
         except (NotElf, OSError):
             continue
         yield from _symbols(site, library, seen)
-        # A library is also looked for where those that led to it are.
+        # The loader also searches the folders of the libraries that led to this one.
         search = (*library.search, *inherited)
         for name in library.needed:
             if name in seen or origin(name) == Origin.SYSTEM:
@@ -395,7 +393,7 @@ def _symbols(site: Site, library: SharedLibrary, seen: set[str]) -> Iterator[Lac
             continue
         provided = [_provides(place) for place in found]
         for symbol in needed:
-            # A library whose versions cannot be read is not held against it.
+            # Report nothing if the versions of the found library cannot be read.
             if f"{name}:{symbol}" in seen or not provided[0] or symbol in provided[0]:
                 continue
             seen.add(f"{name}:{symbol}")
@@ -411,7 +409,7 @@ def _provides(path: Path) -> tuple[str, ...]:
 
 
 def _find(site: Site, name: str, search: Sequence[str], preloaded: Sequence[Path]) -> list[Path]:
-    """Return the files of that name in the order in which the loader looks."""
+    """Return the files of that name in the order in which the loader finds them."""
     library_path = [entry for entry in site.environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
     folders = [*map(Path, search), *map(Path, library_path), *preloaded, site.prefix / "lib", *_system(site)]
     found = dict.fromkeys(folder / name for folder in folders if (folder / name).is_file())
@@ -450,7 +448,7 @@ _FILES = {
 
 
 def judge_loadable(site: Site) -> Iterator[Finding]:
-    """One finding for each of the two packages, with the first library that is missing and where it comes from."""
+    """Yield one finding for each of the two packages: the first missing library and its owner, if there is one."""
     for component, patterns in _FILES.items():
         name = f"{component.value}-libraries"
         package = site.package(component)
@@ -463,7 +461,7 @@ def judge_loadable(site: Site) -> Iterator[Finding]:
         elif not files:
             yield skipped(
                 name,
-                _("{component} {version} has no compiled part that can be looked at").format(
+                _("{component} {version} has no compiled files to examine").format(
                     component=component.value, version=package.version
                 ),
             )
@@ -480,20 +478,20 @@ def _judge(site: Site, name: str, component: Component, files: list[Path]) -> Fi
     absent = [lack for lack in found if not lack.symbol]
     old = [lack for lack in found if lack.symbol]
     if absent:
-        # One file that is missing names the cause; CANN's come before the driver's, which they load.
+        # One missing file shows the cause; CANN's libraries come before the driver's, which they load.
         first = absent[0]
         others = _(", and {count} more").format(count=len(absent) - 1) if len(absent) > 1 else ""
         whose, fix = explain(site, first.library)
-        # CANN's may have been loaded by torch_npu before, if CANN is set up.
+        # If CANN is set up, torch_npu may have loaded CANN's library earlier.
         cann = toolkit(site)
         perhaps = component is Component.VLLM_ASCEND and whose == Origin.CANN and cann is not None and cann.libraries
         judge = warning if perhaps else error
         return judge(
             name,
-            _("{library} is not found{others}; {wanted_by} needs it").format(
+            _("{library} is missing{others}; {wanted_by} needs it").format(
                 library=first.library, others=others, wanted_by=first.wanted_by
             ),
-            expected=_("{library}, of {whose}").format(library=first.library, whose=whose),
+            expected=_("{library} from {whose}").format(library=first.library, whose=whose),
             why=_("`import {component}` ends with `{library}: cannot open shared object file`").format(
                 component=component.value.replace("-", "_"), library=first.library
             ),
@@ -518,18 +516,18 @@ def _too_old(name: str, lack: Lack) -> Finding:
     needed = _("a {library} with {symbol}").format(library=lack.library, symbol=lack.symbol)
     why = _("the import ends with `version `{symbol}' not found`").format(symbol=lack.symbol)
     if lack.elsewhere is not None:
-        # Which of the two is loaded depends on what the process loads first.
+        # Which of the two is loaded depends on the order in which the process loads libraries.
         fix = f"export LD_LIBRARY_PATH={shlex.quote(str(lack.elsewhere.parent))}:$LD_LIBRARY_PATH"
         return warning(name, found, expected=needed, why=why, fix=fix)
     if lack.library.startswith("libstdc++"):
         fix = _("conda install -c conda-forge libstdcxx-ng  # or use an image with a newer GCC")
     else:
-        fix = _("use an image with a newer system, such as the one of the pin's Dockerfile")
+        fix = _("use an image with a newer system, such as the one in the pin's Dockerfile")
     return error(name, found, expected=needed, why=why, fix=fix)
 
 
 def explain(site: Site, library: str) -> tuple[str, str]:
-    """Return whose a library is that cannot be found, and the command that makes it be found."""
+    """Return the owner of a missing library, and the command that makes the loader find it."""
     whose = origin(library)
     if whose == Origin.DRIVER:
         folders = [str(site.at(folder)) for folder in _DRIVER_FOLDERS if site.at(folder).is_dir()]

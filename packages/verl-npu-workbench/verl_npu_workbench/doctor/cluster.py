@@ -1,4 +1,4 @@
-"""The doctor on every node of a running Ray cluster, and what differs between the nodes."""
+"""Runs the doctor on every node of a running Ray cluster, and compares the nodes."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from ..processes import own_python
 __all__ = ["Difference", "as_json", "differences", "examine_nodes", "read"]
 
 PATIENCE = 900.0
-"""In seconds, for all nodes together; they work at the same time."""
+"""Seconds for all nodes together; they work in parallel."""
 
 REACH = 90.0
-"""In seconds, to reach the cluster. Ray itself goes on trying for minutes where nobody listens."""
+"""Seconds to reach the cluster. Ray itself would try for minutes where nobody listens."""
 
-# What is not the same on two nodes that are alike, and is nobody's fault.
+# Subjects that may differ even between identical nodes.
 _OWN = ("npu-memory", "hccl-ports", "shared-memory", "open-files")
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A subject of which nodes do not say the same."""
+    """A subject for which the nodes have different findings."""
 
     name: str
     found: Mapping[str, tuple[str, ...]]
-    """By what was found, the nodes."""
+    """The nodes that have each finding."""
 
 
 def examine_nodes(arguments: Sequence[str]) -> dict[str, list[Finding]]:
-    """Run `verl-npu doctor --json` with these arguments on each node; the findings by the node's address.
+    """Run `verl-npu doctor --json` with these arguments on each node, and return the findings by the node's address.
 
     Raises:
         FleetError: Ray is not installed, no cluster runs, or a node does not answer.
@@ -61,14 +61,14 @@ def examine_nodes(arguments: Sequence[str]) -> dict[str, list[Finding]]:
             answers = ray.get([*asked.values()], timeout=PATIENCE)
         except ray.exceptions.RayError as error:
             first = str(error).partition("\n")[0]
-            raise _refused(_("an answer of every node"), first, _("install verl-npu on every node")) from error
+            raise _refused(_("an answer from every node"), first, _("install verl-npu on every node")) from error
     finally:
         ray.shutdown()
     return {address: read(answer, address) for address, answer in zip(asked, answers, strict=True)}
 
 
 def _reach(address: str) -> None:
-    """Raise FleetError unless a process of its own can join the cluster."""
+    """Raise FleetError unless a separate process can join the cluster."""
     code = f"import ray; ray.init(address={address!r}, log_to_driver=False, logging_level='ERROR')"
     fix = _("start it with `ray start --head` on this host, or set RAY_ADDRESS")
     try:
@@ -82,8 +82,8 @@ def _reach(address: str) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        where = _("the one of this host") if address == "auto" else address
-        found = _("no answer of {where} within {reach:g} s").format(where=where, reach=REACH)
+        where = _("the cluster of this host") if address == "auto" else address
+        found = _("no answer from {where} within {reach:g} s").format(where=where, reach=REACH)
         raise _refused(_("a running Ray cluster"), found, fix) from error
     if tried.returncode:
         lines = [line.strip() for line in tried.stderr.splitlines() if line.strip()]
@@ -92,9 +92,9 @@ def _reach(address: str) -> None:
 
 
 def _run(arguments: list[str]) -> str:
-    """On a node. Ray finds this function by its name there, so verl-npu must be installed."""
+    """Run the doctor on a node. Ray looks this function up by name, so verl-npu must be installed there."""
     command = own_python("-m", "verl_npu", "doctor", "--json", *arguments)
-    # Ray hides all NPUs from a task that asks for none; what the user set is not empty.
+    # Ray hides all NPUs from a task that asks for none, by an empty value; a user's value is not empty.
     hidden = "ASCEND_RT_VISIBLE_DEVICES"
     environ = {name: text for name, text in os.environ.items() if name != hidden or text}
     ran = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -102,7 +102,7 @@ def _run(arguments: list[str]) -> str:
 
 
 def as_json(finding: Finding) -> dict[str, str]:
-    """Return what `verl-npu doctor --json` prints of a finding."""
+    """Return a finding as `verl-npu doctor --json` prints it."""
     return {
         "name": finding.code,
         "verdict": finding.severity.value,
@@ -114,7 +114,7 @@ def as_json(finding: Finding) -> dict[str, str]:
 
 
 def read(answer: str, node: str) -> list[Finding]:
-    """Read what a node printed. Raises FleetError."""
+    """Parse the output of a node. Raises FleetError."""
     try:
         return [
             Finding(
@@ -135,7 +135,7 @@ def read(answer: str, node: str) -> list[Finding]:
 
 
 def differences(nodes: Mapping[str, Sequence[Finding]]) -> list[Difference]:
-    """Return the subjects of which the nodes say different things, in the order of the findings."""
+    """Return the subjects for which the nodes have different findings, in the order of the findings."""
     found: dict[str, dict[str, list[str]]] = {}
     names = dict.fromkeys(finding.code for findings in nodes.values() for finding in findings)
     for name in names:

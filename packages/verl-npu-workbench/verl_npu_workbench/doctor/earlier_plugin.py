@@ -1,6 +1,6 @@
-"""What an earlier plugin of the same name has left here, and how to change over to this package.
+"""Finds traces of an earlier plugin with the same name, and how to switch to this package.
 
-MindSpeed-RL's plugin is the distribution `verl_npu` 0.0.1 with a package `verl_npu`, and its setup.py edits installed
+MindSpeed-RL's plugin is the distribution `verl_npu` 0.0.1 with a package `verl_npu`. Its setup.py edits installed
 files of verl and vLLM: https://github.com/Ascend/MindSpeed-RL, v2.2.0, rl-plugin/setup.py.
 """
 
@@ -23,26 +23,26 @@ __all__ = ["NAME", "OURS", "Trace", "find_traces", "is_earlier", "judge_earlier_
 
 NAME = "verl-npu"
 OURS = "CHECKOUT_OR_WHEEL_OF_VERL_NPU"
-"""What stands in a command for where verl-npu is: it is in no package index, where anybody could take its name."""
+"""The placeholder for verl-npu in a command: it is in no package index, where anybody could register its name."""
 _VERSION = "0.0.1"
 _PACKAGE = "verl_npu"
-_CHANGE_OVER = f"pip uninstall -y {_PACKAGE} && pip install {OURS}"
+_SWITCH_COMMAND = f"pip uninstall -y {_PACKAGE} && pip install {OURS}"
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One thing that the earlier plugin has left."""
+    """One thing that the earlier plugin left behind."""
 
     found: str
     why: str
     fix: str
     fails: bool = False
-    """Whether the plugin itself, or both, would be in force; otherwise files of others are not as they were."""
+    """True if the plugin itself may be active; otherwise it has only edited files of other packages."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """What its setup.py does to one file of a package."""
+    """An edit that its setup.py makes to a file of a package."""
 
     package: str
     file: str
@@ -59,7 +59,7 @@ def _lacks_kernels(text: str) -> bool:
 
 
 def _has_renamed_lists(text: str) -> bool:
-    """It puts `List` at the end of one import, and turns every `list` into `List`, with that import or without."""
+    """Tell whether every `list` became `List`, with or without `List` at the end of the import from typing."""
     imported = re.search(r"(?m)^from typing import (Any, Callable\b.*)$", text)
     if imported is None:
         return "List[" in text and re.search(r"(?m)^(from typing import .*\bList\b|[ \t]+List,)", text) is None
@@ -77,25 +77,25 @@ _EDITS = (
 )
 _WHY = {
     "verl": _(
-        "`import verl` fails where no {package} is installed, and fused kernels lack `kernels`; beside "
-        "this package the line imports this package, which is right"
+        "without a {package}, `import verl` fails, and fused kernels lack `kernels`; if this package is installed, "
+        "the line imports this package, which is right"
     ).format(package=_PACKAGE),
-    "vllm": _("every `list` became `List`, in names and texts too"),
+    "vllm": _("every `list` became `List`, even in names and texts"),
 }
 
 
 def judge_earlier_plugin(site: Site) -> Iterator[Finding]:
-    """Whether the earlier plugin of the same name is here, or what it edited."""
+    """Check that neither the earlier plugin nor its edits are in the environment."""
     traces = find_traces(site)
     for trace in traces:
         report = error if trace.fails else warning
-        yield report("earlier-plugin", trace.found, expected=_("nothing of it"), why=trace.why, fix=trace.fix)
+        yield report("earlier-plugin", trace.found, expected=_("no trace of it"), why=trace.why, fix=trace.fix)
     if not traces:
-        yield ok("earlier-plugin", _hook_line(site) or _("nothing of it"))
+        yield ok("earlier-plugin", _hook_line(site) or _("no trace of it"))
 
 
 def find_traces(site: Site) -> list[Trace]:
-    """Return what it has left in an environment."""
+    """Return the traces of the earlier plugin in an environment."""
     places = _places(site)
     return [
         *_packages(site, places),
@@ -105,12 +105,12 @@ def find_traces(site: Site) -> list[Trace]:
 
 
 def is_earlier(distribution: metadata.Distribution) -> bool:
-    """Whether a distribution of the name is that plugin's."""
+    """Tell whether a distribution of that name is the earlier plugin."""
     return distribution.version == _VERSION and not distribution.entry_points
 
 
 def _places(site: Site) -> list[Path]:
-    # A command of ours may not have PYTHONPATH on its path (python -I), and the job that it speaks of has it in front.
+    # Our command may run without PYTHONPATH (python -I), but the job has it in front of its path.
     named = [*site.environ.get("PYTHONPATH", "").split(os.pathsep), *site.path]
     return [Path(each) for each in dict.fromkeys(named) if each]
 
@@ -125,7 +125,7 @@ def _packages(site: Site, places: Sequence[Path]) -> Iterator[Trace]:
     }
     ours = [place for place in places if (place / _PACKAGE / "activation.py").is_file()]
     folders = [place for place in places if (place / _PACKAGE / "plugin.py").is_file()]
-    why = _("both have one name: Python imports the first on its path and pip takes one for the other")
+    why = _("both have the same name: Python imports the first on its path, and pip takes one for the other")
     for place in folders:
         package = place / _PACKAGE
         if place in ours:
@@ -158,20 +158,20 @@ def _packages(site: Site, places: Sequence[Path]) -> Iterator[Trace]:
             yield Trace(
                 _("the earlier plugin ({what}) is installed in {place}").format(what=what, place=place),
                 why,
-                _CHANGE_OVER,
+                _SWITCH_COMMAND,
                 fails=True,
             )
 
 
 def _way_in(site: Site, place: Path, places: Sequence[Path]) -> tuple[str, str]:
-    """How a folder came onto Python's path, as far as that is told, and the command that takes it off."""
+    """Return how a folder got onto Python's path, if known, and the command that removes it."""
     if str(place) in site.environ.get("PYTHONPATH", "").split(os.pathsep):
-        return _(" by PYTHONPATH"), _("take {place} out of PYTHONPATH").format(place=place)
+        return _(" by PYTHONPATH"), _("remove {place} from PYTHONPATH").format(place=place)
     for folder in places:
         for file in sorted(folder.glob("*.pth")) if folder.is_dir() else ():
             if str(place) in file.read_text(errors="replace").splitlines():
-                return _(" by {file}").format(file=file), _CHANGE_OVER
-    return "", _CHANGE_OVER
+                return _(" by {file}").format(file=file), _SWITCH_COMMAND
+    return "", _SWITCH_COMMAND
 
 
 def _folder(site: Site, package: str, places: Sequence[Path]) -> Path | None:
@@ -203,28 +203,28 @@ def _text(file: Path) -> str:
 
 
 def _restoration(site: Site, package: str, folder: Path, files: Sequence[str]) -> str:
-    """Return the command that puts a package's files back as they were."""
+    """Return the command that restores a package's files."""
     checkout = folder.parent
     named = shlex.join(f"{package}/{file}" for file in files)
     if (checkout / ".git").exists():
         return f"git -C {shlex.quote(str(checkout))} checkout -- {named}"
     installed = site.packages.get(package)
     url = distribution_url(package, [str(checkout)])
-    # A development version, or one with a mark of whoever built it, is in no package index.
+    # Development versions, and those with a builder's local mark, are in no package index.
     if url or (installed is not None and re.fullmatch(r"[\d.]+(\.post\d+)?(\+empty)?", installed.version)):
         version, _unused, built = installed.version.partition("+") if installed else ("", "", "")
         empty = "VLLM_TARGET_DEVICE=empty " if built else ""
         source = shlex.quote(url) if url else f"{'--no-binary vllm ' if built else ''}{package}=={version}"
         return f"{empty}pip install --force-reinstall --no-deps {source}"
-    return _("put {named} back as in the revision of {package} that is installed").format(named=named, package=package)
+    return _("restore {named} from the installed revision of {package}").format(named=named, package=package)
 
 
 def _hook_line(site: Site) -> str:
-    """Say where a line that somebody added imports this package; empty if there is none."""
+    """Return a sentence with the place of a hand-written line that imports this package; empty if there is none."""
     folder = _folder(site, "verl", _places(site))
     for number, line in enumerate(_text(folder / "__init__.py").splitlines() if folder else (), 1):
         if re.match(rf"\s*import {_PACKAGE}\b", line):
-            return _("nothing of it; the hook line in {folder}/__init__.py:{number} imports this package").format(
+            return _("no trace of it; the line in {folder}/__init__.py:{number} imports this package").format(
                 folder=folder, number=number
             )
     return ""

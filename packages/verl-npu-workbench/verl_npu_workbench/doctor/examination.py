@@ -1,4 +1,4 @@
-"""The subjects of the doctor, in the order in which they are shown: mending one breaks none that was mended before."""
+"""The doctor's subjects, ordered so that fixing one does not break another that was fixed before."""
 
 from __future__ import annotations
 
@@ -20,66 +20,69 @@ __all__ = ["NAMES", "SUBJECTS", "Subject", "examine"]
 
 @dataclass(frozen=True, slots=True)
 class Subject(Rule[Site]):
-    """One thing that is looked at; it yields a finding, or several."""
+    """One thing that the doctor examines; it yields one or several findings."""
 
     stages: tuple[Stage, ...] = (Stage.ENVIRONMENT,)
     level: Level = Level.STATIC
-    """The level from which on it is looked at."""
+    """The lowest level at which it is examined."""
     parts: tuple[str, ...] = ()
-    """The names of its findings that are not its own."""
+    """The codes of its findings besides its own code."""
 
 
 SUBJECTS = (
-    Subject("python", packages.judge_python, about="Whether the pin of verl is meant for this Python."),
-    Subject("verl", packages.judge_verl, about="Which verl is here, and by which pin it is therefore judged."),
+    Subject("python", packages.judge_python, about="Checks that the pin of verl supports this Python."),
+    Subject("verl", packages.judge_verl, about="Shows the installed verl, and the pin by which it is judged."),
     Subject(
-        "patches", packages.judge_patches, about="What `verl-npu check` says: whether each feature fits this verl."
+        "patches", packages.judge_patches, about="Checks that each feature fits this verl, as `verl-npu check` does."
     ),
     Subject(
         "ways-in",
         packages.judge_ways_in,
-        about="Whether every process that imports torch loads verl-npu; otherwise verl runs unpatched.",
+        about="Checks that every process that imports torch loads verl-npu; otherwise verl runs unpatched.",
     ),
     Subject(
         "earlier-plugin",
         judge_earlier_plugin,
-        about="Whether an earlier plugin of the same name is here, or what it edited.",
+        about="Looks for an earlier plugin of the same name, and for the files that it edited.",
     ),
     Subject(
         "npus",
         machine.judge_npus,
         parts=("npu-memory",),
-        about="Whether there are NPUs, healthy, of a model that verl's documents are about, and free.",
+        about="Checks that there are NPUs that are healthy, free, and of a model that verl's documents cover.",
     ),
     Subject(
         "driver",
         machine.judge_driver,
-        about="Which driver is there; a later one than the documents name is right, too.",
+        about="Checks the version of the driver; a later one than the documents name is fine.",
     ),
     Subject(
         "cann",
         cann.judge_cann,
-        about="Whether there is a CANN, whether the environment is set up for it, and whether its version is the "
-        "pin's.",
+        about="Checks that CANN is installed in the pin's version, and that the environment is set up for it.",
     ),
-    Subject("nnal", cann.judge_nnal, about="Whether the library ATB, which vllm-ascend needs, is there and set up."),
+    Subject(
+        "nnal",
+        cann.judge_nnal,
+        about="Checks that the library ATB, which vllm-ascend needs, is installed and set up.",
+    ),
     Subject(
         "torch-pair",
         packages.judge_torch,
-        about="Whether torch_npu was built for the PyTorch that is installed: it is linked against one.",
+        about="Checks that torch_npu was built for the installed PyTorch, to which it is linked.",
     ),
     Subject(
         "libraries",
         cann.judge_loadable,
         parts=("torch_npu-libraries", "vllm-ascend-libraries"),
-        about="Whether all shared libraries that torch_npu and vllm-ascend need would be found, CANN's among them.",
+        about="Checks that all shared libraries that torch_npu and vllm-ascend need can be found, including CANN's.",
     ),
     *(
         Subject(
             component.value,
             partial(packages.judge_versions, component=component),
             about=_(
-                "Whether {name} is there, supported on NPUs, and of a version that the pin's documents name."
+                "Checks that {name} is installed, supported on NPUs, and of a version that the pin's documents name."
             ).format(name=component.value),
         )
         for component in packages.COMPARED
@@ -88,35 +91,35 @@ SUBJECTS = (
         "triton",
         triton.judge_triton,
         parts=("triton-cann",),
-        about="Whether triton-ascend's files are its own, as triton's are of the same names; and whether the CANN is "
-        "there that its documents name.",
+        about="Checks that triton has not overwritten files of triton-ascend, which have the same names, and that the "
+        "CANN that triton-ascend's documents name is installed.",
     ),
     Subject(
         "engine-pair",
         packages.judge_engine,
-        about="Whether vLLM and vllm-ascend fit each other: neither does anything on NPUs without the other.",
+        about="Checks that vLLM and vllm-ascend fit together; on NPUs neither works without the other.",
     ),
     Subject(
         "megatron-pair",
         packages.judge_megatron,
-        about="Whether MindSpeed and Megatron are both there and fit each other: MindSpeed changes Megatron for NPUs.",
+        about="Checks that MindSpeed and Megatron are installed and fit together: MindSpeed adapts Megatron to NPUs.",
     ),
     Subject(
         "variables",
         variables.judge_variables,
         parts=tuple(rule.name for rule in variables.RULES),
-        about="Whether each environment variable that the documents name holds what its reader takes.",
+        about="Checks that each environment variable that the documents name has a valid value.",
     ),
-    Subject("hccl-ports", machine.judge_ports, about="Whether the ports that HCCL listens on are free on this host."),
+    Subject("hccl-ports", machine.judge_ports, about="Checks that the ports that HCCL uses are free on this host."),
     Subject(
         "shared-memory",
         machine.judge_shared_memory,
-        about="Whether /dev/shm is large enough for Ray's objects and for weights that are handed over in it.",
+        about="Checks that /dev/shm is large enough for Ray's objects and for the transfer of weights.",
     ),
     Subject(
         "open-files",
         machine.judge_open_files,
-        about="Whether a process may have as many files and sockets open as Ray needs.",
+        about="Checks that a process may open as many files and sockets as Ray needs.",
     ),
     *(Subject(each.name, partial(probe, asked=each), level=each.level, about=each.about) for each in PROBES),
 )
@@ -126,10 +129,10 @@ _LEVELS = (Level.STATIC, Level.IMPORT, Level.DEVICE)
 
 
 def examine(site: Site, level: Level = Level.STATIC, only: Sequence[str] = ()) -> list[Finding]:
-    """Look at all subjects up to a level, or at those that `only` names.
+    """Examine all subjects up to a level, or those that `only` names.
 
     Raises:
-        CommandLineError: `only` names what is no subject, or one of a higher level.
+        CommandLineError: `only` has an unknown name, or a subject of a higher level.
     """
     reached = _LEVELS[: _LEVELS.index(level) + 1]
     known = {name: subject for subject in SUBJECTS for name in (subject.code, *subject.parts)}
@@ -154,9 +157,10 @@ def examine(site: Site, level: Level = Level.STATIC, only: Sequence[str] = ()) -
 
 
 def _asked(subject: Subject, site: Site, only: Sequence[str]) -> list[Finding]:
-    """Return what a subject says, limited to the codes in `only` if it has findings of these.
+    """Return the findings of a subject, limited to the codes in `only` if it has findings with these codes.
 
-    Without NPUs, for example, nothing is said of their memory: then the finding that they are missing answers.
+    If it has none, all its findings are the answer: without NPUs, for example, there is no finding on their memory,
+    and the finding that they are missing is returned.
     """
     found = list(subject.ask(site))
     named = [finding for finding in found if finding.code in only]

@@ -1,4 +1,4 @@
-"""The machine: its NPUs and their driver, what it grants a process, and the ports at which HCCL's ranks listen."""
+"""Checks of the machine: its NPUs and their driver, the limits of a process, and the ports of HCCL."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _MOUNTS = (
     "-v /usr/local/Ascend/driver:/usr/local/Ascend/driver -v /usr/local/bin/npu-smi:/usr/local/bin/npu-smi …"
 )
 _MODELS = {"a2": "A2", "a3": "A3", "a5": "A5", "": _("unknown model")}
-_OF_NO_USE = re.compile(r"(ascend)?(310|910a|910proa|910prob)", re.IGNORECASE)
+_UNSUPPORTED = re.compile(r"(ascend)?(310|910a|910proa|910prob)", re.IGNORECASE)
 _HELD = 0.15
-"""An idle NPU holds 3 to 6 % of its memory for itself; more is somebody's, even if the process cannot be seen."""
+"""The share of an NPU's memory above which somebody uses it. An idle NPU holds 3 to 6 % for itself."""
 
 
 def judge_driver(site: Site) -> Iterator[Finding]:
-    """Which driver and firmware are there; a later driver than the documents name is right, too."""
+    """Check the versions of driver and firmware; a later driver than the documents name is fine."""
     if site.virtual:
         yield skipped("driver", _("not needed on virtual NPUs (SIMULATED)"))
         return
     versions = {name: _read(site, path) for name, path in _FILES.items()}
     found = site.smi.version or versions["driver"]
     if not found:
-        yield skipped("driver", _("its version cannot be seen here"))
+        yield skipped("driver", _("its version cannot be read here"))
         return
     need = Need.of(site, Component.DRIVER)
     version = parse_version(found)
@@ -52,27 +52,27 @@ def judge_driver(site: Site) -> Iterator[Finding]:
         "driver",
         found + firmware,
         expected=_("{need}, or later").format(need=need),
-        why=_("a driver that is older than CANN lacks what CANN calls"),
+        why=_("a driver that is older than CANN lacks functions that CANN calls"),
         fix=_("install driver and firmware (HDK){at} or later on the host, then reboot it").format(at=need.at()),
     )
 
 
 def judge_npus(site: Site) -> Iterator[Finding]:
-    """Whether there are NPUs, healthy, of a model that verl's documents are about, and free."""
+    """Check that there are NPUs that are healthy, free, and of a model that verl's documents cover."""
     smi = site.smi
     if site.virtual:
         yield ok("npus", _("{virtual} virtual (SIMULATED)").format(virtual=site.virtual))
     elif not smi.npus:
         yield _none(site)
     else:
-        useless = sorted({npu.name for npu in smi.npus if _OF_NO_USE.match(npu.name)})
+        useless = sorted({npu.name for npu in smi.npus if _UNSUPPORTED.match(npu.name)})
         sick = [npu for npu in smi.npus if npu.health.upper() != "OK"]
         if useless:
             yield error(
                 "npus",
                 f"{len(smi.npus)} x {', '.join(useless)}",
-                expected=_("Ascend A2 (910B1 to 910B4), A3 or A5"),
-                why=_("neither verl nor vllm-ascend trains or serves on this model"),
+                expected=_("Ascend A2 (910B1 to 910B4), A3, or A5"),
+                why=_("neither verl nor vllm-ascend supports this model"),
                 fix=_("use a machine with A2 or A3"),
             )
         elif sick:
@@ -92,14 +92,14 @@ def _none(site: Site) -> Finding:
             "npus",
             smi.problem,
             expected=_("an `npu-smi info` that lists the NPUs"),
-            why=_("the driver is not there, not mounted into this container, or does not answer"),
+            why=_("the driver is missing, is not mounted into this container, or does not answer"),
             fix=_MOUNTS if not devices else _("reinstall the driver on the host, or reset the NPUs, then try again"),
         )
     return error(
         "npus",
         _("{problem}, and {devices}").format(
             problem=smi.problem,
-            devices=_("no NPU that can be looked at") if devices else _("no device /dev/davinci_manager"),
+            devices=_("no NPU can be examined") if devices else _("no device /dev/davinci_manager"),
         ),
         expected=_("NPUs that this machine or container can see"),
         why=_("a job cannot train here: torch.npu.is_available() is False"),
@@ -112,11 +112,11 @@ def _sick(sick: list[Npu], total: int) -> Finding:
         " (of {total})"
     ).format(total=total)
     needed = _("health OK")
-    fix = _("npu-smi info -t health -i {card}  # says why; leave the card out with ASCEND_RT_VISIBLE_DEVICES").format(
+    fix = _("npu-smi info -t health -i {card}  # says why; ASCEND_RT_VISIBLE_DEVICES can leave the card out").format(
         card=sick[0].card
     )
     if all(npu.health.lower() == "warning" for npu in sick):
-        return warning("npus", found, expected=needed, why=_("a minor alarm is open on the card"), fix=fix)
+        return warning("npus", found, expected=needed, why=_("the card reports a minor alarm"), fix=fix)
     return error("npus", found, expected=needed, why=_("operators and collectives on this card fail or hang"), fix=fix)
 
 
@@ -136,7 +136,7 @@ def _memory(site: Site) -> Iterator[Finding]:
         more = _(" and {count} more").format(count=len(holders) - 4) if len(holders) > 4 else ""
         found, fix = (
             held + more,
-            _("kill {process}  # if it is yours and left over; or wait for its end").format(
+            _("kill {process}  # if it is a leftover of yours; otherwise wait until it ends").format(
                 process=holders[0].process
             ),
         )
@@ -151,7 +151,7 @@ def _memory(site: Site) -> Iterator[Finding]:
         "npu-memory",
         found,
         expected=_("NPUs that nobody else uses"),
-        why=_("a rollout engine takes the share that gpu_memory_utilization says of the whole memory, and runs out"),
+        why=_("a rollout engine takes gpu_memory_utilization as a share of the whole memory, and runs out of memory"),
         fix=fix,
     )
 
@@ -166,13 +166,13 @@ def _read(site: Site, path: str) -> str:
 
 
 _LEAST_SHARED = 2 << 30
-"""In bytes. Docker's default is 64 MiB; Ray puts its objects, and verl the weights of a bucket, there."""
+"""Bytes of /dev/shm. Docker's default is 64 MiB; Ray keeps its objects there, and verl a bucket of weights."""
 _LEAST_FILES = 4096
-"""Ray's own documents ask for 65536 on large clusters, and its processes end with `Too many open files` at 1024."""
+"""Ray's documents ask for 65536 on large clusters; with 1024, its processes end with `Too many open files`."""
 
 
 def judge_shared_memory(site: Site) -> Iterator[Finding]:
-    """Whether /dev/shm is large enough for Ray's objects and for weights that are handed over in it."""
+    """Check that /dev/shm is large enough for Ray's objects and for the transfer of weights."""
     size = site.shared_memory
     if size is None:
         yield skipped("shared-memory", _("there is no /dev/shm"))
@@ -184,14 +184,15 @@ def judge_shared_memory(site: Site) -> Iterator[Finding]:
             _("{size} MiB in /dev/shm").format(size=size >> 20),
             expected=_("at least {least_shared} GiB").format(least_shared=_LEAST_SHARED >> 30),
             why=_(
-                "Ray keeps its objects there, and verl hands weights to the rollout engine in it: `Bus error` if full"
+                "Ray keeps its objects there, and verl passes weights to the rollout engine through it; if it is "
+                "full, processes end with `Bus error`"
             ),
             fix=_("docker run --ipc=host …  # outside of a container: mount -o remount,size=64g /dev/shm"),
         )
 
 
 def judge_open_files(site: Site) -> Iterator[Finding]:
-    """Whether a process may have as many files and sockets open as Ray needs."""
+    """Check that a process may open as many files and sockets as Ray needs."""
     if site.open_files >= _LEAST_FILES:
         yield ok("open-files", str(site.open_files) if site.open_files < 1 << 62 else "unlimited")
     else:
@@ -199,19 +200,19 @@ def judge_open_files(site: Site) -> Iterator[Finding]:
             "open-files",
             str(site.open_files),
             expected=_("at least {least_files}; 65536 on a cluster").format(least_files=_LEAST_FILES),
-            why=_("each of Ray's workers has a socket to every other: `Too many open files`"),
+            why=_("each Ray worker has a socket to every other, and ends with `Too many open files`"),
             fix=_("ulimit -n 65536  # in the shell that runs `ray start`"),
         )
 
 
 _USUAL = range(60000, 60016)
-"""Where HCCL listens if it is told nothing (HCCL_IF_BASE_PORT in its documentation)."""
+"""The ports that HCCL uses by default (HCCL_IF_BASE_PORT in its documentation)."""
 _BASE, _RANGE = "HCCL_IF_BASE_PORT", "HCCL_HOST_SOCKET_PORT_RANGE"
 _LISTENS = "0A"
 
 
 def read_ranges(text: str) -> list[range]:
-    """Read `60000-60050,60100`; an empty list if it cannot be read."""
+    """Parse `60000-60050,60100`; return an empty list if the text is invalid."""
     ranges = []
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
@@ -225,14 +226,14 @@ def read_ranges(text: str) -> list[range]:
 
 
 def judge_ports(site: Site) -> Iterator[Finding]:
-    """Whether the ports of HCCL on this host are free."""
+    """Check that HCCL's ports are free on this host."""
     name = "hccl-ports"
     if site.virtual:
         yield skipped(name, _("not needed on virtual NPUs (SIMULATED)"))
         return
     asked = site.environ.get(_RANGE, "")
     if asked.strip().lower() == "auto":
-        yield ok(name, _("any that are free"))
+        yield ok(name, _("any free ports"))
         return
     base = site.environ.get(_BASE, "")
     wanted = read_ranges(asked) if asked else []
@@ -242,7 +243,7 @@ def judge_ports(site: Site) -> Iterator[Finding]:
     taken = sorted(port for port in _listening(site) if any(port in each for each in wanted))
     named = _(", ").join(f"{each.start}-{each.stop - 1}" for each in wanted)
     free = sum(map(len, wanted)) - len(taken)
-    # A range is one to choose from; without one, each rank has its port.
+    # HCCL chooses from a range; without a range, each rank has a fixed port.
     if not taken or (asked and free >= len(_USUAL)):
         yield ok(
             name,
@@ -253,10 +254,10 @@ def judge_ports(site: Site) -> Iterator[Finding]:
         return
     yield warning(
         name,
-        _("somebody listens at {str}").format(str=_(", ").join(map(str, taken[:5]))),
+        _("a process listens at {str}").format(str=_(", ").join(map(str, taken[:5]))),
         expected=_("{named} free").format(named=named),
-        why=_("each rank of HCCL listens at one of these, and ends with an error if it is taken"),
-        fix=_("export {range}=auto  # or end what listens: ss -ltnp 'sport = :{taken}'").format(
+        why=_("each HCCL rank listens at one of these, and ends with an error if it is taken"),
+        fix=_("export {range}=auto  # or end the process that listens: ss -ltnp 'sport = :{taken}'").format(
             range=_RANGE, taken=taken[0]
         ),
     )

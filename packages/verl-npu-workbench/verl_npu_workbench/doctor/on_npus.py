@@ -1,7 +1,7 @@
-"""What the doctor runs on the NPUs, each in a process of its own: `python -m verl_npu_workbench.doctor.on_npus NAME`.
+"""The doctor's tests on the NPUs, each in a separate process: `python -m verl_npu_workbench.doctor.on_npus NAME`.
 
-`operator` is a product of matrices on each NPU, compared with the CPU's; `collective` is a sum over all NPUs by HCCL,
-one process for each.
+`operator` multiplies matrices on each NPU and compares the result with the CPU's. `collective` sums over all NPUs with
+HCCL, with one process for each NPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _WIDTH = 64
 
 
 def compute() -> int:
-    """Return 0 if every NPU computed what the CPU did; prints one line."""
+    """Return 0 if every NPU computes the same as the CPU. Prints one line."""
     import torch
 
     from verl_npu.ascend import software
@@ -40,7 +40,7 @@ def compute() -> int:
 
 
 def reduce() -> int:
-    """Return 0 if every rank has the sum; prints one line."""
+    """Return 0 if every rank gets the right sum. Prints one line."""
     import torch
 
     from verl_npu.ascend import software
@@ -50,7 +50,7 @@ def reduce() -> int:
     if count < 2:
         print(f"nothing to sum over: {count} NPU{'' if count == 1 else 's'}")
         return 0 if count else 1
-    # They meet in a file: a port would be open to everybody, and torch believes whoever connects to it.
+    # The ranks meet through a file: a port would be open to everybody, and torch trusts whoever connects to it.
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(_rank, (count, f"file://{folder}/meeting"), nprocs=count)
     print(f"all-reduce right on {count} NPUs")

@@ -1,6 +1,6 @@
-"""Python, verl and the packages below it: there, of versions that the pin's documents name, and fit for each other.
+"""Checks of Python, verl, and the packages below it: installed, in the documents' versions, and fitting together.
 
-Only what is shown to fail is an error; all other deviations are warnings.
+Only a deviation that is known to fail is an error; all others are warnings.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ __all__ = [
 ]
 
 ENV = "verl-npu setup"
-"""The command that prints how all of an environment is installed."""
+"""The command that prints how to install a whole environment."""
 _GROUP = "torch.backends"
 
 
 def judge_python(site: Site) -> Iterator[Finding]:
-    """Whether the pin is meant for this Python."""
+    """Check that the pin supports this Python."""
     need = Need.of(site, Component.PYTHON)
     if site.virtual or need.met_by(Version(site.python)):
         yield ok("python", site.python)
@@ -56,13 +56,13 @@ def judge_python(site: Site) -> Iterator[Finding]:
         "python",
         site.python,
         expected=str(need),
-        why=_("CANN, torch_npu and vllm-ascend of that time have wheels and tests for these versions only"),
+        why=_("the CANN, torch_npu, and vllm-ascend of this pin have wheels and tests only for these versions"),
         fix=f"conda create -n verl-npu python={version} -y && conda activate verl-npu",
     )
 
 
 def judge_verl(site: Site) -> Iterator[Finding]:
-    """Which verl is here, and whose needs therefore count."""
+    """Show the installed verl, and the pin whose needs count."""
     judged = site.judged
     if judged is None and site.pin is None:
         empty = site.package(Component.TORCH) is None
@@ -70,10 +70,10 @@ def judge_verl(site: Site) -> Iterator[Finding]:
             "verl",
             _("neither verl nor torch in this environment") if empty else _("none in this environment"),
             expected=_("one of {pins}").format(pins=_(", ").join(PINS)),
-            why=_("without it nothing says which versions the other packages must have; they were not compared"),
-            fix=_("{env} --pin v0.7.1  # prints the commands that install all of it, in order; or another pin").format(
-                env=ENV
-            ),
+            why=_("verl decides which versions the other packages must have; without it they were not compared"),
+            fix=_(
+                "{env} --pin v0.7.1  # or another pin; prints the commands that install everything, in order"
+            ).format(env=ENV),
         )
     elif judged is None:
         yield skipped("verl", _("none in this environment"), expected=str(site.pin and site.pin.name))
@@ -81,7 +81,7 @@ def judge_verl(site: Site) -> Iterator[Finding]:
         compared = site.pin.name_of(site.named) if site.pin and site.named else ""
         nearness = "" if judged.exact else _(", nearest to {pin}").format(pin=judged.pin)
         other = (
-            _("; nothing says which versions go with {pin}, so none were compared").format(pin=judged.pin)
+            _("; the versions that {pin} needs are unknown, so none were compared").format(pin=judged.pin)
             if not compared
             else _("; compared with the needs of {compared}").format(compared=compared)
             if compared != judged.pin
@@ -92,7 +92,7 @@ def judge_verl(site: Site) -> Iterator[Finding]:
 
 
 def judge_patches(site: Site) -> Iterator[Finding]:
-    """What `verl-npu check` says."""
+    """Report the result of `verl-npu check`."""
     judged = site.judged
     if judged is None:
         yield skipped("patches", _("there is no verl to patch"))
@@ -100,8 +100,8 @@ def judge_patches(site: Site) -> Iterator[Finding]:
         yield error(
             "patches",
             _(", ").join(judged.refused),
-            expected=_("a verl, and a transformers, that verl-npu's patches fit"),
-            why=_("a feature of which one patch does not fit is left out as a whole"),
+            expected=_("a verl and a transformers that verl-npu's patches fit"),
+            why=_("if one of its patches does not fit, verl-npu does not apply the feature at all"),
             fix=_("verl-npu check --diff  # shows what differs"),
         )
     else:
@@ -110,14 +110,14 @@ def judge_patches(site: Site) -> Iterator[Finding]:
 
 
 def judge_ways_in(site: Site) -> Iterator[Finding]:
-    """Whether every process that imports torch loads verl-npu."""
-    why = _("`import torch` calls it in every process, Ray's workers included; otherwise verl runs unpatched")
+    """Check that every process that imports torch loads verl-npu."""
+    why = _("`import torch` calls it in every process, including Ray's workers; otherwise verl runs unpatched")
     switch = SWITCH.text(site.environ)
     found = [each for each in metadata.distributions(name=NAME, path=list(site.path)) if not is_earlier(each)]
     if not found:
         yield warning(
             "ways-in",
-            _("verl-npu is on the path, and not installed"),
+            _("verl-npu is on the path but not installed"),
             expected=_("its entry point in {group}").format(group=_GROUP),
             why=why,
             fix=f"pip install {OURS}",
@@ -134,13 +134,13 @@ def judge_ways_in(site: Site) -> Iterator[Finding]:
         yield error(
             "ways-in",
             f"{AUTOLOAD}=0",
-            expected=_("that variable left out, or 1"),
+            expected=_("the variable unset, or 1"),
             why=_("with 0, torch loads neither torch_npu nor verl-npu, and verl finds no NPU"),
             fix=f"unset {AUTOLOAD}",
         )
     elif switch.lower() not in SWITCH.words:
         yield skipped(
-            "ways-in", _("{switch}={switch_too} is not understood").format(switch=SWITCH.name, switch_too=switch)
+            "ways-in", _("{switch}={switch_too} is not a valid value").format(switch=SWITCH.name, switch_too=switch)
         )
     elif switch.lower() == "off":
         yield warning(
@@ -156,26 +156,26 @@ def judge_ways_in(site: Site) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """Versions of one part with which something fails."""
+    """Versions of a package that are known to fail."""
 
     component: Component
     versions: SpecifierSet
     pins: tuple[str, ...]
-    """The pins that fail; empty means all."""
+    """The pins that fail with them; empty means all."""
     needed: str
     install: str
     """A version that works."""
     why: str
-    """With the text of the error."""
+    """The failure, with the text of the error."""
     source: str
-    """Where that was seen."""
+    """The place where it was seen."""
     healed: str = ""
-    """How verl-npu makes it work; empty if it does not."""
+    """How verl-npu makes them work; empty if it does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A clash in one environment."""
+    """The verdict on a failing version in one environment."""
 
     why: str
     needed: str
@@ -199,10 +199,7 @@ CLASHES = (
         (),
         _("4.53.3 or before, or 4.55.4 or later"),
         "4.57.6",
-        _(
-            "transformers 4.54 has no code for NPUs, and flash_attention_2, which verl asks for, ends "
-            "with an ImportError"
-        ),
+        _("transformers 4.54 has no code for NPUs, so flash_attention_2, which verl uses, ends with an ImportError"),
         "https://github.com/huggingface/transformers/pull/40151",
     ),
     Clash(
@@ -216,7 +213,7 @@ CLASHES = (
             "'transformers.integrations.npu_flash_attention'`"
         ),
         "https://github.com/volcengine/verl/issues/3561",
-        healed=_("verl-npu's feature attention puts the function there; it trained so on virtual NPUs (SIMULATED)"),
+        healed=_("verl-npu's feature attention adds the function; training works on virtual NPUs (SIMULATED)"),
     ),
     Clash(
         Component.TRANSFORMERS,
@@ -226,13 +223,13 @@ CLASHES = (
         "4.57.6",
         _("transformers 4.55.0 to 4.55.2 look for flash_attn on NPUs and end with `No module named 'flash_attn'`"),
         "https://github.com/huggingface/transformers/pull/40151",
-        healed="verl-npu's feature attention leads it to the NPU's own flash attention",
+        healed="verl-npu's feature attention redirects it to the NPU's own flash attention",
     ),
 )
 
 
 def clash_with(site: Site, component: Component, package: Package) -> Judgement | None:
-    """Return why this version fails here; None if it is not known to."""
+    """Return why this version fails here; None if it is not known to fail."""
     version = package.parsed
     if version is None:
         return None
@@ -273,9 +270,9 @@ COMPARED = (
     Component.FLASH_ATTN,
     Component.LIGER_KERNEL,
 )
-"""The packages that are compared one by one, in the order in which `verl-npu setup` installs them; triton is judged
-apart (`triton`)."""
-_OF_NPUS = frozenset(
+"""The packages that are compared one by one, in the order in which `verl-npu setup` installs them. The module `triton`
+judges triton."""
+_NPU_PACKAGES = frozenset(
     {
         Component.TORCH,
         Component.TORCH_NPU,
@@ -286,7 +283,7 @@ _OF_NPUS = frozenset(
         Component.TRITON_ASCEND,
     }
 )
-"""Parts that follow from torch_npu, whose place virtual NPUs take."""
+"""Packages that depend on torch_npu, which virtual NPUs replace."""
 _GIT = {
     Component.TRANSFORMERS: "https://github.com/huggingface/transformers",
     Component.VLLM: "https://github.com/vllm-project/vllm.git",
@@ -305,35 +302,37 @@ class _Absence:
 
 
 _NEEDED: Mapping[Component, _Absence] = {
-    Component.TORCH: _Absence(Severity.ERROR, _("verl and everything below it is written for PyTorch")),
-    Component.TORCH_NPU: _Absence(Severity.ERROR, _("without it PyTorch knows no device `npu`, and verl finds none")),
+    Component.TORCH: _Absence(Severity.ERROR, _("verl and everything below it need PyTorch")),
+    Component.TORCH_NPU: _Absence(Severity.ERROR, _("without it PyTorch has no device `npu`, and verl finds no NPU")),
     Component.TRANSFORMERS: _Absence(Severity.ERROR, _("verl imports it")),
     Component.TENSORDICT: _Absence(Severity.ERROR, _("verl imports it")),
     Component.NUMPY: _Absence(Severity.ERROR, _("verl imports it")),
     Component.RAY: _Absence(Severity.ERROR, _("verl starts its workers with it")),
     Component.EINOPS: _Absence(
         Severity.WARNING,
-        _("use_remove_padding and Ulysses end with `No module named 'einops'` from 796871d7 to v0.7.1"),
+        _("from 796871d7 to v0.7.1, use_remove_padding and Ulysses end with `No module named 'einops'`"),
     ),
     Component.PEFT: _Absence(Severity.WARNING, _("verl's workers import it for LoRA")),
-    Component.PYARROW: _Absence(Severity.WARNING, _("datasets, with which verl reads its data, imports it")),
+    Component.PYARROW: _Absence(
+        Severity.WARNING, _("the package datasets, with which verl reads its data, imports it")
+    ),
     Component.TRANSFER_QUEUE: _Absence(Severity.WARNING, _("main_ppo imports it from v0.9.1 on")),
 }
-"""What must be there wherever the pin's documents speak of it; other parts are needed by some jobs only."""
+"""The packages that every job needs if the pin's documents name them; other packages are needed only by some jobs."""
 _WHY = {
-    Component.TORCH: _("torch_npu and vllm-ascend are built against one PyTorch"),
-    Component.TORCH_NPU: _("vllm-ascend and CANN were tested with these"),
-    Component.VLLM: _("vllm-ascend changes vLLM's own classes, and fits the vLLM of its number"),
-    Component.VLLM_ASCEND: _("verl's rollout uses names of vLLM and vllm-ascend that differ between releases"),
-    Component.TENSORDICT: _("0.9.0 and what is outside of these loses or reorders verl's batches"),
-    Component.NUMPY: _("packages that were compiled against the other major version cannot be imported"),
-    Component.MINDSPEED: _("MindSpeed changes Megatron's own classes, and fits one Megatron"),
-    Component.MEGATRON: _("MindSpeed changes Megatron's own classes, and fits one Megatron"),
+    Component.TORCH: _("torch_npu and vllm-ascend are built for one release of PyTorch"),
+    Component.TORCH_NPU: _("vllm-ascend and CANN were tested with this version"),
+    Component.VLLM: _("vllm-ascend changes vLLM's own classes, and fits only the vLLM with its own version number"),
+    Component.VLLM_ASCEND: _("verl's rollout uses names in vLLM and vllm-ascend that differ between releases"),
+    Component.TENSORDICT: _("0.9.0, and versions outside this range, lose or reorder verl's batches"),
+    Component.NUMPY: _("packages that were compiled for the other major version cannot be imported"),
+    Component.MINDSPEED: _("MindSpeed changes Megatron's own classes, and fits only one Megatron"),
+    Component.MEGATRON: _("MindSpeed changes Megatron's own classes, and fits only one Megatron"),
 }
 
 
 def judge_versions(site: Site, component: Component) -> Iterator[Finding]:
-    """Judge one package: there or not, supported on NPUs or not, of a version that a document names or not."""
+    """Check that a package is installed, supported on NPUs, and of a version that a document names."""
     need, package = Need.of(site, component), site.package(component)
     unsupported = bool(need.claims) and not need.supported
     if package is None:
@@ -347,7 +346,7 @@ def judge_versions(site: Site, component: Component) -> Iterator[Finding]:
     elif site.virtual:
         yield skipped(
             component.value,
-            _("{package}: virtual NPUs take it (SIMULATED)").format(package=package),
+            _("{package}: virtual NPUs accept it (SIMULATED)").format(package=package),
             expected=str(need),
         )
     else:
@@ -364,14 +363,14 @@ def _why(need: Need) -> str:
     arch = next((claim.arch for claim in need.supported if claim.arch), "")
     if arch:
         return _("verl's documents name this version for {arch} processors").format(arch=arch)
-    tested = _("verl {pin} was written for and tested with these").format(pin=need.pin)
+    tested = _("verl {pin} was written for and tested with this version").format(pin=need.pin)
     return _WHY.get(need.component, tested)
 
 
 def _clashing(need: Need, package: Package, clash: Judgement) -> Finding:
-    # The documents of some pins leave room for versions that fail.
+    # The documents of some pins allow versions that fail.
     told = bool(need.supported) and package.parsed is not None and not need.met_by(package.parsed)
-    # A published environment has a commit, and its other parts go with that one.
+    # A published environment names a commit, and its other packages belong to that commit.
     named = bool(need.supported) and bool(need.supported[0].revision)
     name = need.component.value
     fix = install_command(need) if told or named else f"pip install {name}=={clash.install}"
@@ -384,10 +383,10 @@ def _absent(site: Site, need: Need, unsupported: bool) -> Finding:
     rule = _NEEDED.get(component)
     if unsupported or rule is None or not need.supported:
         return skipped(component.value, _("not installed"), expected=str(need))
-    if site.virtual and component in _OF_NPUS - {Component.TORCH}:
+    if site.virtual and component in _NPU_PACKAGES - {Component.TORCH}:
         return skipped(component.value, _("not needed on virtual NPUs (SIMULATED)"))
     if component is Component.TORCH_NPU and not site.is_ascend:
-        return skipped(component.value, _("not installed, and nothing of Ascend's is here"))
+        return skipped(component.value, _("not installed, and no other Ascend software is here"))
     judge = error if rule.severity is Severity.ERROR else warning
     return judge(component.value, _("not installed"), expected=str(need), why=rule.why, fix=install_command(need))
 
@@ -400,13 +399,13 @@ def _unsupported(site: Site, need: Need, package: Package) -> Finding:
         name,
         str(package),
         expected=str(need),
-        why=_("it is made for CUDA; programs that find it installed choose it over the NPU's own code"),
+        why=_("it is made for CUDA, and programs that find it installed prefer it to the NPU's own code"),
         fix=f"pip uninstall -y {name}",
     )
 
 
 def _commit(need: Need, package: Package) -> Finding:
-    """The version fits; where the documents name a commit, that is compared as well."""
+    """Judge a package whose version fits: if the documents name a commit, compare that as well."""
     named = [claim for claim in need.supported if is_commit(claim.revision)]
     others = [claim for claim in need.supported if claim not in named]
     fits = any(package.commit.startswith(claim.revision) for claim in named)
@@ -418,19 +417,19 @@ def _commit(need: Need, package: Package) -> Finding:
         need.component.value,
         str(package),
         expected=f"{' or '.join(claim.revision for claim in named)} ({need.pin})",
-        why=_("other commits have the same version number, and this is the one that was tested"),
+        why=_("other commits have the same version number, but only this one was tested"),
         fix=install_command(need),
     )
 
 
 def _is_named(need: Need, package: Package) -> bool:
-    """Whether it is the very commit that is named, of which the numbers of releases around it say nothing."""
+    """Tell whether the package is exactly the commit that a document names, so that its version does not matter."""
     named = (claim.revision for claim in need.supported if is_commit(claim.revision))
     return any(package.commit.startswith(revision) for revision in named)
 
 
 def install_command(need: Need) -> str:
-    """Return the command that installs what the first document names."""
+    """Return the command that installs the version that the first document names."""
     component = need.component
     first = need.supported[0] if need.supported else None
     if first is not None and first.revision and component in _GIT:
@@ -439,7 +438,7 @@ def install_command(need: Need) -> str:
 
 
 def from_git(component: Component, revision: str) -> str:
-    """Return the command that builds a part from its source, as upstream's documents do."""
+    """Return the command that builds a package from source, as upstream's documents do."""
     url = _GIT[component]
     folder = url.rpartition("/")[2].removesuffix(".git")
     target = "VLLM_TARGET_DEVICE=empty " if component is Component.VLLM else ""
@@ -447,15 +446,15 @@ def from_git(component: Component, revision: str) -> str:
 
 
 def judge_torch(site: Site) -> Iterator[Finding]:
-    """torch_npu is linked against one PyTorch."""
+    """Check that torch_npu was built for the installed PyTorch."""
     name = "torch-pair"
     torch, torch_npu = site.package(Component.TORCH), site.package(Component.TORCH_NPU)
     if torch is None or torch_npu is None or torch.parsed is None or torch_npu.parsed is None:
-        yield skipped(name, _("torch and torch_npu are not both here"))
+        yield skipped(name, _("torch and torch_npu are not both installed"))
         return
     mine, theirs = torch.parsed, torch_npu.parsed
     asked = torch_npu.requirement("torch")
-    found = _("torch {version} beside torch_npu {torch_npu_version}").format(
+    found = _("torch {version} with torch_npu {torch_npu_version}").format(
         version=torch.version, torch_npu_version=torch_npu.version
     )
     fix = f"pip install torch=={theirs.base_version} torch_npu=={torch_npu.version}"
@@ -465,7 +464,7 @@ def judge_torch(site: Site) -> Iterator[Finding]:
             name,
             found,
             expected=_("torch {major}.{minor}").format(major=theirs.major, minor=theirs.minor),
-            why=_("libtorch_npu.so is compiled against one PyTorch: its import ends with `undefined symbol: _ZN…`"),
+            why=_("libtorch_npu.so is compiled for one PyTorch; with another, it ends with `undefined symbol: _ZN…`"),
             fix=fix,
         )
     elif base.release != theirs.release or (asked and not asked.specifier.contains(mine, prereleases=True)):
@@ -481,7 +480,7 @@ def judge_torch(site: Site) -> Iterator[Finding]:
 
 
 def judge_engine(site: Site) -> Iterator[Finding]:
-    """vLLM does nothing on NPUs without vllm-ascend, and vllm-ascend nothing without vLLM."""
+    """Check that vLLM and vllm-ascend fit together; on NPUs neither works without the other."""
     name = "engine-pair"
     vllm, ascend = site.package(Component.VLLM), site.package(Component.VLLM_ASCEND)
     if site.virtual:
@@ -493,7 +492,7 @@ def judge_engine(site: Site) -> Iterator[Finding]:
         yield error(
             name,
             _("vllm-ascend {ascend} without vllm").format(ascend=ascend),
-            expected=_("vllm {wanted}").format(wanted=wanted or _("of the same number")),
+            expected=_("vllm {wanted}").format(wanted=wanted or _("with the same version number")),
             why=_("vllm-ascend imports vllm: `No module named 'vllm'`"),
             fix=_exchange(site, Component.VLLM, wanted),
         )
@@ -505,7 +504,7 @@ def judge_engine(site: Site) -> Iterator[Finding]:
             name,
             _("vllm {vllm} without vllm-ascend").format(vllm=vllm),
             expected=wanted,
-            why=_("vLLM itself knows no NPU: a rollout with it ends with `Failed to infer device type`"),
+            why=_("vLLM alone does not support NPUs: a rollout ends with `Failed to infer device type`"),
             fix=_exchange(site, Component.VLLM_ASCEND, _release(vllm.parsed)),
         )
     elif vllm is not None and ascend is not None:
@@ -516,7 +515,7 @@ def _without_vllm(site: Site, name: str) -> Iterator[Finding]:
     if site.package(Component.SGLANG) is not None:
         yield ok(name, "SGLang")
     elif site.pin is None:
-        yield skipped(name, _("no rollout engine; which one is needed follows from the pin"))
+        yield skipped(name, _("no rollout engine; the pin decides which one is needed"))
     else:
         yield warning(
             name,
@@ -524,45 +523,45 @@ def _without_vllm(site: Site, name: str) -> Iterator[Finding]:
             expected=_("vllm {of} and vllm-ascend {need_of}").format(
                 of=Need.of(site, Component.VLLM), need_of=Need.of(site, Component.VLLM_ASCEND)
             ),
-            why=_("reinforcement learning generates answers with one; only SFT does without"),
+            why=_("reinforcement learning needs an engine to generate answers; only SFT works without"),
             fix=" && ".join(install_command(Need.of(site, part)) for part in (Component.VLLM, Component.VLLM_ASCEND)),
         )
 
 
 def _judge_engine(site: Site, name: str, vllm: Package, ascend: Package) -> Finding:
-    found = _("vllm {vllm} beside vllm-ascend {ascend}").format(vllm=vllm, ascend=ascend)
+    found = _("vllm {vllm} with vllm-ascend {ascend}").format(vllm=vllm, ascend=ascend)
     if vllm.parsed is None or ascend.parsed is None or vllm.parsed.release[:2] == ascend.parsed.release[:2]:
         return ok(name, found)
     return warning(
         name,
         found,
-        expected=_("both of the same number"),
+        expected=_("the same version number for both"),
         why=_(
-            "vllm-ascend changes vLLM's own classes; where they differ, its start ends with an ImportError or worse"
+            "vllm-ascend changes vLLM's own classes; if these differ, it ends with an ImportError at start, or worse"
         ),
         fix=_exchange(site, *_wrong_one(site, vllm.parsed, ascend.parsed)),
     )
 
 
 def _wrong_one(site: Site, vllm: Version, ascend: Version) -> tuple[Component, str]:
-    """Return which of the two to exchange, and the number that it needs: the one that is not the pin's."""
+    """Return the one of the two that does not fit the pin, and the release that it needs."""
     if site.pin is not None and Need.of(site, Component.VLLM).met_by(vllm):
         return Component.VLLM_ASCEND, _release(vllm)
     return Component.VLLM, _release(ascend)
 
 
 def _exchange(site: Site, part: Component, release: str) -> str:
-    """From source, as all documents do: vLLM's wheel would bring a PyTorch for CUDA."""
+    """Return the command that installs a package from source: vLLM's wheel would install a CUDA build of PyTorch."""
     need = Need.of(site, part)
     return install_command(need) if need.supported else from_git(part, f"v{release}" if release else "main")
 
 
 def judge_megatron(site: Site) -> Iterator[Finding]:
-    """MindSpeed changes Megatron for NPUs; without Megatron its import leaves PyTorch changed half-way."""
+    """Check that MindSpeed and Megatron fit together; MindSpeed alone leaves PyTorch half-changed when imported."""
     name = "megatron-pair"
     megatron, mindspeed = site.package(Component.MEGATRON), site.package(Component.MINDSPEED)
     if megatron is None and mindspeed is None:
-        yield skipped(name, _("neither is installed; FSDP does without"))
+        yield skipped(name, _("neither is installed; FSDP does not need them"))
     elif megatron is None:
         yield warning(
             name,
@@ -576,7 +575,7 @@ def judge_megatron(site: Site) -> Iterator[Finding]:
             name,
             _("megatron-core {megatron} without MindSpeed").format(megatron=megatron),
             expected=_("mindspeed {of}").format(of=Need.of(site, Component.MINDSPEED)),
-            why=_("Megatron itself is written for CUDA; verl's Megatron backend needs MindSpeed on NPUs"),
+            why=_("Megatron alone is written for CUDA; on NPUs, verl's Megatron backend needs MindSpeed"),
             fix="git clone https://gitcode.com/Ascend/MindSpeed.git && pip install -e MindSpeed",
         )
     else:
@@ -584,19 +583,17 @@ def judge_megatron(site: Site) -> Iterator[Finding]:
 
 
 def _judge_megatron(name: str, megatron: Package, mindspeed: Package) -> Finding:
-    found = _("megatron-core {megatron} beside MindSpeed {mindspeed}").format(megatron=megatron, mindspeed=mindspeed)
+    found = _("megatron-core {megatron} with MindSpeed {mindspeed}").format(megatron=megatron, mindspeed=mindspeed)
     mine, theirs = megatron.parsed, mindspeed.parsed
     if mine is None or theirs is None or mine.release[:2] == theirs.release[:2]:
         return ok(name, found)
     return warning(
         name,
         found,
-        expected=_("Megatron {major}.{minor}, which this MindSpeed is for").format(
+        expected=_("Megatron {major}.{minor}, for which this MindSpeed is made").format(
             major=theirs.major, minor=theirs.minor
         ),
-        why=_(
-            "MindSpeed replaces Megatron's functions by name: where these differ, training fails or is silently wrong"
-        ),
+        why=_("MindSpeed replaces Megatron's functions by name: if these differ, training fails or is silently wrong"),
         fix=f"git -C Megatron-LM checkout core_{'v' if theirs.minor < 13 else 'r'}{theirs.base_version}",
     )
 

@@ -1,6 +1,6 @@
-"""What is really run: imports of the packages, an operator on each NPU, a collective over all of them.
+"""Probes that really run something: imports of packages, an operator on each NPU, and a collective over all NPUs.
 
-Each is a process of its own with a time limit: an import may end the interpreter, and a collective may hang.
+Each probe is a separate process with a time limit: an import may crash the interpreter, and a collective may hang.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ _UNDEFINED = re.compile(r"undefined symbol: \S+")
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One process."""
+    """A command that runs in a separate process."""
 
     name: str
     level: Level
     components: tuple[Component, ...]
-    """What must be installed; otherwise the probe is skipped."""
+    """The packages that must be installed; otherwise the probe is skipped."""
     command: tuple[str, ...]
     """The arguments of Python."""
     patience: float
-    """In seconds."""
+    """The time limit in seconds."""
     why: str
     module: str = ""
-    """What is imported, if that is all that it does."""
+    """The module to import, if the probe does nothing else."""
 
     @property
     def about(self) -> str:
-        """What it shows."""
-        said = _("Whether this works, in a process of its own: `{command}`; {why}.")
+        """The explanation of the probe."""
+        said = _("Runs `{command}` in a separate process; {why}.")
         return said.format(command=self.again, why=self.why)
 
     @property
     def again(self) -> str:
-        """The command that shows all of it."""
+        """The command that repeats the probe and shows its whole output."""
         return shlex.join(("python", *self.command))
 
 
@@ -85,7 +85,7 @@ PROBES = (
         (Component.TORCH, Component.TORCH_NPU),
         ("-m", "verl_npu_workbench.doctor.on_npus", "operator"),
         180.0,
-        _("training is made of such operators"),
+        _("training consists of such operators"),
     ),
     Probe(
         "collective",
@@ -93,16 +93,16 @@ PROBES = (
         (Component.TORCH, Component.TORCH_NPU),
         ("-m", "verl_npu_workbench.doctor.on_npus", "collective"),
         300.0,
-        _("gradients and weights go from NPU to NPU this way"),
+        _("gradients and weights travel between NPUs in this way"),
     ),
 )
 
 
 def probe(site: Site, asked: Probe) -> Iterator[Finding]:
-    """Run one, and explain how it ended."""
+    """Run a probe, and explain its result."""
     absent = [component.value for component in asked.components if site.package(component) is None]
     if site.virtual and absent == [Component.TORCH_NPU.value]:
-        absent = []  # virtual NPUs bring one
+        absent = []  # virtual NPUs provide torch_npu
     if absent:
         yield skipped(
             asked.name,
@@ -122,7 +122,7 @@ def probe(site: Site, asked: Probe) -> Iterator[Finding]:
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        start_new_session=True,  # it is ended with all that it starts
+        start_new_session=True,  # so that its children can be killed with it
     )
     try:
         printed, said = started.communicate(timeout=asked.patience)
@@ -131,9 +131,9 @@ def probe(site: Site, asked: Probe) -> Iterator[Finding]:
         yield error(
             asked.name,
             _("has not ended after {patience:g} s").format(patience=asked.patience),
-            expected=_("an end"),
+            expected=_("the end of the process"),
             why=asked.why,
-            fix=_("{again}  # and look into CANN's log in ~/ascend/log").format(again=asked.again),
+            fix=_("{again}  # and read CANN's log in ~/ascend/log").format(again=asked.again),
         )
         return
     lines = [line.strip() for line in (said if started.returncode else printed).splitlines() if line.strip()]
@@ -150,20 +150,20 @@ def probe(site: Site, asked: Probe) -> Iterator[Finding]:
 
 
 def _end(started: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it may have ended just now
+    with contextlib.suppress(ProcessLookupError):  # it may have just ended
         os.killpg(started.pid, signal.SIGKILL)
     started.communicate()
 
 
 def _explained(site: Site, asked: Probe, last: str, said: str) -> Finding:
-    needed, fix = _("that it works"), _("{again}  # shows all of it").format(again=asked.again)
+    needed, fix = _("success"), _("{again}  # shows the whole output").format(again=asked.again)
     if library := _LIBRARY.search(said):
         whose, fix = explain(site, library[1])
-        needed = _("{library}, of {whose}").format(library=library[1], whose=whose)
+        needed = _("{library} from {whose}").format(library=library[1], whose=whose)
     elif symbol := _SYMBOL.search(said):
         needed = _("{symbol} in the library that the process loads first").format(symbol=symbol[1])
         fix = _("conda install -c conda-forge libstdcxx-ng  # or use an image with a newer GCC")
     elif _UNDEFINED.search(said):
-        needed = _("compiled parts that were built for this PyTorch")
+        needed = _("compiled files that were built for this PyTorch")
         fix = _("verl-npu doctor --only torch-pair,engine-pair  # says which version is wrong")
     return error(asked.name, last, expected=needed, why=asked.why, fix=fix)

@@ -1,6 +1,6 @@
-"""The machine and the environment that are examined: what the subjects look at, and nothing else.
+"""The machine and the environment that the doctor examines.
 
-Packages are read from their metadata, and nothing is imported; NPUs are those that `npu-smi info` lists.
+Packages are read from their metadata and never imported; the NPUs are those that `npu-smi info` lists.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ __all__ = [
 
 
 class Level(enum.Enum):
-    """How far the doctor goes."""
+    """The depth of an examination."""
 
     STATIC = "static"
-    """Files and metadata only; no package of the user's is imported."""
+    """Read files and metadata; import none of the user's packages."""
     IMPORT = "import"
-    """The pairs are imported, each in a process of its own."""
+    """Also import the packages, each in a separate process."""
     DEVICE = "device"
-    """An operator and a collective run on the NPUs."""
+    """Also run an operator and a collective on the NPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What `verl-npu check` says of the installed verl."""
+    """The result of `verl-npu check` for the installed verl."""
 
     pin: str
     """The nearest pin."""
     exact: bool
     refused: tuple[str, ...]
-    """The features that drifted, or are left to something of upstream's that is ineffective, with their state."""
+    """The features that drifted, or for which upstream's own code is ineffective, with their states."""
     disabled: tuple[str, ...] = ()
     """The features that the user has switched off."""
 
@@ -78,10 +78,10 @@ _ARCHES = {"aarch64": "arm", "arm64": "arm", "x86_64": "x86", "amd64": "x86"}
 
 @dataclass(frozen=True)
 class Site:
-    """One environment on one machine; the defaults are this one."""
+    """One environment on one machine; the defaults describe this one."""
 
     pin: Pin | None
-    """Whose needs count; None if no verl is found and none was named."""
+    """The pin whose needs count; None if no verl is found and the user named none."""
     judged: Judged | None
     """None if no verl is found."""
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -89,17 +89,17 @@ class Site:
     python: str = platform.python_version()
     prefix: Path = Path(sys.prefix)
     root: Path = Path("/")
-    """What stands for the root of the file system."""
+    """The root of the file system; tests use another folder."""
     shared_memory: int | None = None
     """The size of /dev/shm in bytes; None if there is none."""
     open_files: int = 0
-    """How many files a process may have open."""
+    """The number of files that a process may open."""
     arch: str = ""
-    """`arm` or `x86`, or empty if it is another kind of processor."""
+    """`arm` or `x86`; empty for other processors."""
 
     @classmethod
     def here(cls, pin: Pin | None, judged: Judged | None) -> Site:
-        """This machine, with the Python that runs this."""
+        """Return this machine with the running Python."""
         try:
             shared = shutil.disk_usage("/dev/shm").total
         except OSError:
@@ -110,37 +110,37 @@ class Site:
         return cls(pin, judged, shared_memory=shared, open_files=sys.maxsize if endless else files, arch=arch)
 
     def at(self, path: str) -> Path:
-        """Return where an absolute path of the file system is."""
+        """Return the location of an absolute path below the root."""
         return self.root / path.lstrip("/")
 
     @cached_property
     def packages(self) -> Mapping[str, Package]:
-        """All packages, by canonical name."""
+        """All installed packages, by canonical name."""
         return installed_packages(self.path)
 
     def package(self, component: Component) -> Package | None:
-        """Return the package of a part, if it is installed."""
+        """Return the package of a component; None if it is not installed."""
         return self.packages.get(component.value.lower().replace("_", "-"))
 
     @cached_property
     def smi(self) -> Answer:
-        """What `npu-smi info` answers."""
+        """The answer of `npu-smi info`."""
         return ask_npu_smi(self.environ)
 
     @property
     def virtual(self) -> str:
-        """How many virtual NPUs are asked for; empty if none are."""
+        """The number of virtual NPUs that the environment asks for; empty if it asks for none."""
         return virtual_npus(self.environ)
 
     @cached_property
     def engines(self) -> frozenset[str]:
-        """The rollout engines that are installed."""
+        """The installed rollout engines."""
         parts = {VLLM: (Component.VLLM, Component.VLLM_ASCEND), SGLANG: (Component.SGLANG,)}
         return frozenset(name for name, each in parts.items() if any(map(self.package, each)))
 
     @cached_property
     def is_ascend(self) -> bool:
-        """Whether there is a sign of Ascend's software or hardware at all."""
+        """Tell whether there is any sign of Ascend software or hardware."""
         signs = ("/usr/local/Ascend", "/dev/davinci_manager", "/dev/davinci0")
         named = any(name in self.environ for name in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"))
         return (
@@ -152,20 +152,22 @@ class Site:
 
     @property
     def kind(self) -> str:
-        """`a2`, `a3`, `a5`, or empty if it cannot be told."""
+        """`a2`, `a3`, or `a5`; empty if unknown or mixed."""
         kinds = {npu.kind for npu in self.smi.npus}
         return kinds.pop() if len(kinds) == 1 else ""
 
     @cached_property
     def named(self) -> Environment | None:
-        """Which of the pin's environments this is meant to be: the one that most of the packages fit that tell them
-        apart, and what verl's documents say if they tell nothing. None without a pin."""
+        """The environment of the pin that fits the most installed packages; in doubt that of verl's documents.
+
+        None without a pin.
+        """
         if self.pin is None:
             return None
         return max(self.pin.environments, key=self._fits)
 
     def _fits(self, named: Environment) -> int:
-        """How many packages fit an environment."""
+        """Return the number of packages that fit an environment."""
         fits = 0
         for component, cell in named.cells.items():
             package = self.package(component)
@@ -179,7 +181,7 @@ class Site:
         return fits
 
     def attention_in_force(self) -> bool:
-        """Whether verl-npu's feature `attention` is switched on in jobs that start here."""
+        """Tell whether verl-npu's feature `attention` is on in jobs that start here."""
         off = environment.SWITCH.text(self.environ) == "off"
         left_out = environment.DISABLE.text(self.environ).replace(" ", "").split(",")
         return not off and "attention" not in left_out and self.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") != "0"
@@ -187,17 +189,17 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The claims that count here."""
+    """The documents' claims about one component that apply here."""
 
     component: Component
     pin: str
-    """With the environment, if it is not that of verl's own documents. Empty if no pin is known; then nothing is
-    needed."""
+    """The name of the pin, with the environment unless it is that of verl's own documents. Empty if no pin is known;
+    then nothing is needed."""
     claims: tuple[Claim, ...]
 
     @classmethod
     def of(cls, site: Site, component: Component) -> Need:
-        """Return what the site's pin needs, with its rollout engines and its kind of NPU."""
+        """Return the need of the site's pin, with the site's rollout engines and kind of NPU."""
         if site.pin is None or site.named is None:
             return cls(component, "", ())
         cell = site.named.cells.get(component)
@@ -207,33 +209,33 @@ class Need:
 
     @property
     def supported(self) -> tuple[Claim, ...]:
-        """What the documents ask for."""
+        """The claims that ask for the component."""
         return tuple(claim for claim in self.claims if not claim.unsupported)
 
     def met_by(self, version: Version) -> bool:
-        """Whether a document allows this version, or none speaks of it: where they contradict each other, one does."""
+        """Tell whether at least one document allows this version, or none mentions the component."""
         return not self.supported or any(claim.accepts(version) for claim in self.supported)
 
     def at_least_met_by(self, version: Version) -> bool:
-        """Whether the version is that of a document or a later one."""
+        """Tell whether the version is that of a document, or later."""
         named = [Version(each.version) for claim in self.supported for each in SpecifierSet(claim.needs)]
         return self.met_by(version) or not named or version >= min(named)
 
     def at(self, prefix: str = "") -> str:
-        """Return the version to install as the end of a sentence, ` of CANN 8.3.RC1`; empty if none is named."""
+        """Return the version to install as the end of a phrase, such as ` of CANN 8.3.RC1`; empty if none is named."""
         exact = self.exact
         return _(" of {prefix}{exact}").format(prefix=prefix, exact=exact) if exact else ""
 
     @property
     def exact(self) -> str:
-        """The one version to install; empty if the documents name none."""
+        """The exact version to install; empty if the documents name none."""
         for claim in self.supported:
             if claim.needs.startswith("==") and "*" not in claim.needs and "," not in claim.needs:
                 return claim.needs.removeprefix("==")
         return ""
 
     def __str__(self) -> str:
-        """What the documents say, each thing once; empty if they say nothing."""
+        """Return the documents' claims, each once; empty if there are none."""
         named = dict.fromkeys(str(claim).removeprefix("==") for claim in self.claims)
         return f"{' or '.join(named)} ({self.pin})" if named else ""
 
@@ -243,21 +245,21 @@ _MEGATRON = ("MAJOR", "MINOR", "PATCH")
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One package."""
+    """One installed package."""
 
     name: str
     version: str
     folder: Path
-    """Where its modules are."""
+    """The folder with its modules."""
     requires: tuple[str, ...] = ()
     commit: str = ""
-    """The git commit that it was installed from; empty if that is not known."""
+    """The git commit that it was installed from; empty if unknown."""
     branch: str = ""
-    """The branch or tag that was asked for, or that is checked out now."""
+    """The branch or tag that it was installed from, or that is checked out now."""
 
     @property
     def parsed(self) -> Version | None:
-        """The version; None if it is none of Python packaging's, or says nothing, as that of a shallow clone does."""
+        """The version; None if it is not valid for Python packaging, or means nothing, as with a shallow clone."""
         try:
             version = Version(self.version)
         except InvalidVersion:
@@ -265,7 +267,7 @@ class Package:
         return None if (version.major, version.minor) == (0, 1) and version.is_devrelease else version
 
     def requirement(self, name: str) -> Requirement | None:
-        """Return what it asks of another package, if it does without a condition."""
+        """Return its unconditional requirement on another package, if it has one."""
         for text in self.requires:
             try:
                 requirement = Requirement(text)
@@ -287,7 +289,7 @@ class Package:
 
 
 def installed_packages(path: Sequence[str]) -> dict[str, Package]:
-    """Return the packages that are found on `path`, by canonical name; the first of a name counts, as for Python."""
+    """Return the packages on `path`, by canonical name; the first of a name counts, as in Python."""
     found: dict[str, Package] = {}
     for each in metadata.distributions(path=list(path)):
         name = each.metadata["Name"]
@@ -315,8 +317,10 @@ def _package(name: str, distribution: metadata.Distribution) -> Package:
 
 
 def distribution_url(name: str, path: Sequence[str]) -> str:
-    """Return what pip would install a distribution from again: an address with its commit, or a file; empty if it came
-    from an index, or that is not known."""
+    """Return the source from which pip can install a distribution again: an address with a commit, or a file.
+
+    Empty if it came from an index, or if the source is unknown.
+    """
     for each in metadata.distributions(name=name, path=list(path)):
         content = _json(each.read_text("direct_url.json"))
         url, vcs, folder = str(content.get("url", "")), content.get("vcs_info"), content.get("dir_info")
@@ -336,7 +340,7 @@ def _json(text: str | None) -> dict[str, object]:
 
 
 def _head(checkout: Path) -> tuple[str, str]:
-    """Return the commit and the branch of a checkout, as far as its files say; git itself need not be there."""
+    """Return the commit and the branch of a checkout from its files, without git; each may be empty."""
     try:
         head = (checkout / ".git" / "HEAD").read_text().strip()
     except OSError:
@@ -352,7 +356,7 @@ def _head(checkout: Path) -> tuple[str, str]:
 
 
 def _megatron(entry: Path) -> Package | None:
-    """Return the Megatron of a checkout that is on PYTHONPATH: it has no metadata."""
+    """Return the Megatron of a checkout on PYTHONPATH, which has no metadata."""
     try:
         text = (entry / "megatron" / "core" / "package_info.py").read_text()
     except (OSError, ValueError):
@@ -366,7 +370,7 @@ def _megatron(entry: Path) -> Package | None:
 
 
 SMI_PATIENCE = 15.0
-"""In seconds. It asks each NPU's controller, and hangs where one does not answer."""
+"""Seconds for npu-smi, which hangs if the controller of an NPU does not answer."""
 _VERSION = re.compile(r"npu-smi\s+\S+\s+Version:\s*(\S+)|npu-smi version:\s*(\S+)")
 _NPU = re.compile(r"^\|\s*(\d+)\s+([A-Za-z0-9][\w-]*)\s*\|\s*([A-Za-z]+)\s*\|")
 _CHIP = re.compile(r"^\|\s*\d+(?:\s+\d+)?\s*\|\s*[0-9A-Fa-fx:.NA-]+\s*\|.*?(?<!\d)(\d+)\s*/\s*(\d+)\s*\|\s*$")
@@ -376,22 +380,22 @@ _PHYSICAL = re.compile(r"Phy-ID", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Npu:
-    """One chip that PyTorch sees as a device; an A3 card has two."""
+    """One chip, which PyTorch sees as a device; an A3 card has two."""
 
     card: int
     name: str
     health: str
     used: int = 0
-    """Of its memory, in MB."""
+    """Used memory, in MB."""
     memory: int = 0
     """In MB."""
     kind: str = ""
-    """`a2`, `a3`, `a5`, or empty if the name does not tell."""
+    """`a2`, `a3`, or `a5`; empty if the name does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process that holds memory of an NPU."""
+    """A process that uses memory of an NPU."""
 
     card: int
     chip: int
@@ -403,22 +407,22 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the command said."""
+    """The answer of `npu-smi info`."""
 
     exists: bool
     problem: str = ""
-    """Why it gives no NPUs; empty if it does."""
+    """The reason if it lists no NPUs."""
     version: str = ""
-    """Of the driver."""
+    """The version of the driver."""
     npus: tuple[Npu, ...] = ()
     holders: tuple[Holder, ...] = ()
 
 
 def ask_npu_smi(environ: Mapping[str, str]) -> Answer:
-    """Run the command."""
+    """Run `npu-smi info`."""
     command = shutil.which("npu-smi", path=environ.get("PATH", ""))
     if command is None:
-        return Answer(exists=False, problem=_("there is no command npu-smi"))
+        return Answer(exists=False, problem=_("the command npu-smi is missing"))
     try:
         ran = subprocess.run(
             [command, "info"],
@@ -452,9 +456,9 @@ def ask_npu_smi(environ: Mapping[str, str]) -> Answer:
 
 
 def parse_npu_smi(text: str) -> Answer:
-    """Read the table that the command prints, in the shape of A2 (a row for each card) or A3 (two chips a card)."""
+    """Parse the table of `npu-smi info`, in the form for A2 (a row for each card) or A3 (two chips for each card)."""
     version = _VERSION.search(text)
-    # Names alone do not tell: an A3's chips are called Ascend910, as the first generation was. Its table has Phy-ID.
+    # A3 chips are called Ascend910, like those of the first generation, but only A3's table has Phy-ID.
     physical = _PHYSICAL.search(text) is not None
     npus: list[Npu] = []
     holders: list[Holder] = []

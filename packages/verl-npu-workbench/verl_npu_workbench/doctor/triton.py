@@ -1,4 +1,4 @@
-"""Triton: triton-ascend and upstream's triton share one folder, and a triton-ascend is made for one CANN."""
+"""Checks of Triton: triton-ascend and upstream's triton share one folder, and triton-ascend is made for one CANN."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ CANN_OF: Mapping[str, Sequence[str]] = {
     "3.2.0": ("8.5.0",),
     "3.2.1": ("9.0.0",),
 }
-"""By release of triton-ascend the releases of CANN that its installation guide names."""
+"""The releases of CANN that triton-ascend's installation guide names for each of its releases."""
 _GUIDE = "https://gitcode.com/Ascend/triton-ascend/blob/main/docs/zh/installation_guide.md"
 
 
 def judge_triton(site: Site) -> Iterator[Finding]:
-    """Whether triton-ascend's files are its own, and whether its CANN is here."""
+    """Check that triton-ascend's files are its own, and that its CANN is installed."""
     yield _judge_files(site)
     yield _judge_cann(site)
 
@@ -43,13 +43,13 @@ def _judge_files(site: Site) -> Finding:
     again = Need.of(site, Component.TRITON_ASCEND).exact or (ascend.version if ascend else "")
     fix = f"pip uninstall -y triton triton-ascend && pip install triton-ascend{f'=={again}' if again else ''}"
     if site.virtual or (ascend is None and not (site.is_ascend and need.claims)):
-        return skipped("triton", _("{triton}, not beside triton-ascend").format(triton=triton))
+        return skipped("triton", _("{triton}, without triton-ascend").format(triton=triton))
     if ascend is None:
         return warning(
             "triton",
             _("{triton} without triton-ascend").format(triton=triton),
             expected=str(Need.of(site, Component.TRITON_ASCEND)) or "triton-ascend",
-            why=_("this triton is for CUDA: kernels written in Triton find no driver on NPUs"),
+            why=_("this triton is for CUDA: Triton kernels find no driver on NPUs"),
             fix=fix,
         )
     lost = _overwritten(ascend, triton)
@@ -57,20 +57,20 @@ def _judge_files(site: Site) -> Finding:
         return error(
             "triton",
             _("{triton} has overwritten triton-ascend {ascend}").format(triton=triton, ascend=ascend),
-            expected=_("triton-ascend whole: {file} is upstream's").format(file=lost)
+            expected=_("an intact triton-ascend; {file} is from upstream's triton").format(file=lost)
             if lost
-            else _("triton-ascend whole: triton/backends/ascend is not there"),
-            why=_("kernels written in Triton end with `0 active drivers` without it"),
+            else _("an intact triton-ascend; triton/backends/ascend is missing"),
+            why=_("without it, Triton kernels end with `0 active drivers`"),
             fix=fix,
         )
     if need.supported and triton.parsed is not None and need.met_by(triton.parsed):
-        return ok("triton", _("{triton}, as the documents of {pin} name it").format(triton=triton, pin=need.pin))
-    if _is_asked_for(ascend, triton):
-        return ok("triton", _("{triton}, which triton-ascend {ascend} asks for").format(triton=triton, ascend=ascend))
+        return ok("triton", _("{triton}, which the documents of {pin} name").format(triton=triton, pin=need.pin))
+    if _is_required(ascend, triton):
+        return ok("triton", _("{triton}, which triton-ascend {ascend} requires").format(triton=triton, ascend=ascend))
     return warning(
         "triton",
-        _("{triton} beside triton-ascend {ascend}").format(triton=triton, ascend=ascend),
-        expected=str(need) or _("triton-ascend alone"),
+        _("{triton} together with triton-ascend {ascend}").format(triton=triton, ascend=ascend),
+        expected=str(need) or _("only triton-ascend"),
         why=_("both install the folder triton, and one has overwritten files of the other"),
         fix=fix,
     )
@@ -81,8 +81,8 @@ def _has_backend(package: Package) -> bool:
     return not folder.is_dir() or (folder / "backends" / "ascend").is_dir()
 
 
-def _is_asked_for(ascend: Package, triton: Package) -> bool:
-    """Whether triton-ascend itself brings this triton, as 3.2.1 and later do, over whose files it then lies."""
+def _is_required(ascend: Package, triton: Package) -> bool:
+    """Tell whether triton-ascend requires this triton, as 3.2.1 and later do; it is then installed over its files."""
     for text in ascend.requires:
         try:
             asked = Requirement(text)
@@ -95,7 +95,7 @@ def _is_asked_for(ascend: Package, triton: Package) -> bool:
 
 
 def _overwritten(ascend: Package, triton: Package) -> str:
-    """Return a file of triton-ascend's in whose place upstream's is; empty if there is none, or nobody can tell."""
+    """Return a file of triton-ascend that upstream's triton overwrote; empty if there is none or it is unknown."""
     own, theirs = _recorded(ascend), _recorded(triton)
     for name, known in own.items():
         if name in theirs and theirs[name] != known and _hash(ascend.folder / name) == theirs[name]:
@@ -104,7 +104,7 @@ def _overwritten(ascend: Package, triton: Package) -> str:
 
 
 def _recorded(package: Package) -> Mapping[str, str]:
-    """By the Python files of a package their hashes, as pip has written them down."""
+    """Return the hashes of a package's Python files, as pip recorded them."""
     name = package.name.lower().replace("-", "_")
     for path in package.folder.glob(f"{name}-{package.version}.dist-info/RECORD"):
         rows = csv.reader(path.read_text(errors="replace").splitlines())
@@ -123,23 +123,25 @@ def _hash(path: Path) -> str:
 def _judge_cann(site: Site) -> Finding:
     ascend, found = site.package(Component.TRITON_ASCEND), toolkit(site)
     if ascend is None or site.virtual or found is None or not found.version:
-        return skipped("triton-cann", _("there is not both triton-ascend and CANN"))
+        return skipped("triton-cann", _("triton-ascend and CANN are not both installed"))
     named = CANN_OF.get(ascend.version)
     both = _("triton-ascend {ascend} with CANN {cann}").format(ascend=ascend, cann=found.version)
     if named is None:
-        return skipped("triton-cann", _("{both}: its documents that were read name no CANN for it").format(both=both))
+        return skipped(
+            "triton-cann", _("{both}: triton-ascend's guide names no CANN for this release").format(both=both)
+        )
     if parse_version(found.version) in map(parse_version, named):
         return ok("triton-cann", both)
     need = Need.of(site, Component.TRITON_ASCEND)
     if need.supported and ascend.parsed is not None and need.met_by(ascend.parsed):
-        return skipped("triton-cann", _("{both}: the CANN is not the one of {pin}").format(both=both, pin=need.pin))
+        return skipped("triton-cann", _("{both}: this is not the CANN of {pin}").format(both=both, pin=need.pin))
     others = [each for each, canns in CANN_OF.items() if parse_version(found.version) in map(parse_version, canns)]
     return warning(
         "triton-cann",
         both,
         expected=_("CANN {named} ({guide})").format(named=_(" or ").join(named), guide=_GUIDE),
-        why=_("CANN's own compiler reads what triton-ascend hands over, and they were released for each other"),
+        why=_("CANN's compiler reads the output of triton-ascend, and the two are released for each other"),
         fix=f"pip install triton-ascend=={others[0]}"
         if others
-        else _("install CANN {named}, or the triton-ascend that its documents name").format(named=named[0]),
+        else _("install CANN {named}, or a triton-ascend that names this CANN").format(named=named[0]),
     )

@@ -1,4 +1,4 @@
-"""The environment variables that the documents of the pins name: does each hold what its reader takes."""
+"""Checks the values of the environment variables that the pins' documents name."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .site import Site
 __all__ = ["RULES", "VariableRule", "judge_variables", "unreadable_devices", "wrong_variables"]
 
 Judge = Callable[[str, Site], str]
-"""Given the text of the variable, returns what is wrong with it, or an empty text."""
+"""Takes the text of a variable and returns what is wrong with it, or an empty text."""
 
 
 @dataclass(frozen=True, slots=True)
 class VariableRule:
-    """What one variable may hold."""
+    """The valid values of one variable."""
 
     name: str
     judge: Judge
@@ -37,9 +37,9 @@ class VariableRule:
     why: str
     severity: Severity = Severity.WARNING
     stages: tuple[Stage, ...] = (Stage.ENVIRONMENT,)
-    """From a script, too, if the text alone says it."""
+    """The stages at which it can be judged; scripts, too, if the text alone is enough."""
     value: str = ""
-    """What to set instead; empty if the variable is best left out."""
+    """The value to set instead; empty if the variable is best left unset."""
 
 
 def _one_of(*words: str) -> Judge:
@@ -51,14 +51,14 @@ def _number(least: float, most: float = float("inf")) -> Judge:
         try:
             value = float(text)
         except ValueError:
-            return _("no number")
-        return "" if least <= value <= most else _("out of its range")
+            return _("not a number")
+        return "" if least <= value <= most else _("out of range")
 
     return judge
 
 
 def unreadable_devices(text: str) -> str:
-    """Return what is wrong with a list of visible NPUs on any machine, or an empty text."""
+    """Return what is wrong with a list of visible NPUs, whatever the machine, or an empty text."""
     numbers = [each.strip() for each in text.split(",")]
     if not text.strip():
         return _("no NPU at all")
@@ -75,11 +75,11 @@ def _visible(text: str, site: Site) -> str:
     numbers = [each.strip() for each in text.split(",")]
     npus = site.smi.npus
     count = int(site.virtual) if site.virtual.isdecimal() else len(npus)
-    # A container that has only the last cards may call them by their numbers on the host; an A3 card has two.
+    # A container with only the last cards may number them as the host does; an A3 card has two NPUs.
     last = 0 if site.virtual else max(((npu.card + 1) * (2 if npu.kind == "a3" else 1) for npu in npus), default=0)
     beyond = [number for number in numbers if count and int(number) >= max(count, last)]
     return (
-        ngettext("{beyond}, and there is {count} NPU here", "{beyond}, and there are {count} NPUs here", count).format(
+        ngettext("{beyond}, but there is {count} NPU here", "{beyond}, but there are {count} NPUs here", count).format(
             beyond=_(", ").join(beyond), count=count
         )
         if beyond
@@ -88,14 +88,14 @@ def _visible(text: str, site: Site) -> str:
 
 
 def _ports(text: str, site: Site) -> str:
-    return "" if text.strip().lower() == "auto" or read_ranges(text) else _("no range of ports")
+    return "" if text.strip().lower() == "auto" or read_ranges(text) else _("not a range of ports")
 
 
 def _address(text: str, site: Site) -> str:
     try:
         ipaddress.ip_address(text)
     except ValueError:
-        return _("no IP address")
+        return _("not an IP address")
     return ""
 
 
@@ -107,12 +107,16 @@ def _interface(text: str, site: Site) -> str:
     found = [each for each in here if any(each == name if exact else each.startswith(name) for name in names)]
     if not here or (found and not without) or (without and len(found) < len(here)):
         return ""
-    return _("no such interface; here are {here}").format(here=_(", ").join(sorted(here)))
+    return _("no such interface; this host has {here}").format(here=_(", ").join(sorted(here)))
 
 
 def _sleeping(text: str, site: Site) -> str:
     serves = site.package(Component.VLLM_ASCEND) is not None
-    return _("vllm-ascend cannot sleep with it") if serves and EXPANDABLE_SEGMENTS in text.replace(" ", "") else ""
+    return (
+        _("vllm-ascend cannot sleep with this value")
+        if serves and EXPANDABLE_SEGMENTS in text.replace(" ", "")
+        else ""
+    )
 
 
 def _weight_format(text: str, site: Site) -> str:
@@ -124,11 +128,11 @@ def _weight_format(text: str, site: Site) -> str:
 def _without_v1(text: str, site: Site) -> str:
     vllm = site.package(Component.VLLM)
     recent = vllm is not None and vllm.parsed is not None and vllm.parsed.release >= (0, 11)
-    return _("vLLM has no V0 engine from 0.11 on") if text == "0" and recent else ""
+    return _("vLLM 0.11 and newer has no V0 engine") if text == "0" and recent else ""
 
 
 def _attention(text: str, site: Site) -> str:
-    return "" if re.search("ASCEND|CUSTOM", text.upper()) else _("none of vllm-ascend's")
+    return "" if re.search("ASCEND|CUSTOM", text.upper()) else _("not one of vllm-ascend's")
 
 
 def _preloaded(text: str, site: Site) -> str:
@@ -140,8 +144,8 @@ _SECONDS = _("a number of seconds")
 _READS_NZ = Version("0.11.0rc1")
 """The first vllm-ascend that reads the variable."""
 _HCCL_REFUSES = _("HCCL refuses other values when the first communicator is made")
-_HCCL_MEETS = _("the ranks of HCCL meet over it, and do not find each other")
-_BOTH = _("names of network interfaces that every host has")
+_HCCL_MEETS = _("the ranks of HCCL meet through it, and will not find each other")
+_INTERFACES = _("names of network interfaces that every host has")
 
 _EITHER = (Stage.SCRIPT, Stage.ENVIRONMENT)
 
@@ -158,34 +162,34 @@ RULES = (
         ALLOCATOR,
         _sleeping,
         _("expandable_segments:False, or left out"),
-        _("its sleep mode ends with `Expandable segments are not compatible with memory pool`"),
+        _("vllm-ascend's sleep mode ends with `Expandable segments are not compatible with memory pool`"),
     ),
     VariableRule(
         VISIBLE_DEVICES,
         _visible,
         _("numbers of NPUs of this machine, separated by commas, each once"),
-        _("CANN ends with an error, or shows fewer NPUs than the job is told to use"),
+        _("CANN ends with an error, or shows fewer NPUs than the job uses"),
         Severity.ERROR,
     ),
     VariableRule(
         "TASK_QUEUE_ENABLE",
         _one_of("0", "1", "2"),
         "0, 1 or 2",
-        _("torch_npu reads these three levels"),
+        _("torch_npu knows only these three levels"),
         stages=_EITHER,
     ),
     VariableRule(
         "ASCEND_LAUNCH_BLOCKING",
         _one_of("0"),
         _("0, or left out"),
-        _("each operator is waited for: training is several times slower, and graphs cannot be captured"),
+        _("the host waits for each operator: training is several times slower, and graphs cannot be captured"),
         stages=_EITHER,
     ),
     VariableRule(
         "NPU_FA2_SPARSE_MODE",
         _one_of("2", "3"),
         "2 or 3",
-        _("transformers' NPU attention ends its import with a ValueError"),
+        _("the import of transformers' NPU attention ends with a ValueError"),
         Severity.ERROR,
         stages=_EITHER,
     ),
@@ -195,8 +199,8 @@ RULES = (
         _attention,
         _("left out, though verl's quickstarts for Ascend up to v0.7 export XFORMERS"),
         _(
-            "vllm-ascend chooses the attention itself and does not look at it. But vLLM 0.8 to 0.10 takes XFORMERS "
-            "for a wish for its V0 engine: beside VLLM_USE_V1=1 it ends with NotImplementedError"
+            "vllm-ascend ignores it and chooses the attention itself. But vLLM 0.8 to 0.10 reads XFORMERS as a "
+            "request for its V0 engine, and together with VLLM_USE_V1=1 it ends with NotImplementedError"
         ),
         stages=_EITHER,
     ),
@@ -234,32 +238,33 @@ RULES = (
     VariableRule(
         "HCCL_NPU_SOCKET_PORT_RANGE", _ports, _("a range such as 61000-61050, or auto"), _HCCL_REFUSES, stages=_EITHER
     ),
-    VariableRule("HCCL_SOCKET_IFNAME", _interface, _BOTH, _HCCL_MEETS),
+    VariableRule("HCCL_SOCKET_IFNAME", _interface, _INTERFACES, _HCCL_MEETS),
     VariableRule(
         "GLOO_SOCKET_IFNAME",
         _interface,
-        _BOTH,
-        _("the process group of the CPU ends with `Unable to find address for` that name"),
+        _INTERFACES,
+        _("the CPU process group ends with `Unable to find address for` that name"),
         Severity.ERROR,
     ),
-    VariableRule("TP_SOCKET_IFNAME", _interface, _BOTH, _("TensorPipe meets over it")),
+    VariableRule("TP_SOCKET_IFNAME", _interface, _INTERFACES, _("TensorPipe connects through it")),
     VariableRule(
-        "LD_PRELOAD", _preloaded, _("files that are there"), _("each process prints an error of ld.so, and lacks it")
+        "LD_PRELOAD",
+        _preloaded,
+        _("files that exist"),
+        _("each process prints an error of ld.so, and runs without the library"),
     ),
 )
-"""What is judged beside VERL_NPU_*; a variable without a rule is taken as it is."""
+"""The variables that are judged besides VERL_NPU_*; a variable without a rule is accepted as it is."""
 
 
 def judge_variables(site: Site) -> Iterator[Finding]:
-    """One finding for each variable that is wrong, or one for all."""
+    """Yield one finding for each wrong variable, or one for all if none is wrong."""
     wrong = [*wrong_variables(site, Stage.ENVIRONMENT)]
     yield from wrong
     if not wrong:
         names = {rule.name for rule in RULES} | {shared.name for shared in SHARED}
         count = len(names & {*site.environ})
-        yield ok(
-            "variables", _("{count} of those that the documents name set, none of them wrongly").format(count=count)
-        )
+        yield ok("variables", _("{count} of the documented ones are set, all correctly").format(count=count))
 
 
 _ENDS = _("the import of verl ends with this error")
@@ -269,18 +274,18 @@ _COSTS = {
         ends_under_strict=_ENDS_UNDER_STRICT
     ),
     environment.STRICT.name: _ENDS,
-    environment.DISABLE.name: _("what is no feature is not switched off; {ends_under_strict}").format(
+    environment.DISABLE.name: _("the unknown name is ignored and nothing is switched off; {ends_under_strict}").format(
         ends_under_strict=_ENDS_UNDER_STRICT
     ),
-    environment.FORCE.name: _("what is no feature is not forced; {ends_under_strict}").format(
+    environment.FORCE.name: _("the unknown name is ignored and nothing is forced; {ends_under_strict}").format(
         ends_under_strict=_ENDS_UNDER_STRICT
     ),
 }
-"""What a wrong variable does to a job."""
+"""The effect of a wrong variable on a job."""
 
 
 def wrong_variables(site: Site, stage: Stage) -> Iterator[Finding]:
-    """Yield a finding for each variable of a site that is wrong, as far as that can be told at this stage."""
+    """Yield a finding for each wrong variable of a site that can be judged at this stage."""
     yield from _ours(site)
     for rule in RULES:
         text = site.environ.get(rule.name) if stage in rule.stages else None
@@ -297,7 +302,7 @@ def wrong_variables(site: Site, stage: Stage) -> Iterator[Finding]:
 
 def _ours(site: Site) -> Iterator[Finding]:
     for variable, problem in wrong_settings(site.environ):
-        why = _COSTS.get(variable.name, _("what reads it ends the job with this error"))
+        why = _COSTS.get(variable.name, _("the code that reads it ends the job with this error"))
         fix = _("unset {variable}  # or correct it").format(variable=variable.name)
         if problem.fix.startswith("did you mean"):
             fix = _("{fix}: {how}").format(fix=fix, how=problem.fix)

@@ -1,1 +1,1 @@
-"""A job that does not go on: what each process does, and for whom the others wait. Nothing is changed."""
+"""Inspects a stuck job: what each process does, and which process the others wait for. Changes nothing."""

@@ -1,6 +1,6 @@
-"""What a process does, by the functions that it is in.
+"""Tells what a process does, by the functions on its stack.
 
-A stack tells only where a process stands. Whether it waits there is told by two looks at it, which `verdict` compares.
+A single stack only shows where a process is. `verdict` compares several to tell whether it waits there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .stacks import MAIN, Frame, Thread
 
 
 class Kind(enum.Enum):
-    """What a process is at."""
+    """The activity of a process."""
 
     COLLECTIVE = _("is in a collective")
     MEETING = _("waits for the other ranks to come")
@@ -36,34 +36,34 @@ class Kind(enum.Enum):
 
 
 FOR_OTHERS = frozenset({Kind.COLLECTIVE, Kind.MEETING, Kind.SYNC, Kind.ENGINE, Kind.RAY, Kind.PROCESS})
-"""Those in which a process waits for another one of the job."""
+"""The activities in which a process waits for another process of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """What one process does."""
+    """The activity of one process, with its evidence."""
 
     kind: Kind
     call: str = ""
-    """The function that says so: `all_reduce`, `ray.get`."""
+    """The function that shows it, such as `all_reduce` or `ray.get`."""
     place: str = ""
-    """The line of code that called it, of the user's, verl's or an engine's."""
+    """The line in the user's, verl's, or an engine's code that called the function."""
     text: str = ""
-    """What stands in that line."""
+    """The source text of that line."""
     path: tuple[str, ...] = ()
-    """The functions from the outermost to that one, each with its line: where the process stands."""
+    """The functions from the outermost to that one, each with its line."""
     thread: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sign:
-    """A function that tells what a process is at."""
+    """A function that shows the activity of a process."""
 
     kind: Kind
     file: re.Pattern[str]
     function: re.Pattern[str]
     call: str = ""
-    """What it is called for a reader; empty for its own name."""
+    """The name to print for it; empty for its own name."""
 
 
 _SIGNS = (
@@ -150,16 +150,16 @@ _SIGNS = (
         "a network",
     ),
 )
-"""The more telling first; of two that match in one stack, the one of the earlier row counts."""
+"""The functions that tell more come first: if several match one stack, the earliest row counts."""
 _IDLE = (
     (0, re.compile(r"ray/_private/worker\.py$"), "main_loop"),
     (0, re.compile(r"concurrent/futures/thread\.py$"), "_worker"),
     (1, re.compile(r"asyncio/base_events\.py$"), "_run_once"),
-    # A thread of a library's own, which runs no Python: Ray's clients have several.
+    # A library's own thread that runs no Python: Ray's clients have several.
     (0, re.compile(r"/threading\.py$"), "run"),
     (4, re.compile(r"multiprocessing/resource_sharer\.py$"), "_serve"),
 )
-"""Where a thread stands that waits for something to do, and how many functions it may have called there."""
+"""The functions of an idle thread, each with the number of functions that it may have called."""
 _QUEUES = re.compile(r"/queues?\.py$")
 _WORKER_LOOP = re.compile(r"torch/utils/data/_utils/worker\.py$")
 _LINES = (
@@ -169,7 +169,7 @@ _LINES = (
     (Kind.OUTSIDE, re.compile(r"\bopen\(|\.(?:read|write|recv\w*|accept|connect)\(|os\.(?:stat|listdir|scandir)\(")),
     (Kind.PROCESS, re.compile(r"\.join\(\)|\.recv\(\)")),
 )
-"""What a call of C that has no frame of its own is, by the source's line."""
+"""Patterns of source lines for calls into C, which have no frame of their own."""
 _LIBRARY = re.compile(
     r"/(?:torch|torch_npu|ray|transformers|accelerate|tensordict|numpy|concurrent|multiprocessing|asyncio)/|"
     r"/lib/python3\.\d+/(?!site-packages)|^<|verl/single_controller/"
@@ -180,8 +180,8 @@ _OWN_THREADS = re.compile(
 
 
 def doing(threads: Sequence[Thread]) -> Doing:
-    """Return what a process does: what the thread does that tells most."""
-    found = [each for each in (_of(thread) for thread in threads) if each is not None]
+    """Return the activity of a process, which is that of its most telling thread."""
+    found = [each for each in (_doing_of_thread(thread) for thread in threads) if each is not None]
     if not found:
         return Doing(Kind.IDLE)
     return min(found, key=lambda each: (_weight(each), each.thread != MAIN))
@@ -190,12 +190,12 @@ def doing(threads: Sequence[Thread]) -> Doing:
 def _weight(each: Doing) -> int:
     if each.kind is Kind.IDLE:
         return 3
-    # The main thread of a driver or a rank is the one that makes the steps.
+    # The main thread of a driver or a rank makes the steps, so other threads that only wait count less.
     waits_aside = each.kind in (Kind.QUEUE, Kind.LOCK, Kind.SLEEP, Kind.CODE, Kind.OUTSIDE)
     return 1 if waits_aside and each.thread != MAIN else 0
 
 
-def _of(thread: Thread) -> Doing | None:
+def _doing_of_thread(thread: Thread) -> Doing | None:
     frames = thread.frames
     if any(_name(each) == "_bootstrap" for each in frames) and _OWN_THREADS.search(thread.name):
         return None
@@ -206,10 +206,10 @@ def _of(thread: Thread) -> Doing | None:
             if sign.file.search(frame.file) and sign.function.fullmatch(_name(frame)):
                 call = sign.call or _name(frame)
                 return _made(sign.kind, call, frames, depth, thread.name)
-    return _by_line(frames, thread.name)
+    return _doing_by_line(frames, thread.name)
 
 
-def _by_line(frames: Sequence[Frame], thread: str) -> Doing:
+def _doing_by_line(frames: Sequence[Frame], thread: str) -> Doing:
     innermost = frames[0]
     for kind, pattern in _LINES:
         found = pattern.search(innermost.text)
@@ -223,7 +223,7 @@ def _by_line(frames: Sequence[Frame], thread: str) -> Doing:
 
 
 def _name(frame: Frame) -> str:
-    """The function without its class, which py-spy names for some versions of Python."""
+    """Return the function without its class, which py-spy adds for some versions of Python."""
     return frame.function.rpartition(".")[2]
 
 
@@ -242,17 +242,17 @@ def _made(kind: Kind, call: str, frames: Sequence[Frame], depth: int, thread: st
 
 
 def place(frame: Frame) -> str:
-    """Return a line of code as a reader finds it."""
+    """Return a line of code as function, file, and line."""
     return f"{frame.function} ({short(frame.file)}:{frame.line})"
 
 
 def short(file: str) -> str:
-    """Return the path of a source file without the folders that packages are in, and of others the name alone."""
+    """Return the path of a source file below site-packages, or the last two parts of another path."""
     _, found, name = file.rpartition("/site-packages/")
     return name if found else "/".join(file.split("/")[-2:])
 
 
 def own_frames(threads: Iterable[Thread], name: str, most: int) -> list[Frame]:
-    """Return the innermost functions of a thread that are no library's, for a reader."""
+    """Return the innermost functions of a thread that do not belong to a library."""
     found = next((thread.frames for thread in threads if thread.name == name), ())
     return [frame for frame in found if not _LIBRARY.search(frame.file)][:most]

@@ -1,6 +1,6 @@
-"""The processes of a Ray job on all hosts: each host looks at its own.
+"""Inspects the processes of a Ray job on all hosts; each host inspects its own.
 
-Ray is asked in a process of its own, with a limit of time: where a cluster hangs, Ray's own calls may, too.
+Ray is called in a separate process with a time limit, because Ray's own calls may hang together with the cluster:
     python -m verl_npu_workbench.hanging.everywhere ADDRESS JOB SECONDS
 """
 
@@ -21,34 +21,34 @@ from . import host
 from .looking import PAUSE, Member, as_json, from_json, members_of
 
 _REACH = 60.0
-"""Seconds for the other hosts, beside those that looking takes: a worker of Ray's starts on each."""
+"""Seconds that the other hosts get besides the inspection itself: a Ray worker starts on each."""
 _LONGEST = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A job as all its hosts show it."""
+    """A job as seen on all its hosts."""
 
     job: str
     members: tuple[Member, ...]
     hosts: tuple[str, ...]
-    """Those that were looked at, by name or address."""
+    """The inspected hosts, by name or address."""
     silent: tuple[str, ...] = ()
-    """Those of Ray's cluster that gave no answer."""
+    """The hosts of Ray's cluster that gave no answer."""
     problem: str = ""
-    """Why the other hosts could not be asked."""
+    """The reason if the other hosts could not be asked."""
 
     @property
     def whole(self) -> bool:
-        """Whether all hosts of the job were looked at."""
+        """Tell whether all hosts of the job were inspected."""
         return not self.silent and not self.problem
 
 
 def look(asked: str, pause: float = PAUSE) -> Seen:
-    """Look at a job's processes on all its hosts; without Ray, on this one.
+    """Inspect a job's processes on all its hosts; without Ray, only on this one.
 
     Raises:
-        HangError: the job is not to be told.
+        HangError: there is no such job, or more than one.
     """
     seen = host.processes()
     try:
@@ -76,7 +76,7 @@ def _ask(address: str, job: str, pause: float) -> Seen:
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=pause + _REACH, check=False
         )
     except subprocess.TimeoutExpired:
-        return Seen(job, (), (), (), f"Ray at {address} gave no answer within {pause + _REACH:.0f} s")
+        return Seen(job, (), (), (), f"Ray at {address} did not answer within {pause + _REACH:.0f} s")
     if done.returncode:
         lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
         return Seen(job, (), (), (), f"Ray at {address}: {(lines or ['no answer'])[-1][:200]}")
@@ -85,11 +85,11 @@ def _ask(address: str, job: str, pause: float) -> Seen:
         members = [from_json(row, name) for name, rows in answer["nodes"].items() for row in rows]
         return Seen(job, tuple(members), tuple(answer["nodes"]), tuple(map(str, answer["silent"])))
     except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-        return Seen(job, (), (), (), "the hosts have another verl-npu, whose answer cannot be read")
+        return Seen(job, (), (), (), "the other hosts have a different verl-npu, whose answer cannot be read")
 
 
-def _ask_the_others(address: str, job: str, pause: float) -> Mapping[str, object]:
-    """In the process of its own: the answers of the other hosts."""
+def _ask_other_hosts(address: str, job: str, pause: float) -> Mapping[str, object]:
+    """Return the answers of the other hosts. Runs in the separate process."""
     ray = importlib.import_module("ray")
     strategies = importlib.import_module("ray.util.scheduling_strategies")
     ray.init(address=address, log_to_driver=False, logging_level="ERROR")
@@ -117,11 +117,11 @@ def _ask_the_others(address: str, job: str, pause: float) -> Mapping[str, object
 
 
 def _look_here(job: str, pause: float) -> str:
-    """On another host, in a worker of Ray's, which finds this function by its name."""
+    """Inspect the job on another host. Ray's worker there looks this function up by name."""
     seen = host.processes()
     here = [each for each in host.jobs(seen) if each.name == job]
     return json.dumps([as_json(each) for found in here for each in members_of(found, seen, pause)])
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(_ask_the_others(sys.argv[1], sys.argv[2], float(sys.argv[3]))) + "\n")
+    sys.stdout.write(json.dumps(_ask_other_hosts(sys.argv[1], sys.argv[2], float(sys.argv[3]))) + "\n")

@@ -1,7 +1,8 @@
-"""The jobs that run on this host and their processes, by what the kernel and Ray's files say.
+"""Finds the jobs on this host and their processes, from the kernel and from Ray's files.
 
-A process of a Ray job holds a log of Ray's open whose name has the job's id in it or whose environment has; a rank of
-torchrun has RANK in its environment. What they start belongs to the job, too. Nobody is asked and nothing is sent.
+A process of a Ray job has one of Ray's logs open, and the log's name or the process's environment contains the job's
+id. A rank of torchrun has RANK in its environment. Their children belong to the job, too. Nothing is sent to any
+process.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from verl_npu.errors import HangError
 
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
-_LOG_OF_RAY = re.compile(
+_RAY_LOG = re.compile(
     r"(?P<session>.*/session_[^/]+)/logs/python-core-(?P<what>driver|worker)-(?P<worker>[0-9a-f]+)_\d+\.log$"
 )
 _GCS = re.compile(r"--gcs-address=(?P<address>[\w.:\[\]-]{1,200})")
 _RAY_JOB = re.compile(r"[0-9a-f]{8}")
-_OF_NOBODY = "f" * 8
-"""The job of a worker of Ray's that waits for its first task."""
+_NO_JOB = "f" * 8
+"""The job id of a Ray worker that waits for its first task."""
 _MOST_BYTES = 1 << 20
 _LONGEST_TITLE = 160
 _FIRST_WORDS = 400
-"""Characters of a command line in which the program stands."""
-_OF_RAY_ITSELF = re.compile(
+"""The number of first characters of a command line that contain the program."""
+_RAY_SERVICES = re.compile(
     r"/ray/(?:dashboard|autoscaler|_private(?!/workers/))/|/ray/core/src/ray/|\braylet\b|^ray-dashboard-"
     r"|from multiprocessing\.resource_tracker import main\b"
 )
-"""And the trackers of shared memory, which Python starts beside a process and which wait for its end."""
+"""Ray's own processes, and the trackers of shared memory that Python starts beside a process."""
 _SHELLS = ("python", "torchrun", "ray::")
 
 
@@ -45,26 +46,26 @@ class Process:
     state: str
     """The kernel's letter: R runs, S sleeps, D waits for a device or a disk, T is stopped, Z has ended."""
     seconds: float
-    """Of the processor, all its threads together."""
+    """Processor time of all its threads."""
     began: int
-    """In the kernel's ticks: with the id it names one process for ever."""
+    """The start time in the kernel's ticks; together with the id it identifies a process for ever."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What a process was told of its place among others."""
+    """The place of a process among the ranks of its group, from its environment."""
 
     rank: int
     size: int
     group: str
-    """Where they meet."""
+    """The address at which the ranks meet."""
     local: int
-    """How many of them are on this host; 0 if it was not told."""
+    """The number of ranks on this host; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as far as this host has it."""
+    """The part of a job that runs on this host."""
 
     name: str
     """The Ray job's id, or the id of the process that started it."""
@@ -74,7 +75,7 @@ class Job:
 
 
 def processes() -> dict[int, Process]:
-    """Return all processes that can be seen, by id."""
+    """Return all visible processes, by id."""
     found = {}
     for entry in os.scandir(_PROC):
         if entry.name.isdecimal() and (process := process_of(int(entry.name))) is not None:
@@ -83,7 +84,7 @@ def processes() -> dict[int, Process]:
 
 
 def process_of(pid: int) -> Process | None:
-    """Return what the kernel says of a process, or None if it has ended."""
+    """Return the kernel's description of a process, or None if it has ended."""
     try:
         stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
         words = _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
@@ -96,7 +97,7 @@ def process_of(pid: int) -> Process | None:
 
 
 def rank_of(pid: int) -> Rank | None:
-    """Return the place that a process has among others; None if it was told none, or is another user's."""
+    """Return the rank of a process; None if it has none, or belongs to another user."""
     told = environ_of(pid)
     try:
         rank, size = int(told["RANK"]), int(told["WORLD_SIZE"])
@@ -107,7 +108,7 @@ def rank_of(pid: int) -> Rank | None:
 
 
 def environ_of(pid: int) -> dict[str, str]:
-    """Return the variables that a process was started with; none if they may not be read."""
+    """Return the environment that a process was started with; empty if it may not be read."""
     try:
         raw = _read(pid, "environ")
     except OSError:
@@ -117,7 +118,7 @@ def environ_of(pid: int) -> dict[str, str]:
 
 
 def jobs(seen: Mapping[int, Process]) -> list[Job]:
-    """Return the jobs of this host. What this very process belongs to is none."""
+    """Return the jobs on this host, without the job that this process belongs to."""
     own = {os.getpid(), *ancestors(os.getpid(), seen)}
     own_job = os.environ.get("RAY_JOB_ID", "")
     by_ray: dict[tuple[str, str], list[int]] = {}
@@ -128,7 +129,7 @@ def jobs(seen: Mapping[int, Process]) -> list[Job]:
         belongs = _ray_job_of(pid)
         if belongs is not None:
             session, name = belongs
-            if name not in ("", _OF_NOBODY, own_job):
+            if name not in ("", _NO_JOB, own_job):
                 by_ray.setdefault((session, name), []).append(pid)
         elif rank_of(pid) is not None and not _is_of_ray(pid, seen):
             launchers[_launcher(pid, seen, own)] = None
@@ -137,15 +138,15 @@ def jobs(seen: Mapping[int, Process]) -> list[Job]:
 
 
 def is_ray_job(name: str) -> bool:
-    """Whether a name has the form of a Ray job's id."""
+    """Tell whether a name has the form of a Ray job's id."""
     return _RAY_JOB.fullmatch(name) is not None
 
 
 def chosen(found: Iterable[Job], asked: str, seen: Mapping[int, Process]) -> Job:
-    """Return the job that is asked for by a Ray job's id or the id of a process; the only one without a word.
+    """Return the job with this Ray job id or process id; the only job if `asked` is empty.
 
     Raises:
-        HangError: there is none, or there are several.
+        HangError: there is no such job, or more than one.
     """
     found = list(found)
     if asked.isdecimal() and not is_ray_job(asked):
@@ -156,12 +157,11 @@ def chosen(found: Iterable[Job], asked: str, seen: Mapping[int, Process]) -> Job
     names = ", ".join(f"{job.name} ({seen[job.roots[0]].title[:60]})" for job in found)
     raise HangError(
         subject="--hang" + (f" {asked}" if asked else ""),
-        expected="one job of this host: a Ray job's id, or the id of one of its processes",
-        found=f"{len(found)}: {names}" if found else "no process of Ray's and no rank of torchrun that can be seen",
+        expected="one job on this host, named by a Ray job's id or the id of one of its processes",
+        found=f"{len(found)}: {names}" if found else "no visible process of Ray and no rank of torchrun",
         fix="name one of them"
         if found
-        else "call it on a host of the job, as the user that runs it or as root, or "
-        "name the id of one of its processes",
+        else "run this on a host of the job, as the job's user or as root, or name the id of one of its processes",
     )
 
 
@@ -169,29 +169,29 @@ def _job_of_process(pid: int, found: Iterable[Job], seen: Mapping[int, Process])
     if pid not in seen:
         raise HangError(
             subject=f"--hang {pid}",
-            expected="the id of a process of this host",
-            found="none that runs",
-            fix="look for it with `ps -eo pid,etime,cmd`",
+            expected="the id of a process on this host",
+            found="no such process",
+            fix="find it with `ps -eo pid,etime,cmd`",
         )
     above = {pid, *ancestors(pid, seen)}
     return next((job for job in found if above & {*job.roots}), Job(str(pid), "", (pid,)))
 
 
 def members(job: Job, seen: Mapping[int, Process]) -> list[Process]:
-    """Return the job's processes on this host that run Python, what it started included, and none of Ray's own."""
+    """Return the job's Python processes on this host with their children, without Ray's own services."""
     roots = {*job.roots}
     return [
         process
         for pid, process in sorted(seen.items())
         if ({pid, *ancestors(pid, seen)} & roots)
         and pid != os.getpid()
-        and not _OF_RAY_ITSELF.search(_words(pid)[:_FIRST_WORDS])
+        and not _RAY_SERVICES.search(_words(pid)[:_FIRST_WORDS])
         and _is_python(pid)
     ]
 
 
 def ancestors(pid: int, seen: Mapping[int, Process]) -> Iterator[int]:
-    """Yield the ids above a process, the nearest first."""
+    """Yield the ids of a process's ancestors, the nearest first."""
     passed: set[int] = set()
     while pid in seen and pid not in passed:
         passed.add(pid)
@@ -201,7 +201,7 @@ def ancestors(pid: int, seen: Mapping[int, Process]) -> Iterator[int]:
 
 
 def gcs_address(job: Job, seen: Mapping[int, Process]) -> str:
-    """Return where the cluster of a Ray job can be reached, by the command line of its raylet; empty if not found."""
+    """Return the address of a Ray job's cluster, from the command line of its raylet; empty if not found."""
     for pid in seen:
         words = _words(pid)
         if "raylet" in words[:400] and job.session and job.session in words:
@@ -227,20 +227,22 @@ def _is_python(pid: int) -> bool:
     try:
         return Path(os.readlink(_PROC / str(pid) / "exe")).name.startswith("python")
     except OSError:
-        # A process that has ended and was not asked for its status has no program any more.
+        # A zombie has no program any more.
         return any(word in _words(pid) for word in _SHELLS)
 
 
 def _ray_job_of(pid: int) -> tuple[str, str] | None:
-    """Ray's folder and the job's id, by the log that Ray's library keeps open; the id is empty for a worker that is
-    nobody's yet."""
+    """Return Ray's folder and the job's id, from the log that Ray's library keeps open.
+
+    The id is empty for a worker that has no job yet.
+    """
     try:
         with os.scandir(_PROC / str(pid) / "fd") as entries:
             files = [os.readlink(entry.path) for entry in entries]
     except OSError:
         return None
     for file in files:
-        found = _LOG_OF_RAY.match(file)
+        found = _RAY_LOG.match(file)
         if found:
             # A driver's worker id begins with its job's.
             name = found["worker"][:8] if found["what"] == "driver" else environ_of(pid).get("RAY_JOB_ID", "")
@@ -253,7 +255,7 @@ def _is_of_ray(pid: int, seen: Mapping[int, Process]) -> bool:
 
 
 def _launcher(pid: int, seen: Mapping[int, Process], own: set[int]) -> int:
-    """The highest process above a rank that runs Python: torchrun, or the script that started it."""
+    """Return the highest Python process above a rank: torchrun, or the script that started it."""
     top = pid
     for above in ancestors(pid, seen):
         if above in own or not _is_python(above):

@@ -1,4 +1,4 @@
-"""Several looks at the processes of a job on this host, over some seconds."""
+"""Inspects the processes of a job on this host several times, over some seconds."""
 
 from __future__ import annotations
 
@@ -16,57 +16,57 @@ PAUSE = 5.0
 """Seconds between the first look and the last."""
 _LOOKS = 4
 _SHOWN = 4
-"""Functions of a stack that are shown."""
+"""The most functions of a stack that are shown."""
 _BUSY, _POLLS = 0.2, 0.02
-"""Of the time on a processor: what computes, and what does no more than to ask again and again."""
+"""The share of processor time above which a process computes, and up to which it only polls."""
 _LONGEST = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process of a job, as all looks show it."""
+    """One process of a job, over all looks."""
 
     host: str
     pid: int
     parent: int
     title: str
     began: int
-    """In the kernel's ticks."""
+    """The start time in the kernel's ticks."""
     rank: int
-    """-1 if it was told none."""
+    """-1 if it has none."""
     size: int
     local: int
-    """How many ranks there are on its host, if it was told."""
+    """The number of ranks on its host; 0 if unknown."""
     group: str
-    """Where its ranks meet."""
+    """The address at which its ranks meet."""
     state: str
     """The kernel's letter at the last look."""
     busy: float
-    """The part of the time in which it had a processor; above 1 with several threads."""
+    """The share of processor time; above 1 with several threads."""
     moved: bool
-    """It did not stand at the same place at all looks."""
+    """True if its stack changed between the looks."""
     kind: Kind
     call: str
     place: str
     text: str
     stack: tuple[str, ...]
     problem: str
-    """Why its stacks cannot be seen."""
+    """The reason if its stacks cannot be read."""
 
     @property
     def works(self) -> bool:
-        """Whether it got on between the looks."""
+        """Tell whether it made progress between the looks."""
         return (self.moved and self.busy > _POLLS) or (self.busy > _BUSY and self.kind in (Kind.CODE, Kind.COMPILE))
 
     @property
     def name(self) -> str:
-        """What a reader calls it."""
+        """The name of the process for a reader."""
         rank = f"rank {self.rank}, " if self.rank >= 0 else ""
         return f"{short_title(self.title)} ({rank}pid {self.pid} on {self.host})"
 
 
 def short_title(title: str) -> str:
-    """Return what a process is, without the path of its program."""
+    """Return a short form of a command line, without the path of the program."""
     words = title.split()
     if words and "python" in words[0].rpartition("/")[2]:
         words = [word for word in words[1:] if word not in ("-u", "-m", "-P", "-X")]
@@ -74,10 +74,10 @@ def short_title(title: str) -> str:
 
 
 def look_here(asked: str, pause: float = PAUSE) -> tuple[host.Job, list[Member]]:
-    """Look several times at the processes of a job on this host.
+    """Inspect the processes of a job on this host several times.
 
     Raises:
-        HangError: the job is not to be told.
+        HangError: there is no such job, or more than one.
     """
     seen = host.processes()
     job = host.chosen(host.jobs(seen), asked, seen)
@@ -85,7 +85,7 @@ def look_here(asked: str, pause: float = PAUSE) -> tuple[host.Job, list[Member]]
 
 
 def members_of(job: host.Job, seen: Mapping[int, host.Process], pause: float) -> list[Member]:
-    """Look several times at a job's processes, over `pause` seconds."""
+    """Inspect a job's processes several times, over `pause` seconds."""
     processes = host.members(job, seen)
     looks = [_stacks(processes)]
     began = time.monotonic()
@@ -103,8 +103,8 @@ def members_of(job: host.Job, seen: Mapping[int, host.Process], pause: float) ->
 
 
 def _stacks(processes: Sequence[host.Process]) -> dict[int, stacks.Stacks]:
-    # One that has ended, and was not yet asked for its status, has no stack.
-    return {each.pid: stacks.Stacks() for each in processes} | stacks.of(
+    # A zombie has no stack.
+    return {each.pid: stacks.Stacks() for each in processes} | stacks.read(
         [each.pid for each in processes if each.state not in "ZX"]
     )
 
@@ -140,12 +140,12 @@ def _member(
 
 
 def as_json(member: Member) -> dict[str, object]:
-    """Return a process as JSON has it."""
+    """Return a process as JSON content."""
     return {**dataclasses.asdict(member), "kind": member.kind.value, "works": member.works}
 
 
 def from_json(row: Mapping[str, Any], where: str) -> Member:
-    """Return a process that another host has looked at. Raises KeyError, TypeError or ValueError."""
+    """Return a process that another host inspected. Raises KeyError, TypeError, or ValueError."""
     told: dict[str, Any] = {}
     for field in dataclasses.fields(Member):
         value = row[field.name]
@@ -159,5 +159,5 @@ def from_json(row: Mapping[str, Any], where: str) -> Member:
             told[field.name] = value
         else:
             raise TypeError(field.name)
-    # Hosts may have one name.
+    # Several hosts may have the same name, so use the host's address.
     return dataclasses.replace(Member(**told), host=where)

@@ -1,4 +1,4 @@
-"""The Python stacks of a process, by py-spy, which reads its memory from outside and does not even pause it."""
+"""Reads the Python stacks of a process with py-spy, which reads its memory from outside without pausing it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAIN = "MainThread"
 _PATIENCE = 10.0
 """Seconds for one process."""
 _TRIES = 3
-"""A process that is not paused may change while it is read."""
+"""Tries for one process, which may change while it is read because it is not paused."""
 _AT_ONCE = 8
 _MOST_FRAMES = 120
 _MOST_THREADS = 60
@@ -29,18 +29,18 @@ _LARGEST_SOURCE = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One function that was called and has not returned."""
+    """One frame of a stack."""
 
     function: str
     file: str
     line: int
     text: str = ""
-    """What stands in that line of the source, if it can be read."""
+    """The source text of the line, if it can be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """One thread, the innermost function first."""
+    """One thread, with the innermost frame first."""
 
     name: str
     frames: tuple[Frame, ...]
@@ -48,27 +48,27 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """The threads of a process, or why they cannot be seen."""
+    """The threads of a process, or the reason why they cannot be read."""
 
     threads: tuple[Thread, ...] = ()
     problem: str = ""
 
 
 def program() -> str:
-    """Return the path of py-spy: beside this interpreter, else on PATH; empty if there is none."""
+    """Return the path of py-spy, beside this interpreter or on PATH; empty if there is none."""
     return shutil.which(PACKAGE, path=str(Path(sys.executable).parent)) or shutil.which(PACKAGE) or ""
 
 
-def of(pids: Sequence[int]) -> dict[int, Stacks]:
-    """Return the stacks of processes; several are asked at once."""
+def read(pids: Sequence[int]) -> dict[int, Stacks]:
+    """Return the stacks of processes; several are read in parallel."""
     spy = program()
     if not spy:
         return {pid: Stacks(problem=_("{package} is not installed").format(package=PACKAGE)) for pid in pids}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return dict(zip(pids, pool.map(lambda pid: _of(spy, pid), pids), strict=True))
+        return dict(zip(pids, pool.map(lambda pid: _dump(spy, pid), pids), strict=True))
 
 
-def _of(spy: str, pid: int) -> Stacks:
+def _dump(spy: str, pid: int) -> Stacks:
     said = ""
     for _unused in range(_TRIES):
         try:
@@ -80,7 +80,7 @@ def _of(spy: str, pid: int) -> Stacks:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            problem = _("{package} gave no answer within {seconds:g} s")
+            problem = _("{package} did not answer within {seconds:g} s")
             return Stacks(problem=problem.format(package=PACKAGE, seconds=_PATIENCE))
         except OSError as error:
             return Stacks(problem=f"{PACKAGE}: {error.strerror or error}")
@@ -93,8 +93,8 @@ def _of(spy: str, pid: int) -> Stacks:
 def _why(said: str) -> str:
     if "ermission" in said:
         return _(
-            "{package} may not read it: call this as the user that runs the job or as root; in a container, start it "
-            "with --cap-add SYS_PTRACE"
+            "{package} has no permission to read it: run this as the job's user or as root; start a container with "
+            "--cap-add SYS_PTRACE"
         ).format(package=PACKAGE)
     return f"{PACKAGE}: {said[:_LONGEST]}"
 
@@ -103,7 +103,7 @@ def _read(answer: bytes) -> Stacks:
     try:
         threads = [_thread(each) for each in json.loads(answer)[:_MOST_THREADS]]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        problem = _("{package} of another version: {kind} in its answer")
+        problem = _("unknown version of {package}: {kind} in its answer")
         return Stacks(problem=problem.format(package=PACKAGE, kind=type(error).__name__))
     return Stacks(tuple(thread for thread in threads if thread.frames))
 
@@ -112,7 +112,7 @@ def _thread(row: Mapping[str, object]) -> Thread:
     frames = row["frames"]
     if not isinstance(frames, list):
         raise TypeError("no list of frames")
-    # A process that was forked has its first thread under the name of the one that forked.
+    # After a fork, the first thread has the name of the thread that forked.
     name = MAIN if row.get("os_thread_id") == row.get("pid") else str(row.get("thread_name") or "")
     return Thread(name[:_LONGEST], tuple(_frame(each) for each in frames[:_MOST_FRAMES]))
 

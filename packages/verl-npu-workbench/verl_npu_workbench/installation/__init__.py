@@ -1,1 +1,1 @@
-"""How an environment for one pin is installed: commands in order, files for pip, images. All from the matrix."""
+"""Installation of an environment for a pin: commands in order, files for pip, and images, all from the pin's table."""

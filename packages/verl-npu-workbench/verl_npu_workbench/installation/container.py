@@ -1,12 +1,12 @@
-"""A container for a pin: its image, its server's NPUs, what it needs of the host's driver, and the `docker run`.
+"""A container for a pin: its image, the server's NPUs, the files of the host's driver, and the `docker run` command.
 
-Both Ascend's container runtime and vllm-ascend's documents name the driver's files; verl's own document mounts the
-whole folder of the driver, which holds lib64, version.info and the tool hccn_tool. /etc/hccn.conf has the addresses of
+Both Ascend's container runtime and vllm-ascend's documents name the driver's files. verl's own document mounts the
+whole driver folder, which contains lib64, version.info, and the tool hccn_tool. /etc/hccn.conf has the addresses of
 the NPUs' own network cards, which ranks on several machines need.
 
-The facts are those of MindCluster (github.com/Ascend/mind-cluster at 22bb3d98): the labels of nodes in
-docs/en/scheduling/api/k8s.md, the policies in docs/en/scheduling/api/volcano.md, table 3, and how many NPUs of a node
-a job may ask for in component/ascend-for-volcano/internal/npu/ascend910.
+The sources are MindCluster's (github.com/Ascend/mind-cluster at 22bb3d98): docs/en/scheduling/api/k8s.md for the
+labels of nodes, docs/en/scheduling/api/volcano.md, table 3, for the policies, and
+component/ascend-for-volcano/internal/npu/ascend910 for the numbers of NPUs that a job may ask for.
 """
 
 from __future__ import annotations
@@ -24,35 +24,37 @@ from .target import Npu, Target
 
 SHARED_MEMORY = "/dev/shm"
 SHARED_MEMORY_GIB = 64
-"""Where Ray keeps its objects and the workers of a data loader their batches."""
+"""The size of /dev/shm, where Ray keeps its objects and the workers of a data loader their batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What runs on each machine."""
+    """The container that runs on each machine."""
 
     pin: Pin
     server: Server
     npus: int
     image: str
     mounts: tuple[str, ...] = ()
-    """Folders of the host that it can write to, each at its own path."""
+    """Writable folders of the host, each mounted at the same path."""
     tools: tuple[str, ...] = ()
-    """Files and folders of the host that it can read, beside the driver's own."""
+    """Read-only files and folders of the host besides the driver's own."""
     published: bool = False
-    """Whether the image is one that is published, whose name lacks its registry's address. Its container runs in the
-    background, to be entered by `docker exec`."""
+    """True if the image is a published one, whose name lacks the address of its registry. The container then runs in
+    the background, to be entered with `docker exec`."""
 
 
 def container(
     target: Target, server: Server, npus: int | None = None, image: str = "", mounts: Sequence[str] = ()
 ) -> Container:
-    """Return a container; `npus` is all that the server has unless given, and `image` the target's own.
+    """Return a container, by default with all NPUs of the server and the target's own image.
 
-    Of a published image it runs in the background, with the folders that the image's document mounts, `mounts` beside.
+    A container of a published image runs in the background, with the folders that the image's document mounts and
+    those in `mounts`.
 
     Raises:
-        ContainerError: more NPUs than the server has, the target has no image for them, or a mount is no path.
+        ContainerError: the server has fewer NPUs, the target has no image for them, or a mount is not an absolute
+        path.
     """
     if npus is not None:
         server.check(npus)
@@ -60,9 +62,9 @@ def container(
         if not path.startswith("/") or ":" in path:
             raise ContainerError(
                 subject=f"--mount {path}",
-                expected=_("the absolute path of a folder of the host, which is mounted at the same path"),
+                expected=_("the absolute path of a folder on the host, to be mounted at the same path"),
                 found=path,
-                fix=_("give it as /data"),
+                fix=_("give a path such as /data"),
             )
     published = target.environment.published and not image
     own = target.image if published else None
@@ -87,7 +89,7 @@ def _own_image(target: Target) -> str:
     other = (
         ""
         if target.environment.published or not published
-        else _("take {names} with --for {id}, or ").format(names=names, id=published[0].id)
+        else _("use {names} with --for {id}, or ").format(names=names, id=published[0].id)
     )
     raise ContainerError(
         subject=_("an image of verl {target} for {npu} with {arch} processors").format(
@@ -95,14 +97,14 @@ def _own_image(target: Target) -> str:
         ),
         expected=names if target.environment.published else _("a Dockerfile in verl's docker/ascend at this pin"),
         found=_("none"),
-        fix=_("{other}name an image of your own with --image").format(other=other),
+        fix=_("{other}give your own image with --image").format(other=other),
     )
 
 
 def docker_run(made: Container) -> str:
     """Return the command that starts a container with NPUs of this machine."""
     numbers = range(made.npus)
-    # No --ipc host, which verl's document has: docker then ignores --shm-size, and takes the host's /dev/shm.
+    # Without verl's --ipc host: with it, docker ignores --shm-size and uses the host's /dev/shm.
     writable = (
         " ".join(f"-v {shlex.quote(path)}:{shlex.quote(path)}" for path in made.mounts)
         if made.mounts
@@ -124,25 +126,25 @@ def docker_run(made: Container) -> str:
 
 
 def _name(made: Container) -> str:
-    """Return the image as a shell reads it."""
+    """Return the image's name, quoted for a shell."""
     if not made.published:
         return shlex.quote(made.image)
-    # Without an address docker would take the name for one of its own hub, where anybody may have registered it.
+    # Without a registry docker would look on Docker Hub, where anybody may have registered the name.
     return f'"${{REGISTRY:?set it to the address that the document of the image gives}}/{made.image}"'
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file or a folder of the host that is mounted at the same path, read-only."""
+    """A file or a folder of the host that is mounted read-only at the same path."""
 
     path: str
     folder: bool
     source: str
-    """The document that names it, and whose."""
+    """The document that names it, with its repository."""
 
     @property
     def volume(self) -> str:
-        """What a pod calls it: small letters, digits and hyphens."""
+        """Its name in a pod: small letters, digits, and hyphens."""
         return re.sub(r"[^a-z0-9]+", "-", self.path.rpartition("/")[2].lower())
 
 
@@ -151,7 +153,7 @@ _VLLM_ASCEND = _("vllm-ascend v0.23.0: docs/source/installation.md")
 _VERL = "verl 1dda039b: docs/ascend_tutorial/get_start/dockerfile_build_guidance.rst"
 _SEVERAL = _("vllm-ascend v0.23.0: docs/source/tutorials/features/pd_disaggregation_mooncake_multi_node.md")
 DEVICES = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
-"""The devices beside the NPUs' own: management, memory and the channel between host and NPU."""
+"""The devices besides the NPUs' own: management, memory, and the channel between host and NPU."""
 FILES = (
     File("/usr/local/dcmi", True, _RUNTIME),
     File("/usr/local/bin/npu-smi", False, _RUNTIME),
@@ -169,10 +171,10 @@ def npu_device(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One model of a server."""
+    """A model of a server."""
 
     key: str
-    """How the command line calls it."""
+    """Its name on the command line."""
     name: str
     npu: Npu
     npus: int
@@ -181,48 +183,50 @@ class Server:
     policy: str
     """The value of the annotation `huawei.com/schedule_policy`."""
     super_pod: bool = False
-    """Whether servers are joined to a SuperPoD, in which a job over several of them takes whole ones."""
+    """True if servers form a SuperPoD, where a job over several servers must use whole servers."""
 
     def check(self, npus: int) -> None:
-        """Refuse more NPUs than the server has.
+        """Check a number of NPUs.
 
         Raises:
-            ContainerError: more, or none.
+            ContainerError: it is above the server's number, or below 1.
         """
         if 1 <= npus <= self.npus:
             return
         larger = [each.key for each in SERVERS.values() if each.npu is self.npu and each.npus >= npus > self.npus]
         raise ContainerError(
             subject=f"--npus {npus}",
-            expected=_("1 to {npus}, which is what one {name} has").format(npus=self.npus, name=self.name),
+            expected=_("1 to {npus}, because one {name} has {npus}").format(npus=self.npus, name=self.name),
             found=str(npus),
-            fix=_("--server {larger} has that many").format(larger=larger[0]) if larger else _("ask for more nodes"),
+            fix=_("use --server {larger}, which has enough").format(larger=larger[0])
+            if larger
+            else _("ask for more nodes"),
         )
 
     def check_pod(self, npus: int, nodes: int) -> None:
-        """Refuse a number of NPUs that Ascend's scheduler gives to no pod of a job over so many nodes.
+        """Check a number of NPUs for a pod of a job over that many nodes.
 
         Raises:
-            ContainerError: such a number, or more than the server has.
+            ContainerError: Ascend's scheduler gives no pod that number, or the server has fewer.
         """
         self.check(npus)
         allowed = [str(count) for count in range(1, self.npus + 1) if self._is_given(count, nodes)]
         if str(npus) not in allowed:
             raise ContainerError(
                 subject=f"--npus {npus}",
-                expected=_("{allowed}: Ascend's scheduler gives no other number to a pod on {name}").format(
+                expected=_("{allowed}, because Ascend's scheduler gives no other number to a pod on {name}").format(
                     allowed=_(", ").join(allowed), name=self.name
                 )
                 + (_(" in a job over {nodes} nodes").format(nodes=nodes) if nodes > 1 else ""),
                 found=str(npus),
-                fix=_("ask for one of those"),
+                fix=_("ask for one of these numbers"),
             )
 
     def _is_given(self, npus: int, nodes: int) -> bool:
         if nodes > 1 and self.super_pod:
             return npus == self.npus
         if self.npu is Npu.A3:
-            # Two NPUs are one card; half a card goes to jobs of one pod only.
+            # A card has two NPUs, and only a job with a single pod may get half a card.
             return npus % 2 == 0 or (npus == 1 and nodes == 1)
         return npus <= 8 or npus % 2 == 0
 
@@ -251,4 +255,4 @@ SERVERS = {
         ),
     )
 }
-"""All servers, by their key."""
+"""All servers, by key."""

@@ -1,4 +1,4 @@
-"""A training on several machines, as KubeRay and Ascend's scheduler would take it."""
+"""A training on several machines that KubeRay and Ascend's scheduler accept."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from verl_npu.language import gettext as _
 
 from .container import FILES, SHARED_MEMORY, Container
 
-_LONGEST_NAME = 47  # KubeRay appends to it, and refuses longer ones: MaxRayJobNameLength in utils/constant.go.
+_LONGEST_NAME = 47  # KubeRay appends to the name and refuses longer ones: MaxRayJobNameLength in utils/constant.go.
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A volume with models, data and checkpoints that all machines see."""
+    """A volume with models, data, and checkpoints that all machines share."""
 
     name: str
-    """Of the PersistentVolumeClaim."""
+    """The name of the PersistentVolumeClaim."""
     path: str
-    """Where it is mounted."""
+    """The path at which it is mounted."""
 
     @property
     def volume(self) -> str:
-        """What a pod calls it."""
+        """Its name in a pod."""
         return f"claim-{self.name}"
 
     @classmethod
     def parse(cls, text: str) -> Claim:
-        """Read `NAME:/path`. Raises ContainerError."""
+        """Parse `NAME:/path`. Raises ContainerError."""
         name, _unused, path = text.partition(":")
         if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME or not path.startswith("/"):
             raise ContainerError(
                 subject=f"--claim {text}",
-                expected=_("NAME:/PATH, a PersistentVolumeClaim and where it is mounted"),
+                expected=_("NAME:/PATH, the name of a PersistentVolumeClaim and the path to mount it at"),
                 found=repr(text),
                 fix=_("see verl-npu setup --help"),
             )
@@ -55,7 +55,7 @@ class Job:
     queue: str
     claims: tuple[Claim, ...] = ()
     interface: str = ""
-    """The network interface of all machines over which HCCL and gloo meet; empty lets them choose."""
+    """The network interface that HCCL and Gloo use on all machines; empty lets them choose."""
 
 
 def job(
@@ -68,11 +68,11 @@ def job(
     claims: Sequence[Claim] = (),
     interface: str = "",
 ) -> Job:
-    """Return a job that the cluster can be asked for.
+    """Return a job that the cluster would accept.
 
     Raises:
-        ContainerError: Kubernetes would refuse a name, no command, two volumes at one path, or a number of NPUs that
-            Ascend's scheduler gives to no pod.
+        ContainerError: a name is invalid, there is no command, two volumes have one path, or Ascend's scheduler gives
+            no pod that number of NPUs.
     """
     _check_name(name)
     _check_queue(queue)
@@ -92,7 +92,7 @@ def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
         raise ContainerError(
             subject=f"--name {name}",
-            expected=_("at most {longest_name} small letters, digits and hyphens, a letter first").format(
+            expected=_("at most {longest_name} small letters, digits, and hyphens, starting with a letter").format(
                 longest_name=_LONGEST_NAME
             ),
             found=repr(name),
@@ -104,7 +104,7 @@ def _check_queue(queue: str) -> None:
     if not _LABEL.fullmatch(queue):
         raise ContainerError(
             subject=f"--queue {queue}",
-            expected=_("the name of one of Volcano's queues: at most 63 letters, digits, and - _ . between them"),
+            expected=_("the name of a Volcano queue: at most 63 letters and digits, with - _ . only inside"),
             found=repr(queue),
             fix="kubectl get queue lists them",
         )
@@ -118,6 +118,6 @@ def _check_paths(claims: Sequence[Claim]) -> None:
                 subject=f"--claim {claim.name}:{claim.path}",
                 expected=_("a path at which nothing else is mounted"),
                 found=claim.path,
-                fix="mount it elsewhere",
+                fix="choose another path",
             )
         taken.append(claim.path)

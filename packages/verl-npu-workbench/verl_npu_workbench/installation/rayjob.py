@@ -1,8 +1,8 @@
-"""A RayJob: the manifest by which KubeRay starts a training on several machines, all of them or none.
+"""A RayJob: the manifest with which KubeRay starts a training on several machines, all of them or none.
 
 Written for KubeRay 1.7.0, Volcano with Ascend's plugin, and Ascend's device plugin (github.com/Ascend/mind-cluster at
-22bb3d98). Their documents that it follows: for KubeRay docs.ray.io, "KubeRay integration with Volcano" and "Specify
-container commands"; for Ascend docs/en/scheduling/usage/basic_scheduling/03_full_npu_scheduling_….md.
+22bb3d98). It follows "KubeRay integration with Volcano" and "Specify container commands" on docs.ray.io, and Ascend's
+docs/en/scheduling/usage/basic_scheduling/03_full_npu_scheduling_….md.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from .container import FILES, SHARED_MEMORY, SHARED_MEMORY_GIB
 from .job import Job
 
 RESOURCE = "huawei.com/Ascend910"
-"""What Ascend's device plugin calls an NPU of an A2 and of an A3 (component/ascend-common/api/default_name.go)."""
+"""Ascend's device plugin's name for an NPU of an A2 or an A3 (component/ascend-common/api/default_name.go)."""
 
 _SET_ENV = (
-    # KubeRay replaces the entry point of the image, which would have done this. It puts these before its `ray start`.
+    # KubeRay replaces the image's entry point, which would do this. It runs these commands before its `ray start`.
     "source /usr/local/Ascend/ascend-toolkit/set_env.sh && source /usr/local/Ascend/nnal/atb/set_env.sh"
 )
 _VARIABLES = {advice.name: advice.value for advice in ON_EVERY_HOST}
@@ -27,11 +27,11 @@ _HEAD_PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001}
 
 
 def manifest(asked: Job) -> dict[str, object]:
-    """Return the RayJob, as what YAML holds."""
+    """Return the RayJob as the content of a YAML file."""
     server = asked.container.server
     annotations = {"huawei.com/schedule_policy": server.policy}
     if server.super_pod:
-        # The NPUs that must be in one SuperPoD: the fewest that the scheduler takes.
+        # The number of NPUs that must be in one SuperPoD; this is the least that the scheduler accepts.
         annotations["sp-block"] = str(asked.container.npus)
     workers: list[dict[str, object]] = []
     if asked.nodes > 1:
@@ -71,7 +71,7 @@ def manifest(asked: Job) -> dict[str, object]:
 
 
 def _start(asked: Job) -> dict[str, str]:
-    # KubeRay tells Ray of GPUs and TPUs by itself, and not of NPUs. It writes this into a line for bash.
+    # KubeRay tells Ray about GPUs and TPUs, but not about NPUs. The quotes are for bash.
     return {"resources": f"'{json.dumps({'NPU': asked.container.npus})}'"}
 
 
@@ -104,25 +104,25 @@ def _template(asked: Job, name: str, ports: dict[str, int]) -> dict[str, object]
 
 
 def _apart(label: dict[str, str]) -> dict[str, object]:
-    # Two pods on one machine would want the same ports.
+    # Two pods on one machine would use the same ports.
     return {"labelSelector": {"matchLabels": dict(label)}, "topologyKey": "kubernetes.io/hostname"}
 
 
 def _environment(asked: Job) -> list[dict[str, object]]:
-    # The NPUs that the scheduler chose: Ascend's device plugin and container runtime read this.
-    made = [_of_pod("ASCEND_VISIBLE_DEVICES", f"metadata.annotations['{RESOURCE}']")]
+    # Ascend's device plugin and container runtime read this to get the NPUs that the scheduler chose.
+    made = [_pod_field("ASCEND_VISIBLE_DEVICES", f"metadata.annotations['{RESOURCE}']")]
     fixed = dict(_VARIABLES)
     if asked.interface:
-        # Without = HCCL takes a name for the beginning of names.
+        # Without = HCCL reads the name as a prefix.
         fixed |= {HCCL_INTERFACE: f"={asked.interface}", "GLOO_SOCKET_IFNAME": asked.interface}
     else:
-        # One of the two is needed with hostNetwork, and the address would come before the interface.
-        made.append(_of_pod("HCCL_IF_IP", "status.hostIP"))
+        # hostNetwork needs one of the two, and the address would override the interface.
+        made.append(_pod_field("HCCL_IF_IP", "status.hostIP"))
     made += ({"name": name, "value": value} for name, value in fixed.items())
     return made
 
 
-def _of_pod(name: str, field: str) -> dict[str, object]:
+def _pod_field(name: str, field: str) -> dict[str, object]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}
 
 
@@ -140,7 +140,7 @@ def _volumes(asked: Job) -> list[dict[str, object]]:
     for file in FILES:
         kind = "Directory" if file.folder else "File"
         made.append({"name": file.volume, "hostPath": {"path": file.path, "type": kind}})
-    # A claim may be mounted at several paths, and is one volume.
+    # A claim may be mounted at several paths but is only one volume.
     for name, volume in {each.name: each.volume for each in asked.claims}.items():
         made.append({"name": volume, "persistentVolumeClaim": {"claimName": name}})
     return made

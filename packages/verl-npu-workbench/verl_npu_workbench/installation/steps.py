@@ -1,7 +1,7 @@
-"""The commands that install an environment, in order, and what goes wrong without each; the files for pip; images.
+"""The commands that install an environment, in order, with the mistakes to avoid; the files for pip; Dockerfiles.
 
-The addresses of package indexes are the user's: TORCH_CPU_INDEX is the one that pytorch.org names for CPUs, and
-TRITON_ASCEND_INDEX the one of triton-ascend's documents.
+The user gives the addresses of package indexes: TORCH_CPU_INDEX is the one that pytorch.org names for CPUs, and
+TRITON_ASCEND_INDEX the one in triton-ascend's documents.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..pins import Component, is_commit
 from .target import Arch, Npu, Target
 
 _KEPT = "torch|torch_npu|torch-npu|torchvision|torchaudio|transformers|triton|triton-ascend|numpy|xformers"
-"""What requirements of engines name, and constraints decide."""
+"""The packages that engines require but whose versions the constraints decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class Step:
     title: str
     commands: tuple[str, ...]
     traps: tuple[str, ...] = ()
-    """What goes wrong if it is left out or done otherwise."""
+    """The mistakes to avoid, and their consequences."""
     on_host: bool = False
-    """A base image has it done already."""
+    """True if a base image has already done this step."""
 
 
 def steps(target: Target) -> tuple[Step, ...]:
@@ -49,16 +49,17 @@ def _platform(target: Target) -> Step:
     cann, driver = target.specifier(Component.CANN), target.specifier(Component.DRIVER)
     hdk = f"driver and firmware {driver.removeprefix('==')}, " if driver else "driver and firmware, "
     return Step(
-        f"The platform: {hdk}CANN {cann.removeprefix('==')}: toolkit, kernels for {target.npu.kernels}, and nnal",
+        f"The platform: {hdk}CANN {cann.removeprefix('==')} with toolkit, kernels for {target.npu.kernels}, and nnal",
         (
             "npu-smi info",
             "source /usr/local/Ascend/ascend-toolkit/set_env.sh",
             "source /usr/local/Ascend/nnal/atb/set_env.sh",
         ),
         (
-            "toolkit, kernels and nnal are of one version; kernels of another NPU fail with 561003",
-            "without set_env.sh in this shell `import torch` fails with libhccl.so, and without nnal's with libatb.so",
-            "set_env.sh also has to be sourced on each host before `ray start`",
+            "toolkit, kernels, and nnal must have the same version; kernels for another NPU fail with 561003",
+            "without CANN's set_env.sh in this shell, `import torch` fails with libhccl.so; without nnal's, with "
+            "libatb.so",
+            "set_env.sh must also be sourced on each host before `ray start`",
         ),
         on_host=True,
     )
@@ -80,12 +81,11 @@ def _torch(target: Target) -> Step:
     ]
     x86 = target.arch is Arch.X86
     index = ' --index-url "$TORCH_CPU_INDEX"' if x86 else ""
-    traps = ["PIP_CONSTRAINT keeps what is installed later from replacing torch"]
+    traps = ["without PIP_CONSTRAINT, later installations replace torch"]
     if x86:
         traps.append(
-            "on x86 the package index's torch is a build for CUDA, beside which torch_npu does not load: take +cpu "
-            "from "
-            "the index that pytorch.org names for CPUs (TORCH_CPU_INDEX)"
+            "on x86 the package index's torch is a CUDA build, with which torch_npu does not load: use the +cpu build "
+            "from the index that pytorch.org names for CPUs (TORCH_CPU_INDEX)"
         )
     return Step(
         "torch for CPUs, and torch_npu of the same release",
@@ -105,22 +105,22 @@ def _triton(target: Target) -> Iterator[Step]:
     needs = target.specifier(Component.TRITON_ASCEND)
     index = "${TRITON_ASCEND_INDEX:+--extra-index-url $TRITON_ASCEND_INDEX}"
     yield Step(
-        "triton-ascend in the place of triton",
+        "triton-ascend instead of triton",
         ("pip uninstall -y triton triton-ascend", f'pip install "triton-ascend{needs}" {index}'),
         (
-            "both own the folder triton: whatever installs triton later breaks it (`0 active drivers`); then repeat "
-            "this",
-            "builds that the package index does not have are in the index of triton-ascend's documents",
+            "both own the folder triton: a later installation of triton breaks it (`0 active drivers`); then repeat "
+            "this step",
+            "builds that the package index lacks are in the index that triton-ascend's documents name",
         ),
     )
 
 
 def _verl_requirements(target: Target) -> Step:
     refused = [each.value for each in (Component.FLASH_ATTN, Component.LIGER_KERNEL) if target.refused(each)]
-    traps = ["einops is needed on NPUs, and several releases of verl do not ask for it"]
+    traps = ["einops is needed on NPUs, but several releases of verl do not list it"]
     if refused:
         traps.append(f"never install {' or '.join(refused)}: verl's documents say that they do not work on NPUs")
-    return Step("What verl needs beside them", ("pip install -r requirements.txt",), tuple(traps))
+    return Step("verl's other requirements", ("pip install -r requirements.txt",), tuple(traps))
 
 
 def _vllm(target: Target) -> Step:
@@ -137,11 +137,11 @@ def _vllm(target: Target) -> Step:
             "VLLM_TARGET_DEVICE=empty pip install --no-build-isolation --no-deps -e ./vllm",
         ),
         (
-            "a wheel of vLLM from the package index brings torch with CUDA",
-            "with build isolation pip fetches another torch to build with",
-            "its requirements on torch contradict vllm-ascend's (ResolutionImpossible): they are left out, "
-            "constraints decide",
-            "it then calls itself X+empty, which verl ccd7d934 and v0.7.0 misread; verl-npu mends that",
+            "vLLM's wheel from the package index installs a CUDA build of torch",
+            "with build isolation, pip downloads another torch for the build",
+            "vLLM's requirement on torch contradicts vllm-ascend's (ResolutionImpossible): it is left out here, and "
+            "the constraints decide",
+            "the version is then X+empty, which verl ccd7d934 and v0.7.0 misread; verl-npu fixes that",
         ),
     )
 
@@ -151,7 +151,7 @@ def _vllm_ascend(target: Target) -> Step:
     revision = claim.revision if claim else ""
     traps = ["without COMPILE_CUSTOM_KERNELS=1 it cannot sleep (`camem allocator is not available`)"]
     if target.npu is Npu.A3:
-        traps.append("its wheels on the package index are built for A2: on A3 it must be built from source")
+        traps.append("its wheels on the package index are built for A2; for A3 it must be built from source")
     if claim and claim.note and not is_commit(revision):
         traps.append(claim.note)
     return Step(
@@ -168,7 +168,7 @@ def _vllm_ascend(target: Target) -> Step:
 
 
 def _clone(url: str, revision: str, *, submodules: bool = False) -> tuple[str, ...]:
-    """The commands that get a source: of a branch or tag only what it needs, and for a commit all of it."""
+    """Return the commands that clone a repository: shallow for a branch or tag, whole for a commit."""
     if not is_commit(revision):
         deep = "--recurse-submodules " if submodules else ""
         return (f"git clone --depth 1 {deep}--branch {revision} {url}",)
@@ -196,9 +196,9 @@ def _megatron(target: Target) -> Iterator[Step]:
         "MindSpeed and Megatron-LM, for the Megatron backend only",
         tuple(commands),
         (
-            "without scipy, which its requirements name, context_parallel_size above 1 fails",
-            "other revisions have other overrides: `verl-npu lint --overrides` tells before the job starts",
-            "PYTHONPATH has to be set on each host before `ray start`",
+            "without scipy, which MindSpeed's requirements name, context_parallel_size above 1 fails",
+            "other revisions have other overrides; `verl-npu lint --overrides` checks yours before the job starts",
+            "PYTHONPATH must be set on each host before `ray start`",
         ),
     )
 
@@ -217,15 +217,15 @@ def _verl(target: Target) -> Step:
         f"verl {target.pin.name} and verl-npu",
         (*commands, "pip install ./verl_npu*.whl"),
         (
-            "with its dependencies verl's own setup would replace numpy or tensordict",
+            "without --no-deps, verl's own setup would replace numpy or tensordict",
             "verl-npu is in no package index: "
-            "`pip wheel --no-deps CHECKOUT CHECKOUT/packages/verl-npu-workbench` makes its wheels in this folder",
+            "`pip wheel --no-deps CHECKOUT CHECKOUT/packages/verl-npu-workbench` builds its wheels in this folder",
         ),
     )
 
 
 def _judged(target: Target) -> Step:
-    # While an image is built there is no NPU to look at.
+    # There is no NPU to examine while an image is built.
     judged = () if target.in_image else (f"verl-npu doctor --pin {target.pin.name} --level import",)
     return Step("The verdict", ("verl-npu check", *judged))
 
@@ -244,7 +244,7 @@ _OTHERS = (
     "torchdata",
     "wandb",
 )
-"""What requirements-npu.txt of all pins names without a version."""
+"""The requirements in requirements-npu.txt of all pins that have no version."""
 _OURS = (
     Component.TRANSFORMERS,
     Component.TENSORDICT,
@@ -264,8 +264,8 @@ _CONSTRAINED = (
 
 
 def requirements(target: Target) -> str:
-    """Return what verl needs beside torch, torch_npu and the engine, as a requirements file."""
-    lines = [f"# What verl {target.name} needs on NPUs, from its requirements-npu.txt and documents."]
+    """Return verl's requirements besides torch, torch_npu, and the engine, as a requirements file."""
+    lines = [f"# Requirements of verl {target.name} on NPUs, from its requirements-npu.txt and documents."]
     lines += sorted(
         [
             *(_asked(target, each) for each in _OURS),
@@ -291,11 +291,11 @@ def _asked(target: Target, component: Component) -> str:
 def constraints(target: Target) -> str:
     """Return the versions that no later installation may replace, as a constraints file.
 
-    torch first of all: requirements of vLLM and of others ask for builds with CUDA.
+    This matters most for torch: vLLM and other packages require CUDA builds.
     """
     lines = [f"# Versions of verl {target.name} on NPUs. PIP_CONSTRAINT makes pip keep them."]
     if target.arch is Arch.X86:
-        lines.append("# +cpu: on x86 the plain name of torch is a build for CUDA.")
+        lines.append("# +cpu: on x86, torch without it is a CUDA build.")
     for component in _CONSTRAINED:
         needs = target.specifier(component)
         claim = target.claim(component)
@@ -309,7 +309,7 @@ _HEAD = """\
 # verl {pin} for {npu} on {arch}. Base: verl's own {document}.
 # pip wheel --no-deps CHECKOUT CHECKOUT/packages/verl-npu-workbench
 # docker build --build-arg REGISTRY=… {index}-t {tag} -f {name} .
-# REGISTRY: where you get Ascend's images from. {index_note}
+# REGISTRY: the registry from which you pull Ascend's images. {index_note}
 ARG REGISTRY
 FROM ${{REGISTRY}}/{base}
 ARG TORCH_CPU_INDEX=""
@@ -323,14 +323,14 @@ RUN apt-get update -y \\
 _ENVIRONMENT = (
     "source /usr/local/Ascend/ascend-toolkit/set_env.sh",
     "source /usr/local/Ascend/nnal/atb/set_env.sh",
-    # While an image is built there is no driver; CANN has stubs of its libraries.
+    # There is no driver while an image is built; CANN has stubs of its libraries.
     'export LD_LIBRARY_PATH="$ASCEND_HOME_PATH/$(uname -m)-linux/devlib/linux/$(uname -m):$LD_LIBRARY_PATH"',
     'export PIP_CONSTRAINT="$PWD/constraints.txt"',
 )
 
 
 def dockerfile(target: Target) -> str:
-    """Return a Dockerfile; empty if there is nothing to build: verl has no base image, or it is published whole."""
+    """Return a Dockerfile; empty if verl has no base image, or if the whole image is published."""
     image = target.image
     if image is None or target.environment.published:
         return ""
@@ -341,7 +341,7 @@ def dockerfile(target: Target) -> str:
         arch=target.arch.value,
         document=image.source.document,
         index="--build-arg TORCH_CPU_INDEX=… " if x86 else "",
-        index_note="TORCH_CPU_INDEX: what pytorch.org names for CPUs." if x86 else "",
+        index_note="TORCH_CPU_INDEX: the index that pytorch.org names for CPUs." if x86 else "",
         tag=target.tag,
         name=f"Dockerfile.{target.npu.value}",
         base=image.base,
@@ -359,7 +359,7 @@ def _file(name: str, content: str) -> str:
 
 
 def _layer(step: Step) -> str:
-    # A line per command, joined: what one exports the next has.
+    # One RUN for all commands, so that each sees the exports of those before.
     commands = [command for command in (*_ENVIRONMENT, *step.commands) if not command.startswith("export PYTHONPATH")]
     commands = list(dict.fromkeys(commands))
     return f"# {step.title}.\nRUN " + " \\\n    && ".join(commands) + "\n"

@@ -1,4 +1,4 @@
-"""What is installed for: a pin, a kind of NPU, a kind of processor, on the host or in an image."""
+"""The target of an installation: a pin, a kind of NPU, and a processor architecture, on the host or in an image."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from packaging.specifiers import SpecifierSet
 from ..pins import Claim, Component, Environment, Image, Pin
 
 _PYTHONS = ("3.11", "3.10", "3.12")
-"""The versions that this package runs on, the one that most pins recommend first."""
-_OF_IMAGES = ("dockerfile", "docker/")
+"""The Python versions that this package supports; the one that most pins recommend comes first."""
+_IMAGE_DOCUMENTS = ("dockerfile", "docker/")
 
 
 class Npu(enum.Enum):
@@ -23,17 +23,17 @@ class Npu(enum.Enum):
 
     @property
     def soc(self) -> str:
-        """The name of the chip for which vllm-ascend's kernels are compiled where there is no NPU (verl's images)."""
+        """The chip name for compiling vllm-ascend's kernels on a machine without NPUs, as verl's images do."""
         return {Npu.A2: "ascend910b1", Npu.A3: "ascend910_9392"}[self]
 
     @property
     def kernels(self) -> str:
-        """How CANN calls the package with this NPU's operators."""
+        """CANN's name of the package with this NPU's operators."""
         return {Npu.A2: "910b", Npu.A3: "A3 (910_93)"}[self]
 
 
 class Arch(enum.Enum):
-    """A kind of processor."""
+    """A processor architecture."""
 
     X86 = "x86"
     ARM = "arm"
@@ -41,56 +41,56 @@ class Arch(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One environment."""
+    """One environment to install."""
 
     pin: Pin
     arch: Arch
     npu: Npu
     in_image: bool = False
-    """Within verl's own base image, whose versions may be newer than those of its installation guide."""
+    """True inside verl's own base image, whose versions may be newer than those of its installation guide."""
     named: Environment | None = None
-    """Which of the pin's environments; what verl's own documents say unless given."""
+    """One of the pin's environments; None means the one in verl's own documents."""
 
     @property
     def environment(self) -> Environment:
-        """The environment that is installed."""
+        """The environment to install."""
         return self.named or self.pin.environments[0]
 
     @property
     def name(self) -> str:
-        """The pin's name, with that of the environment if it is not what verl's own documents say."""
+        """The pin's name, with the environment's name unless it is the one in verl's own documents."""
         return self.pin.name_of(self.environment)
 
     @property
     def image(self) -> Image | None:
-        """The base image that verl's Dockerfile of this pin builds upon, or the published one, if there is one."""
+        """The base image of verl's Dockerfile for this pin, or the published image; None if there is none."""
         fitting = (image for image in self.environment.images if image.npu == self.npu.value)
         return next((image for image in fitting if image.arch in ("", self.arch.value)), None)
 
     @property
     def tag(self) -> str:
-        """What the image is called that is built for it, or that is published."""
+        """The name of the image that is built for it, or of the published image."""
         if self.image is not None and self.environment.published:
             return self.image.base
         return f"verl-npu:{self.pin.name}-{self.npu.value}"
 
     def claim(self, component: Component) -> Claim | None:
-        """What is installed of a component; None if nothing is."""
+        """Return the claim about a component to follow; None if it is not to be installed."""
         cell = self.environment.cells.get(component)
         claims = [claim for claim in cell.about(arch=self.arch.value) if not claim.unsupported] if cell else []
         if self.in_image:
-            claims.sort(key=lambda claim: not any(word in claim.source.document.lower() for word in _OF_IMAGES))
+            claims.sort(key=lambda claim: not any(word in claim.source.document.lower() for word in _IMAGE_DOCUMENTS))
         return claims[0] if claims else None
 
     def refused(self, component: Component) -> bool:
-        """Whether the documents say that a component does not work on NPUs."""
+        """Tell whether the documents say that a component does not work on NPUs."""
         cell = self.environment.cells.get(component)
         return cell is not None and any(claim.unsupported for claim in cell.about())
 
     def specifier(self, component: Component) -> str:
-        """The version specifier of a component, empty if any will do.
+        """Return the version specifier of a component; empty if any version will do.
 
-        A build of torch for CPUs has a name of its own on x86, where the plain name is a build for CUDA.
+        On x86, torch's build for CPUs has +cpu in its version; the plain version is a CUDA build.
         """
         claim = self.claim(component)
         needs = claim.needs if claim else ""
@@ -100,7 +100,7 @@ class Target:
 
     @property
     def python(self) -> str:
-        """The version of Python, such as 3.11."""
+        """The version of Python, for example 3.11."""
         if self.in_image and self.image and not self.environment.published:
             found = re.search(r"py(\d+\.\d+)", self.image.base)
             if found:

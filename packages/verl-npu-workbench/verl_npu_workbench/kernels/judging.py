@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,13 +53,9 @@ class Request:
     """Set when nobody waits for verdicts any more."""
 
     def go_on(self) -> None:
-        """Raise EndedError where nobody waits any more."""
+        """Raise CancelledError if nobody waits for the verdicts any more."""
         if self.ended.is_set():
-            raise EndedError
-
-
-class EndedError(Exception):
-    """The command is ended: what compiles is killed, and nothing more is compiled."""
+            raise CancelledError
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What this host is in a launch, and what it is given and checked for before anything is started on it."""
+"""The role of this host in a launch, its variables, and the checks before anything starts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ..processes import own_python
 from .network import here, refused, resolve, towards
 
 PORT = 6766
-"""Where Ray listens on the head: the port of verl's page on several machines."""
-_ANYWHERE = "198.51.100.1"  # of RFC 5737: no host has it, and the way there is the default route
+"""Ray's port on the head, from verl's page on several machines."""
+_ANYWHERE = "198.51.100.1"  # an address from RFC 5737 that no host has, so the default route leads there
 _GLOO, _ADDRESS = "GLOO_SOCKET_IFNAME", "HCCL_IF_IP"
 Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One launch, as the options of the command say it."""
+    """The options of one launch."""
 
     command: tuple[str, ...]
     nodes: int | None = None
@@ -41,19 +41,20 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """This host, and the address of the head, which is empty if it is not known."""
+    """This host in a launch."""
 
     request: Request
     nodes: int
     is_head: bool
     head: str
+    """The address of the head; empty if unknown."""
     address: str
     npus: int
     added: Mapping[str, str]
-    """The variables that the user has not set."""
+    """The variables that the launch adds because the user has not set them."""
     environ: Mapping[str, str]
     refusals: Sequence[LaunchError]
-    """Why it cannot take part."""
+    """The reasons why this host cannot take part."""
 
     def ray(self) -> list[str]:
         """Return the command that starts Ray on this host."""
@@ -66,9 +67,9 @@ class Host:
 
 
 def look(request: Request, environ: Mapping[str, str]) -> Host:
-    """Look at this host; nothing is started.
+    """Examine this host without starting anything.
 
-    Raises LaunchError for options that contradict each other. What this host lacks is among its refusals.
+    Raises LaunchError if the options contradict each other. Problems of this host become its refusals.
     """
     nodes, first = _who(request, environ)
     refusals: list[LaunchError] = []
@@ -84,7 +85,7 @@ def look(request: Request, environ: Mapping[str, str]) -> Host:
     head = tried(lambda: resolve(first), "") if nodes > 1 else "127.0.0.1"
     is_head = nodes == 1 or first.partition(".")[0] == name or head in {*interfaces.values()} - {"127.0.0.1"}
     if is_head and nodes > 1 and head.startswith("127."):
-        # Debian's /etc/hosts gives a host's own name 127.0.1.1.
+        # Debian's /etc/hosts maps the host's own name to 127.0.1.1.
         head = tried(lambda: towards(next((each for each in request.hosts if each != first), _ANYWHERE)), "")
     own = head if is_head or not head else tried(lambda: towards(first), "")
     npus = tried(lambda: count_npus(environ, request.npus), 0)
@@ -96,50 +97,51 @@ def look(request: Request, environ: Mapping[str, str]) -> Host:
 
 
 def _who(request: Request, environ: Mapping[str, str]) -> tuple[int, str]:
-    """Return how many hosts take part, and the name of the head."""
+    """Return the number of hosts, and the name of the head."""
     hosts = request.hosts
     nodes = request.nodes or len(hosts) or 1
     head = request.head or (hosts[0] if hosts else "")
     if hosts and (not len({*hosts}) == len(hosts) == nodes or head not in hosts):
-        expected = _("{count} different hosts, the head among them").format(count=nodes)
-        raise refused("--hosts", expected, ",".join(hosts), _("correct the list, --nodes or --head"))
+        expected = _("{count} different hosts, including the head").format(count=nodes)
+        raise refused("--hosts", expected, ",".join(hosts), _("correct the list, --nodes, or --head"))
     if nodes > 1 and (head in ("", "localhost") or head.startswith("127.")):
-        expected = _("the head, as the other hosts name it")
+        expected = _("a name or address under which the other hosts reach the head")
         raise refused("--head", expected, head or _("none"), _("add --head HOST"))
     for name in ("SLURM_STEP_NUM_NODES", "OMPI_COMM_WORLD_SIZE"):
         if nodes == 1 and environ.get(name, "1") != "1":
-            expected, fix = _("to be told who takes part"), _("add --hosts, or --nodes and --head")
+            expected, fix = _("the hosts that take part"), _("add --hosts, or --nodes and --head")
             raise refused("verl-npu launch", expected, f"{name}={environ[name]}", fix)
     return nodes, head
 
 
 def variables(environ: Mapping[str, str], interfaces: Mapping[str, str], own: str) -> dict[str, str]:
-    """Return the variables of verl's documents that the user has not set; `own` is empty for a host that is alone.
+    """Return the variables from verl's documents that the user has not set.
 
-    Raises LaunchError if the user's name an interface or an address that this host does not have.
+    `own` is this host's address, empty for a single host. Raises LaunchError if the user's variables name an interface
+    or an address that this host does not have.
     """
     for variable, known in ((_GLOO, [*interfaces]), (_ADDRESS, [*interfaces.values()])):
         if (value := environ.get(variable)) and value not in known:
             found = _("none of {known}").format(known=", ".join(known))
-            fix = _("unset it, and what reaches the head is taken, or correct it")
+            fix = _("correct it, or unset it to use the interface that reaches the head")
             raise refused(f"{variable}={value}", _("an interface or an address of this host"), found, fix)
     wanted = {advice.name: advice.value for advice in ON_EVERY_HOST}
     for name in (name for name, address in interfaces.items() if own and address == own):
-        # HCCL takes a name for the beginning of names unless = stands before it; gloo takes it as it is.
+        # HCCL reads a name as a prefix unless = precedes it; Gloo uses the exact name.
         wanted |= {HCCL_INTERFACE: f"={name}", _GLOO: name, _ADDRESS: own}
     if environ.get(HCCL_INTERFACE):
-        # The address would come before the user's interface.
+        # The address would override the user's interface.
         wanted.pop(_ADDRESS, None)
     return {name: value for name, value in wanted.items() if not environ.get(name)}
 
 
 def count_npus(environ: Mapping[str, str], expected: int | None) -> int:
-    """Return how many NPUs there are. Raises LaunchError if there are none, or not as many as `expected`."""
+    """Return the number of NPUs. Raises LaunchError if there are none, or not as many as `expected`."""
     if virtual := virtual_npus(environ):
         count, found = int(virtual) if virtual.isdecimal() else 0, f"{VIRTUAL_NPUS}={virtual}"
     else:
         answer = ask_npu_smi(environ)
-        count, found = len(answer.npus), answer.problem or _("{count} by npu-smi").format(count=len(answer.npus))
+        count, found = len(answer.npus), answer.problem or _("{count} in npu-smi").format(count=len(answer.npus))
     shown = environ.get(VISIBLE_DEVICES)
     if count and shown is not None:
         count = min(count, len([each for each in shown.split(",") if each.strip().isdecimal()]))

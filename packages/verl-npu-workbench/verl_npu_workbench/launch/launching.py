@@ -1,4 +1,4 @@
-"""A launch on this host: `ray start` and the job within a meeting of all hosts, which Ray does not have."""
+"""A launch on this host: `ray start` and the job, coordinated with all hosts through a meeting, which Ray lacks."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from .network import here, refused, resolve
 
 Say = Callable[[str], None]
 GRACE = 60.0
-"""Seconds for a job to end by itself after a host was lost; Ray and verl may need half of them to notice it."""
+"""Seconds for a job to end by itself after a host was lost; Ray and verl may need half of them to notice."""
 _ENDING = 10.0
 _TOLD = 120.0
-"""Seconds for which a host that cannot take part tries to tell the head, and such a head the others."""
+"""Seconds for which a host that cannot take part tries to tell the head, or a head the other hosts."""
 _LOOK = 0.2
 
 
 def launch(host: Host, say: Say) -> int:
-    """Take part in a launch, and return the exit status; nothing that was started here stays.
+    """Take part in a launch and return its exit status. All processes that it started here are ended.
 
     Raises LaunchError if the job is not started.
     """
     if not host.is_head and not host.address:
-        # There is no way to the head, by name or by route.
+        # This host cannot reach the head, because there is no such name or no route.
         raise host.refusals[0]
     plan, trouble = f"{shlex.join(host.request.command)} on {host.nodes}", _trouble(host)
     own = Member(socket.gethostname(), host.address, host.npus, plan, trouble=trouble)
@@ -46,17 +46,17 @@ def launch(host: Host, say: Say) -> int:
 
 
 def _trouble(host: Host) -> str:
-    """Return why this host cannot take part, by its refusals or the errors that the doctor finds; empty if it can."""
+    """Return why this host cannot take part: its refusals, or the doctor's errors; empty if it can."""
     if host.refusals or not host.request.doctor:
         return "; ".join(map(str, host.refusals))
-    with progress.step(_("the doctor looks at this machine")):
+    with progress.step(_("the doctor examines this machine")):
         command = own_python("-m", "verl_npu", "doctor", "--json")
         done = subprocess.run(command, env=dict(host.environ), capture_output=True, text=True, check=False)
     try:
         errors = [each for each in json.loads(done.stdout) if each["verdict"] == "error"]
     except (ValueError, TypeError, KeyError):
         return (
-            f"verl-npu doctor does not answer: {f'{done.stdout}{done.stderr}'.strip()[-500:] or 'it prints nothing'}"
+            f"verl-npu doctor gave no result: {f'{done.stdout}{done.stderr}'.strip()[-500:] or 'it printed nothing'}"
         )
     return "; ".join(f"{each['name']}: {each['found']} (needed: {each['needed']}; {each['fix']})" for each in errors)
 
@@ -67,7 +67,7 @@ def _lead(host: Host, own: Member, say: Say) -> tuple[int, str]:
         _turn_away(host, own, say)
         if host.refusals:
             raise host.refusals[0]
-        raise refused(_("the head"), _("to take part"), own.trouble, _("correct it, or say --no-doctor"))
+        raise refused(_("the head"), _("to take part"), own.trouble, _("fix that, or add --no-doctor"))
     try:
         meeting = Meeting(port, own, host.nodes)
     except OSError as error:
@@ -87,7 +87,7 @@ def _lead(host: Host, own: Member, say: Say) -> tuple[int, str]:
 
 
 def _end(host: Host, processes: ProcessTree) -> None:
-    """End what was started here, and take back its address: `ray.init` of every later job here would look for it."""
+    """End the processes that were started here, and remove the cluster's address, or later jobs would try to join."""
     processes.end(_ENDING)
     ours = [f"{address}:{host.request.port}" for address in (host.head, *here().values())]
     usual = Path(host.environ.get("RAY_TMPDIR") or host.environ.get("TMPDIR") or "/tmp", "ray")
@@ -99,7 +99,7 @@ def _end(host: Host, processes: ProcessTree) -> None:
 
 
 def _turn_away(host: Host, own: Member, say: Say) -> None:
-    """Tell the other hosts, as they come, why the head cannot take part."""
+    """Tell each host that comes why the head cannot take part."""
     if host.nodes == 1:
         return
     say(f"{own.trouble}; telling the other nodes; Ctrl-C ends this")
@@ -113,7 +113,7 @@ def _turn_away(host: Host, own: Member, say: Say) -> None:
 
 
 def _gather(host: Host, meeting: Meeting, say: Say) -> None:
-    """Wait for all hosts. Raises LaunchError if one cannot take part, or does not come."""
+    """Wait for all hosts. Raises LaunchError if one cannot take part or does not come."""
     ends, said = time.monotonic() + host.request.wait, ""
     nodes = "1 node is" if host.nodes == 1 else f"{host.nodes} nodes are"
     with progress.step(_("waiting for nodes")) as waiting:
@@ -128,8 +128,8 @@ def _gather(host: Host, meeting: Meeting, say: Say) -> None:
                 say(there)
                 said = waiting.detail = there
             if time.monotonic() > ends:
-                fix = _("see what verl-npu launch printed on those that are missing, or raise --wait")
-                raise refused(_("the nodes of this launch"), _("all to come"), there, fix)
+                fix = _("look at the output of verl-npu launch on the missing nodes, or raise --wait")
+                raise refused(_("the nodes of this launch"), _("all of them"), there, fix)
             time.sleep(_LOOK)
 
 
@@ -141,16 +141,16 @@ def _address(host: str) -> str:
 
 def _lost(member: Member) -> LaunchError:
     subject = _("the node {node}").format(node=member)
-    return refused(subject, _("to take part"), member.trouble, _("correct it, and start again on all nodes"))
+    return refused(subject, _("to take part"), member.trouble, _("fix that, and start again on all nodes"))
 
 
 def _run(host: Host, meeting: Meeting, processes: ProcessTree, say: Say) -> tuple[int, str]:
-    """Run the job; its status, and how it ended. Raises LaunchError if it is not started."""
+    """Run the job; return its status, and a sentence on its end. Raises LaunchError if the job is not started."""
     with progress.step(_("starting Ray")):
         ray = processes.start(host.ray(), host.environ)
         _await(lambda: ray.process.poll() is not None, meeting)
         if ray.process.returncode:
-            found, fix = " | ".join(ray.last_lines(8)), _("correct it, and start again on all nodes")
+            found, fix = " | ".join(ray.last_lines(8)), _("fix that, and start again on all nodes")
             raise refused(_("Ray on the head"), _("to start"), found, fix)
         meeting.start()
         _await(lambda: all(member.ready for member in meeting.members[1:]), meeting)
@@ -170,7 +170,7 @@ def _run(host: Host, meeting: Meeting, processes: ProcessTree, say: Say) -> tupl
 
 
 def _await(done: Callable[[], bool], meeting: Meeting) -> None:
-    """Wait until something is done. Raises LaunchError if a host cannot take part any more."""
+    """Wait until `done()` is true. Raises LaunchError if a host drops out."""
     while not done():
         for member in meeting.look():
             raise _lost(member)
@@ -187,8 +187,8 @@ def _follow(host: Host, own: Member, say: Say) -> tuple[int, str]:
         return 2, own.trouble
     if connection is None:
         expected = _("verl-npu launch at {address} within {wait:g} s").format(address=head, wait=wait)
-        fix = _("start it there too, see what it printed, or open its ports in the firewall")
-        raise refused(_("the head"), expected, _("nobody who answers"), fix)
+        fix = _("start it there, too, look at its output there, or open its ports in the firewall")
+        raise refused(_("the head"), expected, _("no answer"), fix)
     say(f"{own} waits for the other nodes; the head is {head}")
     processes = ProcessTree()
     try:
@@ -202,19 +202,19 @@ def _follow(host: Host, own: Member, say: Say) -> tuple[int, str]:
 
 
 def _stay(host: Host, connection: Connection, processes: ProcessTree) -> tuple[int, str]:
-    """Have Ray here as long as the head says. Return the status, and how the launch ended."""
+    """Run Ray here until the head ends the launch. Return the status, and a sentence on the end."""
     ray: Started | None = None
     while True:
         try:
             message = connection.hear()
         except (OSError, ValueError) as error:
-            return 1, f"the head does not answer any more: {error}"
+            return 1, f"the head stopped answering: {error}"
         if "status" in message:
             return int(message["status"]), str(message["reason"])
         if "start" in message:
             ray = processes.start(host.ray(), host.environ)
         if ray is not None and (status := ray.process.poll()) is not None:
-            reason = f"Ray does not start: {' | '.join(ray.last_lines(8))}" if status else ""
+            reason = f"Ray did not start: {' | '.join(ray.last_lines(8))}" if status else ""
             connection.say(trouble=reason, ready=not status)
             if status:
                 return 2, reason

@@ -1,6 +1,7 @@
-"""Where the hosts of a launch meet before Ray starts, and hear how the job ended: messages in JSON, over TCP.
+"""The meeting of a launch's hosts before Ray starts and when the job ends: JSON messages over TCP.
 
-A host says who it is, or why it cannot take part; the head tells all to start Ray, and at last the status.
+A host introduces itself, or says why it cannot take part. The head tells all hosts to start Ray, and finally the
+status.
 """
 
 from __future__ import annotations
@@ -16,29 +17,29 @@ from typing import Any
 _PATIENCE = 10.0
 _MOST_BYTES = 1 << 20
 _SILENT = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
-"""With these a host that has lost its power or its network is given up after half a minute."""
+"""TCP keep-alive settings that give up a host without power or network after half a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A host as it says of itself."""
+    """A host as it introduces itself."""
 
     name: str
     address: str
     npus: int
     plan: str
-    """What it was asked for."""
+    """The job and the number of nodes that its user asked for."""
     ready: bool = False
-    """Whether Ray has started there."""
+    """True once Ray has started there."""
     trouble: str = ""
-    """Why it cannot take part, or does not any more."""
+    """The reason if it cannot take part, or has dropped out."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.address}, {self.npus} NPU{'' if self.npus == 1 else 's'})"
 
 
 class Connection:
-    """What two hosts say to each other. Whoever ends, the other one hears of it."""
+    """A connection for messages between two hosts. If one side ends, the other side gets an error."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.settimeout(_PATIENCE)
@@ -48,12 +49,12 @@ class Connection:
         self._socket, self._text = connected, b""
 
     def say(self, **message: object) -> None:
-        """Send a message; one that nobody can receive any more is lost."""
+        """Send a message; it is lost if the other side has ended."""
         with suppress(OSError):
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def hear(self) -> dict[str, Any]:
-        """Return the next message; it is empty if there is none yet. Raises OSError, ValueError if none will come."""
+        """Return the next message; empty if there is none yet. Raises OSError or ValueError if none will come."""
         while b"\n" not in self._text and select.select([self._socket], [], [], 0)[0]:
             news = self._socket.recv(1 << 16)
             self._text += news
@@ -65,12 +66,12 @@ class Connection:
         return dict(json.loads(line))
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self._socket.close()
 
 
 class Meeting:
-    """The head's side. Raises OSError if the port is taken."""
+    """The head's side of the meeting. Raises OSError if the port is taken."""
 
     def __init__(self, port: int, own: Member, nodes: int) -> None:
         self._listening = socket.create_server(("", port), backlog=1024)
@@ -79,11 +80,11 @@ class Meeting:
 
     @property
     def members(self) -> list[Member]:
-        """Who is there, the head first."""
+        """The hosts that are there, the head first."""
         return [self._own, *filter(None, self._connections.values())]
 
     def look(self) -> list[Member]:
-        """Hear what is new, and return those that cannot take part, or do not any more."""
+        """Read new messages, and return the hosts that cannot take part or have dropped out."""
         while self._listening.fileno() >= 0 and select.select([self._listening], [], [], 0)[0]:
             self._connections[Connection(self._listening.accept()[0])] = None
         lost = []
@@ -107,22 +108,22 @@ class Meeting:
         if self._own.trouble:
             return replace(member, trouble=f"the head {self._own} cannot take part: {self._own.trouble}")
         if member.plan != self._own.plan:
-            return replace(member, trouble=f"it was asked for {member.plan}, the head for {self._own.plan}")
+            return replace(member, trouble=f"its job is {member.plan}, but the head's is {self._own.plan}")
         if member.address in [each.address for each in self.members]:
-            return replace(member, trouble="this machine takes part already: start one process on each")
+            return replace(member, trouble="this machine already takes part: start one process on each machine")
         return member
 
     def start(self) -> None:
-        """Tell all to start Ray; nobody can come any more."""
+        """Tell all hosts to start Ray; from now on no host can join."""
         self._listening.close()
         for connection, member in self._connections.items():
             if member:
                 connection.say(start=True)
             else:
-                connection.say(status=2, reason="all nodes are there already")
+                connection.say(status=2, reason="all nodes are already there")
 
     def end(self, status: int, reason: str) -> None:
-        """Tell all how the launch ended."""
+        """Tell all hosts how the launch ended."""
         self._listening.close()
         for connection in self._connections:
             connection.say(status=status, reason=reason)
@@ -130,7 +131,7 @@ class Meeting:
 
 
 def join(address: str, port: int, own: Member, patience: float) -> Connection | None:
-    """Meet the head as soon as it listens, and say who this host is; None if it has not listened for so long."""
+    """Connect to the head as soon as it listens, and introduce this host; None if it does not listen in time."""
     ends = time.monotonic() + patience
     while time.monotonic() < ends:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The addresses of this host, and the ways to others."""
+"""The addresses of this host, and its routes to others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verl_npu.language import gettext as _
 
 
 def refused(subject: str, expected: str, found: str, fix: str) -> LaunchError:
-    """Return the error that says why a launch is refused."""
+    """Return the error of a refused launch."""
     return LaunchError(subject=subject, expected=expected, found=found, fix=fix)
 
 
@@ -24,7 +24,7 @@ def here() -> dict[str, str]:
                 # SIOCGIFADDR of netdevice(7)
                 found[name] = socket.inet_ntoa(fcntl.ioctl(asked, 0x8915, struct.pack("40s", name.encode()))[20:24])
             except OSError:
-                continue  # it has none
+                continue  # the interface has no address
     return found
 
 
@@ -33,20 +33,20 @@ def resolve(host: str) -> str:
     try:
         return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
-        expected, fix = _("the name or the IPv4 address of a host"), _("correct it, or enter it in /etc/hosts")
+        expected, fix = _("the name or the IPv4 address of a host"), _("correct it, or add it to /etc/hosts")
         raise refused(host, expected, str(error.strerror), fix) from error
 
 
 def towards(host: str) -> str:
-    """Return the address from which this host reaches another one, as the kernel routes. Raises LaunchError."""
+    """Return the address of this host from which the kernel routes to another host. Raises LaunchError."""
     address = resolve(host)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         try:
-            asked.connect((address, 9))  # of UDP: it only looks the route up
+            asked.connect((address, 9))  # for UDP this only looks up the route
         except OSError as error:
             raise refused(host, _("a route to it"), str(error.strerror), _("bring the interface up")) from error
         own = str(asked.getsockname()[0])
     if own.startswith("127."):
-        fix = _("correct its entry in /etc/hosts, or name it by its address")
-        raise refused(host, _("an address that other hosts reach"), address, fix)
+        fix = _("correct its entry in /etc/hosts, or give its address")
+        raise refused(host, _("an address that other hosts can reach"), address, fix)
     return own

@@ -1,1 +1,1 @@
-"""What a job wrote: its lines without what Ray and others put around them, and the steps of its training."""
+"""Readers of a job's logs: lines without the prefixes of Ray and others, and the steps of the training."""

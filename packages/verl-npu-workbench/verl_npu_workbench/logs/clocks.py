@@ -1,8 +1,8 @@
-"""How far the clocks of a job's hosts are apart, by the times in the lines of a log that all of them write to.
+"""Estimates the offsets between the clocks of a job's hosts, from the times in a log that all of them write to.
 
-Lines are in the order in which they arrived. A line of another host that comes after one of the log's own host was
-written after it, or at once: so its clock is ahead by no more than the difference of both times. A line of the log's
-own host after one of the other gives the least that it is ahead by. The truth is in between.
+Lines are in the order of their arrival. If a line of another host follows a line of the log's own host, it was written
+at the same time or later, so the other clock is ahead by at most the difference of the two times. A line of the log's
+own host after one of the other host gives the least that the other clock is ahead. The truth is in between.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _STAMP = re.compile(
     r"[A-Z]{0,8}:?\[?(?P<day>\d{4}-\d\d-\d\d)[-T ](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<parts>\d{1,6}(?:\.\d{3})?))?"
 )
 _APART = 2.0
-"""Seconds: what is less may be the way that a line takes."""
+"""Seconds of the smallest offset that counts; a smaller one may only be the delay of a line."""
 _BACK = 60.0
-"""Seconds that no line is late by: a clock that goes back by more was set."""
+"""Seconds of the longest delay of a line; a clock that goes back further was set."""
 
 
 def seconds(text: str) -> float | None:
-    """Return the time with which a text begins, as seconds; None if it begins with none."""
+    """Return the time at the beginning of a text, in seconds; None if there is none."""
     found = _STAMP.match(text)
     if found is None:
         return None
@@ -38,22 +38,22 @@ class Clocks:
     """The clocks of the hosts whose lines are in one log."""
 
     hosts: dict[str, str] = field(default_factory=dict)
-    """The host of each process number, as Ray's prefixes name it."""
+    """The host of each process id, from Ray's prefixes."""
     reset: set[str] = field(default_factory=set)
-    """The hosts whose clocks were set back meanwhile: their times say nothing of an order."""
+    """The hosts whose clocks were set back meanwhile, so that their times do not show an order."""
     _last: dict[str, float] = field(default_factory=dict)
     _own: float | None = None
     """The time of the last line of the log's own host."""
     _before: dict[str, float] = field(default_factory=dict)
-    """The times of the other hosts' lines since the last one of the log's own host: a later one says no more."""
+    """The times of the other hosts' last lines since the last line of the log's own host."""
     _most: dict[str, float] = field(default_factory=dict)
     _least: dict[str, float] = field(default_factory=dict)
 
     def note(self, host: str, pid: str, text: str) -> None:
-        """Take in a line of a host; that of the log itself is empty."""
+        """Note the time of a line; `host` is empty for the log's own host."""
         if host and pid:
             self.hosts[pid] = host
-        # Nearly all lines begin with no time.
+        # Nearly all lines begin without a time.
         now = seconds(text) if "-" in text[:16] else None
         if now is None:
             return
@@ -71,7 +71,7 @@ class Clocks:
             self._before.clear()
 
     def ahead(self, host: str) -> float:
-        """How many seconds a host's clock is ahead of the log's own host; 0 if it is not shown to be apart."""
+        """Return the seconds that a host's clock is ahead of the log's own host; 0 if no offset is known."""
         if host not in self._most or host not in self._least:
             return 0.0
         least, most = sorted((self._least[host], self._most[host]))

@@ -1,4 +1,4 @@
-"""The files of a log: opened whatever they are packed with, and whether a process still writes to one."""
+"""Opens the files of a log, compressed or not, and tells whether a process still writes to one."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from verl_npu import progress
 from verl_npu.language import gettext as _
 
 STDIN = Path("-")
-"""What is piped to the command."""
+"""The path that stands for standard input."""
 UNREADABLE = (OSError, EOFError, lzma.LZMAError, zlib.error)
-"""What reading raises where a file cannot be read, or what it is packed with is damaged."""
+"""The errors of reading an unreadable or damaged file."""
 _GZIP, _BZIP2, _XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0"
 _ARCHIVES = (
     (0, b"PK\x03\x04", "zip"),
@@ -34,11 +34,11 @@ _WRITES = os.O_WRONLY | os.O_RDWR
 
 
 class NoLog(Exception):
-    """It cannot be read as a log; the text says what it is."""
+    """The file is not a log; the text says what it is."""
 
 
-def is_a_stream(path: Path) -> bool:
-    """Whether it can be read only once: what is piped to the command, or a named pipe."""
+def is_stream(path: Path) -> bool:
+    """Tell whether a path can be read only once: standard input or a named pipe."""
     try:
         return path == STDIN or stat.S_ISFIFO(path.stat().st_mode)
     except OSError:
@@ -47,16 +47,16 @@ def is_a_stream(path: Path) -> bool:
 
 @contextmanager
 def reading(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a file, and say meanwhile how much of it is read.
+    """Open a file, and show the progress of reading it.
 
     Raises:
-        NoLog: it is a device without an end.
-        OSError: it cannot be read.
+        NoLog: the file is a device, which may be endless.
+        OSError: the file cannot be read.
     """
     with progress.step(_("reading {path}").format(path=path)) as step, _file(path) as raw:
         status = os.fstat(raw.fileno())
         if stat.S_ISBLK(status.st_mode) or (stat.S_ISCHR(status.st_mode) and not raw.isatty()):
-            raise NoLog(_("a device, which may have no end"))
+            raise NoLog(_("a device, which may be endless"))
         if stat.S_ISREG(status.st_mode):
             step.total, step.measure = status.st_size, lambda: os.lseek(raw.fileno(), 0, os.SEEK_CUR)
         yield raw
@@ -65,18 +65,18 @@ def reading(path: Path) -> Iterator[io.BufferedReader]:
 def _file(path: Path) -> io.BufferedReader:
     if path == STDIN:
         return open(0, "rb", closefd=False)
-    if is_a_stream(path):
-        # It is opened once somebody writes to it.
+    if is_stream(path):
+        # Opening a named pipe waits for a writer.
         with progress.step(_("waiting for somebody to write to {path}").format(path=path)):
             return path.open("rb")
     return path.open("rb")
 
 
 def unpacked(raw: io.BufferedReader) -> io.BufferedReader:
-    """Return a file without what it is packed with, gzip, bzip2 or xz, by its first bytes and not by its name.
+    """Return a file decompressed from gzip, bzip2, or xz, which its first bytes tell and not its name.
 
     Raises:
-        NoLog: it is an archive of files.
+        NoLog: the file is an archive of files.
     """
     first = raw.peek(_MARKED)
     stream: gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile | None = None
@@ -96,11 +96,11 @@ def unpacked(raw: io.BufferedReader) -> io.BufferedReader:
 
 @contextmanager
 def opened(path: Path) -> Iterator[TextIO]:
-    """Open a log as text: plain, or packed.
+    """Open a log as text, compressed or not.
 
     Raises:
-        NoLog: it is a device without an end, or an archive.
-        OSError: it cannot be read.
+        NoLog: the file is a device, which may be endless, or an archive.
+        OSError: the file cannot be read.
     """
     with reading(path) as raw:
         stream = unpacked(raw)
@@ -111,7 +111,7 @@ def opened(path: Path) -> Iterator[TextIO]:
 
 
 def is_being_written(path: Path) -> bool:
-    """Whether a process of this host, as far as it can be seen, has the file open for writing."""
+    """Tell whether a visible process on this host has the file open for writing."""
     try:
         sought = path.stat()
     except OSError:
@@ -128,6 +128,6 @@ def _writes(folder: Path, sought: os.stat_result) -> bool:
                 if int(flags, 8) & _WRITES:
                     return True
     except OSError:
-        # It is another user's, or has ended meanwhile.
+        # The process belongs to another user, or has ended meanwhile.
         return False
     return False

@@ -1,8 +1,8 @@
-"""One line of a log: what Ray, torchrun, vLLM and terminals put around it, taken off and kept as facts.
+"""Strips the prefixes of Ray, torchrun, vLLM, and terminals from the lines of a log, and keeps the facts in them.
 
 Several processes write to one log, line by line. Ray puts `(WorkerDict pid=1, ip=10.0.0.1)` in front of each line,
-torch `[rank1]:`, vLLM a level, a time and a place in its source, a terminal colours; CANN writes a log of its own, the
-plog. What is left after all that is compared with the rules.
+torch `[rank1]:`, and vLLM a level, a time, and a place in its source; terminals add colours. CANN writes its own log,
+the plog. The rest of the line is compared with the rules.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import NamedTuple, TextIO
 from verl_npu.language import gettext as _
 
 
-# A log has millions of lines: tuples are made and compared in a third of the time that dataclasses take.
+# A log has millions of lines, and tuples take a third of the time of dataclasses.
 class Process(NamedTuple):
-    """A process as far as the log names it; what is not known is empty."""
+    """A process as the log names it; unknown fields are empty."""
 
     name: str = ""
     pid: str = ""
@@ -41,7 +41,7 @@ class Process(NamedTuple):
         return _("{name} ({known})").format(name=self.name, known=known) if known else self.name
 
     def completed(self, other: Process) -> Process:
-        """Return this process with what another description of it says besides."""
+        """Return this process with its empty fields filled from another description."""
         return Process(*(mine or others for mine, others in zip(self, other, strict=True)))
 
 
@@ -50,38 +50,38 @@ DRIVER = Process(name=_("the driver"))
 
 
 class Line(NamedTuple):
-    """A line without what stands around it."""
+    """A line without its prefixes."""
 
     number: int
     process: Process
     text: str
     ordinary: bool = False
-    """A logger wrote it as information or as a warning."""
+    """True if a logger wrote it as information or a warning."""
     engine: bool = False
-    """vLLM's logger wrote it."""
+    """True if vLLM's logger wrote it."""
 
 
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
-"""What a terminal is told, not its reader: colours, and titles of windows."""
+"""Control sequences for a terminal: colours, and titles of windows."""
 _PLAIN = "\x1b[0m"
-"""With what the colour of a prefix ends."""
+"""The sequence that ends the colour of a prefix."""
 _RAY = re.compile(r"\((?:(?P<name>[A-Za-z_][\w. \[\]:-]*?) )?pid=(?P<pid>\d+)(?:, ip=(?P<ip>[^)]+))?\) ?")
 _DAEMON = re.compile(r"\((?P<name>raylet|autoscaler|gcs_server|scheduler)(?:, ip=(?P<ip>[^)]+)| [^)]*)?\) ?")
 _RANK = re.compile(r"\[(?:rank|default)(?P<rank>\d+)\]: ?")
 _WORKER = re.compile(r"(?P<name>(?:worker|node)-\d+): ")
-"""DeepSpeed's launcher names the host."""
+"""The prefix of DeepSpeed's launcher, which names the host."""
 _LOGGER = re.compile(
     r"(?P<level>ERROR|CRITICAL|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+\.py:\d+\]? ?"
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\]\[[\w.]+\]\[(?P<hydra>[A-Z]+)\] - "
 )
-"""vLLM's loggers, and Hydra's."""
+"""The prefixes of vLLM's loggers, and of Hydra's."""
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*Z (?=\S)")
-"""What Docker and Kubernetes put before each line."""
+"""The time that Docker and Kubernetes put before each line."""
 _CLOSED = {"(": ")", "[": "]:", "w": ":", "n": ":"}
-"""With what a prefix that names a process begins and ends; a blank may follow."""
+"""The first character and the end of a prefix that names a process; a blank may follow."""
 _LONGEST_PREFIX = 1000
 _FIRST = frozenset("([wnECWID0123456789")
-"""With what a prefix can begin."""
+"""The possible first characters of a prefix."""
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
 _PLOG = re.compile(r"\[(?P<level>ERROR|WARNING|INFO|DEBUG|EVENT|TRACE)\] [A-Z_]+\((?P<pid>\d+),(?P<name>[^)]*)\):")
 _ORDINARY = re.compile(
@@ -89,7 +89,7 @@ _ORDINARY = re.compile(
 )
 _FIRST_ORDINARY = frozenset("0123456789IWD")
 _LONGEST = 1 << 14
-"""Characters of a line that are read: what tells what happened stands at its beginning."""
+"""The most characters of a line that are kept; the important ones are at its beginning."""
 _CHUNK = 1 << 18
 _LOW = ("INFO", "WARNING", "DEBUG", "EVENT", "TRACE")
 _RAY_FILE = re.compile(r"(?:worker|python-core-worker)-\w+(?:-\w+)?[-_](?P<pid>\d+)\.(?:out|err|log)$")
@@ -97,12 +97,12 @@ _PLOG_FILE = re.compile(r"(?:plog|device)-(?P<pid>\d+)_\d+\.log$")
 
 
 def uncoloured(text: str) -> str:
-    """Return a text without what only a terminal is told."""
+    """Return a text without a terminal's control sequences."""
     return _COLOUR.sub("", text) if "\x1b" in text else text
 
 
 def parts_of(stream: TextIO) -> Iterator[str]:
-    """Yield the lines of a log, of a long one its beginning: it need not fit into the memory, nor ever end."""
+    """Yield the lines of a log, cut to a maximum length: an endless line must not fill the memory."""
     rest = ""
     while chunk := stream.read(_CHUNK):
         *lines, last = chunk.split("\n")
@@ -117,13 +117,13 @@ def parts_of(stream: TextIO) -> Iterator[str]:
 
 
 def lines_of(source: Iterable[str], process: Process = DRIVER) -> Iterator[Line]:
-    """Yield the lines of a log; those without a process of their own are of `process`."""
+    """Yield the cleaned lines of a log; `process` is the process of lines without a prefix."""
     for number, raw in enumerate(source, 1):
         yield clean(raw, number, process)
 
 
 def process_of_file(path: Path) -> Process:
-    """Return the process that a file of Ray's or CANN's is named after, else the one that starts the job."""
+    """Return the process in the name of a file of Ray or CANN; for other files, the driver."""
     found = _RAY_FILE.match(path.name)
     if found:
         return Process(name="worker", pid=found["pid"])
@@ -133,9 +133,9 @@ def process_of_file(path: Path) -> Process:
 
 @lru_cache(maxsize=1 << 12)
 def _named(prefix: str, process: Process) -> tuple[int, Process] | None:
-    """Return the length of a prefix and the process that it names; None if it is none.
+    """Return the length of a prefix and the process that it names; None if it is not a prefix.
 
-    Nearly all lines of a log have one of a few.
+    The result is cached, because nearly all lines of a log have one of a few prefixes.
     """
     if prefix[0] == "(":
         found = _RAY.match(prefix) or _DAEMON.match(prefix)
@@ -144,14 +144,14 @@ def _named(prefix: str, process: Process) -> tuple[int, Process] | None:
     if found is None:
         return None
     known = {key: value for key, value in found.groupdict().items() if value}
-    # The innermost prefix is the process itself, the others only pass its lines on.
+    # The innermost prefix names the process itself; the outer ones belong to processes that pass its lines on.
     alone = "pid" in known or "name" in known or process == DRIVER
     return found.end(), Process(**known) if alone else process._replace(**known)
 
 
 @lru_cache(maxsize=1 << 12)
 def _named_in_colour(prefix: str, process: Process) -> Process | None:
-    """Return the process that a coloured prefix of Ray's names; None if it is something else."""
+    """Return the process that a coloured prefix of Ray names; None if it is something else."""
     plain = uncoloured(prefix)
     named = _named(plain, process) if plain.startswith("(") else None
     return named[1] if named and named[0] == len(plain) else None
@@ -161,7 +161,7 @@ def clean(raw: str, number: int = 0, process: Process = DRIVER) -> Line:
     """Return a line of a log without colours and prefixes."""
     text = raw.rstrip("\r\n")
     if "\x1b" in text:
-        # Nearly all coloured lines have a prefix of Ray's, which is one of a few, and no colour behind it.
+        # Nearly all coloured lines have one of a few Ray prefixes, and no colour after it.
         behind = text.find(_PLAIN, 0, _LONGEST_PREFIX) + len(_PLAIN)
         named_so = _named_in_colour(text[:behind], process) if behind >= len(_PLAIN) else None
         if named_so:

@@ -1,7 +1,4 @@
-"""The metrics of verl that are compared and watched, and their names in its logs.
-
-Numbers that may be NaN or infinite: their mean, and how they are written.
-"""
+"""The metrics of verl that `compare` and `watch` use, with their names in its logs, and helpers for their numbers."""
 
 from __future__ import annotations
 
@@ -16,21 +13,21 @@ from .training import TrainingLog
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One quantity."""
+    """One metric."""
 
     title: str
     names: tuple[str, ...]
-    """What it is called in logs; of several names the first that a step has."""
+    """Its names in logs; the first one that a step has counts."""
     valid: str = ""
-    """A metric that is 0 where this one was not measured."""
+    """Another metric that is 0 at steps where this one was not measured."""
 
     @property
     def name(self) -> str:
-        """What it is called, in words for a reader."""
+        """Its names in logs, joined for a reader."""
         return _(" or ").join(self.names)
 
     def of(self, log: TrainingLog) -> dict[int, float]:
-        """Return it by step."""
+        """Return its values by step."""
         found = log.series(*self.names)
         if self.valid:
             found = {step: value for step, value in found.items() if log.steps[step].get(self.valid) != 0}
@@ -46,12 +43,12 @@ STEP_SECONDS = Metric(_("step time, s"), ("timing_s/step", "perf/time_per_step",
 TOKENS = Metric(_("tokens of a step"), ("perf/total_num_tokens", "train/global_tokens"))
 
 
-# The newer workers put the role in front.
+# Newer workers put their role in front of the name.
 MEMORY = Metric(_("memory, GiB"), ("actor/perf/max_memory_allocated_gb", "perf/max_memory_allocated_gb"))
 DRIFT = Metric(_("rollout drift"), ("training/rollout_probs_diff_mean",), valid="training/rollout_probs_diff_valid")
 HOST_MEMORY = Metric(_("host memory, GB"), ("actor/perf/cpu_memory_used_gb", "perf/cpu_memory_used_gb"))
 ROLLOUT_SPEED = Metric(_("rollout, ms a token"), ("timing_per_token_ms/gen",))
-MISMATCH = Metric(_("kl to the rollout"), ("rollout_corr/k3_kl", "rollout_corr/kl"))
+MISMATCH = Metric(_("KL to the rollout"), ("rollout_corr/k3_kl", "rollout_corr/kl"))
 STALENESS = Metric(_("versions behind"), ("training/off_policy/trajectory_staleness/mean",))
 VERSIONS = Metric(_("versions in one answer"), ("training/off_policy/trajectory_spans/max",))
 DROPPED = Metric(_("prompts dropped as stale"), ("training/off_policy/evicted_samples",))
@@ -66,8 +63,8 @@ ASYNCHRONOUS = (
     Metric(_("samples dropped so far"), ("fully_async/count/dropped_stale_samples",)),
     Metric(_("version of the weights"), ("fully_async/count/current_param_version",)),
 )
-"""Of trainings whose rollout goes on while they train; where verl computes them, `sides` says."""
-CUT_ANSWERS = Metric(_("answers cut"), ("response_length/clip_ratio",))
+"""The metrics of asynchronous trainings; `sides` says where verl computes them."""
+CUT_ANSWERS = Metric(_("answers cut off"), ("response_length/clip_ratio",))
 SHOWN = (
     REWARD,
     LOSS,
@@ -86,28 +83,28 @@ SHOWN = (
     MEMORY,
     *ASYNCHRONOUS,
 )
-"""What two trainings are compared by, side by side."""
+"""The metrics that a comparison shows side by side."""
 
 
 _LARGEST_DRAWN = 1e100
-"""What is drawn has to leave room for the sums and differences that its axis is made of."""
+"""The largest value that is drawn, so that the sums and differences for an axis stay finite."""
 
 
 def drawable(value: float) -> bool:
-    """Whether a curve can hold it; what is not finite, or beyond all sense, is left out of one."""
+    """Tell whether a value can be part of a curve: it is finite and not absurdly large."""
     return abs(value) < _LARGEST_DRAWN
 
 
 def mean(values: Collection[float]) -> float:
-    """Return the mean, which is NaN or infinite where a value is: statistics.fmean raises on some of those."""
+    """Return the mean, which may be NaN or infinite; statistics.fmean would raise for some of these values."""
     return sum(values) / len(values)
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Return a number as a person reads it."""
+    """Return a number in four significant digits with its unit; empty for None."""
     return "" if value is None else f"{value:.4g}{' ' if unit else ''}{unit}"
 
 
 def plain(value: float | None) -> float | str | None:
-    """Return a number as JSON can hold it: what is not finite is the word nan, inf or -inf."""
+    """Return a number for JSON; one that is not finite becomes the string nan, inf, or -inf."""
     return value if value is None or math.isfinite(value) else str(value)

@@ -1,19 +1,19 @@
-"""Which side of an asynchronous training waits for which, by what verl logs, and what verl's own pages say to change.
+"""Tells which side of an asynchronous training waits for the other, and what to change according to verl's pages.
 
-Where verl computes what is read here:
+verl computes the metrics here:
 
 - v1's separate_async: `timing_s/gen` is the time until the replay buffer has samples (`_step_once` in
-  verl/trainer/ppo/v1/trainer_base.py), `training/off_policy/…` is in `_compute_metrics` there and in replay_buffer.py.
-  How long servers wait is not logged. But a sync cuts all that is under way, which goes on with the next version
-  (`CheckpointEngineManager.update_weights`, `FullyAsyncLLMServerClient.generate`): where no answer has two versions,
-  the servers had nothing to do at a sync.
-- fully_async_policy: `trainer/idle_ratio` in detach_utils.py and `rollouter/idle_ratio` in fully_async_rollouter.py,
-  which stand below `fully_async/` from v0.7.1 on. Up to v0.7.0 the rollouter's is logged only where it was idle.
-- one_step_off_policy: `timing_s/wait_prev_gen`, which is `timing_s/gen` from ccd7d934 on, in ray_trainer.py.
-  `timing_s/sync_rollout_weights` has no other trainer.
+  verl/trainer/ppo/v1/trainer_base.py); `training/off_policy/…` comes from `_compute_metrics` there and from
+  replay_buffer.py. verl does not log how long servers wait. But a weight sync interrupts all running generations,
+  which then continue with the next version (`CheckpointEngineManager.update_weights`,
+  `FullyAsyncLLMServerClient.generate`). So if no answer has two versions, the servers were idle at the sync.
+- fully_async_policy: `trainer/idle_ratio` in detach_utils.py and `rollouter/idle_ratio` in fully_async_rollouter.py;
+  from v0.7.1 on their names begin with `fully_async/`. Up to v0.7.0 the rollouter's is logged only if it was idle.
+- one_step_off_policy: `timing_s/wait_prev_gen` in ray_trainer.py, which is `timing_s/gen` from ccd7d934 on. Only this
+  trainer has `timing_s/sync_rollout_weights`.
 
-What to change is from docs/advance/v1_async_trainer.md ("Observability and Tuning"), fully_async.md ("Parameter Tuning
-Recommendations") and one_step_off.md ("Dynamic Resource Tuning").
+The advice is from docs/advance/v1_async_trainer.md ("Observability and Tuning"), fully_async.md ("Parameter Tuning
+Recommendations"), and one_step_off.md ("Dynamic Resource Tuning").
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from .metrics import STEP_SECONDS
 from .training import TrainingLog
 
 RECENT = 20
-"""Steps that count."""
+"""The number of last steps that count."""
 _FEW = 3
-"""Steps below which nothing is said."""
+"""The fewest steps for a statement."""
 _LONG, _HARDLY = 0.05, 0.01
-"""Of a step: from here on a side waits, and below this it finds all that it needs."""
+"""Shares of a step: from the first on a side counts as waiting, and below the second it hardly waits at all."""
 
 _STEP, _GEN = STEP_SECONDS.names[0], "timing_s/gen"
 _SPANS, _NEWEST = "training/off_policy/trajectory_spans/max", "training/off_policy/trajectory_staleness/min"
@@ -47,18 +47,18 @@ Step = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How long each side waits for the other, as the median of the recent steps."""
+    """The time that each side waits for the other, as the median of the recent steps."""
 
     trainer: float
-    """The part of a step."""
+    """As a share of a step."""
     servers: float | None
-    """The part of the time between two syncs; None if verl does not log it."""
+    """As a share of the time between two syncs; None if verl does not log it."""
     text: str
-    """Which side waits and what to change, in a sentence without a full stop; empty if the log does not tell."""
+    """The side that waits and the advice, as a sentence without a full stop; empty if the log does not tell."""
 
 
 def waiting_of(log: TrainingLog) -> Waiting | None:
-    """Return which side of a training waits; None if it is not asynchronous, or too short to tell."""
+    """Return which side of a training waits; None if it is not asynchronous, or is too short to tell."""
     # The first step of a run compiles and warms up.
     warm = {next(iter(log.steps), 0), *(restart.to for restart in log.restarts)}
     steps = [metrics for step, metrics in log.steps.items() if step <= log.last and step not in warm][-RECENT:]
@@ -81,14 +81,17 @@ def _values(steps: Sequence[Step], *names: str) -> list[float]:
 
 
 def _waited(step: Step) -> float | None:
-    """The part of a step in which the trainer waited for answers."""
+    """Return the share of a step in which the trainer waited for answers."""
     seconds, whole = step.get("timing_s/wait_prev_gen", step.get(_GEN, math.nan)), step.get(_STEP, 0.0)
     return seconds / whole if math.isfinite(seconds) and 0 < whole < math.inf else None
 
 
 def _is_separate(log: TrainingLog, steps: Sequence[Step]) -> bool:
-    """Whether v1's trainer and its servers have NPUs of their own: by the configuration that the console has, else by
-    what the trainer does before its first step, when its NPUs serve too."""
+    """Tell whether v1's trainer and its servers have separate NPUs.
+
+    The configuration in the console log tells it; otherwise the trainer's metrics, because before the first step its
+    NPUs serve, too.
+    """
     if not all(_SPANS in step for step in steps):
         return False
     return log.mode == "separate_async" if log.mode else any(_SWITCHED in step for step in log.steps.values())
@@ -102,8 +105,8 @@ def _fully_async(trainer: float, steps: Sequence[Step]) -> Waiting:
     if trainer >= _LONG and servers >= _LONG:
         text = _(
             "each side waits for the other in turn, the trainer for {trainer:.0%} of a step and the servers for "
-            "{servers:.0%}: a larger async_training.staleness_threshold, which is to stay below 1, or a larger "
-            "trigger_parameter_sync_step lets both go on, with staler answers"
+            "{servers:.0%}: a larger async_training.staleness_threshold (below 1) or a larger "
+            "trigger_parameter_sync_step keeps both busy, with staler answers"
         )
     elif trainer >= _LONG:
         text = _(
@@ -124,12 +127,12 @@ def _one_step_off(trainer: float) -> Waiting:
     text = ""
     if trainer >= _LONG:
         text = _(
-            "the trainer waits for answers for {trainer:.0%} of a step: more NPUs for the servers help if the answers "
-            "are of like length; if a few are much longer, end those earlier"
+            "the trainer waits for answers for {trainer:.0%} of a step: more NPUs for the servers help if all answers "
+            "have a similar length; if a few are much longer, end those earlier"
         )
     elif trainer < _HARDLY:
         text = _(
-            "the servers wait for the trainer: their answers are ready before it asks, and they get no prompts before "
+            "the servers wait for the trainer: their answers are ready before it asks, and they get no prompts until "
             "the next sync; verl does not log for how long. Give the trainer more NPUs and the servers fewer"
         )
     return Waiting(trainer, None, text.format(trainer=trainer))
@@ -138,35 +141,35 @@ def _one_step_off(trainer: float) -> Waiting:
 def _separate_async(trainer: float, steps: Sequence[Step]) -> Waiting:
     spans = [step[_SPANS] for step in steps]
     dropped = any(name.endswith("/evicted_samples") for step in steps for name in step)
-    # Of an answer that was dropped nobody knows how many versions it had; one of an earlier run is not generated.
+    # The versions of a dropped answer are unknown, and an answer from an earlier run was not generated now.
     unbroken = all(each == 1 for each in spans) and not dropped and all(step.get(_NEWEST, 0) >= 0 for step in steps)
     text = ""
     if trainer >= _LONG and unbroken:
         text = _(
-            "each side waits for the other in turn: the trainer for {trainer:.0%} of a step, and the servers had "
-            "nothing to do at any of the last {count} syncs. A larger trainer.v1.separate_async.num_warmup_batches "
-            "gives the servers work ahead, and makes answers staler"
+            "each side waits for the other in turn: the trainer for {trainer:.0%} of a step, and the servers were "
+            "idle at each of the last {count} syncs. A larger trainer.v1.separate_async.num_warmup_batches gives the "
+            "servers work in advance, with staler answers"
         )
     elif trainer >= _LONG and any(_LENT in step for step in steps):
         text = _(
-            "the trainer waits for answers for {trainer:.0%} of a step, though its NPUs serve meanwhile: give the "
+            "the trainer waits for answers for {trainer:.0%} of a step, although its NPUs help to serve: give the "
             "servers more NPUs and the trainer fewer"
         )
     elif trainer >= _LONG:
         text = _(
             "the trainer waits for answers for {trainer:.0%} of a step: give the servers more NPUs and the trainer "
-            "fewer, or let the trainer's serve meanwhile "
+            "fewer, or let the trainer's NPUs help to serve "
             "(trainer.v1.separate_async.hybrid_rollout.enable_switch=True)"
         )
     elif unbroken:
         text = _(
-            "the servers wait for the trainer: they had nothing to do at any of the last {count} syncs, and verl does "
-            "not log for how long; the trainer waits for {trainer:.0%} of a step. Give the trainer more NPUs and the "
+            "the servers wait for the trainer: they were idle at each of the last {count} syncs, and verl does not "
+            "log for how long; the trainer waits for {trainer:.0%} of a step. Give the trainer more NPUs and the "
             "servers fewer"
         )
     elif all(each > 1 for each in spans):
         text = _(
-            "neither side waits for long: the trainer for {trainer:.0%} of a step, and the servers were at work at "
-            "all of the last {count} syncs"
+            "neither side waits for long: the trainer for {trainer:.0%} of a step, and the servers were busy at each "
+            "of the last {count} syncs"
         )
     return Waiting(trainer, None, text.format(trainer=trainer, count=len(steps)))

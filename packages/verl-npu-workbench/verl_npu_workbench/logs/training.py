@@ -1,8 +1,9 @@
-"""A training's steps, as verl logged them: from its console's log, its file logger's or TensorBoard's event files.
+"""Reads the steps of a training from verl's console log, its file logger's output, or TensorBoard's event files.
 
 verl's console logger prints `step:N - name:value - …` (`concat_dict_to_str` in verl/utils/logger/aggregate_logger.py,
-the same at every pin), its file logger `{"step": N, "data": {name: value}}` (`FileLogger` in verl/utils/tracking.py).
-Ray puts the process in front, colours it, and may say after it how often it was repeated. A log may still grow.
+the same at every pin). Its file logger writes `{"step": N, "data": {name: value}}` (`FileLogger` in
+verl/utils/tracking.py). Ray puts a coloured process name in front of a line, and may add how often it was repeated. A
+log may still grow.
 """
 
 from __future__ import annotations
@@ -27,61 +28,62 @@ from verl_npu.errors import TrainingLogError
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 
-from .files import UNREADABLE, NoLog, is_a_stream, reading, unpacked
+from .files import UNREADABLE, NoLog, is_stream, reading, unpacked
 from .lines import parts_of, uncoloured
 
-# A progress bar on stderr may stand before it on the same line, with no space between.
+# A progress bar on stderr may precede it on the same line, without a space.
 _STEP = re.compile(r"(?<![\w/])step:(\d{1,15}) - (\S.*)")
-# As scripts/smoke.sh and scripts/quickstart.sh print it.
+# The line of a step from scripts/smoke.sh and scripts/quickstart.sh.
 _SMOKE = re.compile(r"^step {1,3}(\d{1,9})/\d{1,9}  (\w{1,40}) (\S+)(?:  (\S+) s)?$")
 _TOTAL = re.compile(r"Total training steps: (\d{1,12})")
 MODE = re.compile(r"'trainer_mode': '(\w{1,40})'")
-"""The mode of v1's trainer, in the configuration that verl prints at its start."""
+"""The mode of verl's v1 trainer, in the configuration that verl prints at its start."""
 _SMOKES = {"reward": "critic/score/mean", "loss": "train/loss"}
 _NUMBER = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|inf)"
-# Names hold colons where a data set's name does; what follows a blank is not verl's, but Ray's or a progress bar's.
+# A name contains colons if a data set's name does. Text after a blank is not verl's, but from Ray or a progress bar.
 _METRIC = re.compile(
     rf"(?P<name>\S.*?):(?:np\.\w+\((?P<numpy>{_NUMBER}|True|False)\)|(?P<plain>{_NUMBER}|True|False))(?=\s|$)",
     re.IGNORECASE,
 )
-_FIRST_OF_JSON = frozenset("{ \t")
+_JSON_STARTS = frozenset("{ \t")
 _STEPS = 10**15
 _LARGEST = 1 << 1023
 _TRUTH = {"true": 1.0, "false": 0.0}
 _EVENT_FILE = "tfevents"
 _CHUNK = 1 << 20
 _LONGEST_LINE = 1 << 20
-"""Bytes. A step's line has a few thousand; a longer one is left out, and a file without line ends fills no memory."""
+"""The most bytes of a line. A step has a few thousand; the limit keeps a file without line ends from filling the
+memory."""
 _SHOWN = 8
-"""Restarts, and rows of steps, that are named one by one."""
+"""The most restarts, and ranges of steps, that are listed."""
 _SAYS_SIMULATED = "SIMULATED"
 _OURS = "verl-npu: "
 _MOST_STEPS, _MOST_VALUES = 50_000, 1_500_000
-"""How many are kept of a log: of a longer one each second step goes, then again each second one of what is left."""
+"""The most steps and values that are kept. Of a longer log every second step is dropped, and so on until it fits."""
 _FIRST, _LATEST, _MOST_NOT_FINITE = 100, 1_000, 1_000
-"""Steps that never go: those that tell how it began, how it is now, and where a value was no number."""
+"""The numbers of steps that are never dropped: the first ones, the last ones, and those with NaN or infinity."""
 _MOST_RESTARTS = 10_000
 
 
-# A log has millions of them, which dataclasses take twice as long to make.
+# A log has millions of them, and dataclasses would take twice as long.
 class StepLine(NamedTuple):
-    """What one line says of a step."""
+    """The metrics of a step in one line of a log."""
 
     step: int
     metrics: Mapping[str, float]
     damaged: int = 0
-    """How many of its parts could not be read: verl itself prints numbers only."""
+    """The number of its parts that could not be read; verl itself prints only numbers."""
     goes_on: bool = False
-    """It ends with what stands between two metrics: somebody has broken it into several lines."""
+    """True if it ends with a separator, because something broke the line into several."""
 
 
 def parse_step(text: str) -> StepLine | None:
-    """Return what a line says, or None when it is no step line."""
-    if text[:1] in _FIRST_OF_JSON and text.lstrip()[:1] == "{":
+    """Parse the line of a step; return None for any other line."""
+    if text[:1] in _JSON_STARTS and text.lstrip()[:1] == "{":
         return _file_logger(text)
     found = _STEP.search(uncoloured(text))
     if found is None:
-        return _smokes(text) if text.startswith("step ") else None
+        return _parse_smoke(text) if text.startswith("step ") else None
     step, said = found.groups()
     said = said.rstrip()
     goes_on = said.endswith(" -")
@@ -90,13 +92,13 @@ def parse_step(text: str) -> StepLine | None:
 
 
 def _metrics(said: str) -> tuple[dict[str, float], int]:
-    """Return metrics by name, and how many parts are none."""
+    """Return the metrics by name, and the number of parts that are not metrics."""
     metrics: dict[str, float] = {}
     damaged = 0
     for part in said.split(" - "):
         name, _unused, value = part.rpartition(":")
         try:
-            # Nearly all parts are as verl writes them.
+            # The fast path for nearly all parts, which are exactly as verl writes them.
             if name and " " not in name:
                 metrics[sys.intern(name)] = float(value)
                 continue
@@ -110,8 +112,8 @@ def _metrics(said: str) -> tuple[dict[str, float], int]:
     return metrics, damaged
 
 
-def _more_of(before: StepLine, text: str) -> StepLine | None:
-    """Return what the next line says of a step whose line was broken, or None when it is no part of it."""
+def _continuation(before: StepLine, text: str) -> StepLine | None:
+    """Parse the continuation of a step's broken line; return None if the line does not belong to it."""
     said = text.strip()
     if not said.strip("….- "):
         return before._replace(metrics={}, damaged=0)
@@ -120,7 +122,7 @@ def _more_of(before: StepLine, text: str) -> StepLine | None:
     return None if damaged else StepLine(before.step, metrics, 0, goes_on)
 
 
-def _smokes(text: str) -> StepLine | None:
+def _parse_smoke(text: str) -> StepLine | None:
     found = _SMOKE.match(text.rstrip())
     if found is None:
         return None
@@ -138,10 +140,10 @@ def _number(text: str) -> float:
 
 
 def _value(value: float | None) -> float:
-    # orjson writes what is not a finite number as null.
+    # orjson writes NaN and infinity as null.
     if value is None:
         return math.nan
-    # Python does not make a float of an integer that is too large for one.
+    # An integer that is too large for a float would raise OverflowError.
     if abs(value) < _LARGEST:
         return float(value)
     return math.inf if value > 0 else -math.inf
@@ -165,50 +167,50 @@ def _file_logger(text: str) -> StepLine | None:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The job went on from an earlier step: it was started again from a checkpoint, or from the beginning."""
+    """A restart of the job from an earlier step, from a checkpoint or from the beginning."""
 
     after: int
-    """The last step before it."""
+    """The last step before the restart."""
     to: int
-    """The first step after it."""
+    """The first step after the restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingLog:
-    """What a log says of a training, step by step."""
+    """The steps of a training from a log."""
 
     source: str
     steps: Mapping[int, Mapping[str, float]]
-    """By number, in order. A step that was run twice has what the later run says."""
+    """The metrics by step, in order. For a step that was run twice, the later run counts."""
     last: int
-    """The step that was logged last. It is not the highest one while a job that went back catches up."""
+    """The step that was logged last; after a restart it may not be the highest one."""
     restarts: tuple[Restart, ...] = ()
     left_over: tuple[int, ...] = ()
-    """Steps of an earlier run that the later ones have not reached again."""
+    """Steps of an earlier run that the later runs have not reached again."""
     damaged: int = 0
-    """Parts of step lines that could not be read."""
+    """The number of parts of step lines that could not be read."""
     cut: bool = False
-    """The log ends within a line, whose last value may not be whole."""
+    """True if the log ends within a line, whose last value may be incomplete."""
     simulated: bool = False
-    """verl-npu said in the log that the NPUs were virtual."""
+    """True if verl-npu wrote into the log that the NPUs were virtual."""
     total: int = 0
-    """How many steps it is to make; 0 if no line says it."""
+    """The number of steps that the training is to make; 0 if no line tells."""
     went_back: int = 0
-    """How often, those among `restarts`, and more if they are very many."""
+    """The number of restarts, which may be more than `restarts` lists."""
     left_out: int = 0
-    """How many steps were read and are not among `steps`, because there are too many."""
+    """The number of steps that were read but dropped from `steps`, because there are too many."""
     stride: int = 1
-    """Of how many steps one is kept."""
+    """One of this many steps is kept."""
     mode: str = ""
-    """Of v1's trainer; empty if no line says it."""
+    """The mode of verl's v1 trainer; empty if no line tells."""
 
     @property
     def count(self) -> int:
-        """How many steps it has."""
+        """The number of steps in the log."""
         return len(self.steps) + self.left_out
 
     def series(self, *names: str) -> dict[int, float]:
-        """Return one metric by step; of several names the first that a step has."""
+        """Return one metric by step; of several names, the first one that a step has counts."""
         found = {}
         for step, metrics in self.steps.items():
             for name in names:
@@ -218,16 +220,16 @@ class TrainingLog:
         return found
 
     def gaps(self) -> list[tuple[int, int]]:
-        """Return the first and the last of each row of steps that are missing between others, if all are kept."""
+        """Return the first and the last step of each gap between steps; empty if steps were dropped."""
         if self.left_out:
             return []
         return [(one + 1, two - 1) for one, two in pairwise(self.steps) if two > one + 1]
 
     def notes(self) -> list[str]:
-        """Return what a reader has to know of this log, in sentences without a full stop."""
+        """Return remarks about this log for a reader, as sentences without a full stop."""
         said = [
             _(
-                "it went back from step {after} to step {to}; of a step that was run twice, the later run counts"
+                "it went back from step {after} to step {to}; for a step that was run twice, the later run counts"
             ).format(after=restart.after, to=restart.to)
             for restart in self.restarts[:_SHOWN]
         ]
@@ -237,36 +239,38 @@ class TrainingLog:
             said.append(text.format(count=more))
         if self.left_over:
             said.append(
-                _("{steps} of an earlier run, and no later run has come so far").format(steps=_steps(self.left_over))
+                _("{steps} from an earlier run, and no later run has reached that far").format(
+                    steps=_steps(self.left_over)
+                )
             )
         gaps = self.gaps()
         if gaps:
-            said.append(_("it has no line of step {rows}").format(rows=_rows(gaps)))
+            said.append(_("it has no line for step {rows}").format(rows=_rows(gaps)))
         if self.left_out:
             said.append(
                 _(
-                    "it has {count} steps, which are too many: looked at are the first {first}, the last {latest} and "
-                    "each {stride}th between them"
+                    "it has {count} steps, which are too many: only the first {first}, the last {latest}, and one in "
+                    "every {stride} of the others are used"
                 ).format(count=self.count, first=_FIRST, latest=_LATEST, stride=self.stride)
             )
         if self.damaged:
             said.append(
-                _("{damaged} values in its step lines are damaged and were left out").format(damaged=self.damaged)
+                _("{damaged} values in its step lines are damaged and were ignored").format(damaged=self.damaged)
             )
         if self.cut:
-            said.append(_("its last line is cut off, and the value there was left out"))
+            said.append(_("its last line is cut off, and the incomplete value was ignored"))
         return said
 
 
 @dataclass(slots=True)
 class Assembly:
-    """A log in the making: what its lines have said so far."""
+    """A log that is being read: the contents of its lines so far."""
 
     _steps: dict[int, dict[str, float]] = field(default_factory=dict)
     _run_of: dict[int, int] = field(default_factory=dict)
     _latest: dict[str, int] = field(default_factory=dict)
-    """The step at which each metric was logged last: training and validation of one step have a line each, and
-    asynchronous trainers log a validation when later steps are already there."""
+    """The last step of each metric: training and validation of a step have separate lines, and asynchronous trainers
+    log a validation after later steps."""
     _restarts: list[Restart] = field(default_factory=list)
     _went_back: int = 0
     _damaged: int = 0
@@ -281,11 +285,11 @@ class Assembly:
     mode: str = ""
 
     def add(self, line: StepLine) -> None:
-        """Take in the next line; one that repeats what is known, as a worker's file does the driver's, is no news."""
+        """Add the next line; a repetition, such as a worker's copy of the driver's line, changes nothing."""
         step, metrics = line.step, line.metrics
         known = self._steps.get(step)
         if known is None and step > self._last:
-            # Nearly all lines are of a step that was not there before.
+            # The fast path: nearly all lines are about a new step.
             self._steps[step] = dict(metrics)
             self._last = step
         else:
@@ -301,7 +305,7 @@ class Assembly:
                 self._last = step
                 this_run = False
             if not this_run and not known.keys().isdisjoint(metrics):
-                # Nothing of the earlier run's may stand among the later one's.
+                # The metrics of the earlier run must not mix with those of the later run.
                 known.clear()
             self._steps.setdefault(step, {}).update(metrics)
             self._last = max(self._last, step)
@@ -314,8 +318,10 @@ class Assembly:
             self._thin()
 
     def leaves_out(self, line: str) -> bool:
-        """Take a line that is followed by many others as read, if its step would go at once; most of a very long log's
-        are such."""
+        """Tell whether a line can be skipped, because its step would be dropped at once.
+
+        Only for lines that many others follow. Most lines of a very long log are such.
+        """
         if self._stride == 1 or not line.startswith("step:") or "nan" in line or "inf" in line:
             return False
         number = line[5:21].partition(" ")[0]
@@ -326,12 +332,14 @@ class Assembly:
         return True
 
     def _thin(self) -> None:
-        """Let steps go until half of what may be kept is left; which ones depends on their numbers alone, so that two
-        logs of the same steps keep the same."""
+        """Drop steps until half of the allowed number is left.
+
+        The choice depends only on the steps' numbers, so that two logs with the same steps keep the same ones.
+        """
         steps = sorted(self._steps)
         now = bisect_right(steps, self._last)
         always = {*steps[:_FIRST], *steps[max(now - _LATEST, 0) : now]}
-        # One that is no number anywhere has to be told.
+        # Keep steps with NaN or infinity, because they must be reported.
         odd = (step for step in steps if not all(map(math.isfinite, self._steps[step].values())))
         always.update(step for step, _unused in zip(odd, range(_MOST_NOT_FINITE), strict=False))
         while True:
@@ -348,11 +356,11 @@ class Assembly:
             if few or self._stride > _STEPS:
                 break
             self._stride *= 2
-        # Steps of very many values each may be too large all the same, and are not gone through with each line.
+        # A few steps with very many values may still exceed the limit: raise it, or every line would start this again.
         self._most_values = max(self._most_values, 2 * self._values)
 
     def log(self, source: str) -> TrainingLog:
-        """Return what is known now."""
+        """Return the log as known so far."""
         steps = sorted(self._steps)
         return TrainingLog(
             source=source,
@@ -372,7 +380,7 @@ class Assembly:
 
 
 def spans(steps: Iterable[int]) -> str:
-    """Return steps as a person writes them: `1 to 4, 7`."""
+    """Return steps as text, for example `1 to 4, 7`."""
     rows: list[list[int]] = []
     for step in sorted(steps):
         if rows and step == rows[-1][1] + 1:
@@ -384,7 +392,7 @@ def spans(steps: Iterable[int]) -> str:
 
 def _rows(rows: Sequence[Sequence[int]]) -> str:
     left = len(rows) - _SHOWN
-    more = ngettext(" and {count} more row", " and {count} more rows", left) if left > 0 else ""
+    more = ngettext(" and {count} more range", " and {count} more ranges", left) if left > 0 else ""
     return _("{rows}{more}").format(
         rows=_(", ").join(_span(first, final) for first, final in rows[:_SHOWN]), more=more.format(count=left)
     )
@@ -407,10 +415,10 @@ def _same(one: float | None, other: float) -> bool:
 
 
 def _event_files(path: Path) -> list[Path]:
-    """Return the event files of one training: `path` itself, or those in the folder, the oldest first."""
+    """Return the event files of one training, the oldest first: `path` itself, or the files in that folder."""
     if path.is_file():
         return [path]
-    # os.walk passes over a folder that vanishes meanwhile, where rglob raises; a job cleans up while it is watched.
+    # os.walk skips a folder that a running job removes meanwhile, where rglob raises.
     files = (Path(folder, name) for folder, _unused, names in os.walk(path) for name in names if _EVENT_FILE in name)
     found = sorted(file for file in files if file.is_file())
     folders = sorted({str(file.parent) for file in found})
@@ -418,17 +426,19 @@ def _event_files(path: Path) -> list[Path]:
         raise TrainingLogError(
             subject=str(path),
             expected=_("the folder of one training's TensorBoard files (events.out.tfevents.…)"),
-            found=_("those of {count}: {folders}").format(count=len(folders), folders=_(", ").join(folders))
+            found=_("the files of {count} trainings: {folders}").format(
+                count=len(folders), folders=_(", ").join(folders)
+            )
             if folders
             else _("none"),
-            fix=_("give the folder that directly holds them"),
+            fix=_("give the folder that directly contains them"),
         )
-    # Their names begin with the time at which they were opened.
+    # Their names begin with the time of their creation.
     return sorted(found, key=lambda file: file.name)
 
 
 def _events(files: Sequence[Path]) -> Iterator[StepLine]:
-    """Yield what each event says of a step, in the order in which they were written."""
+    """Yield the step line of each event, in the order of writing."""
     try:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         from tensorboard.util import tensor_util
@@ -436,7 +446,7 @@ def _events(files: Sequence[Path]) -> Iterator[StepLine]:
         raise TrainingLogError(
             subject=str(files[0]),
             expected=_("the package tensorboard, which reads TensorBoard's files"),
-            found=_("none that can be imported: {error}").format(error=error),
+            found=_("an import error: {error}").format(error=error),
             fix=_("pip install tensorboard, or give the job's console log"),
         ) from error
     for file in files:
@@ -452,15 +462,15 @@ def _events(files: Sequence[Path]) -> Iterator[StepLine]:
 
 
 class _Splitter:
-    """Cuts what is read of a file into lines, and leaves out those that are too long."""
+    """Splits the chunks of a file into lines, and skips lines that are too long."""
 
     def __init__(self) -> None:
         self.rest = b""
-        """A last line without an end."""
+        """The last, incomplete line."""
         self._skips = False
 
     def text(self, chunk: bytes) -> str:
-        """Return the lines that end in the next chunk as one text."""
+        """Return the lines that are complete after the next chunk, as one text."""
         if self._skips:
             _unused, end, chunk = chunk.partition(b"\n")
             self._skips = not end
@@ -471,17 +481,17 @@ class _Splitter:
         return whole.decode(errors="replace")
 
     def lines(self, chunk: bytes) -> list[str]:
-        """Return the lines that end in the next chunk."""
+        """Return the lines that are complete after the next chunk."""
         return [line for line in self.text(chunk).split("\n") if len(line) <= _LONGEST_LINE]
 
 
 class Follower(ABC):
-    """Reads what is new in a log each time it is asked to."""
+    """A reader of a log that may grow."""
 
     console = True
-    """It is the console's, which says more than steps."""
+    """True for a console log, which has more than steps."""
     ended = False
-    """No more can come of it."""
+    """True if nothing more can come."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -489,31 +499,31 @@ class Follower(ABC):
 
     @abstractmethod
     def poll(self) -> bool:
-        """Read on; return whether anything was new.
+        """Read new lines; return True if there were any.
 
         Raises:
-            TrainingLogError: it is no log, or cannot be read.
+            TrainingLogError: the file is not a log, or cannot be read.
         """
 
     def log(self) -> TrainingLog:
-        """Return what is known now, which goes on with the next poll."""
+        """Return the log as read so far; the next poll continues it."""
         return self._assembly.log(str(self.path))
 
     def finish(self) -> TrainingLog:
-        """Return all of a log that does not grow any more."""
+        """Return the whole log, which does not grow any more."""
         return self.log()
 
     def files(self) -> Sequence[Path]:
-        """Return the files that it is in, as far as they can be looked at."""
+        """Return the files of the log."""
         return [self.path]
 
     def end(self) -> Iterator[str]:
-        """Yield the lines behind which there are few steps: what was before them, the training got over."""
+        """Yield the lines around the last steps; the training survived any error before them."""
         return iter(())
 
 
 _FEW = 3
-"""Steps that the end of a log has: two after an error show that the training got over it."""
+"""The number of steps at the end of a log; two steps after an error show that the training survived it."""
 
 
 class _Lines(Follower):
@@ -522,12 +532,12 @@ class _Lines(Follower):
         self._begin()
 
     def _begin(self) -> None:
-        """Read it from its beginning."""
+        """Start at the beginning of the file."""
         self._assembly = Assembly()
         self._offset = self._counted = 0
         self._splitter = _Splitter()
         self._places: deque[tuple[int, int]] = deque([(0, 0)])
-        """Where lines begin, and how many lines of steps are before them: the first one is where the end begins."""
+        """Offsets of lines, each with the number of step lines before it; the end of the log begins at the first."""
         self._broken: StepLine | None = None
 
     def poll(self) -> bool:
@@ -537,7 +547,7 @@ class _Lines(Follower):
                 stream = unpacked(file)
                 packed = stream is not file
                 if size < self._offset or (packed and size != self._offset):
-                    # The job was started again with the same file. What is packed is read as a whole.
+                    # The job was restarted with the same file. A compressed file is always read as a whole.
                     self._begin()
                 if packed and size == self._offset:
                     return False
@@ -582,7 +592,7 @@ class _Lines(Follower):
                 self._counted += 1
                 continue
             if self._broken is not None:
-                self._broken = _more_of(self._broken, raw)
+                self._broken = _continuation(self._broken, raw)
                 if self._broken is not None:
                     self._assembly.add(self._broken)
                     self._broken = self._broken if self._broken.goes_on else None
@@ -598,7 +608,7 @@ class _Lines(Follower):
                 self._assembly.total = int(total[1])
 
     def finish(self) -> TrainingLog:
-        # Of a last line that is cut off, what it says for sure.
+        # From a last line that is cut off, take only the complete values.
         text = self._splitter.rest.decode(errors="replace")
         self._splitter = _Splitter()
         whole = parse_step(text)
@@ -627,7 +637,7 @@ _MOST_KEPT = 16 * _CHUNK
 
 
 class _Stream(_Lines):
-    """What comes through a pipe: it is read once, and of its end so much is kept."""
+    """A log from a pipe, which can be read only once, so its end is kept in memory."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -660,7 +670,7 @@ class _Stream(_Lines):
 
 
 class _Events(Follower):
-    """All of TensorBoard's files are read anew if one has grown: they are small, and its reader does not go on."""
+    """A log in TensorBoard's files. If one has grown, all are read again, because the reader cannot resume."""
 
     console = False
     _size = -1
@@ -684,12 +694,12 @@ class _Events(Follower):
 
 
 def follow(path: Path) -> Follower:
-    """Return a reader of a log that exists.
+    """Return a reader of an existing log.
 
     Raises:
-        TrainingLogError: there is none.
+        TrainingLogError: the log does not exist.
     """
-    if is_a_stream(path):
+    if is_stream(path):
         try:
             return _Stream(path)
         except (NoLog, OSError) as error:
@@ -700,19 +710,19 @@ def follow(path: Path) -> Follower:
 
 
 def read(path: Path) -> TrainingLog:
-    """Return all that a log says, of which no more is to come.
+    """Read a whole log, which does not grow any more.
 
     Raises:
-        TrainingLogError: it is no log, cannot be read, or has no step.
+        TrainingLogError: the file is not a log, cannot be read, or has no step.
     """
     return whole(follow(path))
 
 
 def whole(follower: Follower) -> TrainingLog:
-    """Return all that a log says, of which no more is to come.
+    """Read the rest of a log, which does not grow any more, and return all of it.
 
     Raises:
-        TrainingLogError: it is no log, cannot be read, or has no step.
+        TrainingLogError: the file is not a log, cannot be read, or has no step.
     """
     follower.poll()
     log = follower.finish()
@@ -725,12 +735,12 @@ def _unreadable(path: Path, found: str) -> TrainingLogError:
     return TrainingLogError(
         subject=str(path),
         expected=_(
-            "a log of a training with verl: its console's (lines `step:1 - …`), its file logger's, or TensorBoard's"
+            "a log of a training with verl: a console log (lines `step:1 - …`), its file logger's, or TensorBoard's"
         ),
         found=found,
         fix=_(
-            "wait for its first step (`verl-npu doctor --hang` says whether the job goes on), or give the file that "
-            "the job's output went to, or the folder of its TensorBoard files"
+            "wait for its first step (`verl-npu doctor --hang` says whether the job makes progress), or give the file "
+            "with the job's output, or the folder with its TensorBoard files"
         ),
     )
 
@@ -738,8 +748,8 @@ def _unreadable(path: Path, found: str) -> TrainingLogError:
 class Steps:
     """The steps seen so far in a set of growing files.
 
-    Ray forwards the trainer's lines to the driver and may lose the last ones, so its own worker files are read too:
-    a step found twice is one step.
+    Ray forwards the trainer's lines to the driver and may lose the last ones, so the workers' own files are read, too.
+    A step in several files counts once.
     """
 
     def __init__(self, files: Callable[[], Iterable[Path]]) -> None:
@@ -749,7 +759,7 @@ class Steps:
         self.by_step: dict[int, dict[str, float]] = {}
 
     def poll(self) -> list[int]:
-        """Read what is new; return the new steps in order."""
+        """Read new lines; return the new steps in order."""
         new = []
         for path in self._files():
             splitter = self._splitters.setdefault(path, _Splitter())
@@ -759,7 +769,7 @@ class Steps:
                     continue
                 if line.step not in self.by_step:
                     new.append(line.step)
-                # Training and validation of one step have a line each.
+                # Training and validation of a step have separate lines.
                 self.by_step[line.step] = {**line.metrics, **self.by_step.get(line.step, {})}
         return sorted(new)
 
@@ -771,7 +781,7 @@ class Steps:
                 yield from splitter.lines(chunk)
 
     def series(self, metric: str) -> list[float]:
-        """Return one metric by step, as far as it has no gap from step 1 on."""
+        """Return the values of one metric from step 1 up to the first gap."""
         values = []
         step = 1
         while metric in self.by_step.get(step, {}):

@@ -1,4 +1,4 @@
-"""Pages in HTML, from the templates beside this file: each needs nothing else, no file, no network and no script."""
+"""HTML pages from the templates in this folder; each is self-contained, without other files, network, or scripts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["render"]
 
 
 def render(template: str, **facts: object) -> str:
-    """Return a page; text is escaped, and a fact that the template does not get is an error."""
+    """Render a page; text is escaped, and a variable that the template lacks is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

@@ -1,11 +1,11 @@
-"""What environments are named or published for the pins of verl: which versions, in which documents, which images.
+"""The environments for verl's pins, from upstream's documents and published images: versions, sources, and images.
 
-Read it as `PINS["v0.7.1"].cells[Component.TORCH_NPU].claims`: each claim has what it needs, where that is written, and
-whether it counts with vLLM or with SGLang only. Documents contradict each other; all that they say is here, and the
-first claim is the one to install.
+`PINS["v0.7.1"].cells[Component.TORCH_NPU].claims` are the claims of the documents about torch_npu at that pin. Each
+has a version, its source, and the rollout engine that it is limited to, if any. Documents contradict each other: all
+claims are here, and the first one is to be installed.
 
-The files beside this module say it, one for each pin. What the plugin has to know of pins, perhaps of more than these,
-is in `verl_npu.pins`. The scripts and pages of the project read the same files.
+The data are in the files beside this module, one for each pin; the project's scripts and pages read them, too. The
+plugin's own data about pins, possibly more than these, are in `verl_npu.pins`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ SGLANG = "sglang"
 A5 = "a5"
 
 ENVIRONMENTS = ("documents", "image")
-"""What environments are called: that of verl's own documents, and that of an image which is published."""
+"""The names of environments: the one in verl's own documents, and the one of a published image."""
 
 _LEADING = re.compile(r"\d+(?:\.\d+)*(?:[.-]?(?:rc|alpha|beta|a|b|post|dev)[.-]?\d*)?", re.IGNORECASE)
 
 
 class Component(enum.Enum):
-    """One part of an environment. Its value is the name by which commands, pages and the pins' files call it."""
+    """A component of an environment; the value is its name in commands, pages, and the pins' files."""
 
     PYTHON = "python"
     CANN = "cann"
     DRIVER = "driver"
-    """Driver and firmware, which upstream's documents call HDK."""
+    """The driver and firmware, called HDK in upstream's documents."""
     TORCH = "torch"
     TORCH_NPU = "torch_npu"
     TORCHVISION = "torchvision"
@@ -72,14 +72,14 @@ class Component(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a claim can be read."""
+    """The document that contains a claim."""
 
     project: str
     """`verl` or `vllm-ascend`."""
     revision: str
-    """A commit or a tag of it."""
+    """A commit or a tag of the project."""
     document: str
-    """The path of the file in it."""
+    """The path of the file in the project."""
 
     def __str__(self) -> str:
         return f"{self.project} {self.revision}: {self.document}"
@@ -87,27 +87,27 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one document says of one part."""
+    """The claim of one document about one component."""
 
     needs: str
     """A version specifier of Python packaging; empty means any version."""
     source: Source
     revision: str = ""
-    """The branch, tag or commit to install from, for parts that are installed from git."""
+    """The branch, tag, or commit, for components that are installed from git."""
     engine: str = ""
-    """VLLM or SGLANG if the document is about environments with that rollout engine only."""
+    """VLLM or SGLANG if the claim applies only with that rollout engine."""
     npu: str = ""
-    """`a5` if the document is about that kind of NPU only."""
+    """`a5` if the claim applies only to that kind of NPU."""
     arch: str = ""
-    """`arm` or `x86` if the document says it of that kind of processor only."""
+    """`arm` or `x86` if the claim applies only to that processor architecture."""
     unsupported: bool = False
-    """Whether the document says that the part does not work on NPUs."""
+    """True if the document says that the component does not work on NPUs."""
     note: str = ""
     note_zh: str = ""
     """The note in Chinese."""
 
     def accepts(self, version: Version) -> bool:
-        """Whether the document allows this version."""
+        """Tell whether the document allows this version."""
         return not self.unsupported and SpecifierSet(self.needs).contains(version, prereleases=True)
 
     def __str__(self) -> str:
@@ -118,15 +118,16 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What the documents of an environment say of one part; where they contradict each other, the first counts."""
+    """The claims of an environment's documents about one component; if they contradict each other, the first
+    counts."""
 
     component: Component
     claims: tuple[Claim, ...]
 
     def about(self, engines: Iterable[str] = (), npu: str = "", arch: str = "") -> tuple[Claim, ...]:
-        """Return the claims that count with these rollout engines, this kind of NPU and of processor.
+        """Return the claims that apply with these rollout engines, this kind of NPU, and this architecture.
 
-        Without an engine vLLM's count. What is said of this kind of processor alone replaces what is said of all.
+        Without an engine, vLLM's apply. Claims for one architecture replace those for all.
         """
         engines = {*engines} or {VLLM}
         counting = tuple(
@@ -139,7 +140,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The base image of a pin's Dockerfile, or the image that is published, for one kind of NPU."""
+    """The base image of a pin's Dockerfile, or a published image, for one kind of NPU."""
 
     npu: str
     """`a2` or `a3`."""
@@ -147,25 +148,25 @@ class Image:
     """Name and tag of the base image, without the registry."""
     source: Source
     arch: str = ""
-    """`arm` or `x86`; empty if one name stands for both."""
+    """`arm` or `x86`; empty if one name covers both."""
     mounts: tuple[str, ...] = ()
-    """The folders of the host that its document mounts, each at its own path, for a job's own files."""
+    """The host's folders for a job's files that the image's document mounts, each at the same path."""
     tools: tuple[str, ...] = ()
-    """What it mounts of the host's tools beside the driver's own files, to be read only."""
+    """The host's tools that the document mounts read-only besides the driver's files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What somebody has named, or published, as an environment for a pin."""
+    """An environment for a pin, from documents or from a published image."""
 
     id: str
-    """How `verl-npu setup --for` calls it."""
+    """Its name for `verl-npu setup --for`."""
     source: str
-    """Who says so."""
+    """The documents that describe it."""
     cells: Mapping[Component, Cell]
     images: tuple[Image, ...] = ()
     published: bool = False
-    """Whether the images have all of it installed; else they are what verl's Dockerfiles are made from."""
+    """True if the images have everything installed; otherwise they are the base images of verl's Dockerfiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,27 +177,27 @@ class Pin:
     commit: str
     """Empty if only the release on the package index is known."""
     environments: tuple[Environment, ...]
-    """The first is what verl's own documents say."""
+    """The first is the one in verl's own documents."""
 
     @property
     def cells(self) -> Mapping[Component, Cell]:
-        """What verl's own documents say of each part."""
+        """The claims of verl's own documents about each component."""
         return self.environments[0].cells
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """What verl's own Dockerfiles are made from."""
+        """The base images of verl's own Dockerfiles."""
         return self.environments[0].images
 
     def name_of(self, environment: Environment) -> str:
-        """Return the pin's name, with that of the environment if it is not what verl's own documents say."""
+        """Return the pin's name, with the environment's name unless it is the one in verl's own documents."""
         return self.name if environment is self.environments[0] else f"{self.name}'s {environment.id}"
 
 
 def parse_version(text: str) -> Version | None:
-    """Return a version as CANN, drivers and distributions write them; of what cannot be compared, the part in front.
+    """Parse a version of CANN, a driver, or a distribution, as far as Python packaging understands it.
 
-    `8.2.RC1.alpha003` is read as 8.2rc1, because its end has no meaning to Python. None if there is no number.
+    `8.2.RC1.alpha003` becomes 8.2rc1, because Python does not know its end. None if there is no number.
     """
     try:
         return Version(text)
@@ -206,12 +207,12 @@ def parse_version(text: str) -> Version | None:
 
 
 def is_commit(revision: str) -> bool:
-    """Whether a revision is a commit's, and no branch or tag."""
+    """Tell whether a revision is a commit, and not a branch or a tag."""
     return re.fullmatch(r"[0-9a-f]{7,40}", revision) is not None
 
 
 class Pins(Mapping[str, Pin]):
-    """The pins of which a folder has a file, oldest first. A file is read when its pin is asked for."""
+    """The pins that have a file in a folder, oldest first. A file is read when its pin is first used."""
 
     def __init__(self, folder: Path, locks: Path | None = None) -> None:
         self._known = pins(locks)
@@ -231,11 +232,11 @@ class Pins(Mapping[str, Pin]):
         return self._read[name]
 
     def said(self, name: str) -> Mapping[str, Any]:
-        """Return what a pin's file says, as it stands. Raises KeyError if there is none."""
+        """Return the raw content of a pin's file. Raises KeyError if there is none."""
         return _content(self._files[name])
 
     def _environment(self, name: str, own: Mapping[str, Any]) -> Environment:
-        said = self._alike(own, own.get("like", name))
+        said = self._description(own, own.get("like", name))
         revision = own.get("revision", name)
         documents = said["documents"]
         cells = {}
@@ -248,8 +249,8 @@ class Pins(Mapping[str, Pin]):
         images = (_image(each, project, revision) for each in said.get("images", ()))
         return Environment(own["id"], said["source"], MappingProxyType(cells), tuple(images), published)
 
-    def _alike(self, own: Mapping[str, Any], pin: str) -> Mapping[str, Any]:
-        """Return the environment of that name that a pin describes itself."""
+    def _description(self, own: Mapping[str, Any], pin: str) -> Mapping[str, Any]:
+        """Return the description of an environment from the file of `pin`, which another pin may refer to."""
         return next(each for each in self.said(pin)["environment"] if each["id"] == own["id"])
 
 
@@ -285,4 +286,4 @@ def _claim(said: Mapping[str, Any], document: Mapping[str, str], revision: str) 
 
 
 PINS = Pins(Path(__file__).parent)
-"""All pins that there are files of, oldest first."""
+"""All pins that have a file, oldest first."""
