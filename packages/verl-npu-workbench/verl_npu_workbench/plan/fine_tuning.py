@@ -83,7 +83,9 @@ def names_of(trainer: Trainer, settings: Settings) -> Names | None:
     if settings.text(names.strategy) not in _STRATEGIES:
         raise PlanError(
             subject=names.strategy,
-            expected=_(" or ").join(_STRATEGIES) + _(" for fine-tuning: plans support nothing else yet"),
+            expected=_("{strategies} for fine-tuning: plans support nothing else yet").format(
+                strategies=_(" or ").join(_STRATEGIES)
+            ),
             found=settings.text(names.strategy) or _("none"),
             fix=_("plan it with FSDP"),
         )

@@ -19,7 +19,8 @@ from .verdict import Fit, PhaseFit, Verdict
 
 _RECOMPUTATION = _("keeps only each layer's input")
 _SHARING = _("splits a sequence among more NPUs")
-_DIVIDING = _("divides weights, gradients, and the optimizer's state among ")
+_DIVIDING_ALL = _("divides weights, gradients, and the optimizer's state among all NPUs")
+_DIVIDING_MORE = _("divides weights, gradients, and the optimizer's state among more NPUs")
 _SERVER = 8
 """The number of NPUs in a server, for scripts that use fewer per node."""
 _STATE = (Holder.WEIGHTS, Holder.GRADIENTS, Holder.OPTIMIZER)
@@ -134,7 +135,7 @@ def _fewer_activations(planned: Planned, fit: PhaseFit, verdict: Verdict) -> Ite
     yield from _smaller(planned, fit, verdict)
     if phase in (Phase.UPDATE_ACTOR, Phase.LOG_PROB):
         yield from _switched_on(
-            settings, f"{ACTOR}.entropy_from_logits_with_chunking", _("never copies all logits at once")
+            settings, f"{ACTOR}.entropy_from_logits_with_chunking", _("never holds all logits twice")
         )
     if phase is Phase.UPDATE_ACTOR:
         yield from _switched_on(
@@ -264,9 +265,9 @@ def _divided_among(
 ) -> Iterator[Knob]:
     """Yield a knob that divides the state among all NPUs of the job, or, if it already is, among more NPUs."""
     if 0 < planned.settings.whole(fsdp_size, -1) < planned.share.world:
-        yield Knob(((fsdp_size, -1),), _("{dividing}all NPUs").format(dividing=_DIVIDING))
+        yield Knob(((fsdp_size, -1),), _DIVIDING_ALL)
     elif more:
-        yield Knob(tuple(more), _("{dividing}more NPUs").format(dividing=_DIVIDING), npus=planned.share.world * factor)
+        yield Knob(tuple(more), _DIVIDING_MORE, npus=planned.share.world * factor)
 
 
 def _grown(planned: Planned, factor: int, local: str, nodes: str) -> list[tuple[str, object]]:
