@@ -153,7 +153,7 @@ def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
             is_full = os.strerror(errno.ENOSPC) in found
             raise RehearsalError(
                 subject=_("a small model of the architecture {architecture}").format(architecture=architecture.name),
-                expected=_("transformers {transformers} to make one").format(transformers=transformers),
+                expected=_("a model made by transformers {transformers}").format(transformers=transformers),
                 found=found,
                 fix=_("free some disk space, or give another --output")
                 if is_full

@@ -46,7 +46,7 @@ __all__ = [
 
 _PROGRAM = "bwrap"
 _NO_NESTING = ("--unshare-user", "--disable-userns")
-"""Since bubblewrap 0.8. Not for root: the confinement needs its rights, and then gives up nested sandboxes itself."""
+"""Forbids nested sandboxes, since bubblewrap 0.8. As root, the confinement needs its rights, and does this itself."""
 _EMPTY = ("dev", "proc", "sys", "tmp", "run", "home", "root", "mnt", "media", "srv", "lost+found")
 """Folders of the root that a sandbox replaces, because their contents are private or the kernel's."""
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt", "nix")

@@ -33,7 +33,7 @@ def is_secret(name: str, value: str) -> bool:
     if kind in (Kind.HARMLESS, Kind.PERHAPS) or is_harmless(value, kind):
         text = f"{name}={value}"
         return any(span.start > len(name) for span in (*_by_name(text), *_by_form(text)))
-    # With "_id" behind them, names that only may be a secret's are harmless.
+    # Names that are only perhaps a password's become harmless with "_id" behind them.
     is_password = kind is Kind.PASSWORD and kind_of(f"{name}_id") is not Kind.HARMLESS
     return is_password or not _ORDINARY.fullmatch(value)
 

@@ -44,12 +44,12 @@ _WEAK_WORDS = {
 }
 """Words that make a name a secret's unless another word says that it is something else."""
 _WEAK_ENDS = re.compile(r"(?P<password>.(?:pass|pwd|pw|creds?|auth))$|(?P<key>.keys?)$|(?P<token>.token|token.)")
-"""The same at the end, or in the case of `token` also at the start, of a compound word."""
+"""Weak words at the end of a compound word; `token` also at its start."""
 _HARMLESS_WORDS = re.compile(
     r"(?:mon|tur|hot|don|hoc|joc|whis|low)keys?|key(?:word|board|point|frame|note|stone)s?|.*(?:tokeni[sz]|tokenwise).*"
     r"|bypass|compass|surpass|trespass|singlepass|multipass"
 )
-"""Ordinary words that end like a weak word."""
+"""Ordinary words that contain a weak word."""
 _QUALIFIERS = """
 action advantage agg audio avg balance baseline batch batched begin bias bos budget cache cached check cls column
 configured count counts default dict dir disable draft dtype duplicate embed embedding embeddings enable enabled
