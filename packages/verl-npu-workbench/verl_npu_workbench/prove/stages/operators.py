@@ -177,7 +177,11 @@ def _timed() -> Iterator[Observation]:
     def square(width: int) -> Tensor:
         return torch.ones(width, width, dtype=torch.bfloat16, device="npu")
 
-    yield from timed("matmul", lambda n: partial(torch.matmul, square(n), square(n)), lambda n: 2.0 * n**3)
+    def product(width: int) -> Callable[[], object]:
+        operand = square(width)
+        return partial(torch.matmul, operand, operand)
+
+    yield from timed("matmul", product, lambda n: 2.0 * n**3)
     yield from timed("copy", lambda n: square(n).clone, lambda n: 4.0 * n * n)
     yield from timed("softmax", lambda n: partial(functional.softmax, square(n), -1), lambda n: 4.0 * n * n)
 
