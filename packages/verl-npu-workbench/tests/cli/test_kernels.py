@@ -44,7 +44,7 @@ def judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 def test_each_verdict_is_said_with_what_belongs_to_it(run: Run, judged: str) -> None:
     status, said = run("kernels", judged, columns=200)
     assert status == 1
-    assert "ub needs 8577280 bits and has 1572864 (1047.0 of 192 KiB), with BLOCK=64" in said
+    assert "ub needs 8577280 bits but has only 1572864 (1047.0 of 192 KiB), with BLOCK=64" in said
     assert "front end: line 7" in said or "line 7: no such thing" in said
     assert "adapter: triton-adapter-opt ended by SIGSEGV" in said
     assert ": 1 compiles, 1 overflows, 1 may overflow, 1 refused, 1 crashed, 1 not judged" in said
@@ -67,8 +67,9 @@ def test_the_status_tells_whether_a_kernel_fails(run: Run, judged: str, only: st
 def test_an_overflow_that_rests_on_a_guess_is_a_warning_that_names_the_guess(run: Run, judged: str) -> None:
     status, said = run("kernels", judged, "--only", "maybe", columns=200)
     assert status == 0
-    assert "ub needs 2113536 bits and has 1572864 (258.0 of 192 KiB), with the guessed WIDTH=128" in " ".join(
-        said.split()
+    assert (
+        "ub needs 2113536 bits but has only 1572864 (258.0 of 192 KiB), with guessed arguments: WIDTH=128"
+        in " ".join(said.split())
     )
     assert "warning: A kernel that may overflow does so with guessed arguments" in said
 

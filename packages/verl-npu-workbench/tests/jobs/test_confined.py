@@ -154,10 +154,10 @@ def answering(tree: Path, code: str) -> None:
 
 ANSWERS = {
     "nothing": ("pass", "nothing for an answer"),
-    "no JSON": ("out.write('text')", "no JSON"),
-    "a list": ("out.write('[]')", "JSON that is no object"),
-    "nested JSON": ("out.write('[' * 99999)", "no JSON"),
-    "an object that is nested": ("out.write('{\"a\":' * 200 + '1' + '}' * 200)", "nested more than 64 deep"),
+    "no JSON": ("out.write('text')", "text that is not JSON"),
+    "a list": ("out.write('[]')", "JSON that is not an object"),
+    "nested JSON": ("out.write('[' * 99999)", "text that is not JSON"),
+    "an object that is nested": ("out.write('{\"a\":' * 200 + '1' + '}' * 200)", "JSON with more than 64 levels"),
     "other parts": ("json.dump({'values': {}}, out)", "an answer of another form"),
     "values of another type": (
         "json.dump({'values': [1], 'interpolations': {}, 'config': {}}, out)",
@@ -167,7 +167,7 @@ ANSWERS = {
         "json.dump({'values': {}, 'interpolations': {'a': 1}, 'config': {}}, out)",
         "an answer of another form",
     ),
-    "a large number": ("out.write('{\"values\": ' + '9' * 5000 + '}')", "no JSON"),
+    "a large number": ("out.write('{\"values\": ' + '9' * 5000 + '}')", "text that is not JSON"),
     "huge JSON": ("[out.write('x' * (1 << 20)) for _ in range(100)]", "more than 64 MiB"),
 }
 

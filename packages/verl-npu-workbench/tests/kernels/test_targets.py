@@ -52,7 +52,7 @@ def test_a_wheel_is_unpacked_and_no_file_of_it_leaves_the_folder(tmp_path: Path)
 
 @pytest.mark.parametrize("named", ["no_such_module", "no such/file.py", "os..path", "triton.kernels!"])
 def test_what_is_not_there_is_one_clear_error(tmp_path: Path, named: str) -> None:
-    with pytest.raises(KernelError, match="expected a module that is installed, a Python file, a folder or a wheel"):
+    with pytest.raises(KernelError, match="expected an installed module, a Python file, a folder, or a wheel"):
         targets.find(named, tmp_path)
 
 

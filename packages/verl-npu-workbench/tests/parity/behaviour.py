@@ -17,10 +17,10 @@ import torch
 import torch_npu
 from verl_npu_workbench.prove.parity import cases
 from verl_npu_workbench.prove.parity.compare import BFLOAT16_UNIT, distance
-from verl_npu_workbench.prove.parity.side import counted
+from verl_npu_workbench.prove.parity.side import count_calls
 
 CALLS: Counter[str] = Counter()
-counted(CALLS)  # before transformers takes its copies
+count_calls(CALLS)  # before transformers takes its copies
 
 import transformers  # noqa: E402
 import verl  # noqa: E402, F401

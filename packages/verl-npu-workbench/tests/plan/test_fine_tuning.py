@@ -35,7 +35,7 @@ REFUSED = {
         {"model.strategy": "megatron"},
         r"model\.strategy: expected fsdp or fsdp2 .*, found megatron",
     ),
-    "NPUs that nobody tells": ({"ranks": 0}, {}, "expected torchrun to start it, whose --nproc_per_node and --nnodes"),
+    "NPUs that nobody tells": ({"ranks": 0}, {}, "expected a start with torchrun, whose --nproc_per_node and"),
     "NPUs that torchrun would count": (
         {"counted": False},
         {},
@@ -114,7 +114,7 @@ def test_a_plan_has_two_micro_batches(divide: Divide) -> None:
 def test_an_engine_shares_packed_sequences_only_and_that_is_said(divide: Divide) -> None:
     shared = {"engines": True, "response": 4096, "engine.ulysses_sequence_parallel_size": 2}
     assert divide(**shared).notes == ()
-    assert "each NPU computes whole ones" in divide(**shared, **{"model.use_remove_padding": False}).notes[0]
+    assert "each NPU computes whole sequences" in divide(**shared, **{"model.use_remove_padding": False}).notes[0]
 
 
 def test_sequences_fill_a_token_budget(divide: Divide) -> None:
@@ -122,7 +122,7 @@ def test_sequences_fill_a_token_budget(divide: Divide) -> None:
     assert share.micro_batches[0].key == "data.max_token_len_per_gpu"
     # Of 16 sequences with 3072 tokens verl makes three micro batches: six are more tokens than four with 4096.
     assert set(share.lengths) == {(0, 3072)}
-    assert "since several of them fill a token budget" in share.notes[0]
+    assert "because several of these fill a token budget" in share.notes[0]
 
 
 def test_engines_have_micro_batches_of_sequences_too(divide: Divide) -> None:
@@ -140,23 +140,25 @@ def test_only_the_sum_of_prompt_and_answer_counts(divide: Divide) -> None:
 def test_a_shorter_sequence_is_padded_without_sequence_parallelism_and_that_is_said(divide: Divide) -> None:
     share = divide(response=100)
     assert share.length == "4096"
-    assert share.notes == ("each sequence is padded to data.max_length, whatever its length",)
+    assert share.notes == ("every sequence is padded to data.max_length",)
 
 
 def test_measured_lengths_are_the_heaviest_that_follow_each_other(divide: Divide) -> None:
     share = divide(engines=True, **{"data.use_dynamic_bsz": False}, measured=((1, 1),) * 50 + ((1000, 9000),) * 8)
     assert share.lengths == ((0, 4096),) * 8
-    assert "8 of them are longer than the script allows, and are cut" in share.notes
+    assert "8 of them are longer than the script allows and are cut" in share.notes
 
 
 def test_a_sequence_longer_than_the_budget_is_cut_and_that_is_said(divide: Divide) -> None:
     share = divide(engines=True, **{"data.max_token_len_per_gpu": 2048})
     assert share.length == "2048"
-    assert "sequences of 2048 tokens are planned" in share.notes[0]
+    assert "the plan uses sequences of 2048 tokens" in share.notes[0]
 
 
 def test_micro_batches_that_do_not_make_a_step_are_one_line(divide: Divide) -> None:
-    with pytest.raises(PlanError, match=r"data\.train_batch_size=128: expected a multiple of 24: 8 ranks .* x data"):
+    with pytest.raises(
+        PlanError, match=r"data\.train_batch_size=128: expected a multiple of 24: 8 data-parallel ranks x data"
+    ):
         divide(**{"data.micro_batch_size_per_gpu": 3})
 
 
@@ -194,4 +196,4 @@ def test_a_budget_that_many_sequences_overdraw_is_raised(tuning_settings, torchr
     assert names is not None
     share = tuning_share(names, torchrun, chosen)
     assert tuning_changes(names, chosen, share, Path("made"))["data.max_token_len_per_gpu"] == 7680
-    assert ["7680 tokens in place of 4096" in note for note in share.notes] == [False, True]
+    assert ["7680 tokens instead of 4096" in note for note in share.notes] == [False, True]

@@ -108,18 +108,18 @@ def test_a_model_of_text_has_none_and_nothing_is_said(settings) -> None:
 
 
 def test_a_picture_for_a_model_of_text_is_one_line(settings) -> None:
-    with pytest.raises(PlanError, match="--picture-tokens: expected an image-text model"):
+    with pytest.raises(PlanError, match="--picture-tokens: expected a Qwen image-text model"):
         picture_of(MODEL, 100, share_of(settings()))
 
 
 def test_a_picture_that_is_larger_than_a_prompt_is_one_line(settings) -> None:
-    with pytest.raises(PlanError, match="expected less than the 1024 tokens of a prompt, found 1024"):
+    with pytest.raises(PlanError, match="expected fewer than the 1024 tokens of a prompt, found 1024"):
         picture_of(SEEING, 1024, share_of(settings()))
 
 
 def test_fine_tuning_with_pictures_is_one_line() -> None:
     check_text_only(MODEL, 0)
-    with pytest.raises(PlanError, match="--picture-tokens: expected text alone"):
+    with pytest.raises(PlanError, match="--picture-tokens: expected only text"):
         check_text_only(MODEL, 5)
-    with pytest.raises(PlanError, match=r"the model a test: expected text alone: .* found an image-text model"):
+    with pytest.raises(PlanError, match=r"the model a test: expected only text: .* found an image-text model"):
         check_text_only(SEEING, 0)

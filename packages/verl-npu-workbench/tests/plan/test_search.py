@@ -162,7 +162,7 @@ def test_more_npus_end_when_they_leave_as_it_is_what_alone_is_too_much(planned, 
     found, asked = tried({"update actor": 80.0}, answer, state=75.0, whole=65.0)
     assert [NODES in changes for changes in asked] == [True], "once, and no more"
     assert "gradients 65.0 GiB" in found.cause
-    assert "whole on every NPU" in found.cause
+    assert "Each NPU holds all gradients" in found.cause
     assert not found.proposal
 
 
@@ -179,4 +179,4 @@ def test_more_npus_go_on_where_they_divide_what_is_too_much(planned, tried) -> N
 def test_more_npus_than_anyone_would_take_are_not_planned(planned, tried) -> None:
     found, asked = tried({"update actor": 610.0}, lambda changes: planned({}), state=600.0)
     assert not asked
-    assert "its state would need 128 NPUs, and no more than 64 are proposed" in found.cause
+    assert "the models' state would need 128 NPUs, and at most 64 are proposed" in found.cause

@@ -50,7 +50,7 @@ def test_sequences_fill_a_token_budget(settings) -> None:
 def test_an_answer_is_cut_to_a_budget_that_is_smaller_and_that_is_said(settings) -> None:
     share = share_of(settings(**{f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 2048}))
     assert share.response == 1024
-    assert "answers of 1024 tokens are planned" in share.notes[0]
+    assert "the plan uses answers of 1024 tokens" in share.notes[0]
 
 
 def test_a_budget_without_room_for_an_answer_is_one_line(settings) -> None:
@@ -78,7 +78,7 @@ def test_sizes_that_do_not_divide_the_npus_are_one_line(settings) -> None:
 
 @pytest.mark.parametrize("key", ["trainer.nnodes", "data.max_prompt_length", "data.train_batch_size"])
 def test_what_is_missing_is_named(settings, key: str) -> None:
-    with pytest.raises(PlanError, match=f"{key}: expected a number above 0, found none"):
+    with pytest.raises(PlanError, match=f"{key}: expected a positive number, found none"):
         share_of(settings(**{key: None}))
 
 
@@ -111,7 +111,7 @@ def test_the_greatest_lengths_are_those_that_fill_a_budget(settings) -> None:
     share = share_of(dynamic)
     assert share.lengths == ((1024, 3900 - 1024),) * 16
     assert share.scored_lengths == ()
-    assert "3900 tokens and not the 4096" in share.notes[0]
+    assert "3900 tokens instead of the 4096" in share.notes[0]
     assert share_of(dynamic, 3072).lengths == (), "the user has named a length"
     padded = {"actor_rollout_ref.model.use_remove_padding": False}
     assert share_of(Settings({**dynamic.values, **padded})).lengths == (), "padding takes as much"
@@ -124,7 +124,7 @@ def test_a_budget_that_many_sequences_overdraw_is_raised_for_few_and_that_is_sai
     assert share.budgets == {key: 2 * 3840}
     assert share.lengths == ((1024, 3840 - 1024),) * 4
     assert share.notes[1].startswith("verl divides 16 sequences evenly")
-    assert f"7680 tokens in place of 4096: a plan shows it with few sequences and {key}=7680" in share.notes[1]
+    assert f"7680 tokens instead of 4096; the plan shows this with few sequences and {key}=7680" in share.notes[1]
 
 
 def test_a_budget_that_verl_keeps_to_is_not_raised(settings) -> None:

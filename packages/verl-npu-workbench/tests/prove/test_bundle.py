@@ -147,7 +147,7 @@ def test_a_bundle_that_cannot_be_unpacked_is_refused(path: Path, spoilt: Callabl
 
 def test_a_named_pipe_is_no_bundle(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.zip")
-    with pytest.raises(ProofError, match="found no ordinary file"):
+    with pytest.raises(ProofError, match="found not a regular file"):
         bundle.read(tmp_path / "pipe.zip")
 
 

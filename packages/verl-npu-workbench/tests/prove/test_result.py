@@ -25,7 +25,7 @@ LEFT_OUT = Check(name="three", verdict=Verdict.NOT_POSSIBLE, found="there is one
         ([PASSED, FAILED], "", Verdict.FAILED, "two: 3"),
         ([PASSED], "no end after 3 s", Verdict.FAILED, "no end after 3 s"),
         ([LEFT_OUT], "", Verdict.NOT_POSSIBLE, "there is one NPU"),
-        ([], "", Verdict.NOT_POSSIBLE, "it has nothing to try here"),
+        ([], "", Verdict.NOT_POSSIBLE, "there is nothing to check here"),
         ([FAILED] * 5, "", Verdict.FAILED, "two: 3; two: 3; two: 3; and 2 more"),
     ],
 )

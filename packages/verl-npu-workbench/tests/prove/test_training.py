@@ -50,7 +50,7 @@ def test_a_training_is_told_by_its_last_step_and_its_largest_memory() -> None:
 
 @pytest.mark.parametrize(
     ("gradients", "said"),
-    [((1.0, float("nan")), "the norms of the gradients are"), ((0.0, 0.0), "each gradient is zero")],
+    [((1.0, float("nan")), "the gradient norms are"), ((0.0, 0.0), "all gradients are zero")],
 )
 def test_gradients_that_train_nothing_are_wrong(gradients: tuple[float, ...], said: str) -> None:
     with pytest.raises(Wrong, match=said):

@@ -26,7 +26,7 @@ def test_rounding_towards_zero_is_seen_by_its_lean(dtype: torch.dtype) -> None:
     bits = {2: torch.int16, 4: torch.int32}[nearest.element_size()]
     larger = nearest.double().abs() > EXACT.abs()
     cut = torch.where(larger, nearest.view(bits) - 1, nearest.view(bits)).view(dtype)
-    assert "with its sign" in distance(cut, EXACT).within(distance(nearest, EXACT))
+    assert "signed distance" in distance(cut, EXACT).within(distance(nearest, EXACT))
 
 
 def test_a_few_bits_more_are_too_much_in_the_mean() -> None:

@@ -80,7 +80,7 @@ def test_what_verl_npu_mends_in_the_job_is_no_fault_of_it(
     (found,) = judged(compiler, tree, written, states).judged
     assert found.best.verdict is verdict
     assert found.arguments is not None
-    assert ("which verl-npu sets" in found.arguments.label) is (verdict is Verdict.COMPILES)
+    assert ("which verl-npu uses" in found.arguments.label) is (verdict is Verdict.COMPILES)
 
 
 def test_a_job_without_kernels_has_none_judged(compiler: Toolchain, tree: Path, written: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_file_that_the_job_could_not_import_is_not_read(
     (written / "launches.jsonl").write_text(launch(secret))
     (found,) = judged(compiler, tree, written).judged
     assert found.best.verdict is Verdict.NOT_JUDGED
-    assert "private.py is none of the job's packages" in found.best.why
+    assert "private.py is not in the job's packages" in found.best.why
 
 
 def test_a_link_in_the_place_of_the_launches_is_not_followed(

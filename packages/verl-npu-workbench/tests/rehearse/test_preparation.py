@@ -63,7 +63,7 @@ def test_a_model_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, monke
         return CompletedProcess(command, 1, "", "OSError: [Errno 28] No space left on device: 'x'\n")
 
     monkeypatch.setattr(preparation.subprocess, "run", fail)
-    with pytest.raises(RehearsalError, match="make room there, or give another --output"):
+    with pytest.raises(RehearsalError, match="free some disk space, or give another --output"):
         preparation._model(ARCHITECTURES[0], 2, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -117,7 +117,7 @@ def test_the_user_has_the_last_word() -> None:
 
 def test_what_stands_in_the_way_is_said() -> None:
     said = choice("vllm", vllm="0.11.0+cpu").note
-    assert said.endswith("vLLM 0.11.0+cpu, which is installed, cannot sleep as the script asks")
+    assert said.endswith("the installed vLLM 0.11.0+cpu has no sleep mode, which the script uses")
 
 
 @pytest.mark.parametrize(("vllm", "no_sleep"), [("0.11.0+cpu", True), ("0.11.0", False)])

@@ -42,8 +42,8 @@ def test_an_engine_with_graphs_that_were_not_compared_is_refused_in_one_line(mod
     with pytest.raises(GraphError) as caught:
         check_eager(settings(mode))
     said = str(caught.value)
-    of = f"with vllm-ascend {release or 'from nowhere that pip knows'}"
-    assert f"found enforce_eager=False, and so cudagraph_mode {mode}, {of}; set enforce_eager=True" in said
+    of = f"with vllm-ascend {release or 'of an unknown release'}"
+    assert f"found enforce_eager=False, which gives cudagraph_mode {mode}, {of}; set enforce_eager=True" in said
     assert "\n" not in said
     return None
 

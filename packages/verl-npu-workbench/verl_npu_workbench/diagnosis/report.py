@@ -12,7 +12,7 @@ from verl_npu.findings import Finding, Severity
 from ..logs.files import opened
 from ..logs.lines import parts_of, uncoloured
 from ..secrecy.redaction import Redaction
-from ..secrecy.variables import OF_A_JOB
+from ..secrecy.variables import JOB_VARIABLES
 from .judgement import Diagnosis, LoggedError
 
 _BEFORE, _AFTER = 20, 60
@@ -62,7 +62,7 @@ def render(made: Report, redact: Redaction) -> str:
 
 
 def _job_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    return sorted((name, text) for name, text in environ.items() if OF_A_JOB.fullmatch(name))
+    return sorted((name, text) for name, text in environ.items() if JOB_VARIABLES.fullmatch(name))
 
 
 def _section(title: str, lines: Iterable[str]) -> str:

@@ -1,2 +1,5 @@
-"""Triton kernels judged without an NPU: `toolchain` has Ascend's Triton compiler, `targets` finds source files,
-`judging` has each kernel of them compiled in a process of its own (`inside`), and `verdict` says what came of it."""
+"""Judges Triton kernels without an NPU.
+
+`toolchain` installs Ascend's Triton compiler, `targets` finds source files, `judging` compiles each of their kernels
+in a process of its own (`inside`), and `verdict` defines the results.
+"""

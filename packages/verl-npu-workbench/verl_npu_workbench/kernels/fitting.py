@@ -1,4 +1,4 @@
-"""For a kernel that overflows, the blocks nearest to its author's with which it compiles."""
+"""Finds block sizes for a kernel that overflows: the nearest to its author's with which it compiles."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .targets import Target
 from .verdict import Arguments, Blocks, Judged, Kernel, Outcome, Verdict
 
 _BLOCK = re.compile(r"BLOCK|TILE|CHUNK|^B[A-Z0-9]{1,2}$|^BLK", re.IGNORECASE)
-_LEAST = 16
-"""The smallest side that the compiler's matrix products take."""
+_SMALLEST_SIDE = 16
+"""The smallest block side that the compiler accepts in a matrix product."""
 _AT_ONCE = 2
 _OVERFLOWS = (Verdict.OVERFLOWS, Verdict.MAY_OVERFLOW)
 
 
 def fit(target: Target, judged: Sequence[Judged], request: Request) -> list[Judged]:
-    """Return the kernels, those that overflow with the blocks that fit; each was compiled.
+    """Return the judged kernels; add the blocks that fit to each kernel that overflows. Each block was compiled.
 
     Raises:
-        SandboxError: there can be no sandbox here.
+        SandboxError: no sandbox can be made on this machine.
     """
     left = [each for each in judged if each.best.verdict in _OVERFLOWS]
     if not left:
@@ -42,7 +42,7 @@ def fit(target: Target, judged: Sequence[Judged], request: Request) -> list[Judg
 
 
 def _fitted(target: Target, judged: Judged, request: Request) -> Judged:
-    """Search nearest first, until all that is as near as the first that fits has been tried."""
+    """Try the nearest blocks first; once some fit, try the others at the same distance, and stop."""
     arguments, best = judged.arguments, judged.best
     if arguments is None:
         return judged
@@ -54,7 +54,7 @@ def _fitted(target: Target, judged: Judged, request: Request) -> Judged:
             break
         waiting = [blocks for _unused, blocks in level]
         while waiting and tried < request.fit:
-            # What an overflow has shown leaves out others of this level.
+            # One overflow rules out other blocks of this level.
             waiting = [each for each in waiting if not any(_overflows_too(each, *other) for other in refused)]
             part, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
             part = part[: request.fit - tried]
@@ -68,31 +68,31 @@ def _fitted(target: Target, judged: Judged, request: Request) -> Judged:
 
 
 def candidates(arguments: Arguments, outcome: Outcome) -> list[tuple[int, Blocks]]:
-    """Return the blocks to try, each with how often its sides were halved, fewest first.
+    """Return the blocks to try, each with its number of halvings, fewest halvings first.
 
-    To halve one side halves a buffer at most, so what is less often halved than it needs too much is left out.
+    Halving one side at most halves a buffer, so blocks with too few halvings for the overflow are left out.
     """
     sides = blocks_of(arguments)
-    halvings = [range(max(0, (value // _LEAST).bit_length() - 1) + 1) for value in sides.values()]
+    halvings = [range(max(0, (value // _SMALLEST_SIDE).bit_length() - 1) + 1) for value in sides.values()]
     least = halvings_needed(outcome)
     found = [
         (sum(each), {name: value >> times for (name, value), times in zip(sides.items(), each, strict=True)})
         for each in itertools.product(*halvings)
         if sum(each) >= least
     ]
-    # Of those that are as near, the ones that halve one side least often: the shape stays as it was.
+    # At the same distance, prefer blocks that keep the shape: no side is halved much more often than the others.
     return sorted(found, key=lambda each: (each[0], max(sides[name] // side for name, side in each[1].items())))
 
 
 def blocks_of(arguments: Arguments) -> Blocks:
-    """Return the constants that are sides of blocks: those of its configuration, else those that are called so."""
+    """Return the constants that are block sides: those that the configuration sets, or else those named like one."""
     set_by_configuration = {part.partition("=")[0] for part in arguments.label.split(", ") if part}
     return {
         name: value
         for name, value in arguments.constants.items()
         if isinstance(value, int)
         and not isinstance(value, bool)
-        and value > _LEAST
+        and value > _SMALLEST_SIDE
         and name not in arguments.signature
         and _BLOCK.search(name)
         and (not set_by_configuration or name in set_by_configuration)
@@ -100,13 +100,13 @@ def blocks_of(arguments: Arguments) -> Blocks:
 
 
 def halvings_needed(outcome: Outcome) -> int:
-    """Return how often sides have to be halved at least: each time halves a buffer at most."""
+    """Return the smallest number of halvings that can remove the overflow: each one at most halves a buffer."""
     ratio = outcome.needed / outcome.there if outcome.there else 1.0
     return max(1, math.ceil(math.log2(ratio))) if ratio > 0 else 1
 
 
 def _overflows_too(blocks: Blocks, refused: Blocks, needed: int) -> bool:
-    """Whether blocks overflow as others did: they are larger, or too few halvings smaller."""
+    """Tell whether blocks must overflow because others did: they are larger, or smaller by too few halvings."""
     if all(blocks[name] >= side for name, side in refused.items()):
         return True
     is_smaller = all(blocks[name] <= side for name, side in refused.items())

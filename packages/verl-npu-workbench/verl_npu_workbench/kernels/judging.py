@@ -1,4 +1,4 @@
-"""Has each kernel compiled in a process of its own, in a sandbox, and keeps what the compiler said."""
+"""Compiles each kernel in a process of its own, in a sandbox, and caches the verdicts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from .targets import Target
 from .toolchain import Soc, Toolchain, checked, home
 from .verdict import Arguments, Judged, Kernel, Origin, Outcome, Stage, Verdict
 
-_FORMAT = 2
-"""Of a verdict that is kept."""
+_CACHE_FORMAT = 2
 _FILES_AT_ONCE = 24
 _KERNELS_AT_ONCE = 4
 _MEMORY = 8 << 30
@@ -35,22 +34,22 @@ _READ_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """How kernels are judged."""
+    """The settings with which kernels are judged."""
 
     toolchain: Toolchain
     soc: Soc
     seconds: float = 120.0
-    """That the compiler may take for one kernel with one set of arguments."""
+    """Time limit of the compiler for one kernel with one set of arguments."""
     configurations: int = 4
-    """Of one kernel that are tried at most; the first that compiles ends it."""
+    """Largest number of configurations to try of each kernel; the first one that compiles ends the search."""
     at_once: int = 1
     unconfined: bool = False
     fit: int = 0
-    """How many blocks are compiled at most for a kernel that overflows, to find some that fit."""
+    """Largest number of blocks to compile for a kernel that overflows, to find some that fit."""
     fresh: bool = False
-    """Whether kept verdicts are made anew."""
+    """Whether to compile again instead of using cached verdicts."""
     ended: threading.Event = field(default_factory=threading.Event)
-    """Set when nobody waits for verdicts any more."""
+    """Set when nobody waits for the verdicts any more."""
 
     def go_on(self) -> None:
         """Raise CancelledError if nobody waits for the verdicts any more."""
@@ -60,7 +59,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The kernels that files have, and files that could not be read."""
+    """The kernels of some files, and the files that could not be read, with the reason."""
 
     kernels: tuple[Kernel, ...]
     unread: Mapping[str, str]
@@ -70,8 +69,7 @@ def read(target: Target, request: Request) -> Read:
     """Return the kernels of a target, with arguments guessed from their source.
 
     Raises:
-        KernelError: the compiler does not answer.
-        SandboxError: there can be no sandbox here.
+        SandboxError: no sandbox can be made on this machine.
     """
     check_possible(request.unconfined)
     found: list[Mapping[str, object]] = []
@@ -82,7 +80,7 @@ def read(target: Target, request: Request) -> Read:
             part = files[first : first + _FILES_AT_ONCE]
             answer = _ask(target, request, {"task": "read", "files": [str(each) for each in part]}, _READ_SECONDS)
             if "wrong" in answer and len(part) > 1:
-                # One file that ends the reader must not hide the others.
+                # A file that crashes the reader must not hide the others.
                 answers = [
                     _ask(target, request, {"task": "read", "files": [str(each)]}, _READ_SECONDS) for each in part
                 ]
@@ -94,14 +92,14 @@ def read(target: Target, request: Request) -> Read:
                 found += _objects(each.get("kernels"))
                 unread |= {str(one.get("file")): str(one.get("why")) for one in _objects(each.get("unread"))}
             step.done = first + len(part)
-    # What a kernel of another file calls, and nobody launches, is a part of that kernel.
+    # A kernel that another file's kernel calls and that nobody launches is part of that kernel.
     called = {tuple(map(str, place)) for one in found for place in _lists(one.get("calls"))}
     own = [one for one in found if one.get("launched") or (str(one.get("file")), str(one.get("name"))) not in called]
     return Read(tuple(map(kernel_of, own)), unread)
 
 
 def chosen(kernels: Iterable[Kernel], patterns: Sequence[str]) -> list[Kernel]:
-    """Return the kernels whose name, or module and name, match a pattern; all without patterns."""
+    """Return the kernels whose name, or module and name, matches a pattern; all kernels if there are no patterns."""
     return [
         each
         for each in kernels
@@ -110,10 +108,10 @@ def chosen(kernels: Iterable[Kernel], patterns: Sequence[str]) -> list[Kernel]:
 
 
 def judge(target: Target, kernels: Sequence[Kernel], request: Request) -> list[Judged]:
-    """Return the verdict on each kernel, in their order.
+    """Return the verdict on each kernel, in the same order.
 
     Raises:
-        SandboxError: there can be no sandbox here.
+        SandboxError: no sandbox can be made on this machine.
     """
     check_possible(request.unconfined)
     done: dict[str, Judged] = {}
@@ -133,7 +131,7 @@ def judge(target: Target, kernels: Sequence[Kernel], request: Request) -> list[J
                 for _unused in pool.map(finish, groups):
                     pass
             except BaseException:
-                # Ctrl-C comes to the main thread alone, and this would wait for what the others compile.
+                # Only the main thread sees Ctrl-C; without this, leaving the pool would wait for running compilers.
                 request.ended.set()
                 raise
     return [done.get(_key_of(each), Judged(kernel=each)) for each in kernels]
@@ -144,7 +142,7 @@ def _key_of(kernel: Kernel) -> str:
 
 
 def _groups(kernels: Sequence[Kernel]) -> Iterator[list[Kernel]]:
-    """Kernels of one file, a few at once: the file is read once for all of them."""
+    """Yield groups of a few kernels of the same file, which is then read once for each group."""
     by_file: dict[str, list[Kernel]] = {}
     for each in kernels:
         by_file.setdefault(each.file, []).append(each)
@@ -154,7 +152,7 @@ def _groups(kernels: Sequence[Kernel]) -> Iterator[list[Kernel]]:
 
 
 def _judge_group(target: Target, kernels: Sequence[Kernel], request: Request) -> Iterator[Judged]:
-    """Judge kernels of one file: the first configuration of each, then the next of those that do not compile."""
+    """Judge kernels of one file: compile the first configuration of each, then the next of each that failed."""
     tried: dict[int, list[tuple[Arguments, Outcome]]] = {index: [] for index in range(len(kernels))}
     for number in range(request.configurations):
         left = [
@@ -171,7 +169,7 @@ def _judge_group(target: Target, kernels: Sequence[Kernel], request: Request) ->
 
 
 def outcomes(target: Target, jobs: Sequence[tuple[Kernel, Arguments]], request: Request) -> list[Outcome]:
-    """Return what the compiler says of kernels of one file with these arguments; what is kept is not asked again."""
+    """Return the outcome of compiling each of these kernels of one file, from the cache where possible."""
     keys = [_kept_as(kernel, case, request) for kernel, case in jobs]
     found = [None if request.fresh else _kept(key) for key in keys]
     missing = [index for index, outcome in enumerate(found) if outcome is None]
@@ -204,7 +202,7 @@ def _compiled(target: Target, jobs: Sequence[tuple[Kernel, Arguments]], request:
 
 
 def _ask(target: Target, request: Request, question: Mapping[str, object], seconds: float) -> Mapping[str, object]:
-    """What the program says that compiles; `wrong` if it said nothing of use."""
+    """Ask the compiling program a question and return its answer, which has the key `wrong` if it failed."""
     request.go_on()
     chain = request.toolchain
     own = Path(__file__).resolve().parents[1]
@@ -224,11 +222,11 @@ def _ask(target: Target, request: Request, question: Mapping[str, object], secon
         return {"wrong": ended.limit}
     if ended.status or answer.wrong:
         last = (said or [answer.wrong or str(ended.status)])[-1][:300]
-        return {"wrong": f"the program that reads and compiles ended: {last}"}
+        return {"wrong": f"the program that reads and compiles kernels failed: {last}"}
     return answer.content
 
 
-# What comes back, which others' code may have written.
+# The answer is not trusted: the kernel's own code may have written it.
 
 
 def _objects(content: object) -> list[Mapping[str, object]]:
@@ -240,7 +238,7 @@ def _lists(content: object) -> list[list[object]]:
 
 
 def kernel_of(content: Mapping[str, object]) -> Kernel:
-    """Return a kernel as others' code has written it down."""
+    """Return a kernel from untrusted JSON."""
     cases = _objects(content.get("cases"))
     return Kernel(
         name=str(content.get("name", "")),
@@ -300,7 +298,7 @@ def _names(content: object) -> tuple[str, ...]:
     return tuple(map(str, content)) if isinstance(content, (list, tuple)) else ()
 
 
-# What is kept.
+# The cache of verdicts.
 
 
 def _case(case: Arguments) -> dict[str, object]:
@@ -317,7 +315,7 @@ def _case(case: Arguments) -> dict[str, object]:
 
 def _kept_as(kernel: Kernel, case: Arguments, request: Request) -> str:
     whole = [
-        _FORMAT,
+        _CACHE_FORMAT,
         kernel.source,
         kernel.file,
         kernel.name,
@@ -346,7 +344,7 @@ def _keep(key: str, outcome: Outcome) -> None:
         "verdict": outcome.verdict.value,
         "stage": outcome.stage.value if outcome.stage else "",
     }
-    # A full disk costs the next run its time, and this one nothing.
+    # If the disk is full, only the next run loses time.
     with contextlib.suppress(OSError):
         checked(home())
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Launches of kernels that a program did on virtual NPUs, and programs that are run to see theirs."""
+"""Reads recorded kernel launches, judges them, and runs programs on virtual NPUs to record theirs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .verdict import Judged, Kernel
 _SCHEMA = 1
 _MOST_BYTES = 256 << 20
 _LOOK, _PATIENCE = 0.1, 10.0
-"""Seconds between two looks at a program, and for one that is interrupted to end."""
+"""Seconds between two checks of a program, and seconds that an interrupted program has to end."""
 
 
 def read(path: Path) -> list[Kernel]:
-    """Return a kernel with its arguments for each launch that a file holds, which a program of others wrote.
+    """Return a kernel with its arguments for each launch in a file. The file is not trusted.
 
     Raises:
-        KernelError: it is no such file, or holds none.
+        KernelError: the file cannot be read, has another format, or has no launches.
     """
     try:
         size = path.stat().st_size
@@ -43,7 +43,7 @@ def read(path: Path) -> list[Kernel]:
     found = [_launch(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise _no_launches(path, _("no launch"))
-    # Processes beside each other write the same.
+    # Parallel processes record the same launches.
     return list({(each.file, each.name, repr(each.cases)): each for each in found}.values())
 
 
@@ -69,21 +69,20 @@ def _why(cases: object) -> str:
 def _no_launches(path: Path, found: str) -> KernelError:
     return KernelError(
         subject=str(path),
-        expected=_("launches of Triton kernels, one on each line"),
+        expected=_("launches of Triton kernels, one per line"),
         found=found,
         fix=_(
-            "run the program with {virtual}=1 and {name}=FILE; it has to import torch before triton, and to launch "
+            "run the program with {virtual}=1 and {name}=FILE; it must import torch before triton and launch its "
             "kernels on tensors of virtual NPUs"
         ).format(virtual=VIRTUAL_NPUS, name=environment.LAUNCHES.name),
     )
 
 
 def judge(launched: Sequence[Kernel], request: Request) -> tuple[list[Judged], Mapping[str, str]]:
-    """Return the verdict on each launch, in their order by file, and the files that could not be read.
+    """Return the verdict on each launch, grouped by source tree, and the files that could not be read.
 
     Raises:
-        KernelError: the compiler does not answer.
-        SandboxError: there can be no sandbox here.
+        SandboxError: no sandbox can be made on this machine.
     """
     judged: list[Judged] = []
     unread: dict[str, str] = {}
@@ -111,17 +110,17 @@ def _with_source(kernel: Kernel, sources: Mapping[tuple[str, str], str]) -> Kern
     source = sources.get((kernel.file, kernel.name))
     if source:
         return replace(kernel, source=source)
-    why = kernel.why or _("no kernel of this name is at the top of {file}").format(file=kernel.file)
+    why = kernel.why or _("{file} has no kernel of this name at its top level").format(file=kernel.file)
     return replace(kernel, cases=(), why=why)
 
 
 def run(command: Sequence[str], chain: Toolchain, file: Path) -> int:
     """Run a program on virtual NPUs with its launches recorded in a file, and return its exit status.
 
-    What it prints goes to stderr: stdout is the command's own.
+    The program's output goes to stderr, because stdout belongs to the command.
 
     Raises:
-        KernelError: it cannot be started.
+        KernelError: the program cannot be started.
     """
     variables = {
         VIRTUAL_NPUS: "1",

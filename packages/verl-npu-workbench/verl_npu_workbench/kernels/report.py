@@ -1,4 +1,4 @@
-"""What was judged, as JSON, and in words that the table and other commands share."""
+"""Formats verdicts as JSON, and as the phrases that the table and other commands share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .verdict import NOT_SHOWN, Arguments, Blocks, Judged, Outcome, Verdict, cou
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All that was judged in one run."""
+    """The verdicts of one run."""
 
     judged: tuple[Judged, ...]
     unread: Mapping[str, str]
@@ -27,7 +27,7 @@ class Report:
 
 
 def status(result: Report) -> Status:
-    """Return whether a kernel fails, or none could be judged."""
+    """Return the status of a run: a kernel fails, all are fine, or none could be judged."""
     verdicts = {each.best.verdict for each in result.judged}
     if any(verdict.fails for verdict in verdicts):
         return Status.FOUND
@@ -35,23 +35,23 @@ def status(result: Report) -> Status:
 
 
 def stands_for(pair: Pair) -> str:
-    """Say which CANN the compiler stands for, and which it is not."""
+    """Say which CANN release the compiler corresponds to, and where it differs."""
     return _(
-        "{front} belongs to CANN {cann} ({said_by}); {back} is released apart from CANN, and newer or older than the "
-        "bishengir-compile in yours."
+        "{front} belongs to CANN {cann} ({said_by}); {back} is released separately from CANN, and is newer or older "
+        "than the bishengir-compile in your CANN."
     ).format(front=f"{FRONT} {pair.front}", cann=pair.cann, said_by=pair.said_by, back=f"{BACK} {pair.back}")
 
 
 def shown(file: str, root: Path) -> str:
-    """Return a file as it is named from the root."""
+    """Return a file's path relative to the root if it is below the root."""
     path = Path(file)
     return str(path.relative_to(root)) if path.is_relative_to(root) else file
 
 
 def said(outcome: Outcome, root: Path) -> str:
-    """Return an outcome in words, without its verdict."""
+    """Describe an outcome, without its verdict."""
     if outcome.verdict in (Verdict.OVERFLOWS, Verdict.MAY_OVERFLOW):
-        text = _("{buffer} needs {needed} bits and has {there} ({kib} of {of} KiB)").format(
+        text = _("{buffer} needs {needed} bits but has only {there} ({kib} of {of} KiB)").format(
             buffer=outcome.buffer,
             needed=outcome.needed,
             there=outcome.there,
@@ -59,22 +59,22 @@ def said(outcome: Outcome, root: Path) -> str:
             of=f"{outcome.there / 8192:.0f}",
         )
         guesses = outcome.why
-        return _("{text}, with the guessed {guesses}").format(text=text, guesses=guesses) if guesses else text
+        return _("{text}, with guessed arguments: {guesses}").format(text=text, guesses=guesses) if guesses else text
     if outcome.verdict is Verdict.COMPILES:
-        return _("after an overflow the compiler {did}").format(did=outcome.notes[-1]) if outcome.notes else ""
+        return _("after an overflow, the compiler {did}").format(did=outcome.notes[-1]) if outcome.notes else ""
     file = shown(outcome.file, root)
     where = _("{file}, line {line}").format(file=file, line=outcome.line) if outcome.line else ""
     return ": ".join(filter(None, [outcome.stage.value if outcome.stage else "", where, outcome.why]))
 
 
 def launched(arguments: Arguments) -> str:
-    """Return with what a kernel was launched, as far as several launches of one differ."""
+    """Describe a launch by the properties in which launches of one kernel differ: pointer types and grid."""
     types = " ".join(each for each in arguments.signature.values() if each.startswith("*"))
     return _("launched with {types}, grid {grid}").format(types=types, grid="x".join(map(str, arguments.grid)))
 
 
 def fitted(judged: Judged) -> str:
-    """Return the blocks that fit, or that none does."""
+    """Describe the blocks that fit, or say that none fits."""
     if not judged.fits:
         return _("none of {count} smaller blocks fits").format(count=judged.searched)
     found = _("; ").join(said_blocks(each) for each in judged.fits)
@@ -82,12 +82,12 @@ def fitted(judged: Judged) -> str:
 
 
 def said_blocks(blocks: Blocks) -> str:
-    """Return blocks as a configuration is said."""
+    """Format blocks as a configuration is formatted: NAME=SIDE, …"""
     return ", ".join(f"{name}={side}" for name, side in blocks.items())
 
 
 def content(result: Report) -> dict[str, object]:
-    """Return it as JSON has it."""
+    """Return a report as JSON."""
     request = result.request
     return {
         "schema": 1,

@@ -1,4 +1,4 @@
-"""What is to be judged: the source files with Triton kernels of a module, a file, a folder or a wheel."""
+"""Finds the source files with Triton kernels in a module, a file, a folder, or a wheel."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from verl_npu.language import ngettext
 
 _KERNEL = re.compile(rb"\btriton\.jit\b|triton_jit|\bimport jit\b")
 _MOST_BYTES = 4 << 20
-"""Of a source file."""
+"""Size limit of a source file."""
 _MOST_UNPACKED = 4 << 30
+"""Size limit of a wheel's source, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Files below one root that their modules' names are relative to."""
+    """Source files, and the folder that their module names start from."""
 
     root: Path
     files: tuple[Path, ...]
 
 
 def find(named: str, unpacked: Path) -> Target:
-    """Return the files with kernels of what was named; a wheel is unpacked into a folder that is given.
+    """Return the files with kernels in a module, file, folder, or wheel. A wheel is unpacked into `unpacked`.
 
     Nothing is imported.
 
     Raises:
-        KernelError: there is no such thing, or it has no kernels.
+        KernelError: `named` does not exist, or has no kernels.
     """
     path = Path(named)
     if path.suffix == ".whl" and path.is_file():
@@ -56,13 +57,13 @@ def find(named: str, unpacked: Path) -> Target:
             found=ngettext("none in {count} file", "none in {count} files", len(candidates)).format(
                 count=len(candidates)
             ),
-            fix=_("name the module, file, folder or wheel that has them"),
+            fix=_("name a module, file, folder, or wheel that has kernels"),
         )
     return Target(root, files)
 
 
 def has_kernels(path: Path) -> bool:
-    """Whether a file seems to define kernels."""
+    """Tell whether a file seems to define kernels."""
     try:
         return path.stat().st_size <= _MOST_BYTES and _KERNEL.search(path.read_bytes()) is not None
     except OSError:
@@ -70,12 +71,12 @@ def has_kernels(path: Path) -> bool:
 
 
 def tops(target: Target) -> Sequence[Path]:
-    """Return the packages, or single files, that have all files of a target."""
+    """Return the top-level packages, or single modules, that contain a target's files."""
     return tuple(dict.fromkeys(target.root / each.relative_to(target.root).parts[0] for each in target.files))
 
 
 def root_of(path: Path) -> Path:
-    """Return the folder that a file's, or a package's, module name starts in."""
+    """Return the folder that the module name of a file or a package starts from."""
     folder = path if path.is_dir() else path.parent
     while (folder / "__init__.py").is_file():
         folder = folder.parent
@@ -85,7 +86,7 @@ def root_of(path: Path) -> Path:
 def _installed(named: str) -> Path:
     parts = named.split(".")
     try:
-        # Of the top alone: to find what is inside a package, Python would import the package.
+        # Only the top-level name: to find a submodule, Python would import its package.
         found = importlib.util.find_spec(parts[0]) if all(map(str.isidentifier, parts)) else None
     except (ImportError, ValueError):
         found = None
@@ -99,9 +100,9 @@ def _installed(named: str) -> Path:
                 return path.resolve()
     raise KernelError(
         subject=named,
-        expected=_("a module that is installed, a Python file, a folder or a wheel"),
+        expected=_("an installed module, a Python file, a folder, or a wheel"),
         found=_("none of these"),
-        fix=_("check the name; of a package that is not installed, name its folder or its wheel"),
+        fix=_("check the name; if the package is not installed, name its folder or its wheel"),
     )
 
 
@@ -113,7 +114,7 @@ def _unpacked(wheel: Path, into: Path) -> Path:
                 raise KernelError(
                     subject=str(wheel),
                     expected=_("a wheel"),
-                    found=_("more than 4 GiB of source"),
+                    found=_("more than 4 GiB of source code"),
                     fix=_("name another file"),
                 )
             for each in wanted:

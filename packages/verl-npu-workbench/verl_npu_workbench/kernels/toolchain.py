@@ -1,6 +1,6 @@
-"""Ascend's Triton compiler as it is released: triton-ascend and ascendnpu-ir, in a folder of their own.
+"""Installs Ascend's released Triton compiler, triton-ascend and ascendnpu-ir, into a folder of its own.
 
-They are never installed beside the user's packages: triton-ascend would take upstream triton's place there.
+They are never installed beside the user's packages, because triton-ascend would replace upstream Triton there.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from ..doctor.triton import CANN_OF
 from ..processes import own_python
 
 FRONT, BACK = "triton-ascend", "ascendnpu-ir"
-_BESIDE = ("numpy>=1.26,<3", "pybind11>=2.13,<4")
-"""What triton-ascend imports."""
+_DEPENDENCIES = ("numpy>=1.26,<3", "pybind11>=2.13,<4")
+"""Packages that triton-ascend imports."""
 _PYTHONS = ((3, 11), (3, 10))
-"""For which triton-ascend is released, of those that we run on."""
+"""The Python versions that both triton-ascend and we support."""
 _NOT_NEEDED = ("ascendnpuir/bin/bishengir-opt", "ascendnpuir/bin/bishengir-opt-a5")
 _DONE = "toolchain.json"
-_ASKED = "import json, sys; print(json.dumps([list(sys.version_info[:2]), sys.prefix, sys.base_prefix]))"
+_QUERY = "import json, sys; print(json.dumps([list(sys.version_info[:2]), sys.prefix, sys.base_prefix]))"
 _SECONDS = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two releases that are used together, and the CANN that they stand for."""
+    """Two releases that are used together, and the CANN release that they correspond to."""
 
     front: str
     back: str
     cann: str
     said_by: str
-    """Who says that the front end belongs to that CANN."""
+    """The source for the front end's CANN release."""
 
     @property
     def text(self) -> str:
@@ -57,7 +57,7 @@ PAIRS: Sequence[Pair] = tuple(
 
 
 class Soc(enum.Enum):
-    """The generations of NPUs that are compiled for."""
+    """The NPU generations to compile for."""
 
     A2 = "A2"
     A3 = "A3"
@@ -65,14 +65,14 @@ class Soc(enum.Enum):
 
     @property
     def question(self) -> Mapping[str, object]:
-        """What the compiler is told of it."""
+        """The properties that the compiler is told."""
         return _SOCS[self]
 
 
 _SOCS: Mapping[Soc, Mapping[str, object]] = {
     Soc.A2: {"arch": "Ascend910B3", "cores": 20, "options": {}},
     Soc.A3: {"arch": "Ascend910_9392", "cores": 24, "options": {}},
-    # As triton-ascend sets its own defaults where it runs on one.
+    # The defaults that triton-ascend sets when it runs on this NPU.
     Soc.ASCEND_950: {
         "arch": "Ascend910_9589",
         "cores": 32,
@@ -88,7 +88,7 @@ _SOCS: Mapping[Soc, Mapping[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """An interpreter that triton-ascend is released for."""
+    """A Python interpreter that triton-ascend supports."""
 
     program: str
     version: tuple[int, int]
@@ -97,7 +97,7 @@ class Python:
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """The compiler, unpacked."""
+    """An installed compiler."""
 
     folder: Path
     pair: Pair
@@ -105,11 +105,11 @@ class Toolchain:
 
     @property
     def id(self) -> str:
-        """What a verdict depends on."""
+        """The versions that a verdict depends on."""
         return f"{self.pair.text}, Python {self.python.version[0]}.{self.python.version[1]}"
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of a process that compiles."""
+        """Return the environment variables of a process that compiles."""
         own = Path(__file__).resolve().parents[2]
         return {
             "PATH": os.pathsep.join([str(self.folder / "ascendnpuir" / "bin"), "/usr/bin", "/bin"]),
@@ -120,16 +120,16 @@ class Toolchain:
             "LANG": "C.UTF-8",
             "HOME": "/tmp",
             "TRITON_CACHE_DIR": "/tmp/triton",
-            # Variables of the user's own that change what the compiler does.
-            **{name: value for name, value in os.environ.items() if name in _OF_THE_COMPILER},
+            **{name: value for name, value in os.environ.items() if name in _COMPILER_VARIABLES},
         }
 
     def command(self) -> list[str]:
-        """Return the command of the program that compiles."""
+        """Return the command that starts the compiling program."""
         return [self.python.program, *own_python("-m", "verl_npu_workbench.kernels.inside")[1:]]
 
 
-_OF_THE_COMPILER = ("TRITON_ALL_BLOCKS_PARALLEL", "TRITON_DISABLE_FFTS")
+_COMPILER_VARIABLES = ("TRITON_ALL_BLOCKS_PARALLEL", "TRITON_DISABLE_FFTS")
+"""The user's variables that change how the compiler works."""
 
 
 def home() -> Path:
@@ -139,13 +139,15 @@ def home() -> Path:
 
 
 def prepare(pair: Pair, python: str = "", wheels: Path | None = None) -> Toolchain:
-    """Return a pair, which is downloaded by pip, from where pip is set up to, if it is not there yet.
+    """Return the compiler of a pair of releases. Install it with pip, as pip is configured, if it is missing.
 
     Args:
+        pair: the two releases.
+        python: the interpreter to run it in; by default, the first supported one that is found.
         wheels: a folder with the wheels, for a machine without a network.
 
     Raises:
-        KernelError: it cannot be had.
+        KernelError: the compiler cannot be installed, or its files are damaged.
     """
     chosen = _python(python)
     folder = checked(home()) / "compilers" / f"{pair.front}-{pair.back}-py{chosen.version[0]}{chosen.version[1]}"
@@ -156,18 +158,18 @@ def prepare(pair: Pair, python: str = "", wheels: Path | None = None) -> Toolcha
         raise KernelError(
             subject=str(folder),
             expected=_("the compiler as it was installed"),
-            found=_("{file}, of another size or gone").format(file=damaged),
-            fix=_("delete this folder, and it is installed anew"),
+            found=_("{file} is missing or has another size").format(file=damaged),
+            fix=_("delete this folder; the next run installs the compiler again"),
         )
     return Toolchain(folder, pair, chosen)
 
 
 def _damaged(folder: Path) -> str:
-    """Name a file that is not as pip noted it; empty if there is none. Of a kernel it would say that it crashes."""
+    """Return a file that differs from pip's RECORD, or an empty string. A damaged compiler would crash on kernels."""
     for record in folder.glob("*.dist-info/RECORD"):
         for line in record.read_text(errors="replace").splitlines():
             name, _unused, size = (*line.rsplit(",", 2), "", "")[:3]
-            # Scripts lie elsewhere, and Python writes what it compiles anew.
+            # Scripts are elsewhere, and Python rewrites its .pyc files.
             if not size.isdigit() or name.startswith("..") or name.endswith(".pyc") or name in _NOT_NEEDED:
                 continue
             path = folder / name.strip('"')
@@ -177,15 +179,15 @@ def _damaged(folder: Path) -> str:
 
 
 def checked(folder: Path) -> Path:
-    """Return a folder, which is made; raises KernelError if others can write to it: programs are run from it."""
+    """Make a folder and return it. Raise KernelError if others can write to it, because programs are run from it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = folder.stat()
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
         raise KernelError(
             subject=str(folder),
-            expected=_("a folder that nobody else can write to, as compilers are run from it"),
+            expected=_("a folder that nobody else can write to, because compilers are run from it"),
             found=_("owner {owner}, mode {mode}").format(owner=found.st_uid, mode=f"{found.st_mode & 0o777:o}"),
-            fix=_("chmod go-w {folder}, or name another one with {name}").format(
+            fix=_("run chmod go-w {folder}, or name another folder with {name}").format(
                 folder=folder, name=environment.KERNELS.name
             ),
         )
@@ -201,18 +203,18 @@ def _python(named: str) -> Python:
         if found is not None and found.version in _PYTHONS:
             return found
         seen.append(
-            f"{each} ({'.'.join(map(str, found.version))})" if found else _("{name} (not there)").format(name=each)
+            f"{each} ({'.'.join(map(str, found.version))})" if found else _("{name} (not found)").format(name=each)
         )
     raise KernelError(
         subject=_("the interpreter that triton-ascend runs in"),
-        expected=_("Python 3.10 or 3.11, for which it is released"),
+        expected=_("Python 3.10 or 3.11, the versions that it supports"),
         found=_(", ").join(seen),
-        fix=_("name one with --python PATH"),
+        fix=_("name an interpreter with --python PATH"),
     )
 
 
 def _ask(program: str) -> Python | None:
-    done = subprocess.run([program, "-I", "-c", _ASKED], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([program, "-I", "-c", _QUERY], capture_output=True, text=True, check=False, timeout=60)
     try:
         version, *prefixes = json.loads(done.stdout)
     except ValueError:
@@ -222,7 +224,7 @@ def _ask(program: str) -> Python | None:
 
 def _install(pair: Pair, python: Python, folder: Path, wheels: Path | None) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    wanted = [f"{FRONT}=={pair.front}", f"{BACK}=={pair.back}", *_BESIDE]
+    wanted = [f"{FRONT}=={pair.front}", f"{BACK}=={pair.back}", *_DEPENDENCIES]
     source = ["--no-index", "--find-links", str(wheels)] if wheels else []
     with (
         tempfile.TemporaryDirectory(dir=folder.parent) as made,
@@ -268,10 +270,10 @@ def _installer(python: Python) -> list[str]:
 def _missing(pair: Pair, python: Python, said: Sequence[str]) -> KernelError:
     wrong = [each for each in said if "error" in each.lower()] or list(said) or ["nothing"]
     version = ".".join(map(str, python.version))
-    names = f"'{FRONT}=={pair.front}' '{BACK}=={pair.back}' {' '.join(repr(each) for each in _BESIDE)}"
+    names = f"'{FRONT}=={pair.front}' '{BACK}=={pair.back}' {' '.join(repr(each) for each in _DEPENDENCIES)}"
     return KernelError(
         subject=_("Ascend's Triton compiler"),
-        expected=_("{pair} for Python {version} from where pip is set up to download").format(
+        expected=_("{pair} for Python {version} from the package index that pip is set up to use").format(
             pair=pair.text, version=version
         ),
         found=" ".join(wrong[-1].split())[:300],

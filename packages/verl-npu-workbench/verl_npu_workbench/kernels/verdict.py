@@ -1,4 +1,4 @@
-"""What is said of a kernel: the one closed list of verdicts, and what belongs to each."""
+"""The verdicts on a kernel, and the data that belongs to each."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import TypeAlias
 from verl_npu.language import gettext as _
 
 NOT_SHOWN = (
-    _("right results or speed on an NPU"),
-    _("whether it ends, if it waits for signals in a loop or a condition"),
-    _("the last stage of the compiler, hivmc, which is in CANN alone"),
-    _("what the compiler of your CANN says if it is another version"),
+    _("correct results or speed on an NPU"),
+    _("whether the kernel ends if it waits for signals in a loop or a condition"),
+    _("the last stage of the compiler, hivmc, which only CANN has"),
+    _("the result of your CANN's compiler, if that is another version"),
 )
-"""What a kernel that compiles here does not show."""
+"""Properties that a successful compilation does not show."""
 
 
 class Verdict(enum.Enum):
-    """What the compiler does with a kernel."""
+    """The result of compiling a kernel."""
 
     COMPILES = "compiles"
-    """Up to the binary, which CANN alone can make."""
+    """It compiles up to the binary, which only CANN can make."""
     OVERFLOWS = "overflows"
     """It needs more of a buffer than the NPU has."""
     MAY_OVERFLOW = "may overflow"
-    """It does with arguments that were guessed, and with others it may fit."""
+    """It overflows with guessed arguments; with others it may fit."""
     REFUSED = "refused"
-    """A stage of the compiler says what it does not take."""
+    """A stage of the compiler reports an error."""
     CRASHED = "crashed"
-    """A stage of the compiler ended by a signal."""
+    """A stage of the compiler crashed."""
     HANGS = "hangs"
-    """It compiles, and waits for a signal of its own that it does not give."""
+    """It compiles, but waits for a signal that it never sets."""
     NOT_JUDGED = "not judged"
 
     @property
     def fails(self) -> bool:
-        """Whether a launch with these arguments ends with an error, or not at all."""
+        """Whether a launch with these arguments raises an error or never ends."""
         return self in (Verdict.OVERFLOWS, Verdict.REFUSED, Verdict.CRASHED, Verdict.HANGS)
 
 
@@ -45,32 +45,32 @@ class Stage(enum.Enum):
     """The stages of the compiler."""
 
     FRONT_END = "front end"
-    """Triton's own, which reads the Python source."""
+    """Triton's own front end, which reads the Python source."""
     ADAPTER = "adapter"
-    """triton-adapter-opt, from Triton's dialect to linalg."""
+    """triton-adapter-opt, which translates Triton's dialect to linalg."""
     COMPILER = "compiler"
     """bishengir-compile, which plans the buffers."""
 
 
 class Origin(enum.Enum):
-    """Where the arguments come from."""
+    """The source of a kernel's arguments."""
 
     CAPTURED = "captured"
-    """Of a launch that was seen."""
+    """A recorded launch."""
     GIVEN = "given"
-    """By the user, in a file."""
+    """A file of the user's."""
     GUESSED = "guessed"
-    """From the kernel's source."""
+    """A guess from the kernel's source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What a kernel is launched with, as far as the compiler is concerned."""
+    """A launch's arguments, as the compiler sees them."""
 
     signature: Mapping[str, str]
-    """By parameter Triton's name of its type: *bf16, i32."""
+    """Triton's name for the type of each parameter: *bf16, i32."""
     constants: Mapping[str, object]
-    """By parameter its value, of all that the compiler knows: constexpr, None, and integers that are 1."""
+    """Values that the compiler knows, by parameter: constexpr, None, and integers that are 1."""
     divisible: tuple[str, ...] = ()
     """Parameters that are multiples of 16, pointers among them."""
     ones: tuple[str, ...] = ()
@@ -78,9 +78,9 @@ class Arguments:
     grid: tuple[int, ...] = ()
     origin: Origin = Origin.GUESSED
     label: str = ""
-    """What its configuration sets."""
+    """The values that the configuration sets."""
     unsure: tuple[str, ...] = ()
-    """Parameters whose type or value was guessed, or may be another one."""
+    """Parameters whose type or value was guessed, or may differ between launches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,60 +92,60 @@ class Kernel:
     file: str
     line: int
     cases: tuple[Arguments, ...] = ()
-    """One for each configuration, as its author has ordered them."""
+    """The arguments for each configuration, in the author's order."""
     source: str = ""
-    """A hash of all that its code is made of."""
+    """A hash of its code and of the globals that it uses."""
     why: str = ""
-    """Why it has no arguments."""
+    """The reason why it has no arguments."""
 
     @property
     def id(self) -> str:
-        """How it is named: module:function."""
+        """Its full name, module:function."""
         return f"{self.module}:{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the compiler said of a kernel with one set of arguments."""
+    """The result of compiling a kernel with one set of arguments."""
 
     verdict: Verdict
     stage: Stage | None = None
     why: str = ""
     buffer: str = ""
     needed: int = 0
-    """Bits."""
+    """Bits that the kernel needs of the buffer."""
     there: int = 0
-    """Bits."""
+    """Bits that the buffer has."""
     file: str = ""
     line: int = 0
     text: str = ""
-    """The line of the source."""
+    """The source line."""
     notes: tuple[str, ...] = ()
-    """What the compiler did by itself after an overflow."""
+    """Changes that the compiler made by itself after an overflow."""
     signature: Mapping[str, str] = field(default_factory=dict)
-    """With which it was compiled: near the guess, if the guess itself was refused."""
+    """The compiled types: a variant of the guess, if the front end refused the guess itself."""
     seconds: float = 0.0
     cached: bool = False
 
 
 Blocks: TypeAlias = Mapping[str, int]
-"""Sides of blocks, by the name of their constant."""
+"""Block sides, by the name of the constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A kernel, and what was said of it with each set of arguments that was tried."""
+    """A kernel, and the outcome for each set of arguments that was tried."""
 
     kernel: Kernel
     tried: tuple[tuple[Arguments, Outcome], ...] = ()
     fits: tuple[Blocks, ...] = ()
-    """Of a kernel that overflows the blocks that compile, nearest to its author's."""
+    """For a kernel that overflows, the blocks that compile and are nearest to its author's."""
     searched: int = 0
-    """How many were compiled for that."""
+    """Number of blocks that were compiled to find them."""
 
     @property
     def best(self) -> Outcome:
-        """The outcome that counts: of several configurations Triton's tuner leaves out those that do not compile."""
+        """The outcome that counts: the first that compiles, as Triton's tuner skips the others, or else the first."""
         if not self.tried:
             return Outcome(verdict=Verdict.NOT_JUDGED, why=self.kernel.why)
         good = [outcome for _unused, outcome in self.tried if outcome.verdict is Verdict.COMPILES]
@@ -153,11 +153,11 @@ class Judged:
 
     @property
     def arguments(self) -> Arguments | None:
-        """Those of the outcome that counts."""
+        """The arguments of the outcome that counts."""
         best = self.best
         return next((arguments for arguments, outcome in self.tried if outcome is best), None)
 
 
 def counts(judged: Sequence[Judged]) -> dict[Verdict, int]:
-    """Return how many kernels there are of each verdict."""
+    """Return the number of kernels with each verdict."""
     return {verdict: sum(each.best.verdict is verdict for each in judged) for verdict in Verdict}

@@ -1,4 +1,4 @@
-"""Fine-tuning: its two trainers by the names of their settings, its data divided, and what one rank of it is told."""
+"""Plans fine-tuning: the setting names of its two trainers, the division of its data, and one rank's settings."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from .share import MicroBatch, Share, divided, positive, replicas_of
 MICRO_BATCH = "data.micro_batch_size_per_gpu"
 _TOKENS = "data.max_token_len_per_gpu"
 STEPS = 2
-"""Batches to train on, and to validate with: the second step finds the optimizer's state."""
+"""Batches to train on, and to validate with. Only the second step runs with the optimizer's state in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What differs between the two."""
+    """The names of settings in one of the two trainers."""
 
     model: str
     ulysses: str
     strategy: str
     packed: str
     contents: str
-    """What a checkpoint has."""
+    """The contents of a checkpoint."""
     offload: tuple[str, ...]
-    """What has FSDP1 keep the state on the host while it trains."""
+    """Settings that make FSDP1 keep the state on the host while it trains."""
     engines: bool
-    """Whether the model is one of verl's engines."""
+    """Whether the trainer uses verl's engines."""
 
 
 _FSDP = Names(
@@ -56,7 +56,7 @@ _ENGINES = Names(
     strategy="engine.strategy",
     packed="model.use_remove_padding",
     contents="checkpoint.save_contents",
-    # engine.offload_policy has norms reduced on the host, for which `run_sft` makes no process group.
+    # engine.offload_policy reduces norms on the host, for which `run_sft` makes no process group.
     offload=(),
     engines=True,
 )
@@ -65,10 +65,10 @@ _STRATEGIES = ("fsdp", "fsdp2")
 
 
 def names_of(trainer: Trainer, settings: Settings) -> Names | None:
-    """Return the names that a trainer of fine-tuning has; None if it is one of reinforcement learning.
+    """Return the setting names of a fine-tuning trainer; None for a trainer of reinforcement learning.
 
     Raises:
-        PlanError: it is neither, or what it does is not planned.
+        PlanError: the trainer is neither, or plans do not support its strategy or its launcher.
     """
     if STRATEGY in settings:
         return None
@@ -76,41 +76,43 @@ def names_of(trainer: Trainer, settings: Settings) -> Names | None:
     if names is None:
         raise PlanError(
             subject=_("the trainer {module}").format(module=trainer.module),
-            expected=_("one of verl's: of reinforcement learning, or fsdp_sft_trainer or sft_trainer"),
-            found=_("neither's settings"),
-            fix=_("plan the script of a GRPO, PPO or DAPO run, or of supervised fine-tuning"),
+            expected=_("one of verl's trainers: reinforcement learning, fsdp_sft_trainer, or sft_trainer"),
+            found=_("settings of none of them"),
+            fix=_("plan a script that runs GRPO, PPO, DAPO, or supervised fine-tuning"),
         )
     if settings.text(names.strategy) not in _STRATEGIES:
         raise PlanError(
             subject=names.strategy,
-            expected=_(" or ").join(_STRATEGIES) + _(" for fine-tuning: nothing else is planned yet"),
+            expected=_("{strategies} for fine-tuning: plans support nothing else yet").format(
+                strategies=_(" or ").join(_STRATEGIES)
+            ),
             found=settings.text(names.strategy) or _("none"),
-            fix=_("plan it with the engine of FSDP"),
+            fix=_("plan it with FSDP"),
         )
     _check_counted(trainer)
     return names
 
 
 def _check_counted(trainer: Trainer) -> None:
-    """Check that torchrun starts it, on as many NPUs as its words say."""
+    """Check that torchrun starts the trainer, and that its options say on how many NPUs."""
     if not trainer.ranks:
         raise PlanError(
             subject=_("the trainer {module}").format(module=trainer.module),
-            expected=_("torchrun to start it, whose --nproc_per_node and --nnodes are the NPUs"),
-            found=_("a program that Ray or Python starts"),
-            fix=_("plan a script with torchrun and the same settings"),
+            expected=_("a start with torchrun, whose --nproc_per_node and --nnodes say the number of NPUs"),
+            found=_("a start with Ray or Python"),
+            fix=_("plan a script that uses torchrun with the same settings"),
         )
     if not trainer.counted:
         raise PlanError(
             subject=_("the trainer {module}").format(module=trainer.module),
             expected=_("numbers for torchrun's --nproc_per_node and --nnodes"),
-            found=_("one that torchrun would count on the machine itself"),
-            fix=_("say how many NPUs there will be: --nproc_per_node=8"),
+            found=_("a value that torchrun would replace by the machine's own count"),
+            fix=_("give the number of NPUs: --nproc_per_node=8"),
         )
 
 
 def module_of(job: Job) -> str:
-    """Return the module of a trainer that may be named by its file."""
+    """Return the trainer's module name, also if the script names the trainer by its file."""
     module, source, tree = job.trainer.module, job.entry.source.resolve(), job.tree.resolve()
     if not module.endswith(".py"):
         return module
@@ -119,7 +121,7 @@ def module_of(job: Job) -> str:
             subject=_("the trainer {module}").format(module=module),
             expected=_("a file in {tree}").format(tree=job.tree),
             found=str(job.entry.source),
-            fix=_("give its source tree: --verl PATH"),
+            fix=_("give the source tree that has it: --verl PATH"),
         )
     return ".".join(source.relative_to(tree).with_suffix("").parts)
 
@@ -133,10 +135,10 @@ def tuning_share(
     measured: Sequence[Length] = (),
     bounded: bool = False,
 ) -> Share:
-    """Divide a step of fine-tuning. A sequence is prompt and answer together: only the sum of their lengths counts.
+    """Divide a step of fine-tuning. A sequence is a prompt with its answer, and only its whole length counts.
 
     Raises:
-        PlanError: sizes do not divide each other as the trainer wants it, or one is missing.
+        PlanError: sizes do not divide each other as the trainer requires, or a size is missing.
     """
     world = trainer.ranks * trainer.nodes
     sizes = Parallelism(sequence=size(settings, names.ulysses))
@@ -148,9 +150,9 @@ def tuning_share(
     notes = []
     if shared and names.engines and not packed:
         notes.append(
-            _("{packed} is off, and verl shares packed sequences only: each NPU computes whole ones").format(
-                packed=names.packed
-            )
+            _(
+                "{packed} is off, and verl splits only packed sequences among NPUs: each NPU computes whole sequences"
+            ).format(packed=names.packed)
         )
     # The trainer without engines pads unless ranks share a sequence.
     pads = not (names.engines or (shared and packed))
@@ -162,7 +164,7 @@ def tuning_share(
         batches=batches,
         step=step,
         mini=step,
-        padded=_("each sequence is padded to data.max_length, whatever its length") if pads else "",
+        padded=_("every sequence is padded to data.max_length") if pads else "",
         response=response,
         prompt=prompt,
         measured=measured,
@@ -183,25 +185,25 @@ def _micro_batches(names: Names, settings: Settings, sequence_parallel: int, bou
 
 
 def _of_rank(names: Names, settings: Settings, data: int, batch: MicroBatch) -> int:
-    """Return the sequences that a rank has in a step."""
+    """Return the number of sequences that a rank has in a step."""
     together = positive(settings, BATCH)
-    # fsdp_sft_trainer.py, `_normalize_config_bsz`; with engines a micro batch may be smaller than others.
+    # fsdp_sft_trainer.py, `_normalize_config_bsz`; with engines, the last micro batch may be smaller.
     part = data if names.engines else data * batch.size
     if together % part:
-        wanted = _("{data} ranks with data of their own").format(data=data) + (
+        wanted = _("{data} data-parallel ranks").format(data=data) + (
             "" if names.engines else f" x {batch.key}={batch.size}"
         )
         raise PlanError(
             subject=f"{BATCH}={together}",
             expected=_("a multiple of {part}: {wanted}").format(part=part, wanted=wanted),
-            found=_("{together} sequences too many").format(together=together % part),
-            fix=_("change it, the micro batch or the NPUs"),
+            found=_("a remainder of {together}").format(together=together % part),
+            fix=_("change the batch size, the micro-batch size, or the number of NPUs"),
         )
     return together // data
 
 
 def tuning_changes(names: Names, settings: Settings, share: Share, model: Path) -> dict[str, object]:
-    """Return the settings that have one rank take two steps with its part of the data, and read nothing.
+    """Return the settings that make one rank take two steps with its part of the data and load nothing.
 
     `model` is the folder of a model without weights.
     """
@@ -212,7 +214,7 @@ def tuning_changes(names: Names, settings: Settings, share: Share, model: Path) 
         "trainer.device": "npu",
         "trainer.total_epochs": 1,
         "trainer.total_training_steps": STEPS,
-        # The last step is followed by both anyway.
+        # The trainer validates and saves after the last step anyway.
         "trainer.test_freq": -1,
         "trainer.save_freq": -1,
         "trainer.resume_mode": "disable",

@@ -1,4 +1,4 @@
-"""What the NPUs of a plan have and do at their best, and the memory that is no tensor's: each with its source."""
+"""The memory and peak speeds of NPUs, and the memory that is needed outside tensors; each number with its source."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from verl_npu.language import gettext as _
 GIB = 1 << 30
 _MIB = 1 << 20
 _BUFFER = 200
-"""MiB of each direction, if HCCL_BUFFSIZE says nothing."""
+"""MiB for each direction if HCCL_BUFFSIZE is not set."""
 _WORKSPACE = 1 << 30
 _FRAGMENTS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number, and who says so."""
+    """A number and its source."""
 
     value: float
     source: str
@@ -28,21 +28,21 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One NPU as torch sees it: of an A3, one of the two dies of a chip."""
+    """One NPU as torch sees it; on an A3, this is one of a chip's two dies."""
 
     name: str
     memory: Figure
-    """Bytes that torch_npu can allocate from: what driver and CANN keep is not among them."""
+    """Bytes that torch_npu can allocate, without the memory that the driver and CANN keep."""
     flops: Figure
-    """bfloat16, a second."""
+    """bfloat16 operations per second."""
     bandwidth: Figure
-    """Bytes of its memory, a second."""
+    """Bytes of its own memory per second."""
     link: Figure
-    """Bytes to the other NPUs of its node, a second."""
+    """Bytes to the other NPUs of its node per second."""
     network: Figure
-    """Bytes to other nodes, a second."""
+    """Bytes to other nodes per second."""
     host: Figure
-    """Bytes from and to the host, a second."""
+    """Bytes from and to the host per second."""
 
 
 def _read(name: str, **figures: Any) -> Hardware:
@@ -55,7 +55,7 @@ HARDWARE = {row["name"]: _read(**row) for row in _ROWS}
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Bytes, what they are for, and who says so."""
+    """Memory that is reserved: its purpose, its size in bytes, and the source of the size."""
 
     name: str
     size: int
@@ -63,12 +63,12 @@ class Reserve:
 
 
 def reserve_of(groups: int, peak: int, exports: Mapping[str, str]) -> tuple[Reserve, ...]:
-    """Return what a rank needs besides its tensors.
+    """Return the memory that a rank needs besides its tensors.
 
     Args:
-        groups: process groups with other ranks that have communicated.
-        peak: bytes of its tensors.
-        exports: the script's variables.
+        groups: number of process groups with other ranks that have communicated.
+        peak: bytes of the rank's tensors at their peak.
+        exports: the variables that the script exports.
     """
     given = exports.get("HCCL_BUFFSIZE", "")
     buffer = int(given) if given.isdigit() else _BUFFER
@@ -77,15 +77,16 @@ def reserve_of(groups: int, peak: int, exports: Mapping[str, str]) -> tuple[Rese
             _("HCCL's buffers"),
             groups * 2 * buffer * _MIB,
             _(
-                "2 x HCCL_BUFFSIZE ({buffer} MB) for each of {groups} communicators: CANN's document of HCCL_BUFFSIZE"
+                "2 x HCCL_BUFFSIZE ({buffer} MB) for each of {groups} communicators: CANN's documentation of "
+                "HCCL_BUFFSIZE"
             ).format(buffer=buffer, groups=groups),
         ),
         Reserve(
-            _("operators' workspace"), _WORKSPACE, _("an assumption: 1 GiB; nothing public says how much they take")
+            _("operators' workspace"), _WORKSPACE, _("an assumption: 1 GiB; no public source says how much they need")
         ),
         Reserve(
             "fragmentation",
             int(peak * _FRAGMENTS),
-            _("an assumption: 5 % of the tensors, with expandable segments, which verl switches on"),
+            _("an assumption: 5 % of the tensors, with expandable segments, which verl turns on"),
         ),
     )

@@ -1,4 +1,4 @@
-"""What one rank of a plan is asked and answers, as JSON: a step's phases, what each cost, and who held the memory."""
+"""The question to one rank of a plan and its answer, as JSON: the phases of a step, their cost, and memory holders."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 from verl_npu.language import gettext as _
 
 _MOST = 1 << 63
-"""Beyond all bytes, calls and seconds: what is larger, or no number, nothing here can be computed with."""
+"""Larger than any number of bytes, calls, or seconds: numbers from here on, and NaN, are refused."""
 
 
 SAYS = "verl-npu: "
-"""What stands in a rank's log before the name of a phase that begins."""
+"""The prefix of a line in a rank's log that names the phase that begins."""
 
 
 class Phase(Enum):
-    """What a rank of verl's does, in the order of a step."""
+    """The phases of a rank's work, in the order of a step."""
 
     LOAD = "load"
     ROLLOUT = "rollout"
@@ -38,12 +38,12 @@ class Phase(Enum):
 
     @property
     def trains(self) -> bool:
-        """Whether an optimizer takes a step in it: it is given mini batches, and others all of a step."""
+        """Whether an optimizer takes steps in this phase. It then gets mini batches; other phases get a whole step."""
         return self in (Phase.UPDATE_CRITIC, Phase.UPDATE_ACTOR, Phase.TRAINING)
 
 
 class Holder(Enum):
-    """What memory is for, in csrc/ledger.h's order: its own three, those that a rank tells; last what is no tensor."""
+    """The uses of memory, in the order of csrc/ledger.h: its own, those that a rank marks, those without tensors."""
 
     ACTIVATIONS = _("activations and temporary buffers")
     MESSAGES = _("communication buffers")
@@ -57,68 +57,68 @@ class Holder(Enum):
 
     @property
     def number(self) -> int:
-        """What csrc/ledger.h calls it."""
+        """Its number in csrc/ledger.h."""
         return list(Holder).index(self)
 
 
 TOLD = tuple(Holder)[: Holder.CACHE.number]
-"""Those of tensors, which a ledger has."""
+"""The holders of tensors, which a ledger counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What an image-text model makes of a picture, and how large that of each prompt is."""
+    """An image-text model's view of a picture, and the size of the picture in each prompt."""
 
     token: int
     """The token that stands for a part of a picture."""
     width: int
-    """Numbers that a patch has."""
+    """Values per patch."""
     patches: int
-    """Patches of each token."""
+    """Patches per token."""
     positions: int
-    """Rows of a position: the text's, and a picture's time, height and width."""
+    """Rows of position ids: one for the text, and a picture's time, height, and width."""
     tokens: int = 0
-    """Of each prompt's picture; 0: prompts have none."""
+    """Tokens of each prompt's picture; 0 if prompts have no pictures."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankJob:
-    """One rank, the trainer's configuration, and the share of a step that it gets."""
+    """One rank, the trainer's configuration, and the rank's share of a step."""
 
     tree: str
     """The source tree of verl."""
     config: Mapping[str, object]
-    """The trainer's configuration, with interpolations as they are written."""
+    """The trainer's configuration, with interpolations not resolved."""
     changes: Mapping[str, object]
-    """What is set in it for a plan."""
+    """Settings that the plan changes in it."""
     rank: int
     world: int
     local: int
     """Ranks on a node."""
     sequences: int
-    """That this rank trains on: enough for two micro batches."""
+    """Sequences that this rank trains on: enough for two micro batches."""
     scored: int
-    """Whose log-probabilities and values it computes."""
+    """Sequences whose log-probabilities and values it computes."""
     prompt: int
     response: int
     """Tokens that prompts and answers are padded to."""
     lengths: Sequence[Sequence[int]]
-    """Tokens of each prompt and its answer to train on; empty: all have the length that they are padded to."""
+    """Tokens of each prompt and answer to train on; if empty, all have the padded length."""
     scored_lengths: Sequence[Sequence[int]]
     rollout_weights: int
-    """Bytes of the weights that the rollout engine has on this NPU while it is awake; 0 if it has NPUs of its own."""
+    """Bytes of the rollout engine's weights on this NPU while the engine is awake; 0 if it has NPUs of its own."""
     buckets: int
-    """Bytes of the checkpoint engine's buffers during a sync; 0: the weights take another way."""
+    """Bytes of the checkpoint engine's buffers during a sync; 0 if no checkpoint engine sends the weights."""
     picture: Picture | None
-    """None if the model takes none."""
+    """None if the model takes no pictures."""
     critic: bool
     reference: bool
     trainer: str
-    """The module of a trainer of fine-tuning, which has a loop of its own; empty: verl's workers are run."""
+    """The module of a fine-tuning trainer, which has its own loop; if empty, verl's workers are run."""
     flops: float
-    """That an NPU does in a second at best."""
+    """An NPU's peak operations per second."""
     bandwidth: float
-    """Bytes that an NPU reads and writes in a second at best."""
+    """Peak bytes per second that an NPU reads and writes."""
 
     @classmethod
     def of_json(cls, told: Mapping[str, Any]) -> RankJob:
@@ -128,31 +128,31 @@ class RankJob:
 
 @dataclass(frozen=True, slots=True)
 class PhaseCost:
-    """What a phase cost a rank. Bytes."""
+    """The cost of a phase on one rank. Memory is in bytes."""
 
     phase: str
     before: int
     peak: int
     after: int
     holders: Mapping[str, int]
-    """Who held the memory at the peak."""
+    """The memory's holders at the peak."""
     kept: Mapping[str, int] = field(default_factory=dict)
-    """Who holds what is left after it."""
+    """The holders of the memory that is left after the phase."""
     micro_batches: int = 0
     seconds: float = 0.0
-    """That the operators would take an NPU at its best."""
+    """Time that the operators would take at an NPU's peak speed."""
     calls: int = 0
     copied: float = 0.0
-    """Bytes between host and NPU."""
+    """Bytes copied between host and NPU."""
     messages: Sequence[tuple[str, int, int, float]] = ()
-    """Collectives by name and ranks: calls and bytes."""
+    """Collectives: name, ranks, calls, and bytes."""
     optimizer_seconds: float = 0.0
     optimizer_calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Memory at one moment: bytes by holder."""
+    """The memory at one moment: bytes by holder."""
 
     phase: str
     holders: Mapping[str, int]
@@ -160,7 +160,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one rank answers."""
+    """One rank's answer."""
 
     rank: int
     phases: Sequence[PhaseCost] = ()
@@ -168,7 +168,7 @@ class Outcome:
     groups: int = 0
     """Process groups with other ranks, each of which has communication buffers of its own."""
     host: int = 0
-    """Bytes of this machine's memory that the rank took."""
+    """Bytes of this machine's memory that the rank's process used."""
     seconds: float = 0.0
     not_shown: Sequence[str] = ()
     error: str = ""
@@ -176,10 +176,10 @@ class Outcome:
 
     @classmethod
     def of_json(cls, told: Mapping[str, object]) -> Outcome:
-        """Return what a rank answered, which runs a stranger's code. Raises ValueError if it is no outcome."""
+        """Return the outcome in a rank's answer, which is not trusted. Raise ValueError if it is none."""
         outcome = _read(cls, told)
         if not (outcome.phases or outcome.error):
-            raise ValueError(_("no phases"))
+            raise ValueError(_("the answer has no phases"))
         return outcome
 
 
@@ -189,18 +189,18 @@ _NAMES |= {"kept": _NAMES["holders"], "failed_in": ("", *_NAMES["phase"])}
 
 
 def _read(kind: type[_Kind], told: object) -> _Kind:
-    """Make a dataclass of JSON, of the types that its fields have. Raises ValueError."""
+    """Make a dataclass from JSON and check the types of its fields. Raise ValueError if they differ."""
     if not isinstance(told, Mapping):
-        raise ValueError(_("{kind}: no object").format(kind=kind.__name__))
+        raise ValueError(_("{kind}: expected an object").format(kind=kind.__name__))
     hints = get_type_hints(kind)
     if unknown := sorted(set(told) - set(hints)):
-        raise ValueError(_("{kind}: {unknown} is unknown").format(kind=kind.__name__, unknown=unknown[0][:40]))
+        raise ValueError(_("{kind}: unknown field {unknown}").format(kind=kind.__name__, unknown=unknown[0][:40]))
     values = {}
     for name, value in told.items():
         values[name] = _value(hints[name], value, f"{kind.__name__}.{name}")
         of_these = _NAMES.get(name, ())
         if of_these and not set(value if isinstance(value, Mapping) else (value,)) <= set(of_these):
-            raise ValueError(_("{kind}.{name}: a name that is unknown").format(kind=kind.__name__, name=name))
+            raise ValueError(_("{kind}.{name}: unknown name").format(kind=kind.__name__, name=name))
     try:
         return kind(**values)
     except TypeError as error:
@@ -222,4 +222,4 @@ def _value(hint: Any, value: object, where: str) -> object:
         return value
     if hint is str and isinstance(value, str):
         return value
-    raise ValueError(_("{where}: not what it is to be").format(where=where))
+    raise ValueError(_("{where}: unexpected value").format(where=where))

@@ -1,4 +1,4 @@
-"""Settings that make a plan need less memory, in the order in which they cost least, and the sums that choose them."""
+"""Proposes settings with which a plan needs less memory, cheapest first."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from .planning import TORCHRUN_NODES, TORCHRUN_RANKS, Planned
 from .rollout import BUCKET, Rollout
 from .verdict import Fit, PhaseFit, Verdict
 
-_RECOMPUTATION = _("keeps a layer's input only")
-_SHARING = _("shares a sequence among more NPUs")
-_DIVIDING = _("divides weights, gradients and the optimizer's state among ")
+_RECOMPUTATION = _("keeps only each layer's input")
+_SHARING = _("splits a sequence among more NPUs")
+_DIVIDING_ALL = _("divides weights, gradients, and the optimizer's state among all NPUs")
+_DIVIDING_MORE = _("divides weights, gradients, and the optimizer's state among more NPUs")
 _SERVER = 8
-"""NPUs of a server, if a script has fewer in a node."""
+"""The number of NPUs in a server, for scripts that use fewer per node."""
 _STATE = (Holder.WEIGHTS, Holder.GRADIENTS, Holder.OPTIMIZER)
 _UTILIZATION_STEP, _LEAST_UTILIZATION, _MOST_UTILIZATION = 0.05, 0.2, 0.9
 _OFFLOADS = (
@@ -36,19 +37,19 @@ _SECTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """Settings that are changed together, and why."""
+    """Settings that are changed together, and the reason."""
 
     changes: tuple[tuple[str, object], ...]
     why: str
     npus: int = 0
-    """Of the job with these changes, if they are more; 0 if they stay as many."""
+    """The job's number of NPUs with these changes; 0 if the number does not change."""
 
 
 def knobs(planned: Planned, verdict: Verdict) -> list[Knob]:
-    """Return what is worth trying next for the phases that do not fit; empty if nothing is left.
+    """Return the knobs that are worth trying next for the phases that do not fit; empty if none is left.
 
-    `planned.settings` are those of the last try, so that a micro batch that was halved is halved again. A phase whose
-    weights, gradients and optimizer's state alone do not fit is not given smaller micro batches.
+    `planned.settings` are the settings of the last try, so a micro batch that was halved is halved again. Smaller
+    micro batches are not tried for a phase whose weights, gradients, and optimizer state alone do not fit.
     """
     failing = [phase for phase in verdict.phases if phase.fit is Fit.DOES_NOT]
     if not failing:
@@ -89,37 +90,38 @@ def _of_fine_tuning(planned: Planned, names: Names, verdict: Verdict, failing: S
         if Phase(fit.phase) is Phase.TRAINING:
             yield from _switched_on(settings, "model.enable_gradient_checkpointing", _RECOMPUTATION)
         yield from _smaller(planned, fit, verdict)
-    # What engines offload between steps comes back for each of them: FSDP itself has to keep the state on the host.
+    # verl's engines offload between steps and load the state back for each one; only FSDP itself can train with it on
+    # the host.
     off = [key for key in names.offload if key in settings and not settings.truth(key)]
     if off and settings.text(names.strategy) == "fsdp":
         changes = tuple((key, True) for key in off)
-        yield Knob(changes, _("keeps weights, gradients and the optimizer's state on the host"))
+        yield Knob(changes, _("keeps weights, gradients, and the optimizer's state on the host"))
     twice = 2 * planned.share.sequence_parallel
     if roomy and _can_share(planned, twice):
-        # verl shares packed sequences only.
+        # verl splits only packed sequences among NPUs.
         packing = () if settings.truth(names.packed) else ((names.packed, True),)
         yield Knob(((names.ulysses, twice), *packing), _SHARING)
     yield from _more_npus_of_torchrun(planned, names, max(_times(fit, verdict) for fit in failing))
 
 
 def _state(fit: PhaseFit) -> int:
-    """Bytes of weights, gradients and the optimizer's state."""
+    """Return the bytes of weights, gradients, and the optimizer's state."""
     return sum(fit.cost.holders.get(each.value, 0) for each in _STATE) if fit.cost else 0
 
 
 def _room(fit: PhaseFit, verdict: Verdict) -> int:
-    """Bytes of tensors for which there is memory, less the models' state: a little more than there is."""
+    """Return the bytes that are left for other tensors than the models' state, slightly overestimated."""
     return fit.tensors * verdict.capacity // max(fit.needed, 1) - _state(fit)
 
 
 def _times(fit: PhaseFit, verdict: Verdict) -> int:
-    """How many times as many NPUs the models' state needs at least, as a power of two."""
+    """Return the factor, a power of two, by which NPUs must increase at least for the models' state to fit."""
     there = max(_room(fit, verdict) + _state(fit), 1)
     return int(2 ** max(math.ceil(math.log2(max(_state(fit), 1) / there)), 1))
 
 
 def _switched_on(settings: Settings, key: str, why: str) -> Iterator[Knob]:
-    """Switch a setting on that there is and is off."""
+    """Yield a knob that turns on a setting, if the setting exists and is off."""
     if key in settings and not settings.truth(key):
         yield Knob(((key, True),), why)
 
@@ -133,19 +135,19 @@ def _fewer_activations(planned: Planned, fit: PhaseFit, verdict: Verdict) -> Ite
     yield from _smaller(planned, fit, verdict)
     if phase in (Phase.UPDATE_ACTOR, Phase.LOG_PROB):
         yield from _switched_on(
-            settings, f"{ACTOR}.entropy_from_logits_with_chunking", _("never has all logits twice")
+            settings, f"{ACTOR}.entropy_from_logits_with_chunking", _("never holds all logits twice")
         )
     if phase is Phase.UPDATE_ACTOR:
         yield from _switched_on(
-            settings, f"{ACTOR}.entropy_checkpointing", _("keeps no probabilities for the entropy")
+            settings, f"{ACTOR}.entropy_checkpointing", _("does not keep probabilities for the entropy")
         )
 
 
 def _smaller(planned: Planned, fit: PhaseFit, verdict: Verdict) -> Iterator[Knob]:
-    """A micro batch that is as much smaller as it has to be, in powers of two, if it is more than one sequence.
+    """Yield knobs that make micro batches smaller by the needed power of two, down to one sequence.
 
-    One that keeps to its budget comes first, if that makes it small enough. What does not fit are at least the
-    activations of the sequences, which grow with them.
+    If some micro batch exceeds its token budget by enough, a knob that enforces the budget comes first. This assumes
+    that activations, which grow with the sequences, take the memory.
     """
     share, phase = planned.share, Phase(fit.phase)
     ratio = (fit.tensors - _state(fit)) / _room(fit, verdict)
@@ -160,11 +162,11 @@ def _smaller(planned: Planned, fit: PhaseFit, verdict: Verdict) -> Iterator[Knob
         else:
             size = _dividing(share.mini_sequences, size) * (share.data if batch.together else 1)
         if size < planned.settings.whole(batch.key, 1):
-            yield Knob(((batch.key, size),), _("makes a micro batch of the {phase} smaller").format(phase=phase.value))
+            yield Knob(((batch.key, size),), _("makes the micro batches of {phase} smaller").format(phase=phase.value))
 
 
 def _dividing(mini: int, most: int) -> int:
-    """Return the largest micro batch up to `most` of which verl can make a mini batch."""
+    """Return the largest micro-batch size up to `most` that divides a mini batch."""
     return next((each for each in range(most, 0, -1) if mini % each == 0), 1)
 
 
@@ -174,16 +176,16 @@ def _of_rollout(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> Iterato
         share = round(min(fitting, _MOST_UTILIZATION), 2)
         if not math.isclose(share, rollout.utilization):
             change = (f"{ROLLOUT}.gpu_memory_utilization", share)
-            yield Knob((change,), _("is what the engine needs, and leaves the trainer what it keeps meanwhile"))
+            yield Knob((change,), _("gives the engine what it needs, and leaves the rest to the trainer"))
 
 
 def _spare(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> float:
-    """The part of an NPU's memory that the trainer leaves to the engine."""
+    """Return the fraction of an NPU's memory that the trainer leaves to the engine."""
     return (verdict.capacity - (engine.needed - rollout.needed)) / verdict.capacity
 
 
 def _has_no_room(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> bool:
-    """Whether an engine cannot have what it needs, whatever its share."""
+    """Tell whether the engine does not fit with any share of the memory."""
     return rollout.least / verdict.capacity > min(_spare(rollout, verdict, engine), _MOST_UTILIZATION)
 
 
@@ -195,18 +197,21 @@ def _more_tensor(planned: Planned, rollout: Rollout) -> Iterator[Knob]:
 
 
 def _smaller_buckets(planned: Planned, rollout: Rollout) -> Iterator[Knob]:
-    """Buckets that hold the largest weight, as NPUs without IPC need it, and a cache that is given back meanwhile."""
+    """Yield knobs for the weight sync: the smallest buckets that hold the largest weight, and a freed cache.
+
+    Without IPC between NPUs, a bucket must hold a whole weight.
+    """
     megabytes = -(-planned.model.largest >> 20)
     if megabytes < rollout.bucket >> 20:
         yield Knob(((BUCKET, megabytes),), _("makes the buffers of the weight sync smaller"))
     if rollout.bucket:
         yield from _switched_on(
-            planned.settings, FREE_CACHE_ENGINE, _("has the servers give their cache back meanwhile")
+            planned.settings, FREE_CACHE_ENGINE, _("makes the servers free their cache during the sync")
         )
 
 
 def _offloads(settings: Settings, phase: Phase) -> Iterator[Knob]:
-    """Those that help a phase: an update needs all of its own model, and none of the other one."""
+    """Yield the offloads that help a phase: while one model is updated, the other one may be offloaded."""
     others = {Phase.UPDATE_ACTOR: ("critic",), Phase.UPDATE_CRITIC: ("actor",)}
     for name, why in _OFFLOADS:
         for role in others.get(phase, ("actor", "critic")):
@@ -225,7 +230,7 @@ def _can_share(planned: Planned, among: int) -> bool:
 
 def _more_ulysses(planned: Planned) -> Iterator[Knob]:
     settings, now = planned.settings, planned.share.sequence_parallel
-    # verl shares packed sequences only.
+    # verl splits only packed sequences among NPUs.
     packed = settings.truth(PACKED)
     if is_megatron(settings) or not packed or not _can_share(planned, 2 * now):
         return
@@ -258,15 +263,15 @@ def _more_npus_of_torchrun(planned: Planned, names: Names, factor: int) -> Itera
 def _divided_among(
     planned: Planned, fsdp_size: str, more: Sequence[tuple[str, object]], factor: int
 ) -> Iterator[Knob]:
-    """Divide the state among all NPUs that there are; if it is already, among more of them, if there can be more."""
+    """Yield a knob that divides the state among all NPUs of the job, or, if it already is, among more NPUs."""
     if 0 < planned.settings.whole(fsdp_size, -1) < planned.share.world:
-        yield Knob(((fsdp_size, -1),), _("{dividing}all NPUs").format(dividing=_DIVIDING))
+        yield Knob(((fsdp_size, -1),), _DIVIDING_ALL)
     elif more:
-        yield Knob(tuple(more), _("{dividing}more NPUs").format(dividing=_DIVIDING), npus=planned.share.world * factor)
+        yield Knob(tuple(more), _DIVIDING_MORE, npus=planned.share.world * factor)
 
 
 def _grown(planned: Planned, factor: int, local: str, nodes: str) -> list[tuple[str, object]]:
-    """Return the changes of two settings, NPUs of a node and nodes, that make so many times as many NPUs."""
+    """Return the changes of NPUs per node and nodes that multiply the number of NPUs by `factor`."""
     share = planned.share
     wanted = max(share.local, min(share.local * factor, _SERVER))
     changes: list[tuple[str, object]] = [(local, wanted)] if wanted != share.local else []

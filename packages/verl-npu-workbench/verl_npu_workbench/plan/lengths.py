@@ -1,4 +1,4 @@
-"""Lengths that sequences of a run had or may have: read from a file or drawn, and the part that a plan is given."""
+"""Lengths of sequences, read from a file or drawn at random, and the part of them that a plan uses."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from verl_npu.errors import PlanError
 from verl_npu.language import gettext as _
 
 _LARGEST = 1 << 30
-"""Characters of a file."""
+"""Size limit of a file, in characters."""
 _DIGITS = 9
 Length = tuple[int, int]
 """Tokens of a prompt and of its answer."""
 _NAMES = ("prompt", "response")
 _TEXTS = ("input", "output")
-"""What verl's own dump has: verl/trainer/ppo/ray_trainer.py, `_dump_generations`."""
+"""The keys in verl's own dump: verl/trainer/ppo/ray_trainer.py, `_dump_generations`."""
 _EXPECTED = _(
-    'one sequence on each line, {"prompt": 512, "response": 2048}, or a CSV with the columns prompt and response, or '
-    "what verl wrote to trainer.rollout_data_dir"
+    'one sequence per line, {"prompt": 512, "response": 2048}, a CSV file with the columns prompt and response, or '
+    "the files that verl wrote to trainer.rollout_data_dir"
 )
 
 
 def measured_lengths(path: Path, tokenizer: Path) -> tuple[Length, ...]:
-    """Read the lengths of a file, or of all files that verl wrote to a folder, in their order.
+    """Read the lengths from a file, or from all files that verl wrote to a folder, in order.
 
     Args:
-        tokenizer: the folder of the model, whose tokenizer counts the tokens of verl's own dump. That has texts
-            without special tokens, so that a prompt has a few tokens less than it had.
+        path: the file or folder.
+        tokenizer: the model's folder, whose tokenizer counts the tokens of verl's own dump. The dump has texts without
+            special tokens, so a prompt counts a few tokens less than it had.
 
     Raises:
-        PlanError: it holds something else, or there is no tokenizer to count texts with.
+        PlanError: a file has another format, or there is no tokenizer to count its texts with.
     """
     files = sorted(path.glob("*.jsonl"), key=_step) if path.is_dir() else [path]
     rows = [row for file in files for row in _rows(file)]
@@ -49,11 +50,13 @@ def measured_lengths(path: Path, tokenizer: Path) -> tuple[Length, ...]:
 
 
 def drawn_lengths(prompt: int, response: int, spread: float, sequences: int) -> tuple[Length, ...]:
-    """Draw the lengths of answers from a log-normal distribution, the same ones each time; prompts are alike.
+    """Draw the lengths of answers from a log-normal distribution with a fixed seed. All prompts have one length.
 
     Args:
-        response: the mean of the answers.
-        spread: their standard deviation, as a part of it.
+        prompt: the length of each prompt.
+        response: the mean length of an answer.
+        spread: the standard deviation divided by the mean.
+        sequences: the number of lengths to draw.
     """
     sigma = math.sqrt(math.log1p(spread**2))
     mu = math.log(response) - sigma**2 / 2
@@ -62,9 +65,9 @@ def drawn_lengths(prompt: int, response: int, spread: float, sequences: int) -> 
 
 
 def heaviest(lengths: Sequence[Length], sequences: int) -> tuple[Length, ...]:
-    """Return as many lengths that follow each other as a rank gets: those that have the most tokens together.
+    """Return the `sequences` consecutive lengths with the most tokens in total.
 
-    The file is begun again at its end if it has fewer.
+    The lengths are repeated from the start when they run out.
     """
     around = list(itertools.islice(itertools.cycle(lengths), len(lengths) + sequences - 1))
     sums = [0, *itertools.accumulate(sum(length) for length in around)]
@@ -109,7 +112,7 @@ def _counted(path: Path, rows: Iterable[Mapping[str, object]], folder: Path) -> 
     if not file.is_file():
         raise PlanError(
             subject=str(path),
-            expected=_("the model's tokenizer.json in {folder}, to count the tokens of what verl wrote").format(
+            expected=_("the model's tokenizer.json in {folder}, to count the tokens of verl's texts").format(
                 folder=folder
             ),
             found=_("none"),
@@ -128,7 +131,7 @@ def _counted(path: Path, rows: Iterable[Mapping[str, object]], folder: Path) -> 
 
 
 def _step(file: Path) -> tuple[int, str]:
-    """verl names its files by their step."""
+    """Return a sort key for a file of verl's, which is named by its step."""
     return (int(file.stem) if file.stem.isdigit() else 0, file.name)
 
 

@@ -1,7 +1,7 @@
-"""The model of a plan: a folder of full size without weights, its sizes, and the picture that its prompts may have.
+"""Makes the model of a plan: a folder with a full-size model without weights, and the model's sizes.
 
-Its sizes are those of its own config.json, or of published.json, by the names that launch scripts use. The folder is
-made by this module as a program (`main`), as a plan itself imports neither torch nor transformers.
+The sizes come from the model's own config.json, or from published.json for the model names in launch scripts. This
+module makes the folder as a program (`main`), because a plan itself imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _BYTES = 2  # of bfloat16, in which engines keep weights, keys and values
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One model."""
+    """One published model."""
 
     name: str
     pattern: str
-    """What the last part of a path looks like, in lower case."""
+    """A pattern for a part of a path, in lower case."""
     kind: str
     """transformers' model type."""
     settings: Mapping[str, object]
     billions: float
-    """Parameters that its page names, which check the settings."""
+    """Billions of parameters that its page names, to check the settings against."""
 
 
 PUBLISHED = tuple(
@@ -51,7 +51,7 @@ PUBLISHED = tuple(
 
 
 def published(path: str) -> Published | None:
-    """Return the model that the last parts of a path name; None if it is none of them."""
+    """Return the published model that a part of the path names, the last part first; None if there is none."""
     for part in reversed([part.lower().replace("_", "-") for part in re.split(r"[/\\]", path) if part]):
         for each in PUBLISHED:
             if re.search(each.pattern, part):
@@ -61,11 +61,11 @@ def published(path: str) -> Published | None:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a plan knows of a model before it runs."""
+    """A model's folder and sizes, known before it runs."""
 
     folder: Path
     source: str
-    """Where its sizes come from, for the report."""
+    """The source of its sizes, for the report."""
     parameters: int
     cache: int
     """Bytes of the key-value cache for one token, in bfloat16, on all NPUs of an engine together."""
@@ -73,20 +73,20 @@ class Model:
     heads: int
     layers: int
     active: int
-    """Parameters that take part for one token: of a mixture of experts, those that are chosen."""
+    """Parameters used for one token: in a mixture of experts, only the chosen experts count."""
     experts: int
     """Parameters of all experts."""
     largest: int
-    """Bytes of the largest weight that is no expert's, as it is handed to an engine."""
+    """Bytes of the largest weight outside experts, as an engine receives it."""
     picture: Picture | None = None
-    """What it makes of a picture; None if it takes none."""
+    """The model's view of a picture; None if it takes no pictures."""
 
 
 def model_of(path: str, given: Path | None, folder: Path) -> Model:
     """Make the folder of the model that a script names by `path`, or of the config.json that the user gives.
 
     Raises:
-        PlanError: neither tells the model's sizes, or transformers does not take them.
+        PlanError: the model's sizes are unknown, or transformers does not accept its configuration.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config, source = _config(path, given)
@@ -101,9 +101,9 @@ def model_of(path: str, given: Path | None, folder: Path) -> Model:
     if done.returncode != 0:
         raise PlanError(
             subject=_("the model {source}").format(source=source),
-            expected=_("a configuration that the installed transformers takes"),
+            expected=_("a configuration that the installed transformers accepts"),
             found=(done.stderr.strip().splitlines() or ["no output"])[-1][:300],
-            fix=_("give the config.json of the model, with its model_type: --model-config PATH"),
+            fix=_("give the model's config.json, with its model_type: --model-config PATH"),
         )
     told = json.loads(done.stdout.splitlines()[-1])
     _take_tokenizer(folder_of(path, given), folder)
@@ -112,13 +112,13 @@ def model_of(path: str, given: Path | None, folder: Path) -> Model:
 
 
 def folder_of(path: str, given: Path | None) -> Path:
-    """Return where a model's own files are: beside the config.json that the user gives, or where the script says."""
+    """Return the folder of a model's own files: of the config.json that the user gives, or of the script's path."""
     own = given if given is not None else Path(path).expanduser()
     return own if own.is_dir() else own.parent
 
 
 def _config(path: str, given: Path | None) -> tuple[dict[str, object], str]:
-    """Return a model's settings, and where they come from."""
+    """Return a model's configuration and its source."""
     place = given if given is not None else Path(path).expanduser()
     file = place / "config.json" if place.is_dir() else place
     if file.is_file():
@@ -128,7 +128,7 @@ def _config(path: str, given: Path | None) -> tuple[dict[str, object], str]:
             subject=f"--model-config {given}",
             expected=_("a config.json, or a folder with one"),
             found=_("none"),
-            fix=_("give the file of the model that the script trains"),
+            fix=_("give the config.json of the model that the script trains"),
         )
     known = published(path)
     if known is None:
@@ -136,9 +136,9 @@ def _config(path: str, given: Path | None) -> tuple[dict[str, object], str]:
             subject=_("the model {path!r}").format(path=path),
             expected=_("a folder with its config.json, or one of ") + _(", ").join(each.name for each in PUBLISHED),
             found=_("neither"),
-            fix=_("give its config.json: --model-config PATH"),
+            fix=_("give the model's config.json: --model-config PATH"),
         )
-    return {"model_type": known.kind, **known.settings}, _("{known}, as it is published").format(known=known.name)
+    return {"model_type": known.kind, **known.settings}, _("{known}, as published").format(known=known.name)
 
 
 def _read(file: Path) -> dict[str, object]:
@@ -153,12 +153,12 @@ def _read(file: Path) -> dict[str, object]:
         subject=str(file),
         expected=_("a model's config.json with its model_type"),
         found=found,
-        fix=_("give another with --model-config"),
+        fix=_("give another file with --model-config"),
     )
 
 
 def _take_tokenizer(place: Path, folder: Path) -> None:
-    """Prefer the model's own tokenizer to the one that was made, if it is there."""
+    """Replace the generated tokenizer by the model's own, if that exists."""
     if (place / "tokenizer_config.json").is_file():
         for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json"):
             if (place / name).is_file():
@@ -166,54 +166,54 @@ def _take_tokenizer(place: Path, folder: Path) -> None:
 
 
 def picture_of(model: Model, tokens: int, share: Share) -> tuple[Picture | None, list[str]]:
-    """Return the picture of each prompt, which has so many tokens, and what the user is told of it.
+    """Return the picture of each prompt, with `tokens` tokens, and notes for the user.
 
     Raises:
-        PlanError: the model takes no pictures, or a prompt has no room for it.
+        PlanError: the model takes no pictures, or a prompt has no room for the picture.
     """
     if tokens and model.picture is None:
         raise PlanError(
             subject="--picture-tokens",
-            expected=_("an image-text model of Qwen's"),
+            expected=_("a Qwen image-text model"),
             found=model.source,
-            fix=_("leave it out"),
+            fix=_("omit --picture-tokens"),
         )
     shortest = min((prompt for prompt, _unused in (*share.lengths, *share.scored_lengths)), default=share.prompt)
     if tokens >= shortest:
         raise PlanError(
             subject="--picture-tokens",
-            expected=_("less than the {shortest} tokens of a prompt").format(shortest=shortest),
+            expected=_("fewer than the {shortest} tokens of a prompt").format(shortest=shortest),
             found=str(tokens),
             fix=_("give longer prompts, or a smaller picture"),
         )
     if model.picture is None:
         return None, []
-    notes = [] if tokens else [_("prompts have no pictures in this plan: --picture-tokens gives each one")]
+    notes = [] if tokens else [_("prompts have no pictures in this plan: add them with --picture-tokens")]
     return replace(model.picture, tokens=tokens), notes
 
 
 def check_text_only(model: Model, tokens: int) -> None:
-    """Refuse what fine-tuning is not planned with.
+    """Refuse to plan fine-tuning with pictures.
 
     Raises:
-        PlanError: the model takes pictures, or there are to be some.
+        PlanError: the model takes pictures, or the user asks for some.
     """
     if tokens or model.picture is not None:
         raise PlanError(
             subject="--picture-tokens" if tokens else _("the model {source}").format(source=model.source),
-            expected=_("text alone: fine-tuning with pictures is not planned yet"),
+            expected=_("only text: plans do not support fine-tuning with pictures yet"),
             found=_("{tokens} tokens").format(tokens=tokens) if tokens else _("an image-text model"),
-            fix=_("leave it out") if tokens else _("plan the language model"),
+            fix=_("omit --picture-tokens") if tokens else _("plan the language model"),
         )
 
 
 def main(arguments: list[str]) -> int:
-    """Write config.json and tokenizer into the folder that the command line names, and print the model's sizes.
+    """Write config.json and a tokenizer into the folder that the command line names, and print the model's sizes.
 
-    The settings are those of its asked.json. The sizes are printed as JSON.
+    The settings come from the folder's asked.json. The sizes are printed as JSON.
     """
     import torch
-    import torch._dynamo  # torch 2.8 cannot import it under another device, as transformers would.
+    import torch._dynamo  # torch 2.8 cannot import it inside `torch.device`, where transformers would import it.
     import transformers
 
     from ..rehearse.small_model import tokenizer
@@ -222,7 +222,7 @@ def main(arguments: list[str]) -> int:
     asked: dict[str, Any] = json.loads((folder / "asked.json").read_text())
     tokens = tokenizer(folder)
     kind = asked.pop("model_type")
-    # A tokenizer of ours has tokens enough for a plan, whatever the model's own has.
+    # These are tokens of our generated tokenizer, which is large enough for a plan.
     asked |= {
         "eos_token_id": tokens["<|im_end|>"],
         "pad_token_id": tokens["<|endoftext|>"],
@@ -251,7 +251,7 @@ def main(arguments: list[str]) -> int:
 
 
 def kind_of(config: PretrainedConfig) -> Any:
-    """Return the class of transformers that makes a model of this configuration: of text, or of pictures and text."""
+    """Return the class of transformers that makes a model of this configuration, for text or for pictures and text."""
     import transformers
 
     if type(config) in transformers.AutoModelForCausalLM._model_mapping:
@@ -260,7 +260,7 @@ def kind_of(config: PretrainedConfig) -> Any:
 
 
 def _picture(config: PretrainedConfig) -> dict[str, int] | None:
-    """What Qwen's image-text models make of a picture; others are planned without one."""
+    """Return the picture properties of one of Qwen's image-text models; None for other models."""
     tower: Any = getattr(config, "vision_config", None)
     token = getattr(config, "image_token_id", None)
     if token is None or not hasattr(tower, "spatial_merge_size"):
@@ -286,7 +286,7 @@ def _experts(sizes: Mapping[str, int]) -> int:
 
 
 def _cache(text: PretrainedConfig) -> int:
-    """Bytes that a token takes in an engine's cache, on all NPUs together."""
+    """Return the bytes that a token takes in an engine's cache, on all NPUs together."""
     if rank := getattr(text, "kv_lora_rank", None):
         # Latent attention keeps one vector for all heads.
         return int(text.num_hidden_layers * (rank + text.qk_rope_head_dim) * _BYTES)

@@ -1,4 +1,4 @@
-"""One plan: a script is composed, its step divided, and one rank of each kind run in a process of its own."""
+"""Makes one plan: composes a script's settings, divides its step, and runs one rank of each kind as a process."""
 
 from __future__ import annotations
 
@@ -49,45 +49,45 @@ TORCHRUN_RANKS, TORCHRUN_NODES = "--nproc_per_node", "--nnodes"
 _FIELDS = {TORCHRUN_RANKS: "ranks", TORCHRUN_NODES: "nodes"}
 _MODELS = (PATH, "critic.model.path")
 _STEPS = 100
-"""That a job has in a plan: its schedules count them, and the lengths of so many are drawn."""
+"""Steps of a planned job: schedules count them, and lengths are drawn for as many."""
 _THRESHOLD = "1"  # MiB: smaller tensors are real
-_MEMORY = "1024"  # GiB: what does not fit is to be seen, not to end
+_MEMORY = "1024"  # GiB: enough to measure a job that does not fit, instead of ending it
 _TOGETHER = 2
 _PROCESSES, _LARGEST_FILE = 512, 4 << 30
 _PHASES = frozenset(phase.value for phase in Phase)
 _NO_FLEET = "fleet"
-"""The feature that has ranks compare what is patched: a rank of a plan would wait for others that are not there."""
+"""The feature with which ranks compare their patches: a rank of a plan would wait for ranks that do not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a user asks for."""
+    """A user's options for a plan."""
 
     output: Path
     hardware: Hardware
     model_config: Path | None = None
     response: int | None = None
-    """Tokens of the answers; None: the most that the script allows."""
+    """Tokens of the answers; None means the most that the script allows."""
     prompt: int | None = None
-    """Tokens of the questions; None: the most that the script allows."""
+    """Tokens of the prompts; None means the most that the script allows."""
     lengths: Path | None = None
-    """A file of lengths that were measured, in place of both."""
+    """A file of measured lengths, which replaces both."""
     spread: float = 0.0
-    """Standard deviation of the answers, as a part of `response`, which is their mean then; 0: they are alike."""
+    """Standard deviation of the answers' lengths divided by their mean, `response`; 0 if all are equal."""
     picture: int = 0
     """Tokens of the picture in each prompt."""
     seconds: float = 600.0
     changes: tuple[tuple[str, object], ...] = ()
-    """Settings besides the script's own: a knob that is tried."""
+    """Settings that replace the script's own, to try a knob."""
     model: Model | None = None
-    """The model, if it has been made by a plan of the same script."""
+    """The model, if an earlier plan of the same script has made it."""
     unconfined: bool = False
-    """Run the tree's code without a sandbox, as the user asks for."""
+    """Whether to run the tree's code without a sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What was found."""
+    """The result of one plan."""
 
     trainer: Trainer
     settings: Settings
@@ -107,13 +107,13 @@ class Planned:
 
 
 def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], None] = lambda text: None) -> Planned:
-    """Run one rank of each kind in phantom memory, and tell what its phases cost.
+    """Run one rank of each kind in phantom memory, and return the cost of its phases.
 
-    `told` hears of each rank that is started.
+    `told` is called with a line for each rank that is started.
 
     Raises:
-        CompositionError: Hydra does not take the script's settings.
-        PlanError: the model or the lengths are not known, or the sizes do not fit each other.
+        CompositionError: Hydra does not accept the script's settings.
+        PlanError: the model or the lengths are unknown, or sizes do not match.
     """
     started = time.monotonic()
     trainer = changed(trainer, request.changes)
@@ -161,13 +161,13 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
         outcomes=outcomes,
         hardware=request.hardware,
         seconds=time.monotonic() - started,
-        notes=(*share.notes, *work.notes, *(_("not shown, {each}").format(each=each) for each in not_shown)),
+        notes=(*share.notes, *work.notes, *(_("not shown: {each}").format(each=each) for each in not_shown)),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What the two kinds of trainers differ in."""
+    """The parts of a plan that depend on the kind of trainer."""
 
     share: Share
     model: Model
@@ -204,10 +204,10 @@ def _check_megatron(settings: Settings) -> None:
     if is_megatron(settings) and not is_installed("megatron.core"):
         raise PlanError(
             subject=f"{ACTOR}.strategy=megatron",
-            expected=_("megatron-core in this environment, since verl's own workers are run"),
+            expected=_("megatron-core in this environment, because a plan runs verl's own workers"),
             found=_("none"),
             fix=_(
-                "install the one that `verl-npu setup --pin PIN` names for the script's verl, or plan with "
+                "install the version that `verl-npu setup --pin PIN` names for the script's verl, or plan with "
                 "scripts/plan.sh, which makes the environment"
             ),
         )
@@ -224,7 +224,7 @@ def _fine_tuning(names: Names, job: Job, request: Request, bounded: bool) -> _Wo
 
 
 def _uneven(path: str, request: Request, settings: Settings, answers: int) -> Sequence[Length]:
-    """The lengths of a run's sequences, measured or drawn; empty if all are alike."""
+    """Return the lengths of a run's sequences, measured or drawn; empty if all are equal."""
     if request.lengths:
         return measured_lengths(request.lengths, folder_of(path, request.model_config))
     if not request.spread or not request.response:
@@ -239,13 +239,13 @@ def _model(path: str, request: Request) -> Model:
 
 
 def _together(jobs: Sequence[RankJob], run: Callable[[RankJob, Event], Outcome]) -> tuple[Outcome, ...]:
-    """Run some ranks at a time; `run` is told when it is to end."""
+    """Run a few ranks at a time. The event that `run` gets is set when it should end."""
     ended = Event()
     with ThreadPoolExecutor(_TOGETHER) as pool:
         try:
             return tuple(pool.map(lambda job: run(job, ended), jobs))
         except BaseException:
-            # Ctrl-C comes to the main thread alone, and this would wait for what the ranks do.
+            # Only the main thread sees Ctrl-C; without this, leaving the pool would wait for the ranks.
             ended.set()
             raise
 
@@ -253,7 +253,7 @@ def _together(jobs: Sequence[RankJob], run: Callable[[RankJob, Event], Outcome])
 def _run(
     job: RankJob, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None], ended: Event
 ) -> Outcome:
-    """Have `rank` answer in a process of its own, in a sandbox: it runs the tree's code."""
+    """Run one rank in a process of its own and in a sandbox, because it runs the tree's code."""
     log, tree = folder / f"rank-{job.rank}.log", Path(job.tree)
     variables, sandbox = _variables(job, trainer, request.unconfined), None
     if not request.unconfined:
@@ -274,15 +274,15 @@ def _run(
     if done.limit:
         raise PlanError(
             subject=_("rank {rank}").format(rank=job.rank),
-            expected=_("its phases to end in {seconds:.0f} s, within the memory of this machine").format(
+            expected=_("an end within {seconds:.0f} s and within this machine's memory").format(
                 seconds=request.seconds
             ),
             found=_("{limit}; its log is {log}").format(limit=done.limit, log=log),
-            fix=_("give it more time, --timeout SECONDS, or a machine with more memory"),
+            fix=_("allow more time with --timeout SECONDS, or use a machine with more memory"),
         )
     try:
         if answer.wrong:
-            raise ValueError(_("{wrong} for an answer").format(wrong=answer.wrong))
+            raise ValueError(_("its answer is {wrong}").format(wrong=answer.wrong))
         return Outcome.of_json(answer.content)
     except ValueError as error:
         lines = done.output.decode(errors="replace").strip().splitlines()
@@ -295,11 +295,11 @@ def _run(
 
 
 _READ = 1 << 16
-"""Bytes of a log that are looked at in one go; a phase's name may come with the next ones."""
+"""Bytes of a log that are read at once; a line that is not complete is read again with the next bytes."""
 
 
 class Phases:
-    """Reads in a rank's log, as it grows, which phase it is in."""
+    """Follows a rank's growing log and reads which phase the rank is in."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -307,7 +307,7 @@ class Phases:
         self._begun: list[str] = []
 
     def poll(self) -> str:
-        """Return in words which phase the rank is in."""
+        """Describe the phase that the rank is in."""
         for line in self._lines():
             name = line.removeprefix(SAYS)
             if name != line and name in _PHASES:
@@ -317,7 +317,7 @@ class Phases:
         return _("{begun} (phase {count})").format(begun=self._begun[-1], count=len(self._begun))
 
     def _lines(self) -> list[str]:
-        """The lines that are whole now, and were not before."""
+        """Return the lines that have been completed since the last call."""
         try:
             with self._log.open("rb") as log:
                 log.seek(self._at)
@@ -331,7 +331,7 @@ class Phases:
 
 def _variables(job: RankJob, trainer: Trainer, unconfined: bool) -> dict[str, str]:
     exported = {name: text for name, text in trainer.exports.items() if not is_of_cluster(name)}
-    # With Ray's, verl's workers would ask it for their NPU: a plan has no Ray.
+    # With Ray's variables, verl's workers would ask Ray for their NPU, and a plan has no Ray.
     own = dict(os.environ) if unconfined else allowed(os.environ, named(trainer))
     given = {name: text for name, text in (own | exported).items() if not name.startswith("RAY_")}
     return {
@@ -339,7 +339,7 @@ def _variables(job: RankJob, trainer: Trainer, unconfined: bool) -> dict[str, st
         VIRTUAL_NPUS: str(job.local),
         environment.DISABLE.name: ",".join(filter(None, (given.get(environment.DISABLE.name), _NO_FLEET))),
         VIRTUAL_PHANTOM: _THRESHOLD,
-        # An installed one, as every machine with NPUs has, makes no phantoms.
+        # A torch_npu that is installed, as on every machine with NPUs, cannot make phantom tensors.
         VIRTUAL_TORCH_NPU: "ours",
         VIRTUAL_MEMORY: _MEMORY,
         VIRTUAL_CACHE: str(device_cache()),
@@ -350,7 +350,7 @@ def _variables(job: RankJob, trainer: Trainer, unconfined: bool) -> dict[str, st
 
 
 def changed(trainer: Trainer, changes: Iterable[tuple[str, object]]) -> Trainer:
-    """Return a trainer as it is started with these changes: torchrun's options, a variable, or settings of Hydra's."""
+    """Return the trainer with changed torchrun options, variables, or Hydra settings."""
     given = dict(changes)
     options = {_FIELDS[key]: given.pop(key) for key in _FIELDS if key in given}
     budget = environment.TOKEN_BUDGET.name
@@ -360,7 +360,7 @@ def changed(trainer: Trainer, changes: Iterable[tuple[str, object]]) -> Trainer:
 
 
 def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, object]:
-    """Return the settings that give one rank its part of two micro batches, and nothing that only a job has.
+    """Return the settings that give one rank its part of two micro batches, without the files of the real job.
 
     `model` is the folder of a model without weights.
     """
@@ -373,13 +373,13 @@ def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, objec
     if (mini_batch := f"{CRITIC}.ppo_mini_batch_size") in settings:
         changes[mini_batch] = size
     changes |= dict(_without_use(settings, share))
-    # verl's other budgets default to the actor's, which may be raised.
+    # verl's other budgets default to the actor's, which the plan may raise.
     changes |= {batch.key: batch.size for batch in share.micro_batches if batch.dynamic}
     changes |= share.budgets
     changes |= {key: str(model) for key in _MODELS if key in settings}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
     changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)
-    # The trainer counts its steps by its data.
+    # The trainer would compute this from its data.
     changes |= dict.fromkeys(settings.matching(r".*\.optim\.total_training_steps"), _STEPS)
     changes |= dict.fromkeys(settings.ending("tokenizer_path"), str(model))
     if (contents := f"{ACTOR}.checkpoint.save_contents") in settings:
@@ -388,9 +388,10 @@ def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, objec
 
 
 def _without_use(settings: Settings, share: Share) -> Iterator[tuple[str, object]]:
-    """Yield sizes that stand beside a token budget: verl uses the budget, and still wants them to divide a mini batch.
+    """Yield micro-batch sizes that divide a mini batch, for roles with a token budget.
 
-    Source: verl/workers/fsdp_workers.py, "normalized ppo_mini_batch_size … should be divisible".
+    verl uses the budget there, but still checks the sizes. Source: verl/workers/fsdp_workers.py, "normalized
+    ppo_mini_batch_size … should be divisible".
     """
     for role in (ACTOR, CRITIC):
         if not settings.truth(f"{role}.use_dynamic_bsz"):

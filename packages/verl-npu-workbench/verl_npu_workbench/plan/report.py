@@ -1,4 +1,4 @@
-"""A plan as JSON, which a later plan is compared with, as a page, and as a chart of its memory over time."""
+"""Formats a plan as JSON, as an HTML page, and as a chart of its memory over time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOTHING = Search()
 def content(
     name: str, planned: Planned, verdict: Verdict, search: Search = _NOTHING, largest: Largest | None = None
 ) -> dict[str, object]:
-    """Return all of a plan. Bytes and seconds."""
+    """Return a plan as JSON, in bytes and seconds."""
     found = spans(planned)
     return {
         "format": _FORMAT,
@@ -107,7 +107,7 @@ def read(path: Path) -> Mapping[str, object]:
     """Read a plan that was written as JSON.
 
     Raises:
-        PlanError: the file is none.
+        PlanError: the file has no plan of this format.
     """
     found: object = None
     try:
@@ -135,13 +135,13 @@ _COLOURS = {
     Holder.MESSAGES: "#64748b",
     Holder.ACTIVATIONS: "#1a7f37",
 }
-"""In the order in which they are stacked: what stays longest is at the bottom."""
+"""In stacking order: memory that is kept longest is at the bottom."""
 _LIMIT = "#cf222e"
 _SIZE = (11.0, 4.6)
 _APART = 0.032
-"""Of the picture's width, how far the names of two phases have to be apart: they are slanted by 30 degrees."""
+"""Smallest distance between two phase names, which are slanted by 30 degrees, as a fraction of the chart's width."""
 _PART = 12
-"""Of the time that a picture shows, the part that the rollout has: it is no rank's work that was followed."""
+"""The rollout is drawn as one twelfth of the time axis, because no rank has recorded it."""
 
 
 def draw(outcome: Outcome, verdict: Verdict, title: str, path: Path) -> None:
@@ -154,7 +154,7 @@ def draw(outcome: Outcome, verdict: Verdict, title: str, path: Path) -> None:
 
 
 def _svg(outcome: Outcome, verdict: Verdict, title: str) -> str:
-    """Return the same as an SVG element."""
+    """Return one rank's memory over time as an SVG element."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -199,10 +199,10 @@ def _figure(outcome: Outcome, verdict: Verdict, title: str) -> Figure:
 
 
 def _timeline(outcome: Outcome, verdict: Verdict) -> Sequence[Point]:
-    """Return a rank's memory over time, with the rollout where it is in a step: before all phases but the first."""
+    """Return a rank's memory over time, with the rollout after the first phase, its place in a step."""
     rollout = next((phase for phase in verdict.phases if phase.phase == Phase.ROLLOUT.value), None)
     points = list(outcome.timeline)
-    # An engine that has NPUs of its own has no reserve of the trainer's beside it.
+    # An engine on NPUs of its own has no reserve of the trainer beside it, and is not on this rank.
     if rollout is None or not points or not rollout.holders.get(Holder.RESERVE.value):
         return points
     start = next((n for n, point in enumerate(points) if point.phase != Phase.LOAD.value), len(points))
@@ -211,7 +211,7 @@ def _timeline(outcome: Outcome, verdict: Verdict) -> Sequence[Point]:
 
 
 def _phases(axes: Axes, points: Sequence[Point]) -> None:
-    """Name the phases below the curve, with a line where one ends; names of short phases make room for each other."""
+    """Write the phases' names below the curve without overlaps, and draw a line where a phase ends."""
     start, place = 0, -math.inf
     apart = _APART * len(points)
     for name, group in itertools.groupby(points, key=lambda point: point.phase):
@@ -239,11 +239,11 @@ def page(
     hardware, found = planned.hardware, spans(planned)
     figures = {
         "memory of an NPU": hardware.memory,
-        "bfloat16 operations a second": hardware.flops,
-        "its memory, bytes a second": hardware.bandwidth,
-        "links in a node, bytes a second": hardware.link,
-        "links between nodes, bytes a second": hardware.network,
-        "host, bytes a second": hardware.host,
+        "bfloat16 operations per second": hardware.flops,
+        "its memory, bytes per second": hardware.bandwidth,
+        "links in a node, bytes per second": hardware.link,
+        "links between nodes, bytes per second": hardware.network,
+        "host, bytes per second": hardware.host,
     }
     return render(
         "plan.html",

@@ -1,4 +1,4 @@
-"""The rollout engine's memory, by its own rule: a share of the NPU, of which the cache has what is left."""
+"""Computes the rollout engine's memory by its own rule: a share of the NPU, of which the cache gets the rest."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from .share import Share
 _BYTES = 2  # of bfloat16
 _BUFFERS = 2 << 30
 _BUCKETS = 2
-"""That a checkpoint engine has on each NPU of both sides, senders or not: `prepare` of HCCLCheckpointEngine."""
-_HANDED_ON = 1
-"""More of a server's, with which its worker hands the weights to the engine: verl's `BucketedWeightSender`."""
+"""Buckets that a checkpoint engine has on each NPU of trainer and servers: `prepare` of HCCLCheckpointEngine."""
+_WORKER_BUCKETS = 1
+"""Further buckets of a server, through which its worker passes the weights on: verl's `BucketedWeightSender`."""
 _CHECKPOINT_ENGINE = f"{ROLLOUT}.checkpoint_engine"
 BUCKET = f"{_CHECKPOINT_ENGINE}.update_weights_bucket_megabytes"
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What an engine has on one NPU. Bytes.
+    """The memory of an engine on one NPU, in bytes.
 
-    Source: `gpu_memory_utilization` in vLLM's documents; its worker refuses to start if less than that share is free.
+    Source: `gpu_memory_utilization` in vLLM's documentation; its worker refuses to start if less than that share is
+    free.
     """
 
     tensor: int
@@ -35,53 +36,53 @@ class Rollout:
     utilization: float
     taken: int
     weights: int
-    """That the trainer's NPUs have; 0 if the engine has NPUs of its own."""
+    """Weights on the trainer's NPUs; 0 if the engine has NPUs of its own."""
     engine_weights: int
     npus: int
-    """Of all engines together."""
+    """NPUs of all engines together."""
     buffers: int
     """An assumption: the engine's own activations and graphs."""
     cache: int
     token: int
-    """Of the cache, for one token."""
+    """Cache for one token."""
     sequences: int
-    """Of full length that the cache holds at once."""
+    """Number of full-length sequences that the cache holds at once."""
     least: int
-    """That the engine needs for its weights, its buffers and one sequence of full length."""
+    """Memory that the engine needs for its weights, its buffers, and one full-length sequence."""
     own_npus: bool
     """Whether the trainer's NPUs have no engine."""
     servers: int
     """NPUs that only serve."""
     bucket: int
-    """Of the checkpoint engine that brings the weights to them; 0 if none does."""
+    """One bucket of the checkpoint engine that sends the weights to the servers; 0 if none does."""
     sleeps: bool
-    """Whether servers give their cache back during a sync: `release_kv_cache` in vllm_async_server.py."""
+    """Whether servers free their cache during a sync: `release_kv_cache` in vllm_async_server.py."""
     eager: bool
-    """Whether it issues its operators one by one, without graphs."""
+    """Whether the engine issues its operators one by one, without graphs."""
     notes: tuple[str, ...] = ()
 
     @property
     def needed(self) -> int:
-        """What it takes, or would have to take for a single sequence."""
+        """The memory that the engine takes, or, if that is too little, the memory that it needs."""
         return max(self.taken, self.least)
 
     @property
     def buckets(self) -> int:
-        """What a sync takes of a trainer's NPU."""
+        """The memory that a sync takes on one of the trainer's NPUs."""
         return _BUCKETS * self.bucket
 
     @property
     def buckets_of_server(self) -> int:
-        """What it takes of a server's; of an NPU without IPC the last one is in the host's memory."""
-        return (_BUCKETS + _HANDED_ON) * self.bucket
+        """The memory that a sync takes on a server's NPU; without IPC, the last bucket is in host memory."""
+        return (_BUCKETS + _WORKER_BUCKETS) * self.bucket
 
 
 def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardware) -> Rollout:
-    """Return what the engine of a script takes."""
+    """Return the memory of a script's rollout engine."""
     tensor = size(settings, f"{ROLLOUT}.tensor_model_parallel_size")
     utilization = settings.number(f"{ROLLOUT}.gpu_memory_utilization", 0.5)
     servers = rollout_npus(settings)
-    # Those of v1's trainer serve before its first step and in validations too, unless that is switched off.
+    # In v1's trainer, the trainer's NPUs also serve before the first step and in validations, unless switched off.
     own_npus = servers > 0 and not (is_separate(settings) and settings.get(f"{ROLES}.hybrid_engine") is not False)
     sends = servers > 0 and settings.text(f"{_CHECKPOINT_ENGINE}.backend") not in ("", "naive")
     bucket = size(settings, BUCKET) << 20 if sends else 0
@@ -94,8 +95,8 @@ def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardwar
     if cache < token * length:
         notes.append(
             _(
-                "rollout: gpu_memory_utilization {utilization} leaves no room for the key-value cache of "
-                "one sequence of {length} tokens beside the engine's weights"
+                "rollout: gpu_memory_utilization {utilization} leaves no room beside the engine's weights for the "
+                "key-value cache of one sequence of {length} tokens"
             ).format(utilization=utilization, length=length)
         )
     return Rollout(
@@ -120,7 +121,7 @@ def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardwar
 
 
 def _weights(settings: Settings, model: Model, tensor: int) -> int:
-    """Bytes on one NPU. With expert parallelism vLLM divides the experts among all NPUs of a replica."""
+    """Return the bytes on one NPU. With expert parallelism, vLLM divides experts among all NPUs of a replica."""
     among = tensor
     if settings.whole(f"{ROLLOUT}.expert_parallel_size", 1) > 1 or settings.truth(f"{ROLLOUT}.enable_expert_parallel"):
         among = tensor * max(size(settings, f"{ROLLOUT}.{name}") for name in DATA_PARALLEL)

@@ -1,4 +1,4 @@
-"""Looks for settings that fit by planning again: those that make a plan fit, and the largest micro batch."""
+"""Searches by repeated planning for settings that make a plan fit, and for the largest micro batch."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from .verdict import Fit, Verdict, judge
 
 _MOST_TRIES, _MOST_PROBES = 8, 10
 _MOST_TIMES = 8
-"""Times the script's own NPUs that are proposed."""
+"""The most NPUs that are proposed, as a multiple of the script's own."""
 _ALIKE = 0.98
-"""Of what there was before: this part of it, or more, counts as unchanged."""
+"""Memory that is still at least this fraction of its former size counts as unchanged."""
 _LEAST_BYTES = 2 * _ALIKE
-"""Of a whole gradient, for each of the model's parameters."""
+"""Bytes per parameter from which gradients count as undivided."""
 _WHOLE = _(
-    ". The gradients are whole on every NPU: verl divides them after the last micro batch of a mini batch only, and "
-    "until then adds them up as they are"
+    ". Each NPU holds all gradients, because verl adds them up undivided and divides them only after the last micro "
+    "batch of a mini batch"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One more plan: all settings that were changed up to it, and what it came to."""
+    """One plan of a search: all settings changed so far, and the result."""
 
     knob: Knob
     changes: tuple[tuple[str, object], ...]
@@ -44,15 +44,15 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What was tried to make a plan fit."""
+    """The tries to make a plan fit."""
 
     tries: tuple[Try, ...] = ()
     cause: str = ""
-    """Why more NPUs do not help, in a sentence; empty if that did not show."""
+    """A sentence that says why more NPUs do not help; empty if the search did not show that."""
 
     @property
     def proposal(self) -> Mapping[str, object]:
-        """The settings with which it fits; empty if none were found."""
+        """The settings with which the plan fits; empty if none were found."""
         return dict(self.tries[-1].changes) if self.tries and self.tries[-1].verdict.fit is Fit.FITS else {}
 
 
@@ -64,10 +64,10 @@ def make_fit(
     verdict: Verdict,
     told: Callable[[str], None] = lambda text: None,
 ) -> Search:
-    """Turn one knob after the other until it fits: the last try fits, or none did.
+    """Turn one knob after the other until the plan fits: either the last try fits, or none does.
 
-    A knob that does not lower what the worst phase needs is turned back. More NPUs are not tried again once they have
-    left as it is what alone is more than an NPU has, and no more than some times as many are proposed.
+    A knob that does not reduce the missing memory is turned back. More NPUs are not tried again once memory that does
+    not shrink with their number exceeds an NPU, and their number is limited to a multiple of the script's.
     """
     tries: list[Try] = []
     useless: set[tuple[tuple[str, object], ...]] = set()
@@ -85,7 +85,7 @@ def make_fit(
         try:
             asked = dataclasses.replace(request, changes=tuple(together.items()), model=planned.model)
             with progress.step(
-                _("try {count}, of {most_tries} at most").format(count=len(tries) + 1, most_tries=_MOST_TRIES)
+                _("try {count} of at most {most_tries}").format(count=len(tries) + 1, most_tries=_MOST_TRIES)
             ):
                 again = plan(trainer, tree, asked, told)
         except PlanError:
@@ -106,7 +106,7 @@ def make_fit(
 
 
 def _stays(before: Planned, verdict: Verdict, after: Planned, judged: Verdict) -> str:
-    """Say what is as large with more NPUs as with fewer, if that alone is more than an NPU has; empty if it is not."""
+    """Describe the memory that does not shrink with more NPUs, if it alone exceeds an NPU; empty otherwise."""
     earlier = {phase.phase: phase for phase in verdict.phases}
     for phase in (each for each in judged.phases if each.fit is Fit.DOES_NOT and each.phase in earlier):
         known = earlier[phase.phase].holders
@@ -122,8 +122,8 @@ def _stays(before: Planned, verdict: Verdict, after: Planned, judged: Verdict) -
         whole = Holder.GRADIENTS.value in largest[:1] and alike[largest[0]] >= after.model.parameters * _LEAST_BYTES
         return (
             _(
-                "{phase}: more NPUs do not help, since what is as large on {world} of them as on "
-                "{share_world} is more than the {capacity:.1f} GiB of one: {sizes}"
+                "{phase}: more NPUs do not help, because the memory that is as large with {world} NPUs as with "
+                "{share_world} exceeds the {capacity:.1f} GiB of one NPU: {sizes}"
             ).format(
                 phase=phase.phase,
                 world=after.share.world,
@@ -137,9 +137,9 @@ def _stays(before: Planned, verdict: Verdict, after: Planned, judged: Verdict) -
 
 
 def _too_many(worth: Sequence[Knob], most: int) -> str:
-    """Say that only more NPUs are left to be tried, and that they are more than anyone would take."""
+    """Say that only more NPUs are left to try, and that they would be too many; empty otherwise."""
     return (
-        _("its state would need {npus} NPUs, and no more than {most} are proposed").format(
+        _("the models' state would need {npus} NPUs, and at most {most} are proposed").format(
             npus=worth[0].npus, most=most
         )
         if worth and most
@@ -148,42 +148,42 @@ def _too_many(worth: Sequence[Knob], most: int) -> str:
 
 
 def _excess(planned: Planned, verdict: Verdict) -> int:
-    """Bytes that all phases together are over the NPU's memory, and that the engine lacks for one sequence."""
+    """Return the missing bytes: of all phases that exceed an NPU's memory, and of the engine for one sequence."""
     over = sum(max(phase.needed - verdict.capacity, 0) for phase in verdict.phases)
     return over + (max(planned.rollout.least - planned.rollout.taken, 0) if planned.rollout else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One size that was planned."""
+    """One micro-batch size that was planned."""
 
     size: int
     fits: bool
     phase: str
-    """The phase that needs most of those whose micro batches have this size."""
+    """Of the phases whose micro batches have this size, the one that needs the most memory."""
     needed: int
-    """Bytes that it needs."""
+    """The bytes that this phase needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """What was found."""
+    """The largest micro batch that was found."""
 
     key: str
     size: int
-    """Of that setting; 0 if none fits."""
+    """The setting's value; 0 if no size fits."""
     exact: bool
-    """Whether the next larger one does not fit, or cannot be."""
+    """Whether the next larger size does not fit or does not exist."""
     probes: tuple[Probe, ...]
 
 
 def largest_micro_batch(
     trainer: Trainer, tree: Path, request: Request, planned: Planned, told: Callable[[str], None] = lambda text: None
 ) -> Largest:
-    """Double the size until it does not fit, and halve what is between.
+    """Find the largest size that fits, by doubling and then bisection.
 
-    Only sizes that verl takes are planned: parts of a mini batch, and token budgets that hold whole sequences. Other
-    phases may need more; their own micro batches have settings of their own.
+    Only sizes that verl accepts are planned: divisors of a mini batch, and token budgets that hold whole sequences.
+    Phases with another micro-batch setting are not counted.
 
     Raises:
         PlanError: as `plan`.
@@ -198,7 +198,7 @@ def largest_micro_batch(
         told(f"{batch.key}={size}")
         changed = dataclasses.replace(request, changes=(*request.changes, (batch.key, size)), model=planned.model)
         with progress.step(
-            _("size {count}, of {most_probes} at most").format(count=len(probes) + 1, most_probes=_MOST_PROBES)
+            _("size {count} of at most {most_probes}").format(count=len(probes) + 1, most_probes=_MOST_PROBES)
         ):
             probes[at] = _probe(size, planned, plan(trainer, tree, changed, told))
         if probes[at].fits:
@@ -225,12 +225,12 @@ def _sizes(planned: Planned, batch: MicroBatch) -> Sequence[int]:
             -(-sum(share.padded) * number // batch.sequence_parallel) for number in range(1, share.mini_sequences + 1)
         ]
     times = share.data if batch.together else 1
-    # verl wants a mini batch to be a multiple of them.
+    # verl requires that they divide a mini batch.
     return [size * times for size in range(1, share.mini_sequences + 1) if share.mini_sequences % size == 0]
 
 
 def _probe(size: int, before: Planned, planned: Planned) -> Probe:
-    """Judge the phases whose micro batches have this size: a budget of the update is that of others by default."""
+    """Judge the phases whose micro batches have this size; by default, other phases inherit the update's budget."""
     update = _of_update(before)
     sizes = {batch.phase: batch.size for batch in before.share.micro_batches}
     alike = {update.phase.value} | {

@@ -1,6 +1,7 @@
-"""How a step's data and a script's ranks are divided, and which ranks stand for all others.
+"""Divides a step's data among a script's ranks, and chooses the ranks that stand for all others.
 
-Micro batches: which setting says how large those of a phase are, and how many sequences show the largest.
+For micro batches, it finds the setting that determines their size in each phase, and the number of sequences that is
+enough to produce the largest one.
 """
 
 from __future__ import annotations
@@ -42,25 +43,25 @@ from .lengths import Length, heaviest
 
 _VERL = ("verl",)
 _DEEPEST = 2
-"""Micro batches that a phase is given: the second one finds the gradients of the first."""
+"""Micro batches that a phase gets: the second one runs with the gradients of the first in memory."""
 _ALMOST = 0.97
-"""Of the most tokens: longer sequences that come so close are preferred to many short ones."""
+"""Longer sequences are preferred to many short ones if they reach this fraction of the most tokens."""
 _UNEVEN = 4
-"""Micro batches of sequences that are not alike: verl makes them from all of a mini batch."""
+"""Micro batches that a phase gets if lengths differ, because verl balances them over a whole mini batch."""
 _MANY = 8
-"""The most micro batches of sequences that are alike that a plan makes: more would take it minutes."""
+"""The most micro batches that a plan makes of sequences of equal length: more would take minutes."""
 
 
 def keeps_budget(trainer: Trainer, tree: Path) -> bool:
-    """Whether the script's verl does so by itself, or `VERL_NPU_TOKEN_BUDGET=1` has it do so.
+    """Tell whether micro batches keep to their token budget, by the script's verl or by VERL_NPU_TOKEN_BUDGET=1.
 
-    Otherwise verl makes as few micro batches as their tokens need, some of which then hold more. A tree without verl
-    is started with the one that is installed.
+    Otherwise, verl makes as few micro batches as the number of tokens allows, and some exceed the budget. A tree
+    without verl uses the installed verl.
     """
     asked = environment.TOKEN_BUDGET.read({**os.environ, **trainer.exports})
     if asked:
         return True
-    # A folder of that name may be a clone, which is no package.
+    # A folder named verl may be a clone of the repository instead of the package.
     has_verl = (tree / _VERL[0] / "__init__.py").is_file()
     source = SourceTree.at(tree, _VERL) if has_verl else SourceTree.installed(_VERL)
     return bool(BOUNDED_UPSTREAM.answer(lambda atom: atom.holds(source)))
@@ -72,28 +73,28 @@ class MicroBatch:
 
     phase: Phase
     key: str
-    """The setting that says how large they are."""
+    """The setting that determines their size."""
     dynamic: bool
-    """Whether they are filled by tokens."""
+    """Whether a token budget limits them, instead of a number of sequences."""
     size: int
-    """Sequences; of dynamic ones the tokens of one NPU."""
+    """Sequences per micro batch, or, if dynamic, tokens on one NPU."""
     sequence_parallel: int
     """NPUs that share a sequence."""
     together: bool = False
-    """Whether the setting is that of all ranks together."""
+    """Whether the setting counts the sequences of all ranks together."""
     bounded: bool = False
-    """Whether none has more tokens than its budget."""
+    """Whether no micro batch exceeds its token budget."""
 
     @property
     def budget(self) -> int:
-        """Tokens of a dynamic one, on all NPUs that share its sequences."""
+        """The token budget of a dynamic micro batch, on all NPUs that share its sequences."""
         return self.size * self.sequence_parallel
 
     def sequences(self, length: int, of: int) -> int:
-        """Return how many sequences of one length the largest has, of a batch with so many.
+        """Return the number of sequences in the largest micro batch of a batch of `of` sequences of one length.
 
-        verl makes as few dynamic ones as their tokens need, and divides the sequences evenly among these: unless they
-        are bounded, one can have more tokens than it should. Source: verl/utils/seqlen_balancing.py,
+        verl makes as few dynamic micro batches as the tokens allow, and divides the sequences evenly among them.
+        Unless they are bounded, some can exceed the budget. Source: verl/utils/seqlen_balancing.py,
         `rearrange_micro_batches`.
         """
         if not self.dynamic:
@@ -101,7 +102,7 @@ class MicroBatch:
         return -(-of // min(self.number(length, of), of))
 
     def number(self, length: int, of: int) -> int:
-        """Return how many micro batches so many sequences make."""
+        """Return the number of micro batches for `of` sequences of one length."""
         if not self.dynamic:
             return -(-of // self.size)
         if self.bounded:
@@ -109,7 +110,7 @@ class MicroBatch:
         return -(-of * length // max(self.budget, 1))
 
     def widened(self, length: int, of: int) -> MicroBatch:
-        """Return it with a budget that holds the largest of so many sequences, which may overdraw its own."""
+        """Return a copy whose budget holds the largest micro batch of `of` sequences, which may exceed its own."""
         if not self.dynamic:
             return self
         return replace(self, size=max(self.size, -(-self.sequences(length, of) * length // self.sequence_parallel)))
@@ -117,7 +118,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What each rank of the trainer gets. Tokens and sequences."""
+    """The trainer's ranks, and the tokens and sequences that each of them gets."""
 
     world: int
     local: int
@@ -125,40 +126,41 @@ class Share:
     sequence_parallel: int
     """Ranks that share a sequence."""
     data: int
-    """Ranks, or groups of ranks, with data of their own."""
+    """Data-parallel size: ranks, or groups of ranks, with data of their own."""
     ranks: tuple[int, ...]
-    """Those that are run: one for each kind."""
+    """The ranks that are run, one for each kind."""
     kinds: Mapping[int, str]
+    """A description of the ranks that each run rank stands for."""
     prompt: int
     response: int
-    """Of each sequence, or their mean if they are not alike."""
+    """Tokens of each prompt and answer, or their means if lengths differ."""
     longest: int
-    """Of an answer, as the script allows."""
+    """Tokens of the longest answer that the script allows."""
     padded: Length
-    """What prompts and answers are padded to."""
+    """Tokens that prompts and answers are padded to."""
     sequences: int
-    """Of a rank, to train on in a plan."""
+    """Sequences that a rank trains on in the plan."""
     scored: int
-    """Of a rank, whose log-probabilities and values are computed in a plan."""
+    """Sequences whose log-probabilities and values a rank computes in the plan."""
     step_sequences: int
-    """Of a rank, in a real step."""
+    """Sequences of a rank in a real step."""
     mini_sequences: int
-    """Of a rank, between two steps of the optimizer."""
+    """Sequences of a rank between two steps of the optimizer."""
     micro_batches: tuple[MicroBatch, ...]
     lengths: tuple[Length, ...] = ()
-    """Of those to train on, if they are not alike."""
+    """Lengths of the sequences to train on, if they differ."""
     scored_lengths: tuple[Length, ...] = ()
     budgets: Mapping[str, int] = field(default_factory=dict)
-    """Settings of tokens that a plan raises, to show with few sequences what many make."""
+    """Token budgets that the plan raises, so that few sequences make as large a micro batch as many do."""
     notes: tuple[str, ...] = ()
 
     @property
     def length(self) -> str:
-        """The tokens of a sequence, as a person reads them: a prompt's and an answer's, if they are told apart."""
+        """The tokens of a sequence for the report: of prompt and answer, if they are counted separately."""
         return f"{self.prompt} + {self.response}" if self.prompt else str(self.response)
 
     def overdrawn(self, batch: MicroBatch) -> float:
-        """How many times the tokens of its budget a micro batch can have, with sequences of one length."""
+        """Return the ratio of the largest micro batch's tokens to its budget, for sequences of one length."""
         if not batch.dynamic:
             return 1.0
         trains = batch.phase.trains
@@ -174,14 +176,17 @@ def share_of(
     measured: Sequence[Length] = (),
     bounded: bool = False,
 ) -> Share:
-    """Divide a step of reinforcement learning; lengths that are not given are the most that the script allows.
+    """Divide a step of reinforcement learning. Lengths that are not given are the greatest that the script allows.
 
     Args:
-        measured: lengths of sequences that there were or may be, in place of `prompt` and `response`.
+        settings: the script's settings.
+        response: tokens of an answer.
+        prompt: tokens of a prompt.
+        measured: measured or drawn lengths of sequences, which replace `prompt` and `response`.
         bounded: whether micro batches keep to their token budgets.
 
     Raises:
-        PlanError: the parallel sizes do not divide the NPUs, or a length is missing.
+        PlanError: the parallel sizes do not divide the number of NPUs, or a length is missing.
     """
     local = positive(settings, NPUS)
     world = local * positive(settings, NODES)
@@ -199,7 +204,7 @@ def share_of(
         mini=max(settings.whole(MINI_BATCH, prompts) * answers // data, 1),
         padded=""
         if settings.truth(PACKED)
-        else _("use_remove_padding is off, so that a shorter sequence takes as much as the longest one"),
+        else _("use_remove_padding is off, so a shorter sequence needs as much memory as the longest one"),
         response=response,
         prompt=prompt,
         measured=measured,
@@ -224,9 +229,15 @@ def divided(
     """Divide a step of any trainer.
 
     Args:
-        most: the longest prompt and answer; no prompt, if only the length of a whole sequence counts.
+        world, local: ranks in total and on a node.
+        sizes: the parallel sizes.
+        most: the longest prompt and answer; the prompt is 0 if only the length of a whole sequence counts.
+        batches: the micro batches of each phase.
         step, mini: sequences of a rank in a step, and between two steps of the optimizer.
-        padded: what the user is told of lengths that make no difference, as padding is computed; empty if it is not.
+        padded: a note that lengths make no difference because padding is computed; empty if it is not.
+        response, prompt: lengths that the user asks for.
+        measured: measured or drawn lengths.
+        notes: notes for the user so far.
 
     Raises:
         PlanError: a token budget has no room for an answer.
@@ -235,7 +246,7 @@ def divided(
     if padded and (measured or prompt is not None or response is not None):
         told.append(padded)
         measured, prompt, response = (), None, None
-    # Lengths that the user names are kept, and padding takes as much as tokens where it is computed.
+    # Shorter sequences are no option if the user names lengths, or if padding is computed like tokens.
     shorter = not (padded or measured or prompt is not None or response is not None)
     budget = min((batch.budget for batch in batches if batch.dynamic), default=sum(most))
     cut: list[Length] = []
@@ -273,10 +284,10 @@ def divided(
 
 
 def replicas_of(world: int, sizes: Parallelism, whence: str) -> int:
-    """Return the ranks, or groups of them, with data of their own; `whence` says what tells the NPUs.
+    """Return the data-parallel size. `whence` names the settings that determine the number of NPUs.
 
     Raises:
-        PlanError: the NPUs are no multiple of the product of the parallel sizes.
+        PlanError: the number of NPUs is not a multiple of the product of the parallel sizes.
     """
     if sizes.divides(world):
         return sizes.replicas(world)
@@ -284,18 +295,18 @@ def replicas_of(world: int, sizes: Parallelism, whence: str) -> int:
         subject=_("the parallel sizes"),
         expected=_("a product that divides {world} NPUs ({whence})").format(world=world, whence=whence),
         found=str(sizes.replica),
-        fix=_("change the sizes, or the NPUs"),
+        fix=_("change the parallel sizes or the number of NPUs"),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What a rank's phases are given: sequences, and their lengths if they are not the greatest."""
+    """The sequences that a rank's phases get, with their lengths if these are not the greatest."""
 
     sequences: int
     lengths: tuple[Length, ...] = ()
     budgets: Mapping[str, int] = field(default_factory=dict)
-    """Settings of tokens that are raised for that."""
+    """Token budgets that the plan raises for these sequences."""
     notes: tuple[str, ...] = ()
 
 
@@ -307,14 +318,15 @@ def _given(
     shorter: bool,
     raised: Mapping[str, int] | None = None,
 ) -> _Given:
-    """Return what shows the largest micro batch of each phase.
+    """Return sequences that produce the largest micro batch of each phase.
 
     Args:
-        of: sequences that a rank has.
-        one: the greatest length, or the mean one of those that are not alike.
-        cut: those that are not alike, as the script cuts them.
-        shorter: whether sequences may be shorter, where that is more tokens at once.
-        raised: budgets that have been raised already.
+        batches: the micro batches of each phase.
+        of: the number of sequences that a rank has.
+        one: the greatest length, or the mean if lengths differ.
+        cut: the lengths, cut as the script does, if they differ.
+        shorter: whether sequences may be shorter if that makes larger micro batches.
+        raised: budgets that have already been raised.
     """
     if cut:
         sequences = enough(batches, sum(one), of, alike=False)
@@ -326,9 +338,8 @@ def _given(
     if length < sum(one):
         notes.append(
             _(
-                "the plan's sequences have {length} tokens and not the {one} that the script allows, "
-                "since several of them fill a token budget, and one of the longest would leave a part of "
-                "it empty"
+                "the plan's sequences have {length} tokens instead of the {one} that the script allows, because "
+                "several of these fill a token budget, while one of the longest leaves part of it empty"
             ).format(length=length, one=sum(one))
         )
     if any(batch.dynamic and batch.number(length, sequences) > _MANY for batch in batches):
@@ -345,9 +356,9 @@ def _given(
 
 def _overdrawn(batch: MicroBatch, size: int, length: int, of: int) -> str:
     return _(
-        "verl divides {of} sequences evenly, so that a micro batch of {phase} can have {sequences} "
-        "tokens in place of {budget}: a plan shows it with few sequences and {key}={size}. "
-        "{token_budget}=1 keeps micro batches within their budget"
+        "verl divides {of} sequences evenly, so a micro batch of {phase} can have {sequences} tokens instead of "
+        "{budget}; the plan shows this with few sequences and {key}={size}. {token_budget}=1 keeps micro batches "
+        "within their budget"
     ).format(
         of=of,
         phase=batch.phase.value,
@@ -360,24 +371,24 @@ def _overdrawn(batch: MicroBatch, size: int, length: int, of: int) -> str:
 
 
 def _cut_to(most: Length, budget: int, measured: Sequence[Length], notes: list[str]) -> list[Length]:
-    """Return measured lengths as a script cuts them; `notes` are told of it."""
+    """Return measured lengths, cut to the script's limits, and add notes for the user."""
     if not most[0]:
         measured = [(0, sum(each)) for each in measured]
         most = (0, min(most[1], budget))
     cut = [(min(prompt, most[0]), min(response, most[1])) for prompt, response in measured]
     notes.append(
-        _(
-            "of {count} sequences a rank is given those that follow each other and have the most tokens together"
-        ).format(count=len(measured))
+        _("of the {count} sequences, a rank gets the consecutive ones with the most tokens in total").format(
+            count=len(measured)
+        )
     )
     longer = sum(before != after for before, after in zip(measured, cut, strict=True))
     if longer:
-        notes.append(_("{longer} of them are longer than the script allows, and are cut").format(longer=longer))
+        notes.append(_("{longer} of them are longer than the script allows and are cut").format(longer=longer))
     return cut
 
 
 def _greatest(most: Length, budget: int, prompt: int | None, response: int | None, notes: list[str]) -> Length:
-    """Return the length of all sequences; `notes` are told of what is not as the user asked."""
+    """Return the length of all sequences, and add a note if it is not the one that the user asked for."""
     if not most[0] and prompt is not None:
         response = prompt + (most[1] if response is None else response)
     asked = (
@@ -390,13 +401,13 @@ def _greatest(most: Length, budget: int, prompt: int | None, response: int | Non
         raise PlanError(
             subject=_("the token budget"),
             expected=_("room for a prompt of {asked} tokens and an answer").format(asked=asked[0]),
-            found=_("{budget} tokens on the ranks that share a sequence").format(budget=budget),
+            found=_("{budget} tokens on all ranks that share a sequence").format(budget=budget),
             fix=_("raise the script's ppo_max_token_len_per_gpu and log_prob_max_token_len_per_gpu"),
         )
     notes.append(
         _(
-            "a sequence of {asked} tokens is longer than the token budget of {budget}: {sequences} of "
-            "{left} tokens are planned"
+            "a sequence of {asked} tokens exceeds the token budget of {budget}; the plan uses {sequences} of {left} "
+            "tokens"
         ).format(
             asked=sum(asked),
             budget=budget,
@@ -408,7 +419,7 @@ def _greatest(most: Length, budget: int, prompt: int | None, response: int | Non
 
 
 def _kinds(world: int, stages: int) -> dict[int, str]:
-    """Return whom each rank that is run stands for."""
+    """Return the ranks to run, each with a description of the ranks that it stands for."""
     if stages == 1:
         return {0: _("each of the {world} ranks").format(world=world)}
     each = world // stages
@@ -421,28 +432,29 @@ def _kinds(world: int, stages: int) -> dict[int, str]:
 
 
 def positive(settings: Settings, key: str) -> int:
-    """Return a setting that has to be a number above 0.
+    """Return a setting that must be a positive number.
 
     Raises:
-        PlanError: it is none.
+        PlanError: the setting is missing or not positive.
     """
     found = settings.whole(key)
     if found > 0:
         return found
     raise PlanError(
         subject=key,
-        expected=_("a number above 0"),
+        expected=_("a positive number"),
         found=settings.text(key) or _("none"),
         fix=_("set it in the script"),
     )
 
 
 def micro_batches(settings: Settings, data: int, bounded: bool = False) -> tuple[MicroBatch, ...]:
-    """Return those of all phases that a script has.
+    """Return the micro batches of all phases that a script has.
 
     Args:
-        data: ranks, or groups of ranks, with data of their own; sizes of all of them together are divided by it.
-        bounded: whether they keep to their token budgets.
+        settings: the script's settings.
+        data: the data-parallel size, by which sizes of all ranks together are divided.
+        bounded: whether micro batches keep to their token budgets.
     """
     rows = [
         (Phase.UPDATE_ACTOR, ACTOR, f"{ACTOR}.ppo", f"{ACTOR}.use_dynamic_bsz"),
@@ -473,11 +485,10 @@ def _of(settings: Settings, phase: Phase, role: str, prefix: str, dynamic: str, 
 
 
 def fullest(found: Sequence[MicroBatch], longest: int, of: int) -> int:
-    """Return the length of a sequence with which the largest micro batch of so many sequences has the most tokens.
+    """Return the sequence length with which the largest micro batch of `of` sequences has the most tokens.
 
-    A budget that holds all sequences of a rank if they are shorter is divided if they have the greatest length: then
-    the longest sequences are not the most tokens. Where one phase has so many sequences and not so many tokens, they
-    are the longest.
+    This is not always the longest: with slightly shorter sequences, one micro batch may hold all of them, while
+    sequences of the greatest length are split into two smaller ones.
     """
     if not found or not all(batch.dynamic for batch in found):
         return longest
@@ -496,12 +507,13 @@ def fullest(found: Sequence[MicroBatch], longest: int, of: int) -> int:
 
 
 def enough(found: Sequence[MicroBatch], length: int, most: int, alike: bool) -> int:
-    """Return the least number of sequences that shows the largest micro batch of each phase.
+    """Return the least number of sequences that produces the largest micro batch of each phase.
 
     Args:
-        length: tokens of a sequence; their mean, if they are not alike.
-        most: sequences that a rank has: of a mini batch to train on, of a step otherwise.
-        alike: whether all sequences have that length.
+        found: the micro batches of each phase.
+        length: tokens of a sequence, or their mean if lengths differ.
+        most: sequences that a rank has: in a mini batch if the phases train, in a step otherwise.
+        alike: whether all sequences have this length.
     """
 
     def shows(batch: MicroBatch, sequences: int) -> bool:
@@ -510,7 +522,7 @@ def enough(found: Sequence[MicroBatch], length: int, most: int, alike: bool) -> 
         if not alike:
             return batch.number(length, sequences) >= _UNEVEN
         number, largest = batch.number(length, sequences), batch.sequences(length, sequences)
-        # How many are the largest: the others have a sequence less.
+        # The number of micro batches of the largest size; the others have one sequence less.
         largest_ones = sequences - (largest - 1) * number
         return largest_ones >= _DEEPEST and largest == batch.sequences(length, most)
 

@@ -1,9 +1,8 @@
-"""How long the phases of a step would take: a range, from what operators and collectives were, and an NPU's figures.
+"""Estimates how long the phases of a step take, as a range, from the recorded operators and collectives.
 
-The lower end is an NPU at good efficiency whose communication hides behind its computation, with answers that all
-have the planned length; the upper end one at poor efficiency that does one after the other, with one answer of the
-greatest length that the script allows, for which all others wait. What is left out: recompilation, the reward and the
-trainer's own process.
+The lower end assumes good efficiency, communication hidden behind computation, and answers of the planned length. The
+upper end assumes poor efficiency, communication after computation, and one answer of the greatest length that the
+script allows, for which all others wait. Recompilation, the reward, and the trainer's own process are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .share import Share
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Seconds of one phase in one step, from at best to at worst."""
+    """The time of one phase in one step, in seconds: best and worst case."""
 
     phase: str
     least: float
@@ -31,7 +30,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class _Efficiency:
-    """What part of its figures an NPU reaches, and how long the host takes to issue an operator. Assumptions."""
+    """Assumed fractions of an NPU's peak speeds, and the seconds that the host takes to issue an operator."""
 
     operators: float
     links: float
@@ -40,17 +39,17 @@ class _Efficiency:
 
 
 GRAPHS, EAGER = 1.1e-3, 6.6e-3
-"""Seconds of an engine for a layer and token, at most: what measured steps of verl-ascend-recipe's jobs leave for it.
+"""Upper bounds for the seconds that an engine takes per layer and token, derived from verl-ascend-recipe's step times.
 
-Source: benchmarks/plan_baselines.py. With graphs five jobs needed 0.6 to 1.1 ms. Of engines without one job is known;
-users of models of experts reported 3.5 to 4.3 ms, of dense ones about 1.7 (vllm-ascend issue 770).
+Source: benchmarks/plan_baselines.py. With graphs, five jobs needed 0.6 to 1.1 ms. Without graphs, one job is known;
+users reported 3.5 to 4.3 ms for mixtures of experts and about 1.7 ms for dense models (vllm-ascend issue 770).
 """
 _GOOD = _Efficiency(operators=0.6, links=0.8, copies=0.9, issue=4e-6)
 _POOR = _Efficiency(operators=0.3, links=0.4, copies=0.4, issue=20e-6)
-_OF_TRAINING = (
+_TRAINING_ASSUMPTIONS = (
     _(
-        "operators reach {operators:.0%} to {good_operators:.0%} of an NPU's figures, links {links:.0%} "
-        "to {good_links:.0%}, copies between host and NPU {copies:.0%} to {good_copies:.0%}"
+        "operators reach {operators:.0%} to {good_operators:.0%} of an NPU's peak speeds, links {links:.0%} "
+        "to {good_links:.0%}, and copies between host and NPU {copies:.0%} to {good_copies:.0%}"
     ).format(
         operators=_POOR.operators,
         good_operators=_GOOD.operators,
@@ -63,25 +62,24 @@ _OF_TRAINING = (
         issue=_GOOD.issue * 1000000.0, issue_too=_POOR.issue * 1000000.0
     ),
 )
-_OF_ROLLOUT = (
+_ROLLOUT_ASSUMPTIONS = (
     _(
-        "an engine takes at most {graphs:.1f} ms for a layer and token of the longest answer, of as many "
-        "tokens as the script allows, as the slowest of five published jobs did; with enforce_eager "
-        "{eager:.1f} ms, as the one published job did, where users reported 3.5 to 4.3 "
-        "(benchmarks/plan_baselines.py)"
+        "an engine takes at most {graphs:.1f} ms per layer and token of the longest answer that the script allows, "
+        "like the slowest of five published jobs; with enforce_eager, it takes {eager:.1f} ms, like the one published "
+        "job, while users reported 3.5 to 4.3 ms (benchmarks/plan_baselines.py)"
     ).format(graphs=GRAPHS * 1000.0, eager=EAGER * 1000.0),
-    _("at best all answers have the planned length; the engine decodes all of its sequences together"),
+    _("in the best case, all answers have the planned length; the engine decodes all of its sequences together"),
 )
 _BOTH_WAYS = 2
 
 
 def assumptions(planned: Planned) -> tuple[str, ...]:
-    """Return what the range rests on."""
-    return (*_OF_TRAINING, *(_OF_ROLLOUT if planned.rollout else ()))
+    """Return the assumptions behind the range."""
+    return (*_TRAINING_ASSUMPTIONS, *(_ROLLOUT_ASSUMPTIONS if planned.rollout else ()))
 
 
 def spans(planned: Planned) -> list[Span]:
-    """Return the phases of a step that take time, in its order."""
+    """Return the times of a step's phases, in order."""
     found = [_rollout(planned, planned.rollout)] if planned.rollout else []
     for phase in Phase:
         if phase in (Phase.LOAD, Phase.ROLLOUT, Phase.VALIDATION, Phase.CHECKPOINT):
@@ -89,13 +87,13 @@ def spans(planned: Planned) -> list[Span]:
         costs = [cost for outcome in planned.outcomes for cost in outcome.phases if cost.phase == phase.value]
         each = [_span(cost, planned) for cost in costs]
         if each:
-            # Stages of a pipeline wait for the slowest.
+            # The stages of a pipeline wait for the slowest.
             found.append(Span(phase.value, max(span.least for span in each), max(span.most for span in each)))
     return found
 
 
 def total(found: Sequence[Span], servers: int = 0) -> Span:
-    """Return a whole step, in which one phase comes after the other; with servers the rollout goes on beside them."""
+    """Return the time of a whole step: the sum of its phases. With servers, the rollout runs beside the rest."""
     parts = (found[:1], found[1:]) if servers else (found,)
     least = max(sum(span.least for span in part) for part in parts)
     return Span("step", least, max(sum(span.most for span in part) for part in parts))
@@ -122,27 +120,27 @@ def _span(cost: PhaseCost, planned: Planned) -> Span:
 
 
 def _times(share: Share, phase: Phase) -> float:
-    """How many times as many tokens as in the plan a step has, in as many more micro batches."""
+    """Return the ratio of a real step's tokens to the plan's; the micro batches grow by the same factor."""
     sequences, lengths = (share.sequences, share.lengths) if phase.trains else (share.scored, share.scored_lengths)
     each = share.prompt + share.response
-    # Those of a plan are the heaviest of a run, if they are not alike.
+    # If lengths differ, the plan has the run's heaviest sequences.
     return share.step_sequences * each / (sum(map(sum, lengths)) if lengths else sequences * each)
 
 
 def _fuller(share: Share, phase: Phase) -> float:
-    """How many times fuller a plan's micro batches, which are the largest, are than most of a step's."""
+    """Return the ratio of the plan's micro batches, which are the largest, to a step's usual ones."""
     found = [batch for batch in share.micro_batches if batch.phase is phase]
     return max((share.budgets.get(batch.key, batch.size) / batch.size for batch in found), default=1.0)
 
 
 def _communication(cost: PhaseCost, hardware: Hardware, local: int) -> float:
-    """Seconds of a phase's messages at best: what each rank has to send, over the slowest link on the way."""
+    """Return the least seconds for a phase's collectives: the bytes that each rank sends over the slowest link."""
     seconds = 0.0
     for name, ranks, _unused, size in cost.messages:
         link = hardware.link.value if ranks <= local else hardware.network.value
         others = (ranks - 1) / ranks
         if name.startswith("reduce_scatter"):
-            sent = size * (ranks - 1)  # the size is that of the part that is kept
+            sent = size * (ranks - 1)  # here, the size is that of the output
         elif name.startswith("all_reduce"):
             sent = _BOTH_WAYS * size * others
         else:
@@ -152,7 +150,7 @@ def _communication(cost: PhaseCost, hardware: Hardware, local: int) -> float:
 
 
 def _rollout(planned: Planned, rollout: Rollout) -> Span:
-    """Prefilling is computation, decoding reads the weights and the cache for each token."""
+    """Return the rollout's time: prefilling is limited by computation, decoding by reading weights and cache."""
     share, hardware, model = planned.share, planned.hardware, planned.model
     sequences = max(share.step_sequences * share.data * rollout.tensor // rollout.npus, 1)
     together = min(max(rollout.sequences, 1), sequences)

@@ -1,4 +1,4 @@
-"""Whether a plan fits into its NPUs' memory, phase by phase."""
+"""Judges whether each phase of a plan fits into its NPUs' memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .rollout import Rollout
 
 
 class Fit(Enum):
-    """What can be said of a phase, or of a whole plan."""
+    """The result for a phase or for a whole plan."""
 
     FITS = "fits"
     DOES_NOT = _("does not fit")
@@ -25,28 +25,28 @@ class Fit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PhaseFit:
-    """One phase on the rank that needs most for it. Bytes."""
+    """One phase on the rank that needs the most memory for it. Memory is in bytes."""
 
     phase: str
     rank: int
     tensors: int
-    """Of the trainer's process."""
+    """The tensors of the trainer's process."""
     needed: int
-    """With the reserve, and what others have on the same NPU."""
+    """All memory needed on the NPU, with the reserve and other processes."""
     fit: Fit
     holders: Mapping[str, int]
-    """Of all that is needed."""
+    """The needed memory, by holder."""
     cost: PhaseCost | None
 
     @property
     def held(self) -> int:
-        """All that is needed but the reserve: the tensors, and in the rollout what the engine takes."""
+        """The needed memory without the reserve: the tensors and, in the rollout, the engine."""
         return self.needed - self.holders.get(Holder.RESERVE.value, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a plan comes to."""
+    """The result of a plan."""
 
     fit: Fit
     phases: tuple[PhaseFit, ...]
@@ -55,14 +55,14 @@ class Verdict:
 
     @property
     def worst(self) -> PhaseFit:
-        """The phase that needs most."""
+        """The phase that needs the most memory."""
         return max(self.phases, key=lambda phase: phase.needed)
 
 
 def judge(planned: Planned) -> Verdict:
     """Compare each phase with the memory of an NPU."""
     capacity = int(planned.hardware.memory.value)
-    # The checkpoint engine's group is none of torch's.
+    # The checkpoint engine has a group of its own, outside torch.
     engine = 1 if planned.rollout and planned.rollout.bucket else 0
     groups = max(outcome.groups for outcome in planned.outcomes) + engine
     peak = max((cost.peak for outcome in planned.outcomes for cost in outcome.phases), default=0)
@@ -94,7 +94,7 @@ def _of_phase(phase: Phase, planned: Planned, groups: int, capacity: int) -> Pha
 
 
 def _of_rollout(rollout: Rollout, planned: Planned, groups: int, capacity: int) -> PhaseFit:
-    """The engine beside what the trainer keeps meanwhile: what it had left after the weights were handed over."""
+    """Judge the rollout: the engine beside the memory that the trainer keeps after the actor's update."""
     kept, held = 0, Counter({Holder.RESERVE.value: 0})
     if not rollout.own_npus:
         after = [cost for each in planned.outcomes for cost in each.phases if cost.phase == Phase.UPDATE_ACTOR.value]
@@ -112,7 +112,7 @@ def _of_rollout(rollout: Rollout, planned: Planned, groups: int, capacity: int) 
 
 
 def _of_servers(phase: Phase, rollout: Rollout, planned: Planned, capacity: int) -> PhaseFit | None:
-    """The engine on an NPU that only serves. A trainer that never serves has it as its rollout already."""
+    """Judge the engine on an NPU that only serves; None if the rollout phase already covers it."""
     syncs = phase is Phase.SERVERS_SYNC
     if not (rollout.bucket if syncs else rollout.servers and not rollout.own_npus):
         return None

@@ -1,4 +1,4 @@
-"""The acceptance run of NPUs: stages that judge for themselves, and a record of what the NPUs did.
+"""The acceptance run of NPUs: stages that check the NPUs, and a record of the NPUs' results.
 
-`running` starts each stage in a process of its own, `stages` has what they do, `bundle` is what is sent to others.
+`running` starts each stage in a process of its own, `stages` contains the stages, and `bundle` makes the file to send.
 """

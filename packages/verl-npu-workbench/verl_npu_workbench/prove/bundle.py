@@ -1,6 +1,6 @@
-"""The bundle of a proof, `proof-DATE.zip`: what it found and what the NPUs did, without names of users and hosts.
+"""The bundle of a proof, `proof-DATE.zip`: its results and observations, without names of users and hosts.
 
-A bundle is a stranger's file. Of the archive two members are read by their names, each up to a limit; both are JSON.
+A bundle is not trusted. Only two members of the archive are read, by name and up to a size limit; both are JSON.
 """
 
 from __future__ import annotations
@@ -24,35 +24,36 @@ from .folder import Asked, Folder, asked_of, put
 from .result import Reader, StageResult, Verdict, stage_of
 
 SCHEMA = 1
-"""The number of the format: raised if what was written before cannot be read any more."""
+"""The format's number, which is raised when older bundles can no longer be read."""
 PROOF, CORPUS = "proof.json", "corpus.json"
 _MOST_BYTES = 32 << 20
-"""Of one of them, unpacked: JSON of empty lists takes fifteen times that in memory."""
+"""Size limit of an unpacked member: JSON of empty lists takes fifteen times as much memory."""
 _DATE = (2020, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """All that a bundle holds."""
+    """The contents of a bundle."""
 
     asked: Asked
     made_by: str
-    """verl-npu's version."""
+    """The version of verl-npu that made it."""
     notes: Mapping[str, str]
-    """What the stages found of themselves: the device's name, what is simulated."""
+    """Facts that the stages found, such as the device's name and what is simulated."""
     stages: tuple[StageResult, ...]
     corpus: tuple[Observation, ...] = ()
 
     @property
     def simulated(self) -> str:
-        """What is simulated; empty on real NPUs."""
-        return self.notes.get("simulated", "") or (
-            f"{self.asked.simulated} virtual NPUs" if self.asked.simulated else ""
-        )
+        """A description of the virtual NPUs; empty on real NPUs."""
+        noted, count = self.notes.get("simulated", ""), self.asked.simulated
+        if noted or not count:
+            return noted
+        return f"{count} virtual NPU" + ("" if count == "1" else "s")
 
     @property
     def verdict(self) -> Verdict:
-        """Failed if a stage is, not possible if none could be made."""
+        """Failed if a stage failed, passed if a stage passed, or else not possible."""
         verdicts = {stage.verdict for stage in self.stages}
         if Verdict.FAILED in verdicts:
             return Verdict.FAILED
@@ -69,7 +70,7 @@ class Proof:
 
 
 def collect(folder: Folder) -> Proof:
-    """Return the proof of a folder, as far as it has come."""
+    """Return the proof in a folder, which may be unfinished."""
     results = folder.results()
     recorded = [folder.recorded(name) for name in results]
     return Proof(
@@ -82,7 +83,7 @@ def collect(folder: Folder) -> Proof:
 
 
 def write(folder: Folder, shown: Proof) -> Path:
-    """Write the bundle of a proof that is redacted into its folder, and return its path."""
+    """Write the bundle of a redacted proof into its folder, and return the bundle's path."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in (
@@ -98,7 +99,7 @@ def write(folder: Folder, shown: Proof) -> Path:
 
 
 def redacted(proof: Proof, redact: Redaction) -> Proof:
-    """Return it without what should not be shown to strangers: texts of errors may hold anything."""
+    """Return a copy of a proof without private data: texts of errors may contain anything."""
 
     def of_check(stage: StageResult) -> StageResult:
         checks = tuple(
@@ -115,19 +116,19 @@ def redacted(proof: Proof, redact: Redaction) -> Proof:
 
 
 def read(path: Path) -> Proof:
-    """Read a bundle. Raises ProofError if it is none."""
+    """Read a bundle. Raise ProofError if the file is not one."""
     try:
         if not path.is_file():
-            raise OSError(_("no such file") if not path.exists() else _("no ordinary file"))
+            raise OSError(_("no such file") if not path.exists() else _("not a regular file"))
         with zipfile.ZipFile(path) as archive:
             said, corpus = (_member(archive, name, path) for name in (PROOF, CORPUS))
-    # The last three: it is damaged, or packed or encrypted in a way that Python does not read.
+    # The last three errors: the file is damaged, or compressed or encrypted in a way that Python cannot read.
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         raise ProofError(
             subject=str(path),
-            expected=_("a bundle, proof-DATE.zip, as `verl-npu prove` writes it"),
+            expected=_("a bundle, proof-DATE.zip, that `verl-npu prove` wrote"),
             found=str(error) or type(error).__name__,
-            fix=_("give the file that was made, or that you were sent"),
+            fix=_("give the original file"),
         ) from error
     _check_schema(said, path)
     _check_schema(corpus, path)
@@ -147,18 +148,18 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Reader:
     except KeyError:
         raise ProofError(
             subject=str(path),
-            expected=_("{proof} and {corpus} in it").format(proof=PROOF, corpus=CORPUS),
+            expected=_("an archive with {proof} and {corpus}").format(proof=PROOF, corpus=CORPUS),
             found=_("other files"),
-            fix=_("give a bundle, as `verl-npu prove` writes it"),
+            fix=_("give a bundle that `verl-npu prove` wrote"),
         ) from None
-    # What it says of its size may be untrue: no more is read than is allowed.
+    # The size in the archive may be wrong, so never read more than the limit.
     with archive.open(info) as member:
         data = member.read(_MOST_BYTES + 1)
     too_much = Answer({}, _("more than {most_bytes} MiB").format(most_bytes=_MOST_BYTES >> 20))
     answer = Answer.read(data) if len(data) <= _MOST_BYTES else too_much
     if answer.wrong:
         raise ProofError(
-            subject=subject, expected=_("an object of JSON"), found=answer.wrong, fix=_("ask who gave it for it anew")
+            subject=subject, expected=_("a JSON object"), found=answer.wrong, fix=_("ask the sender for a new bundle")
         )
     return Reader(dict(answer.content), subject)
 
@@ -168,14 +169,14 @@ def _check_schema(said: Reader, path: Path) -> None:
     if found != SCHEMA:
         raise ProofError(
             subject=str(path),
-            expected=_("the format {number}").format(number=SCHEMA),
+            expected=_("format {number}").format(number=SCHEMA),
             found=repr(found)[:40],
-            fix=_("read it with the verl-npu that made it, or a later one"),
+            fix=_("read it with the version of verl-npu that made it, or with a later one"),
         )
 
 
 def differences(old: Proof, new: Proof) -> Sequence[str]:
-    """What a proof says otherwise than an earlier one: of packages, stages and checks."""
+    """Return a line for each difference between two proofs, in versions, notes, and checks."""
     lines = []
     for name in sorted({*old.asked.versions, *new.asked.versions}):
         before, after = (each.asked.versions.get(name, _("none")) for each in (old, new))
@@ -197,5 +198,5 @@ def differences(old: Proof, new: Proof) -> Sequence[str]:
                 )
             elif earlier.verdict is not check.verdict:
                 lines.append(f"{stage.name}, {check.name}: {earlier.verdict.value} -> {check.verdict.value}")
-    lines += [_("{stage}, {check}: not made any more").format(stage=stage, check=name) for stage, name in checks]
+    lines += [_("{stage}, {check}: no longer made").format(stage=stage, check=name) for stage, name in checks]
     return lines

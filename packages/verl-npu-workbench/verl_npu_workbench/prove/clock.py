@@ -1,7 +1,7 @@
-"""The time that processes had: what they wait for a processor, on a machine that is busy, does not count.
+"""A clock for processes that does not count the time in which they wait for a processor on a busy machine.
 
-Linux says of each thread for how long it ran and for how long it could have run, in nanoseconds, in
-/proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst). Where it does not, all time counts.
+Linux reports for each thread how long it ran and how long it waited to run, in nanoseconds, in
+/proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst). Without this file, all time counts.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from types import TracebackType
 from ..processes import descendants
 
 MOST = 4.0
-"""How many times as long as it counts something may last: a machine may be too busy for any limit."""
+"""The largest ratio of wall time to counted time, because a machine may be too busy for any limit."""
 _EVERY = 1.0
-"""Seconds between two looks."""
+"""Seconds between two measurements."""
 _IDLE = 0.2
-"""Of one processor; who uses less does nothing. Ray's own processes always do a little."""
+"""Fraction of one processor below which processes count as idle. Ray's own processes always do a little."""
 
 _Thread = tuple[int, int]
 
 
 class Clock:
-    """Counts the seconds in which this process and all below it had what they needed of the processors."""
+    """Counts the seconds in which this process and its descendants did not wait for a processor."""
 
     def __init__(self, began: float | None = None) -> None:
-        """`began` is when, by time.monotonic(), it begins to count; now if it is left out."""
+        """`began` is the start by time.monotonic(); by default, now."""
         self._began = time.monotonic() if began is None else began
         self._looked = self._worked_at = time.monotonic()
         self._seen = dict(_threads())
@@ -48,23 +48,23 @@ class Clock:
         self._watcher.join()
 
     def now(self) -> float:
-        """Return how many seconds have counted."""
+        """Return the counted seconds."""
         wall = self.wall
         return wall - min(self._waited, wall * (1 - 1 / MOST))
 
     @property
     def wall(self) -> float:
-        """Seconds since it began, as a clock on the wall has them."""
+        """Seconds of wall time since the start."""
         return time.monotonic() - self._began
 
     @property
     def is_too_busy(self) -> bool:
-        """Whether more was waited than may be left out of what counts."""
+        """Whether the processes waited longer than the clock may leave out."""
         return self._waited > self.wall * (1 - 1 / MOST)
 
     @property
     def idle(self) -> float:
-        """Seconds since these processes last did anything, or waited to do it."""
+        """Seconds since these processes last ran or waited to run."""
         return time.monotonic() - self._worked_at
 
     def _watch(self) -> None:
@@ -80,7 +80,7 @@ class Clock:
             ran += max(running - ran_before, 0)
             waited += max(waiting - waited_before, 0)
         if ready := (ran + waited) / 1e9:
-            # Several threads wait at once: of the time in which any could run, the part that they did not.
+            # Several threads wait at once: of the time in which any was ready, take the fraction of waiting.
             self._waited += min(passed, ready) * waited / (ran + waited)
             if ready > _IDLE * passed:
                 self._worked_at = now
@@ -88,11 +88,11 @@ class Clock:
 
 
 def _threads() -> Iterator[tuple[str, _Thread]]:
-    """The threads of this process and of all below it: nanoseconds that each ran, and waited."""
+    """Yield the threads of this process and its descendants, with the nanoseconds that each ran and waited."""
     for pid in (os.getpid(), *descendants(os.getpid())):
         try:
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 running, waiting, _turns = (thread / "schedstat").read_bytes().split()
                 yield thread.name, (int(running), int(waiting))
         except (OSError, ValueError):
-            continue  # it has ended meanwhile, or this Linux does not say
+            continue  # the process has ended, or this Linux does not report the times

@@ -1,7 +1,7 @@
-"""What NPUs did, as it is kept: an operator's results, what it refuses and how, memory, and seconds.
+"""Recorded observations of NPUs: operators' results and refusals, memory, and seconds.
 
-Inputs are not kept: they follow from a case's name and seed. Of a result its digest, some of its numbers, and how far
-it is from float64's, in units of the last place, are.
+Inputs are not recorded, because they follow from a case's name and seed. A result is recorded as its digest, some of
+its numbers, and its distance from float64's result in units of the last place.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from verl_npu.language import gettext as _
 from .result import Reader
 
 SAMPLES = 16
-"""Numbers of a result that are kept."""
+"""The most numbers of a result that are recorded."""
 
 
 class Kind(enum.Enum):
-    """What was observed."""
+    """The kind of an observation."""
 
     OPERATOR = "operator"
     MEMORY = "memory"
@@ -30,16 +30,16 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One tensor that an operator gave, or the gradient of one that it was given."""
+    """One tensor that an operator returned, or the gradient of one of its inputs."""
 
     name: str
     dtype: str
     shape: str
     digest: str
     sample: tuple[float, ...]
-    """Numbers at even distances; what is no number is kept as a text's place: NaN as None is not written."""
+    """Evenly spaced numbers; NaN and infinities are replaced by finite numbers."""
     units: Mapping[str, float]
-    """Distances from float64's result in units of the last place: the NPU's, and the CPU's in the same type."""
+    """Distances from float64's result in units of the last place, of the NPU and of the CPU in the same type."""
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -54,15 +54,15 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One thing that an NPU was asked for, and what it did."""
+    """One request to an NPU and its result."""
 
     kind: Kind
     name: str
-    """The operator, the collective, or what memory was asked for."""
+    """The operator, the collective, or the kind of memory."""
     case: str = ""
-    """What it was asked for, in words that say all of it."""
+    """A complete description of the request."""
     said: str = ""
-    """Why it refused; empty if it did not."""
+    """The reason of a refusal; empty if there was none."""
     results: tuple[Result, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
     """Bytes, seconds, ranks."""
@@ -81,7 +81,7 @@ class Observation:
 
 
 def observation_of(said: Reader) -> Observation:
-    """Return an observation as it was written."""
+    """Return an observation from JSON."""
     key = said.inner("key")
     kinds = {kind.value: kind for kind in Kind}
     if key.text("kind") not in kinds:
@@ -115,10 +115,10 @@ def _is_number(value: object) -> bool:
 
 
 class Other(enum.Enum):
-    """How what one device did differs from what another did."""
+    """A kind of difference between two devices."""
 
     ROUNDS = "rounds otherwise"
-    """Its numbers are within what the other's rounding allows."""
+    """The numbers differ by no more than rounding allows."""
     VALUES = "other values"
     LOOKS = "another dtype or shape"
     ANSWERS = "answers where the other refuses"
@@ -129,7 +129,7 @@ class Other(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One of them."""
+    """One difference between two devices."""
 
     other: Other
     name: str
@@ -145,11 +145,11 @@ class Difference:
 
 _UNITS = {"torch.float32": 2.0**-23, "torch.float16": 2.0**-10, "torch.bfloat16": 2.0**-7}
 _ALLOWED = 4.0
-"""Units of the last place, beside those by which the recorded device itself was away from float64."""
+"""Units of the last place that two devices may differ in addition to their own distances from float64."""
 
 
 def compared(recorded: Iterable[Observation], found: Iterable[Observation]) -> Iterator[Difference]:
-    """Yield how `found` differs from `recorded`; what only one of them has is no difference."""
+    """Yield the differences of `found` from `recorded`. Observations that only one of them has do not count."""
     there = {each.key: each for each in found}
     for one in recorded:
         other = there.get(one.key)
@@ -158,7 +158,7 @@ def compared(recorded: Iterable[Observation], found: Iterable[Observation]) -> I
 
 
 def in_both(recorded: Iterable[Observation], found: Iterable[Observation]) -> int:
-    """Return how many observations can be compared."""
+    """Return the number of observations that both have."""
     return len({each.key for each in recorded} & {each.key for each in found})
 
 
@@ -198,7 +198,7 @@ def _of_numbers(mine: Result, its: Result) -> tuple[Other, str]:
 
 
 def _distance(first: Sequence[float], second: Sequence[float], dtype: str) -> float:
-    """The largest difference in units of the last place, as `stages.units` counts them for a whole result."""
+    """Return the largest difference in units of the last place, computed as in `stages.units` but from samples."""
     unit = _UNITS.get(dtype, 0.0)
     if len(first) != len(second) or not first:
         return math.inf

@@ -1,6 +1,6 @@
-"""The folder of a proof: what was asked, what each stage came to, and what it wrote down meanwhile.
+"""The folder of a proof: the request, each stage's result, and the records that stages write while they run.
 
-Files are put in their places whole, so that whatever ends the command leaves what was finished.
+Files are replaced atomically, so that finished work survives whatever ends the command.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _ASKED = "asked.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a proof is of."""
+    """The request for a proof, and its circumstances."""
 
     made: str
-    """The day, as 2026-01-31."""
+    """The date, such as 2026-01-31."""
     minutes: float
     npus: int
-    """How many NPUs it may use; 0 for all."""
+    """Number of NPUs that it may use; 0 for all."""
     simulated: str
-    """How many virtual NPUs were asked for; empty if none."""
+    """Number of virtual NPUs requested; empty if none."""
     versions: Mapping[str, str]
-    """Of the packages, by name."""
+    """The packages' versions, by name."""
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -48,7 +48,7 @@ class Asked:
 
 
 def asked_of(said: Reader) -> Asked:
-    """Return what a proof is of as it was written."""
+    """Return the request for a proof from JSON."""
     return Asked(
         made=said.text("made", 40),
         minutes=said.number("minutes"),
@@ -65,27 +65,27 @@ class Folder:
     path: Path
 
     def begin(self, asked: Asked) -> None:
-        """Take what is asked down, in a folder that has no proof yet. Raises ProofError."""
+        """Write the request into a folder that has no proof yet. Raise ProofError if it has one."""
         if (self.path / _ASKED).exists():
             raise ProofError(
                 subject=f"--output {self.path}",
                 expected=_("a folder without a proof"),
-                found=_("one"),
-                fix=_("go on with it by --resume, or give another folder"),
+                found=_("an earlier proof"),
+                fix=_("continue it with --resume, or give another folder"),
             )
-        with told(self.path):
+        with writing(self.path):
             (self.path / "stages").mkdir(parents=True, exist_ok=True)
         self.write(_ASKED, asked.as_json())
 
     def asked(self) -> Asked:
-        """Return what the proof is of. Raises ProofError if there is none."""
+        """Return the request for the proof. Raise ProofError if the folder has none."""
         path = self.path / _ASKED
         if not path.is_file():
             raise ProofError(
                 subject=f"--output {self.path}",
-                expected=_("a folder with a proof to go on with"),
+                expected=_("a folder with a proof to continue"),
                 found=_("no {file}").format(file=_ASKED),
-                fix=_("give the folder of the proof, or leave --resume out"),
+                fix=_("give the folder of the proof, or omit --resume"),
             )
         return asked_of(Reader(self._content(path), str(path)))
 
@@ -94,31 +94,31 @@ class Folder:
         return self.path / "stages" / f"{stage}.jsonl"
 
     def log(self, stage: str) -> Path:
-        """Return the file of what a stage's process prints."""
+        """Return the file for the output of a stage's process."""
         return self.path / "stages" / f"{stage}.log"
 
     def scratch(self, stage: str) -> Path:
-        """Return a folder for what a stage needs on the way."""
+        """Make and return a folder for a stage's temporary files."""
         made = self.path / "stages" / stage
-        with told(made):
+        with writing(made):
             made.mkdir(parents=True, exist_ok=True)
         return made
 
     def recorded(self, stage: str) -> Recorded:
-        """Return what a stage has written down."""
+        """Return the record that a stage has written."""
         return read(self.record(stage))
 
     def finish(self, result: StageResult) -> None:
-        """Keep what a stage came to."""
+        """Save a stage's result."""
         self.write(f"stages/{result.name}.json", result.as_json())
 
     def forget(self, stage: str) -> None:
-        """Have a stage made anew, with all of its checks."""
+        """Delete a stage's record and result, so that all of its checks are made again."""
         for path in (self.record(stage), self.path / "stages" / f"{stage}.json"):
             path.unlink(missing_ok=True)
 
     def results(self) -> dict[str, StageResult]:
-        """Return what the stages came to that have ended, in their order."""
+        """Return the results of the finished stages, in order."""
         found = {}
         for stage in STAGES:
             path = self.path / "stages" / f"{stage.name}.json"
@@ -127,7 +127,7 @@ class Folder:
         return found
 
     def write(self, name: str, content: object) -> None:
-        """Put a file of JSON in its place, whole. Raises ProofError if there is no room."""
+        """Write a JSON file atomically. Raise ProofError if the file system refuses."""
         put(self.path / name, json.dumps(content, indent=1).encode())
 
     def _content(self, path: Path) -> object:
@@ -135,28 +135,28 @@ class Folder:
         if answer.wrong:
             raise ProofError(
                 subject=str(path),
-                expected=_("JSON, as `verl-npu prove` writes it"),
+                expected=_("JSON that `verl-npu prove` wrote"),
                 found=answer.wrong,
-                fix=_("start the proof anew, in another folder"),
+                fix=_("start a new proof in another folder"),
             )
         return dict(answer.content)
 
 
 def put(path: Path, data: bytes) -> None:
-    """Put a file in its place, whole: it is there as it was before, or as it is to be. Raises ProofError."""
-    with told(path):
+    """Replace a file atomically. Raise ProofError if the file system refuses."""
+    with writing(path):
         places.put(path, data)
 
 
 @contextlib.contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Raise ProofError if the file system refuses."""
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError into a ProofError."""
     try:
         yield
     except OSError as error:
         raise ProofError(
             subject=str(path),
-            expected=_("room for it, and leave to write it"),
+            expected=_("free space and permission to write it"),
             found=error.strerror or str(error),
-            fix=_("make room and go on by --resume: what was finished is kept"),
+            fix=_("make room and continue with --resume, which keeps finished stages"),
         ) from error

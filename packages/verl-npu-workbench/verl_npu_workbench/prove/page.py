@@ -1,4 +1,4 @@
-"""A proof as one HTML page."""
+"""Renders a proof as one HTML page."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from .table import BY_NAME
 
 
 def page(proof: Proof) -> str:
-    """Return the page."""
+    """Return a proof as HTML."""
     titles = {stage.name: BY_NAME[stage.name].title if stage.name in BY_NAME else "" for stage in proof.stages}
     return render("proof.html", proof=proof, titles=titles)

@@ -1,7 +1,7 @@
-"""What a stage's process writes down while it runs: a line of JSON for each thing, in the file system at once.
+"""The record that a stage's process writes while it runs: JSON lines, each written to disk at once.
 
-A line says that a check begins, how it ended, what the NPU did, or what the process has found out of itself. What was
-finished before the process was killed is read all the same, and is not done again.
+A line says that a check begins or how it ended, or holds an observation of the NPU or a note about the process. Checks
+that finished before the process was killed still count and are not repeated.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _LONGEST_LINE = 1 << 20
 
 Figures = Mapping[str, float]
 Tried = Callable[[], "str | tuple[str, Figures]"]
-"""A check: it returns what it saw, with or without what it measured, or raises."""
+"""A check. It returns a description of its result, with or without measured figures, or raises an exception."""
 
 
 class NotPossible(Exception):
-    """A check cannot be made here; the text says why."""
+    """A check cannot be made here, for the reason in the text."""
 
 
 class Wrong(Exception):
-    """A check found something else than it should."""
+    """A check found something unexpected."""
 
     def __init__(self, found: str, expected: str, figures: Figures | None = None) -> None:
         self.found, self.expected, self.figures = found, expected, figures or {}
@@ -41,25 +41,25 @@ class Wrong(Exception):
 
 
 class Recorder:
-    """Makes the checks of a stage, and writes down what comes of each."""
+    """Makes the checks of a stage and records their results."""
 
     def __init__(self, path: Path, ends: float, now: Callable[[], float]) -> None:
-        """`ends` is when, by `now`, no more checks are to begin."""
+        """`ends` is the time by `now` after which no more checks begin."""
         self._ends, self._now = ends, now
         earlier = read(path)
         self._done = {check.name for check in earlier.checks}
         self._seen = {each.key for each in earlier.observations}
         if path.exists():
-            # Behind a line that was cut nothing could be read.
+            # A line that was cut off would make the rest unreadable.
             os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
         self._file = path.open("ab", buffering=0)
 
     def close(self) -> None:
-        """Close its file."""
+        """Close the record's file."""
         self._file.close()
 
     def check(self, name: str, tried: Tried, meaning: str = "") -> None:
-        """Make one check, unless an earlier process of this stage has ended it."""
+        """Make one check, unless an earlier process of this stage has finished it."""
         if name in self._done:
             return
         self._write({"begin": name})
@@ -67,7 +67,7 @@ class Recorder:
         verdict, found, expected = Verdict.PASSED, "", ""
         figures: Figures = {}
         if self._now() > self._ends:
-            verdict, found = Verdict.NOT_POSSIBLE, "left out: the time of its stage was over"
+            verdict, found = Verdict.NOT_POSSIBLE, "left out: the stage had no time left"
         else:
             try:
                 answer = tried()
@@ -86,49 +86,49 @@ class Recorder:
             expected=expected[:LONGEST],
             meaning=meaning if verdict is Verdict.FAILED else "",
             seconds=time.monotonic() - began,
-            # What is no number is no JSON; the text says it.
+            # JSON has no NaN and no infinity; the text has them.
             figures={key: value for key, value in figures.items() if math.isfinite(value)},
         )
         self._done.add(name)
         self._write({"check": check.as_json()})
 
     def observe(self, seen: Observation) -> None:
-        """Write down what the NPU did, once for what it was asked."""
+        """Record an observation of the NPU, once for each request."""
         if seen.key not in self._seen:
             self._seen.add(seen.key)
             self._write({"observation": seen.as_json()})
 
     def note(self, name: str, text: str) -> None:
-        """Write down what this process is, or found installed."""
+        """Record a fact about this process or its environment."""
         self._write({"note": {"name": name, "text": text[:LONGEST]}})
 
     def _write(self, line: Mapping[str, object]) -> None:
         data = json.dumps(line).encode() + b"\n"
-        # A line that is begun and not ended is no line: a disk that is full takes a part of it.
+        # A full disk takes only part of a line.
         if self._file.write(data) != len(data):
             raise OSError(28, "No space left on device")
         os.fsync(self._file.fileno())
 
 
 def described(error: BaseException) -> str:
-    """An error in one line: its type, and the first line that it says."""
+    """Return an error's type and the first line of its message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What a stage has written down so far."""
+    """The contents of a stage's record so far."""
 
     checks: tuple[Check, ...] = ()
     observations: tuple[Observation, ...] = ()
     notes: Mapping[str, str]
     beginning: str = ""
-    """The check that had begun and not ended."""
+    """The check that has begun but not ended."""
 
 
 def read(path: Path) -> Recorded:
-    """Return what a stage has written down; a last line that was not ended is left out."""
+    """Return the contents of a stage's record, without an incomplete last line."""
     checks: dict[str, Check] = {}
     observations: list[Observation] = []
     notes: dict[str, str] = {}
@@ -162,7 +162,7 @@ def _lines(path: Path) -> list[bytes]:
                 lines=_MOST_LINES, bytes=_LONGEST_LINE
             ),
             found=_("{count} lines").format(count=len(lines)),
-            fix=_("start the proof anew, in another folder"),
+            fix=_("start a new proof in another folder"),
         )
     return lines
 
@@ -173,7 +173,7 @@ def _parsed(line: bytes, path: Path, number: int) -> object:
     except (ValueError, RecursionError) as error:
         raise ProofError(
             subject=_("{path}, line {line}").format(path=path, line=number + 1),
-            expected=_("JSON, as a stage writes it"),
+            expected=_("JSON that a stage wrote"),
             found=described(error),
-            fix=_("start the proof anew, in another folder"),
+            fix=_("start a new proof in another folder"),
         ) from error

@@ -1,6 +1,6 @@
-"""What a stage of a proof found: checks, each with a verdict, and what they come to. As objects and as JSON.
+"""Results of a proof's stages and checks, as objects and as JSON.
 
-The JSON may be a stranger's: `Reader` takes nothing that is not as it is written here.
+The JSON is not trusted: `Reader` checks the type of every part.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from verl_npu.language import gettext as _
 Item = TypeVar("Item")
 
 LONGEST = 2000
-"""Characters of a text in a proof."""
+"""Limit of characters in a text of a proof."""
 _MOST = 20_000
-"""Parts of a list in a proof."""
+"""Limit of parts in a list of a proof."""
 
 
 class Verdict(enum.Enum):
-    """What a check, or a stage, came to."""
+    """The result of a check or a stage."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -32,18 +32,18 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was tried."""
+    """The result of one check."""
 
     name: str
     verdict: Verdict
     found: str = ""
-    """What was seen; why it is not possible here."""
+    """A description of the result, or the reason why the check is not possible here."""
     expected: str = ""
     meaning: str = ""
-    """What a failure means for a training."""
+    """The consequence of a failure for a training."""
     seconds: float = 0.0
     figures: Mapping[str, float] = field(default_factory=dict)
-    """What was measured, by name with its unit."""
+    """Measurements, by name with unit."""
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -59,7 +59,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageResult:
-    """What a stage came to."""
+    """The result of one stage."""
 
     name: str
     verdict: Verdict
@@ -67,9 +67,9 @@ class StageResult:
     meaning: str = ""
     seconds: float = 0.0
     limit: float = 0.0
-    """The seconds that it was given."""
+    """The stage's time limit in seconds."""
     waited: float = 0.0
-    """Of its seconds, those in which its processes waited for a processor; they do not count."""
+    """The part of `seconds` in which its processes waited for a processor, which does not count."""
     checks: tuple[Check, ...] = ()
 
     def as_json(self) -> dict[str, object]:
@@ -88,11 +88,14 @@ class StageResult:
 def judged(
     name: str, checks: Sequence[Check], seconds: float, limit: float, ended: str = "", left_out: str = ""
 ) -> StageResult:
-    """Return what checks come to.
+    """Return a stage's result from its checks.
 
     Args:
-        ended: how the stage ended, if it did not come to its end.
-        left_out: why it was left before its end, if that says nothing of the NPUs.
+        name: the stage.
+        checks: the results of its checks.
+        seconds, limit: the time that it took, and its time limit.
+        ended: how the stage ended, if it did not finish.
+        left_out: why it did not finish, if the reason is unrelated to the NPUs.
     """
     failed = [check for check in checks if check.verdict is Verdict.FAILED]
     not_made = [check for check in checks if check.verdict is Verdict.NOT_POSSIBLE]
@@ -105,7 +108,9 @@ def judged(
         meaning = next((check.meaning for check in failed if check.meaning), "")
     elif left_out or len(not_made) == len(checks):
         verdict = Verdict.NOT_POSSIBLE
-        cause = left_out or "; ".join(dict.fromkeys(check.found for check in not_made)) or "it has nothing to try here"
+        cause = (
+            left_out or "; ".join(dict.fromkeys(check.found for check in not_made)) or "there is nothing to check here"
+        )
     return StageResult(
         name=name,
         verdict=verdict,
@@ -118,7 +123,7 @@ def judged(
 
 
 class Reader:
-    """An object of JSON, whose parts are asked for with their types. Raises ProofError, which names the part."""
+    """Reads the parts of a JSON object and checks their types. Methods raise a ProofError that names the part."""
 
     def __init__(self, content: object, subject: str, where: str = "") -> None:
         self._subject, self._where = subject, where
@@ -161,7 +166,7 @@ class Reader:
         )
 
     def inner(self, key: str) -> Reader:
-        """An object within it."""
+        """Return a reader of an inner object."""
         return Reader(self._content.get(key), self._subject, self._place(key))
 
     def verdict(self, key: str) -> Verdict:
@@ -172,11 +177,11 @@ class Reader:
         return known[found]
 
     def raw(self) -> Mapping[str, object]:
-        """The object itself, whose parts nobody has looked at."""
+        """Return the object itself, whose parts are not checked."""
         return self._content
 
     def wrong(self, key: str, expected: str) -> ProofError:
-        """Return the error that a part is not as expected."""
+        """Return an error that says that a part is not as expected."""
         return self._wrong(key, expected, self._content.get(key))
 
     def _name(self, name: str) -> str:
@@ -193,12 +198,12 @@ class Reader:
             subject=self._subject,
             expected=_("{part} to be {expected}").format(part=self._place(key) or _("the whole"), expected=expected),
             found=_("nothing") if found is None else shown if len(shown) <= 60 else f"{shown[:60]}…",
-            fix=_("it is not as `verl-npu prove` writes it, or of another version: ask who gave it for it anew"),
+            fix=_("the file is damaged or from another version of verl-npu: ask the sender for a new one"),
         )
 
 
 def check_of(said: Reader) -> Check:
-    """Return a check as it was written."""
+    """Return a check from JSON."""
     return Check(
         name=said.text("name"),
         verdict=said.verdict("verdict"),
@@ -211,7 +216,7 @@ def check_of(said: Reader) -> Check:
 
 
 def stage_of(said: Reader) -> StageResult:
-    """Return a stage's result as it was written."""
+    """Return a stage's result from JSON."""
     return StageResult(
         name=said.text("name"),
         verdict=said.verdict("verdict"),

@@ -1,8 +1,7 @@
-"""Runs the stages, each in a process of its own with a time limit: whatever ends one, the others are run.
+"""Runs the stages, each in a process of its own with a time limit, so that all run even if one dies.
 
-What a stage's process has started ends with it. A stage that takes too long is ended, and so the whole is no longer
-than was asked for; what its processes wait for a processor, on a machine that others use, does not count, up to three
-times as much as does.
+All processes of a stage end with it. A stage that takes too long is ended, so that the whole proof keeps to its time.
+Time in which its processes wait for a processor on a busy machine does not count, up to three times the counted time.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from verl_npu.language import gettext as _
 
 from ..processes import ProcessTree, own_python
 from .clock import Clock
-from .folder import Folder, told
+from .folder import Folder, writing
 from .result import Check, StageResult, Verdict, judged
 from .table import STAGES, Stage
 
 _GRACE = 3.0
-"""Seconds for a stage's process to end what it has started."""
+"""Seconds that a stage's process gets to end its own processes."""
 _LEAST = 5.0
-"""Seconds without which a stage is not begun."""
+"""A stage begins only if it has more than these seconds."""
 _MOST_PRINTED = 64 << 20
 _TAIL = 1 << 16
 _STILL = 20.0
-"""Seconds without work after which a stage that is ended is said to have stood still."""
+"""Seconds without work after which the message about a stage that is ended mentions that it did nothing."""
 
 
 def run(
@@ -41,10 +40,15 @@ def run(
     told_of: Callable[[StageResult], None],
     recipe: Sequence[str] = (),
 ) -> None:
-    """Run stages one after the other, and keep what each comes to. Raises ProofError if that cannot be kept.
+    """Run stages one after the other and save their results. Raise ProofError if a result cannot be saved.
 
     Args:
-        recipe: a launch script, with its arguments, that the training stage runs in place of its own.
+        folder: the folder of the proof.
+        stages: the stages to run.
+        minutes: the time for all of them.
+        npus: the number of NPUs to use; 0 for all.
+        told_of: a function that gets each result.
+        recipe: a launch script, with its arguments, that the training stage runs instead of its own jobs.
     """
     left = 60 * minutes
     spare = 0.0
@@ -60,25 +64,25 @@ def run(
 
 
 def chosen(names: Sequence[str]) -> tuple[Stage, ...]:
-    """Return the stages of these names in their order; all without one."""
+    """Return the stages with these names, in their usual order; all stages if there are no names."""
     return tuple(stage for stage in STAGES if not names or stage.name in names)
 
 
 def _no_time(stage: Stage, minutes: float) -> StageResult:
-    cause = f"the {minutes:g} minutes were over; --resume --stage {stage.name} makes it"
+    cause = f"the {minutes:g} minutes were over; run it with --resume --stage {stage.name}"
     check = Check(name="time", verdict=Verdict.NOT_POSSIBLE, found=cause)
     return judged(stage.name, [check], 0.0, 0.0)
 
 
 def _one(folder: Folder, stage: Stage, limit: float, npus: int, given: Sequence[str]) -> StageResult:
-    """Run one stage to its end, or to that of its time."""
+    """Run one stage until it ends or its time is over."""
     words = (stage.name, str(folder.record(stage.name)), str(folder.scratch(stage.name)), str(npus), f"{limit:.1f}")
     log = folder.log(stage.name)
     processes = ProcessTree()
     with (
         Clock() as clock,
         progress.step(_("{stage}: {title}").format(stage=stage.name, title=stage.title)),
-        told(log),
+        writing(log),
         log.open("wb") as output,
     ):
         try:
@@ -101,15 +105,15 @@ def _one(folder: Folder, stage: Stage, limit: float, npus: int, given: Sequence[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Left:
-    """Why a process is to be ended."""
+    """The reason to end a process."""
 
     why: str
     too_busy: bool = False
-    """Whether it is the machine, on which others work."""
+    """Whether the reason is that other programs keep the machine busy."""
 
 
 def _wait(poll: Callable[[], int | None], clock: Clock, limit: float, log: Path) -> int | _Left:
-    """Wait for a stage's process: its status, or why it is to be ended."""
+    """Wait for a stage's process. Return its status, or the reason to end it."""
     while (status := poll()) is None:
         if clock.now() > limit:
             return _over(clock, limit)
@@ -122,7 +126,7 @@ def _wait(poll: Callable[[], int | None], clock: Clock, limit: float, log: Path)
 def _over(clock: Clock, limit: float) -> _Left:
     wall, idle = clock.wall, clock.idle
     waited = wall - clock.now()
-    more = "; --resume --stage and more --minutes give it longer"
+    more = "; allow it more time with --resume --stage and more --minutes"
     if clock.is_too_busy and idle <= _STILL:
         why = (
             f"the machine was too busy: of {wall:.0f} s its processes waited more than {waited:.0f} s for a processor"
@@ -137,7 +141,7 @@ def _over(clock: Clock, limit: float) -> _Left:
 
 
 def _ended(status: int | _Left, beginning: str, log: Path) -> str:
-    """How a process ended that did not come to its end; empty if it did."""
+    """Describe how a process ended; return an empty string if it finished."""
     if status == 0:
         return ""
     during = f" during the check {beginning!r}" if beginning else ""

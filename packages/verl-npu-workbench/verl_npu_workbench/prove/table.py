@@ -1,4 +1,4 @@
-"""The stages of a proof, in order of cost, and the part of the time that each is given."""
+"""The stages of a proof, in order of cost, and each stage's share of the time."""
 
 from __future__ import annotations
 
@@ -9,63 +9,65 @@ from verl_npu.language import gettext as _
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One part of a proof, which is a process of its own."""
+    """One stage of a proof, which runs in a process of its own."""
 
     name: str
     title: str
     meaning: str
-    """What it means for a training if it does not come to its end."""
+    """The consequence for a training if the stage does not finish."""
     share: float
-    """Its part of all the time; what earlier stages have left over comes to it."""
+    """Its share of the whole time, to which it can add time that earlier stages did not use."""
 
 
 STAGES = (
     Stage(
         name="environment",
-        title=_("the environment, as `verl-npu doctor --level import` sees it"),
-        meaning=_("a job of this environment may not start"),
+        title=_("the environment, checked by `verl-npu doctor --level import`"),
+        meaning=_("a job in this environment may not start"),
         share=0.14,
     ),
     Stage(
         name="device",
-        title=_("memory, streams, events and copies of each NPU"),
-        meaning=_("nothing that is computed on these NPUs can be relied on"),
+        title=_("memory, streams, events, and copies of each NPU"),
+        meaning=_("no result of these NPUs can be trusted"),
         share=0.05,
     ),
     Stage(
         name="operators",
-        title=_("the operators that verl-npu and its models call, forward and backward, against float64 on the host"),
-        meaning=_("the model's numbers, and its gradients, would be wrong"),
+        title=_(
+            "the operators that verl-npu and its models call, forward and backward, compared with float64 on the host"
+        ),
+        meaning=_("the model's numbers and gradients would be wrong"),
         share=0.12,
     ),
     Stage(
         name="attention",
-        title=_("attention at packed, padded, grouped and Ulysses' shapes"),
-        meaning=_("tokens would attend to what they should not, or their gradients would be wrong"),
+        title=_("attention with packed, padded, grouped, and Ulysses shapes"),
+        meaning=_("tokens would attend to the wrong tokens, or their gradients would be wrong"),
         share=0.08,
     ),
     Stage(
         name="models",
-        title=_("models of the patched families: logits, gradients and a step, patched and unpatched"),
-        meaning=_("a training would follow other gradients than on other hardware"),
+        title=_("models of the patched families: logits, gradients, and a step, patched and unpatched"),
+        meaning=_("a training would follow different gradients than on other hardware"),
         share=0.13,
     ),
     Stage(
         name="collectives",
-        title=_("HCCL's collectives between two and all NPUs; ranks that are late, and killed"),
-        meaning=_("gradients of several NPUs would not be summed, or a job would hang for ever"),
+        title=_("HCCL's collectives between two and all NPUs, with late and killed ranks"),
+        meaning=_("gradients of several NPUs would not be summed, or a job would hang forever"),
         share=0.10,
     ),
     Stage(
         name="weight_sync",
-        title=_("the weight sync, bit for bit, and its share of the raw broadcast"),
-        meaning=_("the rollout would answer with other weights than those that are trained"),
+        title=_("the weight sync: its bits, and its speed compared with a raw broadcast"),
+        meaning=_("the rollout would use different weights than the trained ones"),
         share=0.08,
     ),
     Stage(
         name="training",
-        title=_("GRPO of a small model by verl's own trainer, beside a plan that is written down before it runs"),
-        meaning=_("a job that starts may not train"),
+        title=_("GRPO of a small model with verl's own trainer, compared with a plan that is recorded before it runs"),
+        meaning=_("a job may start but not train"),
         share=0.30,
     ),
 )

@@ -1,5 +1,5 @@
-"""Rehearsals: a job for many NPUs is scaled down and run on virtual NPUs, in a sandbox.
+"""Rehearsals: scale a job for many NPUs down and run it on virtual NPUs, in a sandbox.
 
-`preparation` makes a small model and data, `layout` and `rules` say what is scaled and why, `training` runs it, and
-`verdict` says how it ended and whose fault a failure is.
+`preparation` makes a small model and data, `layout` and `rules` scale the settings, `training` runs the job, and
+`outcome` says how it ended and who caused a failure.
 """

@@ -1,4 +1,4 @@
-"""The Triton kernels that a rehearsed job launched, judged by Ascend's compiler with the job's own arguments."""
+"""Judges the Triton kernels that a rehearsed job launched, with Ascend's compiler and the job's own arguments."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def prepare() -> Toolchain:
     """Return the compiler.
 
     Raises:
-        KernelError: it cannot be had.
+        KernelError: the compiler cannot be installed.
     """
     return toolchain.prepare(PAIRS[0])
 
 
 def variables(chain: Toolchain, folder: Path) -> Mapping[str, str]:
-    """Return what has a job write its launches into a folder, with Triton for those that have none."""
+    """Return the variables that make a job record its launches in a folder, with a Triton to use if it has none."""
     return {environment.LAUNCHES.name: str(folder / _FILE), environment.KERNEL_TRITON.name: str(chain.folder)}
 
 
@@ -46,12 +46,16 @@ def judge(
     """Return the verdict on each kernel that a job launched.
 
     Args:
-        folders: the one that the job wrote into, and one of ours.
-        states: of verl-npu's features in the job's processes.
+        chain: the compiler.
+        soc: the NPU to compile for.
+        tree: the job's source tree.
+        folders: the folder that the job wrote to, and one that only we write to.
+        states: the states of verl-npu's features in the job's processes.
+        unconfined: whether to compile without a sandbox.
 
     Raises:
-        KernelError: what was written is no list of launches.
-        SandboxError: there can be no sandbox here.
+        KernelError: the job's file is not a list of launches.
+        SandboxError: no sandbox can be made on this machine.
     """
     began = time.monotonic()
     request = judging.Request(toolchain=chain, soc=soc, unconfined=unconfined)
@@ -67,20 +71,23 @@ def judge(
 
 
 def _checked(kernel: Kernel, tree: Path) -> Kernel:
-    """Without arguments, and so not judged, if its file is none that the job could import: others wrote its name."""
+    """Return the kernel, without arguments if its file is outside the job's packages, so that it is not judged.
+
+    The file's name is not trusted, because the job's code may have written it.
+    """
     file = Path(kernel.file).resolve()
     known = (tree, *importable(tree), *map(Path, (sys.prefix, sys.base_prefix)))
     if any(file.is_relative_to(each.resolve()) for each in known):
         return kernel
-    return replace(kernel, cases=(), why=_("{file} is none of the job's packages").format(file=kernel.file))
+    return replace(kernel, cases=(), why=_("{file} is not in the job's packages").format(file=kernel.file))
 
 
 def with_our_blocks(kernel: Kernel) -> Kernel:
-    """Return a kernel with the blocks, too, that verl-npu launches it with where the compiler refuses upstream's."""
+    """Return a kernel with further cases: the blocks that verl-npu uses where the compiler refuses upstream's."""
     blocks = BLOCKS.get(kernel.name)
     if blocks is None or kernel.module != MODULE:
         return kernel
-    label = _("{blocks}, which verl-npu sets where upstream's are refused").format(
+    label = _("{blocks}, which verl-npu uses if the compiler refuses upstream's").format(
         blocks=report.said_blocks(blocks.ours)
     )
     ours = [

@@ -1,4 +1,4 @@
-"""How many NPUs a rehearsal takes, and how the script's parallel dimensions lie on them."""
+"""Chooses the number of NPUs for a rehearsal, and places the script's parallel dimensions on them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ..jobs.layout import Parallelism
 from ..jobs.settings import Settings
 
 MOST = 4
-"""NPUs that a rehearsal takes by itself: each is a process with torch and a model, of about 1.5 GiB."""
+"""The most NPUs that a rehearsal uses by default: each is a process of about 1.5 GiB with torch and a model."""
 SHOWN = 2
-"""What is left of a parallel dimension: at 2 all of its communication happens."""
+"""The size to which a parallel dimension is reduced: at 2, all of its communication happens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout(Parallelism):
-    """Parallel sizes of trainer and rollout, and the NPUs of each."""
+    """The parallel sizes of trainer and rollout, and the NPUs of each."""
 
     rollout_tensor: int = 1
     rollout_data: int = 1
     rollout_expert: int = 1
     npus: int = 1
-    """Of the trainer."""
+    """The trainer's NPUs."""
     rollout_npus: int = 0
-    """Of the rollout, if it has NPUs of its own; else 0."""
+    """The rollout's NPUs if it has NPUs of its own; otherwise 0."""
 
     @property
     def all_npus(self) -> int:
@@ -35,17 +35,17 @@ class Layout(Parallelism):
 
     @property
     def data(self) -> int:
-        """Replicas of the trained model."""
+        """The number of replicas of the trained model."""
         return self.replicas(self.npus)
 
 
 def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
-    """Return the layout of a rehearsal: each dimension that the script uses at 2, as far as the NPUs go.
+    """Return the layout of a rehearsal: each dimension that the script uses has size 2 if there are enough NPUs.
 
-    `npus` is what the user asks for; None takes the fewest that show each dimension, and at most `MOST`.
+    `npus` is the user's choice; None means the fewest NPUs that have each dimension, and at most `MOST`.
 
     Raises:
-        RehearsalError: the NPUs are too few for the script's separate rollout.
+        RehearsalError: there are too few NPUs for the script's separate rollout.
     """
     separate = rollout_npus(settings) > 0 and not torchrun
     wanted = _wanted(settings)
@@ -54,12 +54,12 @@ def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
         if limit < 2:
             raise RehearsalError(
                 subject="--npus",
-                expected=_("at least 2, since the script gives trainer and rollout NPUs of their own"),
+                expected=_("at least 2, because trainer and rollout have NPUs of their own in this script"),
                 found=str(npus),
                 fix=_("give --npus 2 or more"),
             )
         rollout = min(wanted.rollout_tensor, max(limit // 2, 1))
-        # In the v1 trainer the servers' replicas are on the trainer's NPUs as well.
+        # In the v1 trainer, the trainer's NPUs have replicas of the servers too.
         shared = is_separate(settings)
         rollout = 1 if shared and limit % rollout else rollout
         trainer = _fitted(wanted, limit - rollout, exactly=npus is not None)
@@ -67,7 +67,7 @@ def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
         trainer = replace(trainer, npus=max(fewest, limit - rollout if npus is not None else 1))
         return _with_rollout(trainer, rollout, separate=True)
     fitted = _fitted(wanted, limit, exactly=npus is not None)
-    # Two at least: with one NPU no collective happens at all.
+    # At least two, because one NPU has no collectives.
     fewest = max(fitted.fewest, min(wanted.rollout_tensor, limit), min(SHOWN, limit))
     return _with_rollout(replace(fitted, npus=npus if npus is not None else fewest), 0, separate=False)
 
@@ -87,7 +87,7 @@ def _wanted(settings: Settings) -> Layout:
         pipeline=most("pipeline_model_parallel_size"),
         context=most("context_parallel_size"),
         expert=most("expert_model_parallel_size", "expert_parallel_size"),
-        # Megatron takes the tensor dimension for it if it is null.
+        # If it is null, Megatron uses the tensor dimension.
         expert_tensor=most("expert_tensor_parallel_size") if any(map(settings.whole, experts)) else tensor,
         sequence=most("ulysses_sequence_parallel_size", "ulysses_parallel_size"),
         rollout_tensor=of_rollout("tensor_model"),
@@ -97,7 +97,7 @@ def _wanted(settings: Settings) -> Layout:
 
 
 def _is_of_trainer(key: str, settings: Settings) -> bool:
-    """Whether a key is of a section that the script's trainer reads: its strategy's, of a role that it has."""
+    """Tell whether a key belongs to a section of the trainer that the script uses."""
     if ".rollout." in key or key.startswith(("reward", "distillation", "rollout.")):
         return False
     if key.startswith("critic.") and not has_critic(settings):
@@ -106,9 +106,9 @@ def _is_of_trainer(key: str, settings: Settings) -> bool:
 
 
 def _fitted(layout: Layout, limit: int, exactly: bool) -> Layout:
-    """Give up dimensions until the NPUs suffice, those first whose communication others show as well.
+    """Give up dimensions until there are enough NPUs, first those whose communication other dimensions show too.
 
-    `exactly` if all of the NPUs are taken: they must be divisible then.
+    With `exactly`, all NPUs are used, and the layout must divide their number.
     """
     for name in ("expert_tensor", "context", "sequence", "tensor", "expert", "pipeline"):
         if layout.fewest <= limit and not (exactly and limit % layout.fewest):
@@ -121,6 +121,6 @@ def _with_rollout(layout: Layout, rollout_npus: int, separate: bool) -> Layout:
     room = rollout_npus if separate else layout.npus
     tensor = layout.rollout_tensor if room % layout.rollout_tensor == 0 else 1
     data = layout.rollout_data if room // tensor % layout.rollout_data == 0 else 1
-    # vLLM spreads the experts over all of a replica's NPUs.
+    # vLLM distributes the experts over all NPUs of a replica.
     expert = tensor * data if layout.rollout_expert > 1 else 1
     return replace(layout, rollout_tensor=tensor, rollout_data=data, rollout_expert=expert, rollout_npus=rollout_npus)

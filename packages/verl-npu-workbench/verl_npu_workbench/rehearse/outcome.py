@@ -1,4 +1,4 @@
-"""How a rehearsal ended: trained, refused by verl-npu, or failed, and then where, when and whose fault it is."""
+"""Tells how a rehearsal ended, and, for a failure, where and when it happened and who caused it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .training import Run
 
 
 class Kind(str, enum.Enum):
-    """How it ended."""
+    """The result of a rehearsal."""
 
     TRAINED = "trained"
     REFUSED = "refused"
@@ -25,7 +25,7 @@ class Kind(str, enum.Enum):
 
 
 class Owner(str, enum.Enum):
-    """Whose a failure is, as far as can be told from where it was raised."""
+    """The likely cause of a failure, judged by the place where it was raised."""
 
     SCRIPT = _("the script")
     UPSTREAM = "upstream"
@@ -41,7 +41,7 @@ class Failure:
     """The first error of a run."""
 
     error: str
-    """Its last line: the exception and its text."""
+    """The last line of the traceback: the exception and its text."""
     process: str
     phase: str
     owner: Owner
@@ -51,7 +51,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a rehearsal ended."""
+    """The result of a rehearsal, its steps, and its failure if there is one."""
 
     kind: Kind
     steps: int
@@ -62,10 +62,10 @@ class Outcome:
 class _Trace:
     process: str
     frames: tuple[tuple[str, str, str], ...]
-    """File, line and function."""
+    """File, line, and function of each frame."""
     error: str
     logged: bool = False
-    """It stands in a message of a log: whoever wrote that has caught it."""
+    """Whether the traceback is part of a log message, so that somebody has caught the exception."""
 
 
 _START = re.compile(r"(?P<logged>.*?)Traceback \(most recent call last\):$")
@@ -74,9 +74,9 @@ _ERROR = re.compile(
     r"^(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Failure|Warning)|Stop(?:Async)?Iteration"
     r"|[a-z_]\w*(?:\.\w+)*\.[A-Z]\w+)(?:: ?(?P<text>.*))?$"
 )
-"""An error's name ends as Python's own do, or is a class with its module, such as queue.Empty."""
+"""An error's name: it ends like one of Python's own, or is a class with its module, such as queue.Empty."""
 _ECHOES = ("ray.exceptions", "RayTaskError", "ChildFailedError", "torch.distributed.elastic")
-"""Errors that only pass on another process's."""
+"""Errors that only repeat an error of another process."""
 _PHASES = (
     (_("saving a checkpoint"), r"save_checkpoint|_save_checkpoint"),
     (
@@ -98,7 +98,7 @@ _PHASES = (
     ),
     ("configuration", r"_run_hydra|compose|validate_config|instantiate"),
 )
-"""Phases by the functions that a traceback went through, the most telling first."""
+"""Phases by the functions in a traceback, the most specific first."""
 _NAMES = frozenset(name for name in vars(errors) if name.endswith("Error"))
 
 
@@ -127,9 +127,9 @@ def _first_failure(run: Run, tree: Path) -> Failure:
         )
     if not real:
         said = run.logs[0].read_text(errors="replace").strip().splitlines()
-        of_hydra = _hydra_line(said)
-        owner = Owner.SCRIPT if of_hydra else Owner.UNKNOWN
-        return Failure(of_hydra or _last_words(run, said), _("the driver"), "start", owner, "")
+        hydra = _hydra_line(said)
+        owner = Owner.SCRIPT if hydra else Owner.UNKNOWN
+        return Failure(hydra or _last_words(run, said), _("the driver"), "start", owner, "")
     first = real[0]
     file, line, _unused = first.frames[-1] if first.frames else ("", "", "")
     return Failure(
@@ -175,7 +175,7 @@ def _owner(trace: _Trace, tree: Path) -> Owner:
         return Owner.MACHINE
     if name.startswith(("hydra.", "omegaconf.")):
         return Owner.SCRIPT
-    # Some of its names are those of errors of ours.
+    # virtual-ascend has some errors with the same names as verl-npu's.
     if name.startswith("virtual_ascend.errors."):
         return Owner.VIRTUAL
     if name.rpartition(".")[2] in _NAMES:
@@ -193,7 +193,7 @@ def _owner(trace: _Trace, tree: Path) -> Owner:
 
 
 def _traces(log: Path) -> Iterable[_Trace]:
-    """Yield the tracebacks of a log; lines of several processes may be mixed."""
+    """Yield the tracebacks of a log in which the lines of several processes may be mixed."""
     open_traces: dict[str, list[tuple[str, str, str]]] = {}
     logged: dict[str, bool] = {}
     passed_on: dict[str, str] = {}
@@ -213,7 +213,7 @@ def _traces(log: Path) -> Iterable[_Trace]:
                 continue
             error = _ERROR.match(line.strip() if not line.startswith(" ") else "")
             if error and "ray::" in line:
-                # The error that Ray passes on has its own frames and text below.
+                # Ray repeats an error of another process, whose frames and text follow.
                 passed_on[process] = line.strip()
                 continue
             if error:
@@ -224,6 +224,6 @@ def _traces(log: Path) -> Iterable[_Trace]:
 
 
 def _named(process: Process) -> str:
-    """As Ray writes it."""
+    """Return a process's name as Ray writes it."""
     known = f"pid={process.pid}" if process.pid else "", f"ip={process.ip}" if process.ip else ""
     return " ".join(filter(None, (process.name, _(", ").join(filter(None, known)))))

@@ -1,4 +1,4 @@
-"""What a rehearsal needs before it starts: a small model and its checkpoint, data, a reward, and a rollout engine."""
+"""Prepares a rehearsal: a small model and its checkpoint, data, a reward, and a rollout engine."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _PICTURE_TOKENS = 64
 _MODELS = (PATH, "model.partial_pretrain", "model.path")
 ENGINES = ("auto", "vllm", "virtual")
 _NO_ENGINES = ("", "???", "hf", "naive", "virtual")
-"""Names that need nothing in their place; ??? is the script's own fault and stays."""
+"""Engine names that are not replaced. ??? is a mistake in the script, which the rehearsal should show."""
 _SIDES = (32, 64, 96)
 _QUESTIONS = ("What is {first} + {second}?", "{first} + {second} is?", "What is the sum of {first} and {second}?")
-"""Of several lengths: batches of equal parts hide what lengths do."""
+"""The questions have several lengths, because equal lengths would hide errors with lengths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a user asks for."""
+    """A user's options for a rehearsal."""
 
     output: Path
     steps: int = 2
@@ -56,15 +56,15 @@ class Request:
     without: tuple[str, ...] = ()
     """Rules that are left out."""
     unconfined: bool = False
-    """Run the tree's code without a sandbox, as the user asks for."""
+    """Whether to run the tree's code without a sandbox."""
     kernels: Soc | None = None
-    """For which NPU the Triton kernels of the job are compiled; None if they are not."""
+    """The NPU to compile the job's Triton kernels for; None to compile none."""
 
 
 def prepare(
     job: Job, architecture: Architecture, layout: Layout, folder: Path, request: Request, engine: RolloutEngine
 ) -> tuple[Setup, list[str]]:
-    """Make model, checkpoint if one is wanted, data and reward; return them, and what is to be said of them."""
+    """Make the model, a checkpoint if the script uses one, data, and a reward. Return them, and notes for the user."""
     settings, images = job.settings, architecture.takes_images
     model = _model(architecture, LAYERS * layout.pipeline, request.output / "models")
     train_file, test_file = write_questions(folder / "data", _data_source(settings), images)
@@ -76,9 +76,9 @@ def prepare(
         checkpoint = None if failure else written(folder) / "mcore"
         if failure:
             notes.append(
-                _("the small model was not converted to a distributed checkpoint: {failure}").format(failure=failure)
+                _("could not convert the small model to a distributed checkpoint: {failure}").format(failure=failure)
             )
-    # It is a file of its own that verl loads by its path, compiled where there is no source.
+    # verl loads the reward by its path, so copy the file; an installation without sources has only the compiled one.
     graded = Path(shutil.copy(reward.__file__, folder))
     setup = Setup(
         folder=written(folder),
@@ -98,7 +98,7 @@ def prepare(
 
 
 def chosen_architecture(settings: Settings, asked: str) -> Architecture:
-    """Return the architecture that the user names, or the model's path. Raises RehearsalError if neither does."""
+    """Return the architecture that the user or the model's path names. Raise RehearsalError if neither does."""
     if asked:
         for each in ARCHITECTURES:
             if each.name == asked:
@@ -107,7 +107,7 @@ def chosen_architecture(settings: Settings, asked: str) -> Architecture:
             subject="--architecture",
             expected=_("one of ") + _(", ").join(each.name for each in ARCHITECTURES),
             found=repr(asked),
-            fix=_("give the model type that the model's config.json has"),
+            fix=_("give the model_type from the model's config.json"),
         )
     path = next((settings.text(key) for key in _MODELS if settings.text(key)), "")
     return architecture_of(path)
@@ -122,7 +122,7 @@ def _data_source(settings: Settings) -> str:
 
 
 def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
-    """Make the small model, once for each architecture, number of layers and transformers."""
+    """Make the small model, or return the one that was made for this architecture, layers, and transformers."""
     try:
         transformers = version("transformers")
     except PackageNotFoundError as error:
@@ -130,9 +130,9 @@ def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
             subject=_("this environment"),
             expected=_("the packages that your verl needs"),
             found=_("no transformers"),
-            fix=_("run verl-npu with the Python that your verl is installed for"),
+            fix=_("run verl-npu with the Python in which your verl is installed"),
         ) from error
-    # What makes it may have changed since one was made.
+    # A new version of the generator must not use older models.
     made_by = hashlib.sha256(small_model.source()).hexdigest()[:8]
     name = f"{architecture.name}-{layers}-{transformers}-{made_by}"
     target = (folder / name).resolve()
@@ -142,7 +142,7 @@ def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
     try:
         done = subprocess.run(
             own_python("-m", small_model.__name__, architecture.name, str(layers), str(made)),
-            # As the run itself: on virtual NPUs torchvision can be imported whatever it was compiled for.
+            # Like the run itself. With virtual NPUs, any build of torchvision can be imported.
             env=os.environ | {VIRTUAL_NPUS: "1"},
             capture_output=True,
             text=True,
@@ -153,14 +153,14 @@ def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
             is_full = os.strerror(errno.ENOSPC) in found
             raise RehearsalError(
                 subject=_("a small model of the architecture {architecture}").format(architecture=architecture.name),
-                expected=_("transformers {transformers} to make one").format(transformers=transformers),
+                expected=_("a model made by transformers {transformers}").format(transformers=transformers),
                 found=found,
-                fix=_("make room there, or give another --output")
+                fix=_("free some disk space, or give another --output")
                 if is_full
-                else _("install the transformers that your verl names, or rehearse with --architecture"),
+                else _("install the transformers version that your verl requires, or rehearse with --architecture"),
             )
         (made / _SUMS).write_text(json.dumps(_sums(made)))
-        # If another process was faster, its model is the same.
+        # Another process may have been faster, with the same model.
         if not _is_whole(target):
             shutil.rmtree(target, ignore_errors=True)
             with contextlib.suppress(OSError):
@@ -171,7 +171,7 @@ def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
 
 
 _SUMS = "sums.json"
-"""What the files of a small model are, by name: it is kept for later rehearsals."""
+"""The file with a hash of each file of a small model, which is kept for later rehearsals."""
 
 
 def _is_whole(model: Path) -> bool:
@@ -189,13 +189,13 @@ def _sums(model: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class RolloutEngine:
-    """An engine, and what is to be said of it."""
+    """The rollout engine of a rehearsal, and a note for the user."""
 
     name: str = ""
-    """What takes the place of the script's; empty if nothing does."""
+    """The engine that replaces the script's; empty to keep the script's."""
     note: str = ""
     no_sleep: bool = False
-    """It is vLLM's build for CPUs: it has no sleep mode, and verl cannot split it over ranks."""
+    """Whether it is vLLM's build for CPUs, which has no sleep mode and cannot be split over verl's ranks."""
 
 
 def _installed(package: str) -> str:
@@ -208,21 +208,21 @@ def _installed(package: str) -> str:
 def rollout_engine(
     settings: Settings, asked: str, own_npus: bool = False, installed: Callable[[str], str] = _installed
 ) -> RolloutEngine:
-    """Return the engine that generates; `own_npus`: the rollout does not share the trainer's."""
+    """Return the engine that generates. `own_npus` tells whether the rollout has NPUs of its own."""
     own = settings.text(ENGINE)
     if own in _NO_ENGINES:
         return RolloutEngine()
     found = installed("vllm")
-    # vLLM's build for CPUs cannot sleep. If it shares NPUs with the trainer, that is part of every step.
+    # vLLM's build for CPUs cannot sleep, which an engine that shares NPUs with the trainer does in every step.
     no_sleep = "cpu" in found
-    vllm = _("the rollout engine is vLLM's, as installed here") + (_(", without its sleep mode") if no_sleep else "")
+    vllm = _("the rollout engine is the installed vLLM") + (_(", without its sleep mode") if no_sleep else "")
     instead = _("the rollout engine is transformers' generate; the script's is {own}").format(own=own)
     if asked == "vllm" and own != "vllm":
         return RolloutEngine("vllm", _("{vllm}; the script's is {own}").format(vllm=vllm, own=own), no_sleep)
     if asked == "virtual" or (asked != "vllm" and (own != "vllm" or not found)):
         return RolloutEngine("virtual", instead)
     if asked != "vllm" and no_sleep and may_sleep(settings) and not own_npus:
-        said = _("{instead}, and vLLM {found}, which is installed, cannot sleep as the script asks").format(
+        said = _("{instead}, and the installed vLLM {found} has no sleep mode, which the script uses").format(
             instead=instead, found=found
         )
         return RolloutEngine("virtual", said)
@@ -235,7 +235,7 @@ def engine_for(
     """Return the engine that generates for this trainer.
 
     Raises:
-        RehearsalError: it would be transformers' generate, and the trainer's weight sync takes vLLM or SGLang alone.
+        RehearsalError: it would be transformers' generate, but the trainer's weight sync needs vLLM or SGLang.
     """
     engine = rollout_engine(settings, asked, own_npus, installed)
     package = trainer.rpartition(".")[0]
@@ -243,30 +243,30 @@ def engine_for(
         vllm = installed("vllm")
         raise RehearsalError(
             subject=f"{trainer}, {ENGINE}={settings.text(ENGINE)}",
-            expected=_("vLLM: this trainer's weights go to no stand-in for an engine"),
-            found=_("vLLM {vllm}, and another engine asked for").format(vllm=vllm) if vllm else _("no vLLM"),
+            expected=_("vLLM, because this trainer cannot send weights to a substitute engine"),
+            found=_("vLLM {vllm}, but --rollout chooses another engine").format(vllm=vllm) if vllm else _("no vLLM"),
             fix=_("give --rollout vllm")
             if vllm
-            else _("rehearse it at ccd7d934, where scripts/rehearse.sh --verl CHECKOUT installs a vLLM for CPUs"),
+            else _("rehearse it at ccd7d934, where scripts/rehearse.sh --verl CHECKOUT installs vLLM for CPUs"),
         )
     return engine
 
 
 def _syncing_packages() -> set[str]:
-    """The packages of upstream's recipes whose weights the feature weight_sync gives to the engine by itself."""
+    """Return the packages of upstream recipes whose weights are sent by the feature weight_sync itself."""
     targets = [patch.target.module for feature in load() if feature.name == "weight_sync" for patch in feature]
     return {module.rpartition(".")[0] for module in targets if module.startswith("recipe.")}
 
 
 def write_questions(folder: Path, source: str, images: bool) -> tuple[Path, Path]:
-    """Write sums as train.parquet and test.parquet; with `images` each question has a picture.
+    """Write questions about sums to train.parquet and test.parquet; with `images`, each question has a picture.
 
-    The columns are those of verl's examples/data_preprocess: for reinforcement learning, for supervised fine-tuning
-    of one turn (extra_info, question and answer) and of several (messages).
+    The columns are those of verl's examples/data_preprocess, for reinforcement learning and for supervised fine-tuning
+    with one turn (extra_info, question, and answer) or several (messages).
     """
     import datasets
 
-    # Bars for a few rows would stand among what the command prints.
+    # Progress bars for a few rows would clutter the command's output.
     datasets.disable_progress_bars()
     folder.mkdir(parents=True, exist_ok=True)
     numbers = random.Random(1)
@@ -275,7 +275,7 @@ def write_questions(folder: Path, source: str, images: bool) -> tuple[Path, Path
         rows = [_row(numbers, source, split, index, images) for index in range(count)]
         table = datasets.Dataset.from_list(rows)
         if images:
-            # As a picture and not as bytes: verl's data sets read this feature.
+            # verl's data sets expect the image feature, not bytes.
             table = table.cast_column("images", datasets.Sequence(datasets.Image()))
         path = folder / f"{split}.parquet"
         table.to_parquet(path)

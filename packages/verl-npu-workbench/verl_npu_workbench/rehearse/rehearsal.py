@@ -1,4 +1,4 @@
-"""One rehearsal from a job to its verdict, and what came of it as JSON and as a page in Markdown."""
+"""Runs one rehearsal from the job to its verdict, and formats the result as JSON and as a Markdown page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .rules import RULES, Change, scale
 from .training import Run, command_of, prepare_device, train, written
 
 NOT_SHOWN = ("speed", _("memory at full size"), _("an NPU's numbers"), _("several machines"))
-"""What no rehearsal shows."""
+"""Properties that no rehearsal shows."""
 _PACKAGES = (
     "torch",
     "torch_npu",
@@ -42,12 +42,12 @@ _PACKAGES = (
     "megatron-core",
     "mbridge",
 )
-"""Packages whose versions tell one environment from another; verl is told by its pin."""
+"""Packages whose versions are reported; verl is reported by its pin."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledJob:
-    """All that is decided before a rehearsal starts."""
+    """The decisions that are made before a rehearsal starts."""
 
     job: Job
     folder: Path
@@ -60,22 +60,22 @@ class ScaledJob:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
-    """A rehearsal that has ended."""
+    """A finished rehearsal."""
 
     scaled: ScaledJob
     run: Run
     outcome: Outcome
     seconds: float
     kernels: Report | None = None
-    """What the compiler says of the kernels that it launched, if that was asked."""
+    """The compiler's verdicts on the launched kernels, if the user asked for them."""
 
 
 def scale_down(job: Job, name: str, request: Request) -> ScaledJob:
-    """Make model and data, and decide what is scaled.
+    """Make a small model and data, and scale the job's settings.
 
     Raises:
-        RehearsalError: the model's architecture is not known here, the NPUs do not suffice, or the trainer's own
-            rollout engine is not installed and has no substitute.
+        RehearsalError: the model's architecture is unknown, there are too few NPUs, or the trainer's rollout engine is
+            not installed and has no substitute.
     """
     trainer, entry = job.trainer, job.entry
     architecture = chosen_architecture(job.settings, request.architecture)
@@ -85,12 +85,12 @@ def scale_down(job: Job, name: str, request: Request) -> ScaledJob:
     with progress.step(_("making a small {architecture} and its data").format(architecture=architecture.name)):
         setup, notes = prepare(job, architecture, layout, folder, request, engine)
     changes = scale(job.settings, setup, request.without)[0]
-    # What follows another key by interpolation has followed it.
+    # A key that interpolates a changed key has changed with it.
     changes = [change for change in changes if not _follows(change, changes, job)]
     options = list(trainer.options)
     if entry.moved:
         options = [f"--config-path={entry.folder}", f"--config-name={entry.name}"]
-        notes.append(_("there is no folder {moved}: the configuration is this tree's own").format(moved=entry.moved))
+        notes.append(_("the folder {moved} does not exist: using this tree's configuration").format(moved=entry.moved))
     options.append(f"hydra.run.dir={written(folder) / 'hydra'}")
     return ScaledJob(
         job=job,
@@ -104,7 +104,7 @@ def scale_down(job: Job, name: str, request: Request) -> ScaledJob:
 
 
 def rehearse(scaled: ScaledJob, request: Request, told: Callable[[int, Mapping[str, float]], None]) -> Rehearsed:
-    """Run a scaled job, and judge how it ended; `told` hears of each step with its metrics."""
+    """Run a scaled job, and judge how it ended. `told` is called with each step and its metrics."""
     npus, tree = scaled.layout.all_npus, scaled.job.tree
     prepare_device(npus)
     compiler = kernels.prepare() if request.kernels else None
@@ -131,9 +131,9 @@ def rehearse(scaled: ScaledJob, request: Request, told: Callable[[int, Mapping[s
 
 
 def _follows(change: Change, changes: Sequence[Change], job: Job) -> bool:
-    """Whether a key is an interpolation of one that is set to the same value, or lies in a section that is one.
+    """Tell whether a key, or a section around it, interpolates a key that is set to the same value.
 
-    Setting a key of such a section would give the section up: it would have this key and no other.
+    Such a key is not set: setting a key of an interpolated section would replace the section by this one key.
     """
     parts = change.key.split(".")
     for length in range(len(parts), 0, -1):
@@ -152,9 +152,9 @@ def _new_folder(output: Path, name: str) -> Path:
     except OSError as error:
         raise RehearsalError(
             subject="--output",
-            expected=_("a folder that can be written"),
+            expected=_("a writable folder"),
             found=f"{output}: {error}",
-            fix=_("give another"),
+            fix=_("give another folder"),
         ) from error
     return folder
 
@@ -168,7 +168,7 @@ def by_rule(scaled: ScaledJob) -> Iterable[tuple[str, str, list[Change]]]:
 
 
 def scaled_content(scaled: ScaledJob) -> dict[str, object]:
-    """Return a scaled job as JSON has it."""
+    """Return a scaled job as JSON."""
     layout, trainer = scaled.layout, scaled.job.trainer
     sizes = ("tensor", "pipeline", "context", "expert", "sequence", "data", "rollout_tensor")
     return {
@@ -187,7 +187,7 @@ def scaled_content(scaled: ScaledJob) -> dict[str, object]:
 def features(done: Rehearsed) -> dict[str, list[str]]:
     """Return the states of each feature over all processes of the run."""
     manifests, unread = read_manifests(done.scaled.folder / "manifests")
-    # The processes ran a stranger's code, which may have written what is no manifest.
+    # The processes ran untrusted code, which may have written files that are not manifests.
     found = {"not known": [str(error) for error in unread]} if unread else {}
     for manifest in manifests:
         for name, feature in manifest["features"].items():
@@ -198,7 +198,7 @@ def features(done: Rehearsed) -> dict[str, list[str]]:
 
 
 def engine(scaled: ScaledJob) -> str:
-    """Return the rollout engine that the rehearsal ran with; empty if the job generates nothing."""
+    """Return the rollout engine of the rehearsal; empty if the job generates nothing."""
     changed = [str(change.after) for change in scaled.changes if change.key == ENGINE]
     return changed[-1] if changed else scaled.job.settings.text(ENGINE)
 
@@ -213,14 +213,14 @@ def curves(run: Run) -> dict[str, list[float]]:
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of what is installed here, where the job ran too."""
+    """Return the versions of packages in this environment, in which the job ran too."""
     installed = {each.metadata["Name"].lower().replace("_", "-"): each.version for each in metadata.distributions()}
     names = {name: name.lower().replace("_", "-") for name in _PACKAGES}
     return {name: installed[key] for name, key in names.items() if key in installed}
 
 
 def content(script: str, done: Rehearsed, pin: str) -> dict[str, object]:
-    """Return a rehearsal as JSON has it; `pin` is the revision that its verl is nearest to."""
+    """Return a rehearsal as JSON. `pin` is the revision that the job's verl is nearest to."""
     failure = done.outcome.failure
     return {
         "script": script,
@@ -243,20 +243,20 @@ def content(script: str, done: Rehearsed, pin: str) -> dict[str, object]:
 
 
 def error_content(script: str, error: Exception) -> dict[str, object]:
-    """Return as JSON that a script could not be rehearsed, and why."""
+    """Return the JSON for a script that could not be rehearsed, with the reason."""
     return {"script": script, "verdict": _("not rehearsed"), "steps": 0, "seconds": 0.0, "error": str(error)}
 
 
 def page(results: Sequence[Mapping[str, object]]) -> str:
-    """Return a page in Markdown: a table of scripts with their verdicts, and what the failures were."""
+    """Return a Markdown page: a table of scripts with their verdicts and failures."""
     lines = [
         "# Rehearsals on virtual NPUs (SIMULATED)",
         "",
-        f"Not shown by any of them: {', '.join(NOT_SHOWN)}.",
+        f"None of them shows: {', '.join(NOT_SHOWN)}.",
         "",
     ]
     if any(each.get("kernels") for each in results):
-        lines += [f"Nor is any of these by a kernel that compiles: {'; '.join(NOT_SHOWN_OF_KERNELS)}.", ""]
+        lines += [f"A kernel that compiles does not show: {'; '.join(NOT_SHOWN_OF_KERNELS)}.", ""]
     lines += [
         "| script | verdict | steps | NPUs | seconds | first error | kernels |",
         "|---|---|---|---|---|---|---|",
@@ -277,7 +277,7 @@ def _error(each: Mapping[str, object]) -> str:
 
 
 def _kernels(each: Mapping[str, object]) -> str:
-    """The kernels that fail by name, and how many compile; empty if none was asked for."""
+    """Return the failing kernels by name and the number that compile; empty if no kernels were judged."""
     found = each.get("kernels")
     if not isinstance(found, Mapping):
         return ""

@@ -1,4 +1,4 @@
-"""The reward of the generated questions, as verl's custom_reward_function has it; verl loads this file by its path."""
+"""The reward for the generated questions. verl loads this file by its path as custom_reward_function."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ LARGEST_SUM = 18
 def grade(
     data_source: str, solution_str: str, ground_truth: str, extra_info: object = None, **more: object
 ) -> dict[str, float]:
-    """Grade from 0 to 1: 0.74 for the share of digits, 0.25 for two leading digits close to the sum, 0.01 by its text.
+    """Grade an answer from 0 to 1: 0.74 for the share of digits, 0.25 for a start near the sum, 0.01 by its hash.
 
-    Graded, because a random model never gives a right answer: right or wrong would teach it nothing. `acc` is what
-    filters of groups look at: they throw a group away in which all got the same, so that a trainer that counts
-    generations ends before its steps are done. Two texts hardly ever get the same.
+    Rewards are graded because a random model never answers correctly, and would learn nothing from right and wrong.
+    Filters look at `acc` and drop groups whose answers all have the same value, and a trainer that counts generations
+    would then end too early. With the hash of the text, two answers almost never have the same value.
     """
     score = 0.0
     if solution_str:

@@ -1,6 +1,6 @@
-"""What a rehearsal scales, rule by rule: each has a name, a reason, and the settings that it changes.
+"""The rules by which a rehearsal scales settings. Each has a name, a reason, and the settings that it changes.
 
-They are applied in the order in which they stand here: a later one sees what the earlier ones changed.
+They are applied in the order of this file: a later rule sees the changes of earlier ones.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SHAPES = {
     "moe_router_group_topk": "topk_group",
     "kv_channels": "head_dim",
 }
-"""Megatron's names for sizes of a model, with transformers' names for them."""
+"""Megatron's names for a model's sizes, and transformers' names for the same sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +64,23 @@ class Change:
     rule: str
 
     def override(self) -> str:
-        """Return it as Hydra's command line has it; it comes after the script's own and wins."""
+        """Return the change as a Hydra override, which comes after the script's own and wins."""
         return override(self.key, self.after)
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a rehearsal has made, and how long it is to be."""
+    """The files, layout, and length of a rehearsal."""
 
     folder: Path
-    """Where the run writes."""
+    """The folder that the run writes to."""
     model: Path
     train: Path
     test: Path
     checkpoint: Path | None
     """The small model's converted checkpoint; None if there is none."""
     reward: Path
-    """A file with a reward function `grade` that a random model gets some of."""
+    """A file with a reward function `grade`, from which a random model gets some reward."""
     layout: Layout
     steps: int
     prompt: int
@@ -88,9 +88,9 @@ class Setup:
     response: int
     """Tokens of a response."""
     engine: str
-    """The rollout engine that runs; empty: the script's own."""
+    """The rollout engine that runs; empty for the script's own."""
     no_sleep: bool = False
-    """The rollout engine is vLLM's build for CPUs: it has no sleep mode, and verl cannot split it over ranks."""
+    """Whether the engine is vLLM's build for CPUs, which has no sleep mode and cannot be split over verl's ranks."""
 
 
 Changed = Mapping[str, object]
@@ -98,20 +98,20 @@ Changed = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One thing that a rehearsal scales."""
+    """One rule of scaling."""
 
     name: str
     reason: str
-    """Why the rehearsal cannot leave it as it is, and what that hides."""
+    """The reason for the change, and what the change hides."""
     change: Callable[[Settings, Settings, Setup], Changed]
-    """From the settings as the script has them, those that other rules have changed, and the setup, the new values."""
+    """A function of the script's settings, the settings after earlier rules, and the setup; it returns new values."""
 
 
 RULES: list[Rule] = []
 
 
 def scale(settings: Settings, setup: Setup, without: tuple[str, ...] = ()) -> tuple[list[Change], Settings]:
-    """Apply every rule but those that `without` names; return the changes in order, and the settings after them."""
+    """Apply all rules except those in `without`. Return the changes in order, and the changed settings."""
     changes: list[Change] = []
     written = settings
     for rule in RULES:
@@ -130,11 +130,12 @@ def _rule(name: str, reason: str) -> Callable[[Callable[[Settings, Settings, Set
 
 
 @_rule(
-    "model", _("A random model of the same architecture with two layers or so. Its memory and numbers are not shown.")
+    "model",
+    _("A random model of the same architecture with about two layers. Full-size memory and numbers are not shown."),
 )
 def _model(script: Settings, now: Settings, setup: Setup) -> Changed:
     models = {key: str(setup.model) for key in script.matching(_MODELS) if script.get(key) not in (None, {}, "")}
-    # Nothing that the hub would be asked for.
+    # Do not ask the hub for anything.
     adapters = {key: None for key in script.ending("lora_adapter_path", "adapter_path") if script.get(key)}
     return {**models, **adapters}
 
@@ -155,8 +156,8 @@ def _shapes(script: Settings, now: Settings, setup: Setup) -> Changed:
 @_rule(
     "distributed checkpoint",
     _(
-        "The small model is converted by the tree's own converter. If that cannot be, mbridge loads "
-        "the safetensors, and loading a distributed checkpoint is not shown."
+        "The tree's own converter converts the small model. If it cannot, mbridge loads the safetensors, and loading "
+        "a distributed checkpoint is not shown."
     ),
 )
 def _dist_checkpoint(script: Settings, now: Settings, setup: Setup) -> Changed:
@@ -166,7 +167,7 @@ def _dist_checkpoint(script: Settings, now: Settings, setup: Setup) -> Changed:
             continue
         if setup.checkpoint is None:
             changed[key] = False
-            # Upstream's own loader knows no experts.
+            # Upstream's own loader does not support experts.
             bridge = key.replace("use_dist_checkpointing", "use_mbridge")
             changed |= {bridge: True} if bridge in script else {}
         else:
@@ -174,7 +175,7 @@ def _dist_checkpoint(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("data", _("Generated questions in the columns that the script reads."))
+@_rule("data", _("Generated questions, in the columns that the script reads."))
 def _data(script: Settings, now: Settings, setup: Setup) -> Changed:
     changed: dict[str, object] = {keys.TRAIN_FILES: str(setup.train)}
     if script.get(keys.VALIDATION_FILES) is not None:
@@ -186,12 +187,12 @@ def _data(script: Settings, now: Settings, setup: Setup) -> Changed:
 @_rule(
     "reward",
     _(
-        "A random model never answers right, and equal rewards train nothing: a graded reward takes the place of the "
+        "A random model never answers correctly, and equal rewards train nothing. A graded reward replaces the "
         "script's, which is not shown."
     ),
 )
 def _reward(script: Settings, now: Settings, setup: Setup) -> Changed:
-    # Where there are both, verl reads the second; up to v0.8.0 from the first, if that is set.
+    # If both exist, verl reads the second; up to v0.8.0, it fills the second from the first if that is set.
     sections = ("custom_reward_function", "reward.custom_reward_function") if keys.ESTIMATOR in script else ()
     given = [section for section in sections if f"{section}.path" in script]
     return {
@@ -205,7 +206,7 @@ def _lengths(script: Settings, now: Settings, setup: Setup) -> Changed:
     changed: dict[str, object] = {
         key: min(value, script.whole(key)) for key, value in new.items() if script.whole(key)
     }
-    # Where the configuration does not follow data.*, the script set them one by one.
+    # If the configuration does not interpolate data.*, the script has set these one by one.
     for key, follows in (("prompt_length", MAX_PROMPT), ("response_length", MAX_RESPONSE)):
         path = f"{ROLLOUT}.{key}"
         if path in script and follows in changed and script.get(path) != script.get(follows):
@@ -214,19 +215,19 @@ def _lengths(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 
 def _longest(settings: Settings) -> int:
-    """Tokens of the longest sequence."""
+    """Return the tokens of the longest sequence."""
     return (settings.whole(MAX_PROMPT) + settings.whole(MAX_RESPONSE)) or settings.whole(MAX_LENGTH)
 
 
 @_rule(
     "token budgets",
-    _("They keep their proportion to the longest sequence, so that dynamic batches split as often as in the script."),
+    _("They keep their ratio to the longest sequence, so that dynamic batches split as often as in the script."),
 )
 def _budgets(script: Settings, now: Settings, setup: Setup) -> Changed:
     before, after = _longest(script), _longest(now)
     if not before or not after:
         return {}
-    # A micro batch holds at least one whole sequence, whose parts lie on the ranks of its sequence dimension.
+    # A micro batch holds at least one whole sequence, which is split over the ranks of the sequence dimension.
     fewest = math.ceil(after / setup.layout.sequence)
     changed: dict[str, object] = {}
     for key in script.matching(r".*(max_token_len_per_gpu|max_token_len)"):
@@ -235,7 +236,7 @@ def _budgets(script: Settings, now: Settings, setup: Setup) -> Changed:
     for key in script.ending("max_model_len", "max_num_batched_tokens"):
         if script.whole(key):
             changed[key] = max(math.ceil(script.whole(key) * after / before), after)
-    # vLLM wants at least a token of each sequence in a batch.
+    # vLLM requires at least one token of each sequence in a batch.
     for key in script.ending("max_num_seqs"):
         tokens = changed.get(key.replace("max_num_seqs", "max_num_batched_tokens"))
         if isinstance(tokens, int) and script.whole(key) > tokens:
@@ -243,13 +244,13 @@ def _budgets(script: Settings, now: Settings, setup: Setup) -> Changed:
     for key in script.matching(
         r".*override_transformer_config\.(seq_length|max_position_embeddings)|.*mcore_kwargs\.seq_length"
     ):
-        # With MindSpeed's latent attention it is the size of the mask, and flash attention takes one size only.
+        # With MindSpeed's latent attention, this is the size of the mask, and flash attention accepts only one size.
         if script.whole(key) and not script.truth(f"{key.rpartition('.')[0]}.multi_head_latent_attention"):
             changed[key] = after
     return changed
 
 
-@_rule("overlong buffer", _("It must be shorter than the response, and keeps its proportion to it."))
+@_rule("overlong buffer", _("It must be shorter than the response, and keeps its ratio to it."))
 def _overlong(script: Settings, now: Settings, setup: Setup) -> Changed:
     before, after = script.whole(MAX_RESPONSE), now.whole(MAX_RESPONSE)
     return {
@@ -260,7 +261,10 @@ def _overlong(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 
 def _sync_step(script: Settings) -> int:
-    """Mini batches between two syncs of the v1 trainer's weights, which are a batch, as it asserts; 0 for another."""
+    """Return the mini batches between two weight syncs of the v1 trainer; 0 for other trainers.
+
+    The v1 trainer asserts that together they are one batch.
+    """
     return min(keys.size(script, keys.SYNC_STEP), _MOST_SYNC_STEP) if keys.is_separate(script) else 0
 
 
@@ -269,14 +273,14 @@ def _scaled(number: int, before: int, after: int) -> int:
 
 
 @_rule(
-    "batches", _("{prompts} prompts make a step of seconds; generation keeps its proportion.").format(prompts=PROMPTS)
+    "batches", _("A step with {prompts} prompts takes seconds; generation keeps its ratio.").format(prompts=PROMPTS)
 )
 def _batches(script: Settings, now: Settings, setup: Setup) -> Changed:
     changed: dict[str, object] = {}
     before, generated = script.whole(BATCH), script.whole(keys.GENERATION_BATCH)
     if before > 0:
         after, parts = min(PROMPTS, before), _sync_step(script) or 1
-        # verl asserts that the answers of what is trained at a time can be divided among all NPUs.
+        # verl asserts that the answers that are trained at a time divide among all NPUs.
         while after % parts or after // parts * min(keys.size(script, SAMPLES), _MOST_SAMPLES) % setup.layout.npus:
             after += 1
         changed |= {keys.SYNC_STEP: parts} if keys.is_separate(script) else {}
@@ -292,7 +296,7 @@ def _batches(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 @_rule(
     "samples",
-    _("{most_samples} answers to a prompt show grouping and its advantages as well as 16.").format(
+    _("{most_samples} answers per prompt show grouping and advantages as well as 16.").format(
         most_samples=_MOST_SAMPLES
     ),
 )
@@ -304,8 +308,8 @@ def _samples(script: Settings, now: Settings, setup: Setup) -> Changed:
 @_rule(
     "mini batches",
     _(
-        "They keep their proportion to the batch, so that there are as many optimizer steps, as far "
-        "as whole prompts go."
+        "They keep their ratio to the batch, so that a step has as many optimizer steps, as far as whole prompts "
+        "allow."
     ),
 )
 def _mini_batches(script: Settings, now: Settings, setup: Setup) -> Changed:
@@ -314,7 +318,7 @@ def _mini_batches(script: Settings, now: Settings, setup: Setup) -> Changed:
         if script.whole(key):
             size = _scaled(script.whole(key), max(script.whole(BATCH), 0), now.whole(BATCH) or PROMPTS)
             size = now.whole(BATCH) // _sync_step(script) if _sync_step(script) else size
-            # Each replica of the model gets as many.
+            # Each replica of the model gets the same number.
             while size * keys.size(now, SAMPLES) % setup.layout.data:
                 size += 1
             changed[key] = size
@@ -330,8 +334,8 @@ def _micro_batches(script: Settings, now: Settings, setup: Setup) -> Changed:
     endings = [f"{name}_batch_size{rest}" for name in names for rest in ("_per_gpu", "")]
     changed: dict[str, object] = {}
     for key in script.ending(*endings, "infer_micro_batch_size_per_gpu"):
-        size, own = script.whole(key), _of_each_replica(key, now, setup)
-        # What is counted over all NPUs is at least one for each of them.
+        size, own = script.whole(key), _per_replica(key, now, setup)
+        # A size that counts all NPUs together is at least one for each of them.
         parts = 1 if key.endswith("_per_gpu") else setup.layout.data
         most = _MOST_MICRO * parts
         if own and own % min(max(size // parts, 1), _MOST_MICRO):
@@ -341,8 +345,8 @@ def _micro_batches(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-def _of_each_replica(key: str, now: Settings, setup: Setup) -> int:
-    """What a replica divides into these micro batches: a mini batch, or a batch of fine-tuning; 0 if neither."""
+def _per_replica(key: str, now: Settings, setup: Setup) -> int:
+    """Return the sequences of a mini or fine-tuning batch that a replica divides into micro batches; 0 for others."""
     section, _unused, name = key.rpartition(".")
     if name.startswith("ppo_micro"):
         total = now.whole(f"{section}.ppo_mini_batch_size") * keys.size(now, SAMPLES)
@@ -351,7 +355,7 @@ def _of_each_replica(key: str, now: Settings, setup: Setup) -> int:
     return max(total, 0) // setup.layout.data
 
 
-@_rule("NPUs", _("The virtual NPUs of one machine. What several machines do to each other is not shown."))
+@_rule("NPUs", _("The virtual NPUs of one machine. Communication between machines is not shown."))
 def _npus(script: Settings, now: Settings, setup: Setup) -> Changed:
     changed: dict[str, object] = {}
     if keys.NPUS in script:
@@ -367,7 +371,7 @@ def _npus(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("parallel sizes", _("Each dimension is 2 as far as the NPUs go: all of its communication happens."))
+@_rule("parallel sizes", _("Each dimension has size 2 if there are enough NPUs: all of its communication happens."))
 def _parallel(script: Settings, now: Settings, setup: Setup) -> Changed:
     layout = setup.layout
     sizes = {
@@ -403,9 +407,9 @@ def _parallel(script: Settings, now: Settings, setup: Setup) -> Changed:
         elif name in sizes and size > sizes[name]:
             changed[key] = sizes[name]
             if sizes[name] == 1 and key.endswith(f"{_OVERRIDES}.context_parallel_size"):
-                # MindSpeed patches for an override that is 1, and not for one that is missing: alike for all roles.
+                # MindSpeed patches for an override of 1, but not for a missing one, and all roles must agree.
                 changed |= {context.replace(_SECTION, _OVERRIDES): 1 for context in contexts}
-    # Megatron takes the tensor dimension for one that is null; the layout gave that up.
+    # Megatron uses the tensor dimension for a null value, which the layout has given up.
     if layout.expert > 1 and layout.expert_tensor < layout.tensor:
         for key in script.ending("expert_tensor_parallel_size"):
             if script.get(key) is None and key.replace("expert_tensor_", "expert_model_") in script:
@@ -413,7 +417,7 @@ def _parallel(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("pipeline stages", _("They count the layers of the full model; the small one is split evenly."))
+@_rule("pipeline stages", _("They count layers of the full model; the small one is split evenly."))
 def _stages(script: Settings, now: Settings, setup: Setup) -> Changed:
     names = (
         "virtual_pipeline_model_parallel_size",
@@ -430,19 +434,19 @@ def _stages(script: Settings, now: Settings, setup: Setup) -> Changed:
 @_rule(
     "Ray",
     _(
-        "Placement groups ask for more CPUs than a small machine has, and would wait; the dashboard "
-        "would take as much of it as a worker."
+        "Placement groups ask for more CPUs than a small machine has, and would wait; the dashboard would take as "
+        "much memory as a worker."
     ),
 )
 def _ray(script: Settings, now: Settings, setup: Setup) -> Changed:
     processors = max(64, 16 * setup.layout.all_npus)
     sections = [name for name in ("ray_kwargs.ray_init", "ray_init") if f"{name}.num_cpus" in script]
     changed: dict[str, object] = {f"{name}.num_cpus": processors for name in sections}
-    # The older section has its one key passed on, and no other.
+    # The older section passes on only this key.
     return changed | {f"{name}.include_dashboard": False for name in sections if name != "ray_init"}
 
 
-@_rule("helper processes", _("One of each kind: they share two cores."))
+@_rule("helper processes", _("One of each kind, because they share two cores."))
 def _workers(script: Settings, now: Settings, setup: Setup) -> Changed:
     one = (
         f"{ROLLOUT}.agent.num_workers",
@@ -451,12 +455,12 @@ def _workers(script: Settings, now: Settings, setup: Setup) -> Changed:
         "data.filter_overlong_prompts_workers",
         "transfer_queue.backend.SimpleStorage.num_data_storage_units",
     )
-    # A loader in the trainer's own process: each other one is a process with torch.
+    # With 0 workers, the loader runs in the trainer's own process; each worker would be a process with torch.
     none = ("data.dataloader_num_workers", "data.num_workers")
     return {key: 1 for key in one if script.whole(key) > 1} | {key: 0 for key in none if script.whole(key)}
 
 
-@_rule("steps", _("A few steps show that the job trains. What goes wrong after hours is not shown."))
+@_rule("steps", _("A few steps show that the job trains. Failures after hours are not shown."))
 def _duration(script: Settings, now: Settings, setup: Setup) -> Changed:
     changed: dict[str, object] = {
         "trainer.total_training_steps": setup.steps,
@@ -465,7 +469,7 @@ def _duration(script: Settings, now: Settings, setup: Setup) -> Changed:
     warm_ups = script.ending("num_warmup_batches")
     changed |= {key: _MOST_WARM_UP for key in warm_ups if script.number(key) > _MOST_WARM_UP}
     if "rollout.total_rollout_steps" in script:
-        # Of the fully asynchronous trainer: it counts prompts.
+        # The fully asynchronous trainer counts prompts.
         batches, interval = "async_training.require_batches", "async_training.trigger_parameter_sync_step"
         sync, required = (min(script.whole(interval, 1), 2), min(keys.size(script, batches), 2))
         changed[interval] = sync
@@ -475,7 +479,7 @@ def _duration(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("warm-up", _("It ends before the last step, so that the learning rate is above zero once."))
+@_rule("warm-up", _("It ends before the last step, so that the learning rate is above zero at least once."))
 def _warm_up(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {
         key: setup.steps if key.endswith("lr_decay_steps") else max(setup.steps - 1, 0)
@@ -507,12 +511,12 @@ def _checkpoints(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("logger", _("The console alone: others want an account, or a server."))
+@_rule("logger", _("Only the console: other loggers need an account or a server."))
 def _logger(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {"trainer.logger": ["console"]} if "trainer.logger" in script else {}
 
 
-@_rule("profiler", _("It writes to the run's own folder, in the first step."))
+@_rule("profiler", _("It profiles the first step and writes to the run's own folder."))
 def _profiler(script: Settings, now: Settings, setup: Setup) -> Changed:
     paths = script.matching(r"(global_profiler|.*\.profiler)\.save_path")
     changed: dict[str, object] = {key: str(setup.folder / "profile") for key in paths if script.get(key)}
@@ -522,8 +526,8 @@ def _profiler(script: Settings, now: Settings, setup: Setup) -> Changed:
 @_rule(
     "rollout engine",
     _(
-        "The script's engine needs an NPU or is not installed here; transformers' generate takes its place. What the "
-        "engine does is not shown."
+        "The script's engine needs an NPU or is not installed here; transformers' generate replaces it. The engine "
+        "itself is not shown."
     ),
 )
 def _engine(script: Settings, now: Settings, setup: Setup) -> Changed:
@@ -531,7 +535,7 @@ def _engine(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {key: setup.engine for key in names if setup.engine and script.text(key) not in ("", "???")}
 
 
-@_rule("sleep mode", _("The installed vLLM is a build for CPUs, which has no sleep mode."))
+@_rule("sleep mode", _("The installed vLLM is the build for CPUs, which has no sleep mode."))
 def _sleep(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {f"{ROLLOUT}.engine_kwargs.vllm.enable_sleep_mode": False} if setup.no_sleep else {}
 
@@ -539,8 +543,8 @@ def _sleep(script: Settings, now: Settings, setup: Setup) -> Changed:
 @_rule(
     "rollout ranks",
     _(
-        "The installed vLLM is a build for CPUs, which starts the ranks of an engine past verl's "
-        "workers: they would have no engine that gets weights."
+        "The installed vLLM is the build for CPUs, which starts an engine's ranks outside of verl's workers: the "
+        "workers would have no engine to send weights to."
     ),
 )
 def _rollout_ranks(script: Settings, now: Settings, setup: Setup) -> Changed:
@@ -548,7 +552,7 @@ def _rollout_ranks(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {key: 1} if setup.no_sleep and now.whole(key) > 1 else {}
 
 
-@_rule("quantization and drafts", _("The engine that takes the place of the script's has neither."))
+@_rule("quantization and drafts", _("The engine that replaces the script's has neither."))
 def _tensors(script: Settings, now: Settings, setup: Setup) -> Changed:
     given = script.matching(r"actor_rollout_ref\.rollout\.(quantization|mtp\.enable|mtp\.enable_rollout)")
     return {key: (False if "mtp" in key else None) for key in given if setup.engine and script.get(key)}
@@ -556,7 +560,7 @@ def _tensors(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 @_rule(
     "weight buckets",
-    _("Each rank that takes part in a hand-over has two of them in memory, and the small model is smaller than one."),
+    _("Each rank in a weight sync keeps two of them in memory, and the small model is smaller than one."),
 )
 def _buckets(script: Settings, now: Settings, setup: Setup) -> Changed:
     sizes = script.ending("update_weights_bucket_megabytes")

@@ -1,6 +1,6 @@
-"""Small models with random weights, of the architecture that a model's path names.
+"""Makes small models with random weights, of the architecture that a model's path names.
 
-As a program it makes one, with its tokenizer: NAME LAYERS FOLDER.
+As a program, this module makes one with its tokenizer: NAME LAYERS FOLDER.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 LAYERS = 2
-"""The fewest that have every kind of layer."""
+"""The fewest layers that include every kind of layer."""
 _ARCHITECTURES = Path(__file__).with_name("architectures.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """A family of models, as its small one is made."""
+    """A family of models, with the sizes of its small model."""
 
     name: str
     """transformers' model type."""
     pattern: str
-    """What a path of it looks like, in lower case."""
+    """A pattern for the lower-case path of such a model."""
     text: Mapping[str, object]
     vision: Mapping[str, object]
     flat: bool = False
-    """Whether published checkpoints have the language model's settings beside those of the whole."""
+    """Whether published configurations have the language model's settings at the top level."""
     fused: bool = False
-    """Whether published checkpoints have all experts of a layer in one tensor, as transformers has in memory."""
+    """Whether published checkpoints have all experts of a layer in one tensor, like transformers in memory."""
 
     @property
     def takes_images(self) -> bool:
@@ -45,7 +45,7 @@ class Architecture:
 
 
 def _read() -> Iterator[Architecture]:
-    """The sizes of the language model and of the vision model are put together from named parts."""
+    """Read the architectures, whose language and vision models are put together from named parts."""
     read = json.loads(_ARCHITECTURES.read_text())
     for each in read["architectures"]:
         parts = {
@@ -56,11 +56,11 @@ def _read() -> Iterator[Architecture]:
 
 
 ARCHITECTURES = tuple(_read())
-"""In the order in which they are looked for: the more special first."""
+"""In search order: more specific patterns first."""
 
 
 def source() -> bytes:
-    """Return what says how small models are made: the same bytes, the same models."""
+    """Return the source files that determine small models: models from the same bytes are the same."""
     return Path(__file__).read_bytes() + _ARCHITECTURES.read_bytes()
 
 
@@ -68,9 +68,9 @@ def architecture_of(path: str) -> Architecture:
     """Return the architecture that a model's path names.
 
     Raises:
-        RehearsalError: it names none that is known.
+        RehearsalError: the path names no known architecture.
     """
-    # The last parts of a path name the model; a folder above may name another.
+    # The last parts of a path name the model; a folder above may name another one.
     for part in reversed([part.lower() for part in re.split(r"[/\\]", path) if part]):
         for each in ARCHITECTURES:
             if re.search(each.pattern, part):
@@ -79,15 +79,15 @@ def architecture_of(path: str) -> Architecture:
         subject=_("the model {path!r}").format(path=path),
         expected=_("a path that names its architecture: ") + _(", ").join(each.name for each in ARCHITECTURES),
         found=_("none of them"),
-        fix=_("say which it is: --architecture NAME"),
+        fix=_("name the architecture: --architecture NAME"),
     )
 
 
 SEED = 1
 _CONSTANT, _END = 8.0, 1.3
-"""How much larger than the others the feature is that all tokens share, and its weight for the end of an answer."""
+"""The size of the feature that all tokens share, relative to the others, and its weight for the end of an answer."""
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-_OF_IMAGES = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+_IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 _TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
@@ -101,9 +101,9 @@ _TEMPLATE = (
 
 
 def generate(architecture: Architecture, layers: int, folder: Path) -> None:
-    """Write a model of the architecture with so many layers: configuration, weights, tokenizer, processor if any.
+    """Write a model with `layers` layers: configuration, weights, tokenizer, and processor if it has one.
 
-    The same for the same seed.
+    The seed is fixed, so the result is always the same.
     """
     import torch
     import transformers
@@ -138,9 +138,9 @@ def generate(architecture: Architecture, layers: int, folder: Path) -> None:
         maker = transformers.AutoModelForCausalLM
     torch.manual_seed(SEED)
     model = maker.from_config(config)
-    _end_sometimes(model, tokens["<|im_end|>"], [tokens[name] for name in _OF_IMAGES if name in tokens])
+    _end_sometimes(model, tokens["<|im_end|>"], [tokens[name] for name in _IMAGE_TOKENS if name in tokens])
     model = model.to(torch.bfloat16)
-    # By itself transformers writes an expert's tensors one by one for every family.
+    # By default, transformers writes each expert's tensors separately for every family.
     model.save_pretrained(folder, **({"save_original_format": False} if architecture.fused else {}))
     if architecture.flat:
         _flatten(folder / "config.json")
@@ -148,29 +148,30 @@ def generate(architecture: Architecture, layers: int, folder: Path) -> None:
 
 
 def _flatten(path: Path) -> None:
-    """Write a configuration as it is published: upstream reads settings of the language model at the top of it."""
+    """Move the language model's settings to the top level, where published configurations have them."""
     settings = json.loads(path.read_text())
     text = settings.pop("text_config", {})
     path.write_text(json.dumps({**text, **settings}, indent=2))
 
 
 def _end_sometimes(model: PreTrainedModel, end: int, never: list[int]) -> None:
-    """Have a random model end an answer with each token at some chance, and never write a picture's place.
+    """Make a random model end an answer at each token with some probability, and never write picture tokens.
 
-    Answers of one length hide what lengths do: torch, for one, lays out nested tensors of equal parts otherwise.
+    Answers of equal length would hide errors with lengths; torch, for example, lays out nested tensors of equal parts
+    differently.
     """
     import torch
 
     into, out = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     with torch.no_grad():
-        # One feature that is alike for all tokens, and so a bias of what comes out.
+        # One feature is the same for all tokens, and so acts as a bias of the output.
         into[:, 0] = _CONSTANT * into.std()
         out[end, 0] = _END
         out[never, 0] = -_END * 4
 
 
 def _with_index(folder: Path) -> None:
-    """Add the index that a checkpoint of several files has: some loaders read nothing else."""
+    """Add the index of a checkpoint with several files, because some loaders read nothing else."""
     from safetensors import safe_open
 
     with safe_open(folder / "model.safetensors", "pt") as file:
@@ -181,9 +182,9 @@ def _with_index(folder: Path) -> None:
 
 
 def tokenizer(folder: Path, images: bool = False) -> dict[str, int]:
-    """Write a byte-level tokenizer in which each digit is a token of its own, as in Qwen's.
+    """Write a byte-level tokenizer with one token per digit, like Qwen's. Return the ids of its special tokens.
 
-    Returns the ids of its special tokens, those of images among them if it has any.
+    With `images`, the special tokens include those of pictures and videos.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -193,7 +194,7 @@ def tokenizer(folder: Path, images: bool = False) -> dict[str, int]:
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     made.decoder = decoders.ByteLevel()
-    special = [*_SPECIAL, *(_OF_IMAGES if images else ())]
+    special = [*_SPECIAL, *(_IMAGE_TOKENS if images else ())]
     trainer = trainers.BpeTrainer(
         vocab_size=400,
         special_tokens=special,
@@ -205,15 +206,15 @@ def tokenizer(folder: Path, images: bool = False) -> dict[str, int]:
         tokenizer_object=made,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        additional_special_tokens=list(_OF_IMAGES) if images else [],
+        additional_special_tokens=list(_IMAGE_TOKENS) if images else [],
         model_max_length=4096,
-        # As the families' own tokenizers: these models take no token types.
+        # Like the families' own tokenizers: these models do not accept token types.
         model_input_names=["input_ids", "attention_mask"],
     )
     fast.chat_template = _TEMPLATE
     fast.save_pretrained(folder)
     if images:
-        # Processors of this family ask for the tokenizer by its own class.
+        # Processors of this family require this tokenizer class.
         path = folder / "tokenizer_config.json"
         settings = json.loads(path.read_text())
         settings["tokenizer_class"] = "Qwen2TokenizerFast"
@@ -249,7 +250,7 @@ def _processor(architecture: Architecture, folder: Path) -> None:
     }
     (folder / "preprocessor_config.json").write_text(json.dumps(settings, indent=1))
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": _TEMPLATE}))
-    # Later versions have the template in a file of its own, and a processor for videos beside the one for images.
+    # Later versions read the template from a file of its own, and have a processor for videos.
     (folder / "chat_template.jinja").write_text(_TEMPLATE)
     video = {**settings, "video_processor_type": "Qwen2VLVideoProcessor"}
     (folder / "video_preprocessor_config.json").write_text(json.dumps(video, indent=1))

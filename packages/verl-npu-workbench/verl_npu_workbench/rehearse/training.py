@@ -1,4 +1,4 @@
-"""Runs a scaled trainer on virtual NPUs, in a sandbox, and reads its steps as they come."""
+"""Runs a scaled trainer on virtual NPUs, in a sandbox, and reads its steps while it runs."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _CONVERSION_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of a training."""
+    """The result of a training."""
 
     ended: Ended
     steps: Mapping[int, Mapping[str, float]]
     logs: tuple[Path, ...]
-    """The driver's first, then those of Ray's workers."""
+    """The driver's log, then those of Ray's workers."""
     left_out: tuple[str, ...]
-    """Exports of the script that the run did not get."""
+    """Variables that the script exports and the run did not get."""
 
 
 def command_of(trainer: Trainer, changes: Sequence[Change], npus: int, options: Sequence[str]) -> list[str]:
-    """Return the command that the rehearsal starts: the script's own, and what is changed after it."""
+    """Return the rehearsal's command: the script's own, followed by the changes."""
     start = [sys.executable]
     if trainer.ranks:
         start += ["-m", "torch.distributed.run", "--standalone", "--nnodes=1", f"--nproc-per-node={npus}"]
@@ -60,12 +60,12 @@ def _converter(tree: Path) -> Path | None:
 
 
 def written(folder: Path) -> Path:
-    """Return the part of a rehearsal's folder that its programs write to; all else in it is ours alone."""
+    """Return the part of a rehearsal's folder that its programs write to; only we write to the rest."""
     return folder / "run"
 
 
 def convert(job: Job, model: Path, folder: Path, npus: int, unconfined: bool) -> str:
-    """Make the model's distributed checkpoint, mcore, by the tree's own program; return why it could not."""
+    """Make the model's distributed checkpoint, mcore, with the tree's own program. Return an error, or nothing."""
     program = _converter(job.tree)
     if program is None:
         return _("this tree has no converter")
@@ -73,7 +73,7 @@ def convert(job: Job, model: Path, folder: Path, npus: int, unconfined: bool) ->
     target = str(written(folder) / "mcore")
     command = [*start, str(program), "--hf_model_path", str(model), "--output_path", target]
     variables, _unused = _variables(job.trainer, job.tree, folder, npus, True, unconfined)
-    # What the converter's process did is not what the job's did.
+    # The converter's manifest would be mistaken for the job's.
     del variables[environment.MANIFEST_DIR.name]
     log = folder / "convert.log"
     sandbox, temporary = _sandbox(job.trainer, job.tree, folder, variables, [model], unconfined)
@@ -93,10 +93,10 @@ def _limits(seconds: float) -> Limits:
 
 
 def prepare_device(npus: int) -> None:
-    """Have the virtual device compiled, which a sandbox could not keep.
+    """Compile the virtual device outside the sandbox, in which the result would be lost.
 
     Raises:
-        RehearsalError: it does not load.
+        RehearsalError: the device cannot be loaded.
     """
     with progress.step(_("loading the virtual device, which is compiled once")):
         tried = subprocess.run(
@@ -109,11 +109,11 @@ def prepare_device(npus: int) -> None:
     if tried.returncode != 0:
         raise RehearsalError(
             subject=_("the virtual Ascend"),
-            expected=_("it to load in this environment"),
+            expected=_("a virtual device that loads in this environment"),
             found=(tried.stderr.strip().splitlines() or ["no output"])[-1][:300],
             fix=_(
-                "install virtual-ascend (its wheel, or packages/virtual-ascend of the checkout) and g++ here; "
-                "`VIRTUAL_ASCEND=2 python -c 'import torch'` must work"
+                "install virtual-ascend (its wheel, or packages/virtual-ascend of the checkout) and g++, until "
+                "`VIRTUAL_ASCEND=2 python -c 'import torch'` works"
             ),
         )
 
@@ -131,15 +131,23 @@ def train(
     virtual: bool = True,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> Run:
-    """Run `command` in a sandbox, in which it writes to a part of `folder` alone, and return what came of it.
+    """Run `command` in a sandbox, in which it can write only to a part of `folder`, and return the result.
 
     Args:
-        unconfined: without a sandbox, as the user asks for.
-        virtual: on virtual NPUs; else on those of this machine, with all variables that are set for them.
-        more: variables of ours for all its processes.
+        command: the command to run.
+        trainer: the script's trainer.
+        tree: the source tree.
+        folder: the rehearsal's folder.
+        npus: the number of NPUs.
+        seconds: the time limit.
+        told: a function that is called with each step and its metrics.
+        reads: further paths that the command can read.
+        unconfined: whether to run without a sandbox.
+        virtual: whether to use virtual NPUs; otherwise, the machine's NPUs with all variables that are set for them.
+        more: further variables for all processes.
 
     Raises:
-        SandboxError: there can be no sandbox here.
+        SandboxError: no sandbox can be made on this machine.
     """
     check_possible(unconfined)
     variables, left_out = _variables(trainer, tree, folder, npus, virtual, unconfined)
@@ -147,14 +155,14 @@ def train(
     sandbox, temporary = _sandbox(trainer, tree, folder, variables, reads, unconfined)
     log = folder / "train.log"
     workers = Copies(temporary, "ray/session_2*/logs/worker-*", folder / "ray-logs")
-    # Their errors are in files of their own, and tell of no step.
+    # The workers' .err files contain no steps.
     steps = Steps(lambda: [path for path in (log, *workers.poll()) if path.suffix != ".err" and path.exists()])
 
     with progress.step("training") as training:
 
         def tick() -> None:
             for step in steps.poll():
-                training.detail = _("step {step} is done").format(step=step)
+                training.detail = _("step {step} finished").format(step=step)
                 told(step, steps.by_step[step])
 
         ended = run(sandbox, command, tree, variables, _limits(seconds), log, tick)
@@ -171,9 +179,9 @@ def _sandbox(
     reads: Sequence[Path],
     unconfined: bool,
 ) -> tuple[Sandbox | None, Path]:
-    """What a run sees, and its temporary files; without a sandbox it gets the user's home.
+    """Return a run's sandbox and its temporary folder. Without a sandbox, the run gets the user's home.
 
-    Ray puts sockets below /tmp, whose paths must be short.
+    The temporary folder is below /tmp, because Ray's socket paths must be short.
     """
     own = written(folder)
     own.mkdir(exist_ok=True)
@@ -181,14 +189,14 @@ def _sandbox(
         temporary = Path(tempfile.mkdtemp(prefix="vn", dir="/tmp"))
         variables |= {"HOME": str(Path.home()), "TMPDIR": str(temporary), "RAY_TMPDIR": str(temporary)}
         return None, temporary
-    # A new one for each: what a program leaves there is not what the next one is given.
+    # A new folder for each run, so that no program gets the files of an earlier one.
     temporary = Path(tempfile.mkdtemp(prefix="tmp-", dir=folder))
     temporary.chmod(0o755)
     return sandbox_of(trainer, tree, reads, {Path("/tmp"): temporary, own: own}), temporary
 
 
 def _remove(folder: Path) -> None:
-    """By rm, which goes into folders however deep they lie, and follows no link."""
+    """Delete a folder with rm, which handles any depth and does not follow links."""
     subprocess.run(["rm", "-rf", "--", str(folder)], env={}, capture_output=True, check=False)
 
 
@@ -199,7 +207,7 @@ def _variables(
     left_out = sorted(name for name in trainer.exports if name not in exported)
     paths = script_paths(trainer)
     mindspeed = environment.MINDSPEED.text()
-    # Workers of Ray do not start in the tree, and must not take another verl than the driver.
+    # Ray's workers do not start in the tree, but must import the same verl as the driver.
     source = [str(tree)] if (tree / "verl" / "__init__.py").is_file() else []
     own = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     environ = dict(os.environ) if unconfined else allowed(os.environ, named(trainer))
@@ -218,14 +226,14 @@ def _variables(
         "HYDRA_FULL_ERROR": "1",
         "RAY_DEDUP_LOGS": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray would start a worker for each of the CPUs that it is told of, many more than there are.
+        # Otherwise, Ray starts a worker for each CPU that it is told of, which are many more than the real ones.
         "RAY_prestart_worker_first_driver": "0",
-        # On a machine that is busy Ray's only node answers late, and was taken for dead.
+        # On a busy machine, Ray's only node answers late, and Ray has taken it for dead.
         "RAY_health_check_timeout_ms": "60000",
         "RAY_health_check_failure_threshold": "20",
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": "1",
-        # vLLM's build for CPUs takes 4 GiB for its cache otherwise, whatever the model.
+        # Otherwise, vLLM's build for CPUs takes 4 GiB for its cache with any model.
         "VLLM_CPU_KVCACHE_SPACE": "1",
     }
     return variables, left_out

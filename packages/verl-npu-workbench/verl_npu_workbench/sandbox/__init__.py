@@ -1,4 +1,4 @@
-"""A sandbox for programs of others, made by bubblewrap: what runs in it changes nothing outside, and ends in time."""
+"""A sandbox for untrusted programs, made with bubblewrap: they change nothing outside, and end in time."""
 
 from __future__ import annotations
 
@@ -46,47 +46,47 @@ __all__ = [
 
 _PROGRAM = "bwrap"
 _NO_NESTING = ("--unshare-user", "--disable-userns")
-"""Since bubblewrap 0.8. Root needs its rights for the confinement, which takes the same away."""
+"""Forbids nested sandboxes, since bubblewrap 0.8. As root, the confinement needs its rights, and does this itself."""
 _EMPTY = ("dev", "proc", "sys", "tmp", "run", "home", "root", "mnt", "media", "srv", "lost+found")
-"""Folders of the root that a sandbox has anew: what is in them is nobody's business, or the kernel's."""
+"""Folders of the root that a sandbox replaces, because their contents are private or the kernel's."""
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "opt", "nix")
-"""Folders of the root that programs need. /var is not among them: services have their sockets there."""
+"""Folders of the root that programs need. /var is left out, because services have their sockets there."""
 _NO_TREES = (Path("/"), Path("/proc"), Path("/sys"), Path("/dev"))
-"""Folders that a sandbox has its own of: someone who starts in them needs nothing of what is there."""
+"""Folders that are never mounted as a tree: a sandbox has its own."""
 _CONFINEMENT = Path("/confinement.py")
 _POLL, _TICK = 0.02, 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a program in a sandbox ended."""
+    """The end of a program in a sandbox."""
 
     status: int
     output: bytes
     seconds: float
     limit: str = ""
-    """The limit that it went over, in words; empty if none."""
+    """A description of the exceeded limit; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """What a program sees: the machine's system folders read-only, empty writable ones for the rest, and these."""
+    """A program's view of the file system: read-only system folders, empty writable folders, and these paths."""
 
     read_only: tuple[Path, ...] = ()
     writable: Mapping[Path, Path] = field(default_factory=dict)
-    """Folders outside by where they are inside."""
+    """Writable folders: the path outside by the path inside."""
     tree: Path | None = None
-    """A folder with all that is in it read-only, in which what is made beside that vanishes with the sandbox."""
+    """A folder whose contents are read-only; new files in it vanish with the sandbox."""
     folders: tuple[Path, ...] = ()
     """Empty folders that exist only inside."""
     files: Mapping[Path, Path] = field(default_factory=dict)
-    """What is read-only inside, by where it is inside."""
+    """Read-only paths: the path outside by the path inside."""
 
     def arguments(self, folder: Path) -> list[str]:
         """Return bubblewrap's options for a program that starts in `folder`."""
         words = ["--die-with-parent", "--unshare-all", "--new-session", "--hostname", "localhost", "--cap-drop", "ALL"]
         if os.geteuid() == 0:
-            # For the confinement, which gives them up before the program starts.
+            # The confinement needs these, and gives them up before the program starts.
             words += ["--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SYS_RESOURCE"]
         words += _root()
         words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run", "--dir", "/var/tmp"]
@@ -97,9 +97,9 @@ class Sandbox:
         return [*words, "--chdir", str(folder)]
 
     def _mounts(self) -> Iterator[tuple[Path, tuple[str, ...]]]:
-        """What is mounted and how; one may lie in another, which must come first."""
+        """Yield each mount's path inside and its options. The caller sorts them: outer folders must come first."""
         # The interpreter, and the environment that it belongs to.
-        for path in (*_outside_of_the_system({sys.prefix, sys.base_prefix}), *self.read_only):
+        for path in (*_outside_system({sys.prefix, sys.base_prefix}), *self.read_only):
             yield path, ("--ro-bind", str(path))
         if self.tree is not None and self.tree not in _NO_TREES:
             yield self.tree, ("--tmpfs",)
@@ -112,15 +112,15 @@ class Sandbox:
 
 
 def device_cache() -> Path:
-    """Return the folder that has the compiled virtual device."""
+    """Return the folder of the compiled virtual device."""
     return Path(os.environ.get(VIRTUAL_CACHE, "").strip() or Path.home() / ".cache" / "virtual-ascend").expanduser()
 
 
 def importable(tree: Path) -> tuple[Path, ...]:
-    """Return the folders that this interpreter imports from, but for its own environment and what `tree` lies in."""
+    """Return the folders that this interpreter imports from, except its own environment and the parents of `tree`."""
     own = tuple({sys.prefix, sys.base_prefix})
     entries = [entry for entry in sys.path if entry and not entry.startswith(own)]
-    # What pip installs editable is often found by a finder, and is on no path.
+    # Editable packages are often found by an import hook and are not on sys.path.
     for name, module in list(sys.modules.items()):
         if name.startswith("__editable__"):
             entries += map(str, getattr(module, "MAPPING", {}).values())
@@ -129,7 +129,7 @@ def importable(tree: Path) -> tuple[Path, ...]:
 
 
 def is_private(path: Path) -> bool:
-    """Whether a folder that a stranger names is not shown: the user's home, what it lies in, what is hidden in it."""
+    """Tell whether a folder must stay hidden: the user's home, its parents, and hidden folders in it."""
     found, home = path.resolve(), Path.home().resolve()
     if found in (home, *home.parents):
         return True
@@ -138,26 +138,26 @@ def is_private(path: Path) -> bool:
 
 _FIX = _(
     "install the package bubblewrap (apt-get install bubblewrap, yum install bubblewrap){more}, or add --unconfined, "
-    "which runs it with your home and your network"
+    "which gives the program access to your home and your network"
 )
 
 
 def check_possible(unconfined: bool) -> None:
-    """Raise SandboxError if a stranger's program is to be confined, and cannot be."""
+    """Raise SandboxError if a sandbox is wanted and cannot be made."""
     if not unconfined:
         sandbox_program()
 
 
 def sandbox_program() -> tuple[str, ...]:
-    """Return bubblewrap's path and options that not every version has, after it made a sandbox that does nothing.
+    """Return bubblewrap's path and the options that depend on its version, after a trial run.
 
     Raises:
-        SandboxError: it is not installed, or this machine does not let it make a sandbox.
+        SandboxError: bubblewrap is not installed, or this machine does not let it make a sandbox.
     """
     found = shutil.which(_PROGRAM)
     if found is None:
         raise SandboxError(
-            subject=_("running what a launch script starts, and its source tree, in a sandbox"),
+            subject=_("running a launch script's programs and its source tree in a sandbox"),
             expected=_("the program bwrap"),
             found=_("none on PATH"),
             fix=_FIX.format(more=""),
@@ -165,8 +165,8 @@ def sandbox_program() -> tuple[str, ...]:
     program, said = _tried(found)
     if not program:
         raise SandboxError(
-            subject=_("running what a launch script starts, and its source tree, in a sandbox"),
-            expected=_("{found} to make one").format(found=found),
+            subject=_("running a launch script's programs and its source tree in a sandbox"),
+            expected=_("a sandbox made by {found}").format(found=found),
             found=said,
             fix=_FIX.format(more=_(" and allow user namespaces (in a container: --security-opt seccomp=unconfined)")),
         )
@@ -175,7 +175,7 @@ def sandbox_program() -> tuple[str, ...]:
 
 @cache
 def _tried(found: str) -> tuple[tuple[str, ...], str]:
-    """The words that a sandbox is made by, or none and what bubblewrap said."""
+    """Return the command that makes a sandbox, or nothing and bubblewrap's error."""
     said = ""
     for options in ((),) if os.geteuid() == 0 else (_NO_NESTING, ()):
         tried = subprocess.run(
@@ -192,7 +192,7 @@ def _tried(found: str) -> tuple[tuple[str, ...], str]:
 
 
 def why_none() -> str:
-    """Return why there can be no sandbox here; empty if there can."""
+    """Return the reason why this machine cannot make a sandbox; empty if it can."""
     try:
         sandbox_program()
     except SandboxError as error:
@@ -213,24 +213,31 @@ def run(
     answer: int | None = None,
     keep: Sequence[int] = (),
 ) -> Ended:
-    """Run a command that starts in `folder`, its output in `log`; nothing of it survives the return.
+    """Run a command in `folder` with its output in `log`. All of its processes have ended when this returns.
 
-    Without a sandbox it runs as it would by hand, within the same limits.
+    Without a sandbox, the command runs as it would by hand, within the same limits.
 
     Args:
-        asked: what it reads from stdin.
-        answer: the file descriptor that its stdout is; with none that goes to the log as well.
+        sandbox: the sandbox, or None to run without one.
+        command: the command.
+        folder: the folder in which it starts.
+        environment: its environment variables.
+        limits: its limits.
+        log: the file for its output.
+        tick: a function that is called a few times a second.
+        asked: the contents of its stdin.
+        answer: a file descriptor for its stdout; by default, stdout goes to the log too.
         keep: file descriptors that it inherits.
 
     Raises:
-        SandboxError: there can be no sandbox here.
+        SandboxError: no sandbox can be made on this machine.
     """
     whole: list[str] = list(command)
     if sandbox is not None:
         whole = [*sandbox_program(), *sandbox.arguments(folder), "--", *_confined(command, limits)]
     started = time.monotonic()
     limit = ""
-    # A sandbox takes all of its processes with it. Orphans are the main thread's business.
+    # All processes of a sandbox end with it. Without one, only the main thread can collect orphans.
     alone = sandbox is None and threading.current_thread() is threading.main_thread()
     orphans = ProcessTree() if alone else None
     written = tuple(dict.fromkeys(sandbox.writable.values())) if sandbox is not None else ()
@@ -272,12 +279,12 @@ def ask(
     question: object,
     tick: Callable[[], None] = lambda: None,
 ) -> tuple[Ended, Answer]:
-    """Run a command that reads JSON from stdin, and writes JSON to stdout; return how it ended and what it answered.
+    """Run a command that reads JSON from stdin and writes JSON to stdout. Return how it ended, and its answer.
 
-    `tick` is called a few times a second meanwhile.
+    `tick` is called a few times a second in the meantime.
 
     Raises:
-        SandboxError: there can be no sandbox here.
+        SandboxError: no sandbox can be made on this machine.
     """
     with Pipe() as pipe:
         asked = json.dumps(question).encode()
@@ -311,20 +318,20 @@ def _process(
             made.follow(child.pid)
         yield child
     finally:
-        # The first process of a sandbox takes all others of it with it, however deep they hide.
+        # When the first process of a sandbox ends, all others end too.
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
 
 def _confined(command: Sequence[str], limits: Limits) -> list[str]:
-    # Threads count for the kernel, and for us processes alone.
+    # The kernel counts threads, and our limit counts processes.
     most = 4 * limits.processes
     return [sys.executable, "-I", "-S", str(_CONFINEMENT), str(limits.file), str(most), *command]
 
 
 def _root() -> list[str]:
-    """The machine's own folders, read-only; the rest of the root is writable and vanishes with the sandbox."""
+    """Return options that mount the system folders read-only; the rest of the root is temporary and writable."""
     words = []
     for entry in sorted(Path("/").iterdir()):
         if entry.name in _EMPTY:
@@ -338,14 +345,14 @@ def _root() -> list[str]:
     return words
 
 
-def _outside_of_the_system(paths: Iterable[str]) -> list[Path]:
-    """What is not below a folder that is there anyway: /usr as a whole would bring a real CANN back."""
+def _outside_system(paths: Iterable[str]) -> list[Path]:
+    """Return the paths outside the system folders, which are mounted anyway; all of /usr would show a real CANN."""
     system = [Path("/usr"), *(Path("/", name) for name in _SYSTEM)]
     return [path for path in map(Path, paths) if not any(each in (path, *path.parents) for each in system)]
 
 
 def _entries(tree: Path) -> list[Path]:
-    """What of a tree is shown; of one that is the user's home, or has it below, nothing that is private."""
+    """Return the entries of a tree to show, without the user's home and without hidden entries of the home itself."""
     home = Path.home().resolve()
     entries = [entry for entry in sorted(tree.iterdir()) if entry.name != ".git" and entry.exists()]
     hidden = {entry for entry in entries if tree == home and entry.name.startswith(".")}
@@ -353,7 +360,7 @@ def _entries(tree: Path) -> list[Path]:
 
 
 def _entry(path: Path, tree: Path) -> tuple[str, ...]:
-    """A link of the tree stays one, so that it leads nowhere outside; but a package that is imported through it."""
+    """Return the mount options of a tree's entry. Links out of the tree stay links, unless they lead to a package."""
     inside = path.resolve().is_relative_to(tree)
     if path.is_symlink() and not inside and (is_private(path) or not (path / "__init__.py").is_file()):
         return ("--symlink", os.readlink(path))
@@ -361,7 +368,7 @@ def _entry(path: Path, tree: Path) -> tuple[str, ...]:
 
 
 def _usr(folder: Path) -> list[str]:
-    """/usr by its parts, so that a script may write to /usr/local/Ascend, and finds none of a real CANN there."""
+    """Return options that mount /usr in parts, so that /usr/local/Ascend is writable and contains no real CANN."""
     words = []
     for entry in sorted([*folder.iterdir(), *(folder / "local").iterdir()]):
         if entry == folder / "local" or entry.name == "Ascend":

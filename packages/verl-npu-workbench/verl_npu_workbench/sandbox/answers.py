@@ -1,4 +1,4 @@
-"""What a program in a sandbox hands back: bytes through a pipe, and JSON that is not too large or too deep."""
+"""The answer of a program in a sandbox: bytes from a pipe, and JSON of limited size and depth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DEEPEST = 64
 
 
 class Pipe:
-    """Takes what a program writes, and keeps so much of it."""
+    """Reads a program's output from a pipe, and keeps it up to a limit."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
@@ -36,18 +36,18 @@ class Pipe:
 
     @property
     def data(self) -> bytes:
-        """What was written, up to its limit; read when it is closed."""
+        """The output up to the limit. Read it only after the pipe is closed."""
         return b"".join(self._chunks)
 
     @property
     def whole(self) -> bool:
-        """Whether that is all."""
+        """Whether the output is complete."""
         return self._left > 0
 
     def _collect(self) -> None:
         with open(self._reader, "rb", buffering=0) as pipe:
             while chunk := pipe.read(1 << 16):
-                # What comes after that is read all the same, or the program would wait.
+                # Read beyond the limit too, or the program would block.
                 if self._left > 0:
                     self._chunks.append(chunk)
                     self._left -= len(chunk)
@@ -55,12 +55,12 @@ class Pipe:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a program answered."""
+    """A program's answer."""
 
     content: Mapping[str, object]
-    """An object of JSON; empty if it answered none."""
+    """A JSON object; empty if the answer is not one."""
     wrong: str = ""
-    """What is wrong with the answer, in words; empty if nothing is."""
+    """A description of a wrong answer; empty if the answer is valid."""
 
     @classmethod
     def of(cls, pipe: Pipe) -> Answer:
@@ -70,17 +70,17 @@ class Answer:
 
     @classmethod
     def read(cls, data: bytes) -> Answer:
-        """Read what somebody else has written."""
+        """Read an untrusted answer."""
         if not data.strip():
             return cls({}, "nothing")
         try:
             content = json.loads(data)
         except (ValueError, RecursionError):
-            return cls({}, _("what is no JSON"))
+            return cls({}, _("text that is not JSON"))
         if not isinstance(content, dict):
-            return cls({}, _("JSON that is no object"))
+            return cls({}, _("JSON that is not an object"))
         if _is_deep(content):
-            return cls({}, _("JSON that is nested more than {deepest} deep").format(deepest=_DEEPEST))
+            return cls({}, _("JSON with more than {deepest} levels").format(deepest=_DEEPEST))
         return cls(content)
 
 

@@ -1,8 +1,8 @@
-"""Limits that the kernel keeps for all processes of a sandbox together: a cgroup, where we may make one.
+"""A cgroup, with which the kernel limits all processes of a sandbox together, if we can make one.
 
-That is where a folder of the cgroup file system is ours to write (root, or a container that was given one), and where
-systemd makes a scope for its user. Sources: cgroups(7); Documentation/admin-guide/cgroup-v2.rst and
-cgroup-v1/memory.rst of Linux; systemd-run(1).
+We can if a folder of the cgroup file system is writable (as root, or in a container that was given one), or if systemd
+makes a scope for the user. Sources: cgroups(7); Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of
+Linux; systemd-run(1).
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ class Group:
     """A cgroup, or a scope that systemd makes for the command."""
 
     folder: Path | None
-    """None for a scope, until its process runs in it."""
+    """None for a scope until its process runs in it."""
     command: tuple[str, ...] = ()
-    """What stands before the command; empty if the process itself joins."""
+    """A prefix for the command that makes the scope; empty if the process itself joins."""
     members: int | None = None
-    """The open file that a process joins by."""
+    """The open file through which a process joins."""
 
     def join(self) -> None:
-        """Have the calling process, and all that descends from it, counted here."""
+        """Add the calling process and its future descendants."""
         if self.members is not None:
             os.write(self.members, b"0")
 
     def follow(self, pid: int) -> None:
-        """Note the scope that a process runs in."""
+        """Find the scope that a process runs in."""
         if self.command:
             self.folder = _folder_of(Path(f"/proc/{pid}/cgroup"), "")
 
     def refused(self) -> bool:
-        """Whether the kernel has ended a process in it for its memory."""
+        """Tell whether the kernel has killed a process in it for exceeding the memory limit."""
         if self.folder is None:
             return False
         for name in ("memory.events", "memory.oom_control"):
@@ -57,7 +57,7 @@ class Group:
 
 @contextlib.contextmanager
 def group(memory: int, processes: int) -> Iterator[Group | None]:
-    """Make one for a command that may take so much, and remove it; None where there can be none."""
+    """Make a group with these limits, and remove it in the end. The value is None if no group can be made."""
     made = (_made(memory, processes) or _scope(memory, processes)) if memory else None
     try:
         yield made
@@ -68,7 +68,7 @@ def group(memory: int, processes: int) -> Iterator[Group | None]:
 
 
 def _made(memory: int, processes: int) -> Group | None:
-    """A folder below the one that this process is in, or beside it: in version 2 only leaves have processes."""
+    """Make a cgroup below this process's own, or beside it, because in version 2 only leaves have processes."""
     for controller, limit in (("", _V2), ("memory", _V1)):
         own = _folder_of(Path("/proc/self/cgroup"), controller)
         for parent in (own, own.parent) if own is not None and own != ROOT else (own,) if own else ():
@@ -89,7 +89,7 @@ def _made(memory: int, processes: int) -> Group | None:
 
 
 def _limit_more(folder: Path, memory: int, processes: int) -> None:
-    """What not every kernel has."""
+    """Set the limits that only some kernels have."""
     more = {
         "memory.swap.max": 0,
         "memory.memsw.limit_in_bytes": memory,
@@ -102,13 +102,13 @@ def _limit_more(folder: Path, memory: int, processes: int) -> None:
 
 
 def _write(file: Path, value: int) -> None:
-    """Raises OSError if there is no such file: the folder is then none of the kernel's."""
+    """Write to an existing file. Raise OSError if it does not exist: the folder is then not a real cgroup."""
     with open(os.open(file, os.O_WRONLY), "w") as opened:
         opened.write(str(value))
 
 
 def _check_joinable(folder: Path) -> None:
-    """Raise OSError unless a process of this one's may join."""
+    """Raise OSError if a child process cannot join."""
     joined = ["sh", "-c", 'echo 0 > "$0"', str(folder / "cgroup.procs")]
     done = subprocess.run(joined, env={}, stderr=subprocess.DEVNULL, check=False)
     if done.returncode:
@@ -116,7 +116,7 @@ def _check_joinable(folder: Path) -> None:
 
 
 def _folder_of(file: Path, controller: str) -> Path | None:
-    """The folder of a cgroup by a process's /proc/…/cgroup: version 2's, or version 1's of a controller."""
+    """Return a cgroup's folder from /proc/PID/cgroup: of version 2, or of a controller of version 1."""
     try:
         lines = file.read_text().splitlines()
     except OSError:
@@ -143,7 +143,7 @@ _SCOPE = ("--user", "--scope", "--quiet", "--collect")
 
 @cache
 def _systemd() -> str:
-    """The program that makes scopes, if it does; empty otherwise."""
+    """Return the path of systemd-run if it can make scopes; empty otherwise."""
     program = shutil.which(_SYSTEMD)
     if program is None or not (ROOT / "cgroup.controllers").is_file():
         return ""
@@ -155,7 +155,7 @@ def _systemd() -> str:
 
 
 def _remove(folder: Path) -> None:
-    """The kernel takes a moment to forget its processes."""
+    """Remove a cgroup; try repeatedly, because the kernel takes a moment to forget its processes."""
     for _ in range(_MOST_TRIES):
         with contextlib.suppress(FileNotFoundError):
             try:

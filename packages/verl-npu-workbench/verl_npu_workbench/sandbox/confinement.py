@@ -1,10 +1,10 @@
-"""The first program in a sandbox: it takes away what bubblewrap leaves, and becomes the program that is wanted.
+"""The first program in a sandbox: it removes the rights that bubblewrap leaves, and then becomes the wanted program.
 
-It is started by its path, without this package: LARGEST-FILE MOST-PROCESSES COMMAND…, where a file of 0 may be any.
+It is started by its path, without this package: LARGEST-FILE MOST-PROCESSES COMMAND…; a size of 0 means no limit.
 
-Root in a sandbox is the machine's root without its capabilities: it still owns the device nodes, which bubblewrap
-binds writable, and the kernel's parameters, and could change both for all. A device on a read-only mount is read and
-written as before.
+Root in a sandbox is the machine's root without capabilities. It still owns the device nodes, which bubblewrap mounts
+writable, and the kernel's parameters, and could change both for everybody, so they are mounted read-only. Devices on a
+read-only mount still can be read and written.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def main() -> int:
     largest, most, *command = sys.argv[1:]
     libc = ctypes.CDLL(None, use_errno=True)
     _limit_processes(int(most))
-    _be_ended_first()
+    _be_killed_first()
     if os.geteuid() == 0:
         _limit_the_kernel()
         for path in ("/proc", *(f"/dev/{name}" for name in DEVICES)):
             _make_read_only(libc, path)
     _drop_capabilities(libc)
-    # A dump would go to the machine's own handler, outside of the sandbox.
+    # A core dump would go to the machine's handler, outside the sandbox.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if int(largest):
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(largest), int(largest)))
@@ -42,48 +42,48 @@ def main() -> int:
 
 
 def _limit_processes(most: int) -> None:
-    """Have the kernel refuse more, as far as it can; who watches the sandbox ends it for fewer."""
+    """Make the kernel limit the processes as far as it can; the sandbox's watch has a lower limit."""
     major, minor = (int("".join(filter(str.isdigit, part))) for part in os.uname().release.split(".")[:2])
     if os.geteuid() != 0:
-        # Before, all processes of the user were counted, those outside as well.
+        # Before 5.14, the kernel also counted the user's processes outside.
         if (major, minor) >= (5, 14):
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
     elif (major, minor) >= (6, 14):
-        # No limit of that kind holds for root. Since this version the parameter is the sandbox's own.
+        # RLIMIT_NPROC does not apply to root. Since 6.14, this parameter is separate for each sandbox.
         with open("/proc/sys/kernel/pid_max", "w") as file:
             file.write(str(max(most, _LEAST_PIDS)))
 
 
-def _be_ended_first() -> None:
-    """Have the kernel end this before anything else where memory runs out."""
+def _be_killed_first() -> None:
+    """Make the kernel kill this process first when memory runs out."""
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
 
 def _limit_the_kernel() -> None:
-    """Take away what memory could be hidden by from who watches: mounts of its own, System V's shared memory.
+    """Forbid ways to hide memory from the watch: new user namespaces with their mounts, and System V shared memory.
 
-    Other users than root lack the right; bubblewrap itself takes the former from them.
+    Only root can set these parameters. For other users, bubblewrap itself forbids new user namespaces.
     """
     for name, value in (("user/max_user_namespaces", 0), ("kernel/shmall", _SHARED_PAGES)):
         try:
             with open(f"/proc/sys/{name}", "w") as file:
                 file.write(str(value))
         except OSError:
-            continue  # a kernel before that let nobody
+            continue  # older kernels do not allow this
 
 
 def _make_read_only(libc: ctypes.CDLL, path: str) -> None:
     if not os.path.exists(path):
         return
-    # Flags that the mount has are locked: a remount keeps them.
+    # The mount's flags are locked, so a remount must keep them.
     flags = os.statvfs(path).f_flag & 0xF | _READ_ONLY | _REMOUNT | _BIND
     if libc.mount(b"none", path.encode(), None, flags, None):
         sys.exit(f"{path}: {os.strerror(ctypes.get_errno())}")
 
 
 def _drop_capabilities(libc: ctypes.CDLL) -> None:
-    """None is left, and bubblewrap has seen to it that no program gains any."""
+    """Give up all capabilities; bubblewrap has made sure that no program can gain any."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
     data = (ctypes.c_uint32 * 6)()
     if libc.capset(header, data):

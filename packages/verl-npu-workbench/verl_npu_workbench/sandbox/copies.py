@@ -1,7 +1,7 @@
-"""Files that came out of a folder which a stranger's program could write to, copied into one that is ours alone.
+"""Copies files from a folder that an untrusted program can write to into a folder that only we write to.
 
-What lies in such a folder under an expected name may be a link to anything, a pipe, or have no end. So each part of a
-path is opened without following links, only ordinary files are read, and so much of them.
+A file in such a folder may be a link to anything, a pipe, or endless. So each part of a path is opened without
+following links, only regular files are read, and only up to a limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-# Opening a pipe waits for somebody to write otherwise.
+# Without O_NONBLOCK, opening a pipe waits for a writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 _NAME = re.compile(r"[\w.+=-]{1,200}")
 _MOST_FILES = 2000
@@ -24,7 +24,7 @@ _ALL = 1 << 30
 
 
 class Copies:
-    """Copies of the files that match a pattern, which grow as those do."""
+    """Copies the files that match a pattern, and follows them while they grow."""
 
     def __init__(self, folder: Path, pattern: str, target: Path) -> None:
         self._folder, self._parts, self._target = folder, tuple(pattern.split("/")), target
@@ -32,7 +32,7 @@ class Copies:
         self._left = _ALL
 
     def poll(self) -> list[Path]:
-        """Copy what is new; return all copies, in order."""
+        """Copy new contents. Return all copies, sorted by name."""
         try:
             opened = os.open(self._folder, _FOLDER)
         except OSError:
@@ -60,14 +60,14 @@ class Copies:
 
 
 def _matching(folder: int, parts: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield the ordinary files below a folder that match, by name, open; each is closed afterwards, and the folder."""
+    """Yield name and file descriptor of each matching regular file below a folder, then close files and folder."""
     first, *rest = parts
     with _closing(folder):
         for name in sorted(fnmatch.filter(os.listdir(folder), first)):
             try:
                 opened = os.open(name, _FOLDER if rest else _FILE, dir_fd=folder)
             except OSError:
-                continue  # a link, or it was removed meanwhile
+                continue  # it is a link, or has been removed
             if rest:
                 yield from _matching(opened, rest)
                 continue

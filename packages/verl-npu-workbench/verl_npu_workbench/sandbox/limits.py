@@ -1,8 +1,8 @@
-"""What a sandbox may use, and a watch that says when it is over: time, output, processes, memory of all kinds, files.
+"""The limits of a sandbox, and a watch for them: time, output, processes, memory of all kinds, and files.
 
-Where the kernel counts for us (`cgroup`), memory cannot be had beyond the limit. Elsewhere, and beside it, all of it
-is added up several times a second: what processes have of their own, each object that they share once, however many
-of them map it, memory files that nobody maps (memfd_create(2)), and file systems in memory.
+With a `cgroup`, the kernel enforces the memory limit. In addition, and without one, all memory is added up several
+times a second: private memory of processes, each shared object once, memory files that are not mapped
+(memfd_create(2)), and file systems in memory.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..processes import descendants
 from .cgroup import Group
 
 _LOOK = 0.25
-"""Seconds between two looks at all processes, and at least ten times what the last one took."""
+"""Seconds between two inspections of all processes; at least ten times the duration of the last one."""
 _DEEPEST, _MOST_ENTRIES = 64, 500_000
 _MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ ([0-9a-f]+:[0-9a-f]+) (\d+)\s*(.*)")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _UNLINKED = ("/memfd:", "/dev/zero (deleted)", "/SYSV")
-"""How the kernel names shared memory that is no file of a mounted file system."""
+"""The kernel's names for shared memory outside of mounted file systems."""
 
 Object = tuple[int, int]
 """The device and the inode of a file."""
@@ -35,28 +35,28 @@ Object = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a sandbox may use before it is ended."""
+    """The limits beyond which a sandbox is ended."""
 
     seconds: float
     processes: int = 512
     output: int = 1 << 20
-    """Bytes of output that are kept; more is dropped, and 64 times as many end it."""
+    """Bytes of output that are kept; the rest is dropped, and 64 times as much ends the sandbox."""
     memory: int = 0
-    """Bytes that its processes may have together, with all that they share and write to files in memory; 0: any."""
+    """Bytes of all its processes together, with shared memory and files in memory; 0 for no limit."""
     file: int = 0
-    """Bytes of the largest file that it may write; 0: any."""
+    """Bytes of the largest file that it can write; 0 for no limit."""
     written: int = 0
-    """Bytes of all that it may leave in the folders that it writes to; 0: any."""
+    """Bytes of all files in the folders that it writes to; 0 for no limit."""
 
 
 def available_memory() -> int:
-    """Return the bytes that this machine can still give to programs: more than that never worked."""
+    """Return the bytes of memory and swap that this machine can still give to programs."""
     found = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     return sum(int(found[name].split()[0]) for name in ("MemAvailable", "SwapFree")) << 10
 
 
 class Watch:
-    """Looks whether what a process has started keeps within its limits."""
+    """Watches whether a process and its descendants keep to their limits."""
 
     def __init__(self, limits: Limits, pid: int, log: Path, written: Sequence[Path], group: Group | None) -> None:
         self.limits, self.pid, self.log, self.written, self.group = limits, pid, log, written, group
@@ -65,13 +65,13 @@ class Watch:
         self.others = _all_threads()
 
     def exceeded(self) -> str:
-        """Return the limit that it is over, in words; empty if none. Called many times a second, it costs little."""
+        """Describe the exceeded limit; empty if there is none. This is cheap enough to call many times a second."""
         limits, now = self.limits, time.monotonic()
         if now - self.started > limits.seconds:
             return _("it was still running after {seconds:.0f} s").format(seconds=limits.seconds)
         if self.log.stat().st_size > 64 * limits.output:
             return _("it printed more than {value} MiB").format(value=64 * limits.output >> 20)
-        # Processes that double are seen by the number of all, before there are too many to be looked at.
+        # The machine's number of threads shows a fork bomb before there are too many processes to inspect.
         if now < self.next and _all_threads() - self.others < limits.processes:
             return ""
         inside = descendants(self.pid)
@@ -82,7 +82,7 @@ class Watch:
         return found
 
     def refused(self) -> str:
-        """Return that the kernel has refused it memory, in words; empty if it has not."""
+        """Describe the memory limit if the kernel has enforced it; empty otherwise."""
         if self.group is not None and self.group.refused():
             return _("it took more than {memory} MiB of memory").format(memory=self.limits.memory >> 20)
         return ""
@@ -90,7 +90,7 @@ class Watch:
     def _used(self, inside: Sequence[int]) -> str:
         limits = self.limits
         if len(inside) > limits.processes:
-            return _("it had {count} processes at once, and {processes} are allowed").format(
+            return _("it had {count} processes at once, of {processes} that are allowed").format(
                 count=len(inside), processes=limits.processes
             )
         if found := self.refused():
@@ -103,7 +103,7 @@ class Watch:
 
 
 def _all_threads() -> int:
-    """Threads of the whole machine."""
+    """Return the number of threads of the whole machine."""
     return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
 
 
@@ -111,11 +111,11 @@ def _all_threads() -> int:
 
 
 def memory_of(processes: Sequence[int], enough: int) -> int:
-    """Return the bytes of memory that processes have together; what is not above `enough` may be counted twice."""
+    """Return the bytes of memory of all processes together. A result up to `enough` may be too large."""
     files = _files(processes)
     unmapped = _memory_files(processes)
     apart = sum(files.values()) + sum(unmapped.values())
-    # Counted for each process that maps it: quickly found, and never too little.
+    # This counts shared memory for each process: it is fast, and never too small.
     if (most := apart + sum(map(_resident, processes))) <= enough:
         return most
     counted = {inode for _unused, inode in unmapped}
@@ -123,20 +123,20 @@ def memory_of(processes: Sequence[int], enough: int) -> int:
 
 
 def _resident(process: int) -> int:
-    """Bytes that a process has in memory or swapped out, but for those of files on disk."""
+    """Return a process's bytes in memory and swap, without files on disk."""
     try:
         lines = Path(f"/proc/{process}/status").read_text(errors="replace").splitlines()
     except OSError:
-        return 0  # it ended meanwhile
+        return 0  # the process has ended
     return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:", "VmSwap:"))) << 10
 
 
 def _mapped(process: int, devices: set[int], counted: set[int]) -> Iterator[int]:
-    """Yield the bytes of each mapping of a process, its part of what it shares; without what is counted elsewhere."""
+    """Yield the bytes of each mapping of a process, with its part of shared memory, unless counted elsewhere."""
     try:
         lines = Path(f"/proc/{process}/smaps").read_text(errors="replace").splitlines()
     except OSError:
-        yield _resident(process)  # it ended meanwhile, or hides them: its own sum is not less
+        yield _resident(process)  # it has ended, or hides its mappings: this sum is not smaller
         return
     elsewhere, of_file = False, False
     own = part = 0
@@ -160,7 +160,7 @@ def _device(text: str) -> int:
 
 
 def _files(processes: Iterable[int]) -> Mapping[int, int]:
-    """Bytes in each file system in memory that one of the processes has, and this one has not, by device."""
+    """Return the bytes of each file system in memory that the processes have and this one does not, by device."""
     mine = {line.split()[2] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
     found: dict[int, int] = {}
     seen: set[str] = set()
@@ -171,7 +171,7 @@ def _files(processes: Iterable[int]) -> Mapping[int, int]:
                 continue
             lines = Path(f"/proc/{process}/mountinfo").read_text().splitlines()
         except OSError:
-            continue  # it ended meanwhile
+            continue  # the process has ended
         seen.add(space)
         for line in lines:
             words = line.split()
@@ -181,7 +181,7 @@ def _files(processes: Iterable[int]) -> Mapping[int, int]:
 
 
 def _filesystem(place: str, device: str) -> dict[int, int]:
-    """The bytes of the file system that `place` is on, if it is `device`: while a sandbox is made, its mounts move."""
+    """Return the bytes of the file system at `place` if it is `device`: mounts move while a sandbox is made."""
     try:
         opened = os.open(place, os.O_PATH)
     except OSError:
@@ -195,16 +195,16 @@ def _filesystem(place: str, device: str) -> dict[int, int]:
 
 
 def _memory_files(processes: Iterable[int]) -> Mapping[Object, int]:
-    """Bytes of each memory file that a process has open, mapped or not."""
+    """Return the bytes of each memory file that a process has open, mapped or not."""
     found: dict[Object, int] = {}
     for process in processes:
         try:
             names = os.listdir(f"/proc/{process}/fd")
         except OSError:
-            continue  # it ended meanwhile
+            continue  # the process has ended
         for name in names:
             place = f"/proc/{process}/fd/{name}"
-            # One that was closed meanwhile hides none of the others.
+            # A file that has been closed must not hide the others.
             with contextlib.suppress(OSError):
                 if os.readlink(place).startswith("/memfd:"):
                     state = os.stat(place)
@@ -220,11 +220,11 @@ class _Counted:
     size: int = 0
     entries: int = 0
     linked: set[Object] = field(default_factory=set)
-    """Files with several names, which are counted once."""
+    """Files with several hard links, which are counted once."""
 
 
 def _too_much_in(folder: Path, most: int) -> str:
-    """Return what of a folder is too much, in words; empty if nothing is. No link is followed."""
+    """Describe the limit that a folder's files exceed; empty if there is none. Links are not followed."""
     counted = _Counted()
     try:
         _count(os.open(folder, _FOLDER), counted, most, 0)
@@ -234,13 +234,13 @@ def _too_much_in(folder: Path, most: int) -> str:
 
 
 def _count(opened: int, counted: _Counted, most: int, depth: int) -> None:
-    """Add what is in a folder; raises OverflowError as soon as it is too much. It closes the folder."""
+    """Count the files below a folder, then close it. Raise OverflowError as soon as a limit is exceeded."""
     try:
         names = os.listdir(opened)
         counted.entries += len(names)
         if counted.entries > _MOST_ENTRIES or depth > _DEEPEST:
             raise OverflowError(
-                _("it wrote more than {most_entries} files, or folders more than {deepest} deep").format(
+                _("it wrote more than {most_entries} files, or folders with more than {deepest} levels").format(
                     most_entries=_MOST_ENTRIES, deepest=_DEEPEST
                 )
             )
@@ -249,7 +249,7 @@ def _count(opened: int, counted: _Counted, most: int, depth: int) -> None:
                 state = os.stat(name, dir_fd=opened, follow_symlinks=False)
                 below = os.open(name, _FOLDER, dir_fd=opened) if stat.S_ISDIR(state.st_mode) else None
             except OSError:
-                continue  # it was removed meanwhile
+                continue  # it has been removed
             if (state.st_dev, state.st_ino) not in counted.linked:
                 counted.size += state.st_blocks * 512
             if state.st_nlink > 1:

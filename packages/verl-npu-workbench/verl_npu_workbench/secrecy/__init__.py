@@ -1,1 +1,1 @@
-"""What leaves for strangers: secrets, names, addresses and paths are known in texts, and variables in a sandbox."""
+"""Keeps private data from strangers: secrets, names, addresses, and paths in texts, and variables in a sandbox."""

@@ -1,6 +1,6 @@
-"""Masks what may be secret in a text: by the name in front of it, by its form, as a variable's value, as random.
+"""Masks possible secrets in a text: by the name in front, by form, as a known variable's value, or as random text.
 
-A value behind a name that may be a secret's leaves only if it is known to be harmless. `names` has both.
+A value whose name may be a secret's is masked unless it is known to be harmless. `names` judges names and values.
 """
 
 from __future__ import annotations
@@ -20,18 +20,22 @@ if TYPE_CHECKING:
 
 from .names import Kind, is_harmless, is_random, kind_of
 
+_ORDINARY = re.compile(r"\d{1,6}|[a-z_]{1,16}|\.{0,2}/[\w./\-]*")
+"""A small number, a short word, or a path."""
+
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable's value may be a secret.
+    """Tell whether a variable's value may be a secret.
 
-    What nobody has for a key is none: a small number, and a short word where the name says no more than `key`.
+    An ordinary value is one only if the name clearly is a password's.
     """
     kind = kind_of(name)
-    if kind is Kind.HARMLESS or kind is Kind.PERHAPS or is_harmless(value, kind):
+    if kind in (Kind.HARMLESS, Kind.PERHAPS) or is_harmless(value, kind):
         text = f"{name}={value}"
         return any(span.start > len(name) for span in (*_by_name(text), *_by_form(text)))
-    is_sure = kind is Kind.PASSWORD and kind_of(f"{name}_id") is not Kind.HARMLESS
-    return is_sure or not re.fullmatch(r"\d{1,6}|[a-z_]{1,16}|\.{0,2}/[\w./\-]*", value)
+    # Names that are only perhaps a password's become harmless with "_id" behind them.
+    is_password = kind is Kind.PASSWORD and kind_of(f"{name}_id") is not Kind.HARMLESS
+    return is_password or not _ORDINARY.fullmatch(value)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,15 +43,19 @@ class _Span:
     start: int
     end: int
     kind: str
-    named: bool = False
-    """Whether a name or a form tells it, so that it is a secret wherever else it stands."""
+    known: bool = False
+    """Whether a name or a form shows that it is a secret, which is then masked everywhere in the text."""
+
+
+_SHORTEST_VALUE, _SHORTEST_SECRET = 4, 8
+"""The fewest characters of a secret that is masked everywhere, if it comes from a variable or from the text itself."""
 
 
 class Masking:
     """Masks secrets, and counts them by their kind."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """`environ` are variables whose values are masked wherever they stand, if their names may be secrets'."""
+        """`environ` are variables. If their names may be secrets', their values are masked everywhere."""
         self.counts: Counter[str] = Counter()
         self._known: dict[str, str] = {}
         for name, value in environ.items():
@@ -58,42 +66,45 @@ class Masking:
                 self._learn(f"{name}={value}")
 
     def _learn(self, text: str) -> None:
-        for span in _told(text):
-            if span.named and len(value := text[span.start : span.end].strip()) >= _LEAST:
+        for span in _secrets(text):
+            if span.known and len(value := text[span.start : span.end].strip()) >= _SHORTEST_VALUE:
                 self._known.setdefault(value, span.kind)
 
     def __call__(self, text: str) -> str:
-        """Return a text in which secrets are masked."""
-        told = list(_told(text))
+        """Return a text with its secrets masked."""
+        secrets = list(_secrets(text))
         known = dict(self._known)
-        for span in told:
+        for span in secrets:
             value = text[span.start : span.end]
-            if span.named and len(value) >= _LONG and not value.isalpha() and "\n" not in value:
+            if span.known and len(value) >= _SHORTEST_SECRET and not value.isalpha() and "\n" not in value:
                 known.setdefault(value, span.kind)
         parts, at = [], 0
-        for span in _merged(text, [*told, *_known(text, known)]):
+        for span in _merged(text, [*secrets, *_occurrences(text, known)]):
             parts += [text[at : span.start], f"<masked: {span.kind}, {span.end - span.start} characters>"]
             self.counts[span.kind] += 1
             at = span.end
         return "".join([*parts, text[at:]])
 
 
-def _told(text: str) -> Iterator[_Span]:
+def _secrets(text: str) -> Iterator[_Span]:
     yield from _by_name(text)
     yield from _by_form(text)
     yield from _by_library(text)
-    yield from _keys(text)
+    yield from _private_keys(text)
     yield from _random(text)
 
 
+_MASK = re.compile(r"<masked: [\w .\-]+, \d+ characters>")
+
+
 def _merged(text: str, spans: Iterable[_Span]) -> list[_Span]:
-    """Spans that overlap as one, each with the lines that go on with it."""
-    masks = [(found.start(), found.end()) for found in _MASK.finditer(text)]
+    """Return the spans in order, with overlapping ones merged and each extended over its continuation lines."""
+    masks = [found.span() for found in _MASK.finditer(text)]
     result: list[_Span] = []
     for span in sorted(spans):
         if any(start <= span.start < end for start, end in masks):
-            continue  # it was masked before
-        span = _Span(span.start, _with_what_follows(text, span), span.kind)
+            continue  # it has been masked before
+        span = _Span(span.start, _end_of_continuation(text, span), span.kind)
         if result and span.start < result[-1].end:
             last = result.pop()
             span = _Span(last.start, max(last.end, span.end), last.kind)
@@ -102,21 +113,20 @@ def _merged(text: str, spans: Iterable[_Span]) -> list[_Span]:
     return result
 
 
-_MASK = re.compile(r"<masked: [\w .\-]+, \d+ characters>")
-_LEAST, _LONG = 4, 8
-"""Characters of what is masked wherever it stands: of a variable, and of what the text itself tells."""
 _PREFIX = r"(?:\([^()\n]{1,200}\) ?|\[[^\]\n]{1,60}\]:? ?)?"
-"""What Ray and torchrun print in front of a line."""
+"""The prefix of a line that Ray or torchrun prints."""
 _BREAK = rf"[ \t]*\\?\r?\n{_PREFIX}[ \t|│]*"
-_GOES_ON = re.compile(rf"{_BREAK}(?P<more>[A-Za-z0-9+/=_\-.]{{6,}})(?=[\"',;)]*[ \t]*(?:\n|\Z))")
+_CONTINUATION = re.compile(rf"{_BREAK}(?P<more>[A-Za-z0-9+/=_\-.]{{6,}})(?=[\"',;)]*[ \t]*(?:\n|\Z))")
+_WORDLIKE = re.compile(r"[A-Za-z]+\d{0,3}|\d[\d.:\-]*|(?:[A-Za-z]+[_\-.])+[A-Za-z]*\d{0,3}")
+_SHORTEST_BROKEN = 16
 
 
-def _with_what_follows(text: str, span: _Span) -> int:
-    """Where a secret ends that was broken into lines."""
+def _end_of_continuation(text: str, span: _Span) -> int:
+    """Return the end of a secret that may be broken into several lines."""
     end = span.end
-    while (
-        span.end - span.start >= 16 and " " not in text[span.start : span.end] and (found := _GOES_ON.match(text, end))
-    ):
+    if end - span.start < _SHORTEST_BROKEN or " " in text[span.start : end]:
+        return end
+    while found := _CONTINUATION.match(text, end):
         more = found["more"]
         if not (re.search(r"\d", more) and re.search(r"[A-Za-z]", more)) or _WORDLIKE.fullmatch(more):
             break
@@ -124,9 +134,7 @@ def _with_what_follows(text: str, span: _Span) -> int:
     return end
 
 
-_WORDLIKE = re.compile(r"[A-Za-z]+\d{0,3}|\d[\d.:\-]*|(?:[A-Za-z]+[_\-.])+[A-Za-z]*\d{0,3}")
-
-# By name.
+# Secrets behind a name.
 
 _QUOTE = r"(?:\\*[\"'`]|%22|%27|&quot;|&#3[49];|\\+u002[27])"
 _NAME = re.compile(
@@ -137,173 +145,187 @@ _SEPARATOR = re.compile(
     rf"(?P<gap>[ \t]*(?:{_BREAK})?)"
     r"(?P<sep>=>|:=|->|→|={1,3}|(?<!:):(?!:)|[\uff1a\uff1d]|%3[AaDd]|(?:is|was|是|为)(?=[\s:\uff1a])|是|为|\\t(?=\S)"
     r"|(?<=[ \t])[|│](?=[ \t])|>(?=[^\s>]))"
-    rf"(?P<type>[ \t]*(?:str|SecretStr|(?:str|Optional\[str\])(?:[ \t]*\|[ \t]*None)?)[ \t]*=(?!=)|[ \t]*!!\w+)?[ \t]*"
+    rf"(?:[ \t]*(?:str|SecretStr|(?:str|Optional\[str\])(?:[ \t]*\|[ \t]*None)?)[ \t]*=(?!=)|[ \t]*!!\w+)?[ \t]*"
 )
-_CALLED = re.compile(rf"(?=\([ \t]*[bruf]*{_QUOTE})|{_QUOTE}[ \t]*,[ \t]*(?=[bruf]*{_QUOTE})")
-_PROSE = re.compile(r"(?:[ \t]+[\w'@.\-]+){1,5}[ \t]*(?P<sep>[:\uff1a\uff1d=]|is|was)[ \t]+")
-_OF_A_PAIR = re.compile(
+_CALL = re.compile(rf"(?=\([ \t]*[bruf]*{_QUOTE})|{_QUOTE}[ \t]*,[ \t]*(?=[bruf]*{_QUOTE})")
+"""Behind a function's name, or behind a name that is an argument itself."""
+_PAIR_KEY = re.compile(rf"(?i)\b(?:name|key|var|variable){_QUOTE}?[ \t]*[:=][ \t]*{_QUOTE}?$")
+_PAIR_VALUE = re.compile(
     rf"{_QUOTE}?,?(?:{_BREAK})?[ \t]*(?:-[ \t]*)?{_QUOTE}?value{_QUOTE}?[ \t]*[:=][ \t]*", re.IGNORECASE
 )
-"""Behind the value of `name`: as Kubernetes has variables, and XML."""
-_PAIRS = re.compile(rf"(?i)\b(?:name|key|var|variable){_QUOTE}?[ \t]*[:=][ \t]*{_QUOTE}?$")
-_OPENED = re.compile(rf"(?P<letters>[bruf]{{0,2}})(?P<quote>\"\"\"|'''|{_QUOTE})")
-_BLOCK = re.compile(r"[|>][+\-]?\d?[ \t]*(?:#[^\n]*)?(?=\n)")
-_LINE = re.compile(r"[^\n]{0,4000}")
-_BEHIND = re.compile(
+"""Before and behind the name in a pair of `name: …` and `value: …`, as in Kubernetes and XML."""
+_OPTION_GAP = re.compile(rf"{_QUOTE}?,?(?:{_BREAK}|[ \t]+)")
+_OPTION_VALUE = re.compile(r"[^\s\"']+")
+_PROSE = re.compile(r"(?:[ \t]+[\w'@.\-]+){1,5}[ \t]*(?P<sep>[:\uff1a\uff1d=]|is|was)[ \t]+")
+_LOGIN = re.compile(r"\blogin\s+\S+\s+(?:account\s+\S+\s+)?$")
+_SETTER = re.compile(r"(?:\b(?:setenv|ENV|ARG|set|config \S+)\s+)$")
+_FAILURE = re.compile(r"\b(?:error|failed|invalid|wrong)\b")
+_VOCABULARY_NUMBER = re.compile(r"[\[(]?\d{1,6}\b")
+_OPENING = re.compile(rf"[bruf]{{0,2}}(?P<quote>\"\"\"|'''|{_QUOTE})")
+_YAML_BLOCK = re.compile(r"[|>][+\-]?\d?[ \t]*(?:#[^\n]*)?(?=\n)")
+_LINE_END = re.compile(r"\\?[ \t]*\r?\n")
+_NEXT_LINE = re.compile(rf"[ \t]*\\?\r?\n(?:{_PREFIX})(?P<indent>[ \t]*)(?P<line>[^\n]*\S)")
+_ASSIGNMENT = re.compile(r"[\"']?[\w.\-]+[\"']?\s*[:=](?:\s|$)")
+_VALUE_END = re.compile(
     r"\s+(?:\|\|?|&&|>>?|<{1,3}|#|\\(?=\n|$)|--?[A-Za-z][\w\-]*(?=[\s=]|$))|[\s,;&]+[\"']?[A-Za-z_][\w.\-]+[\"']?\s?(?:=|:\s)"
     r"|\s+(?:python3?|bash|sh|ray|torchrun|psql|mysql|srun|env|exec|curl|git|docker|sudo)\b"
     r"|[\"'`](?=[\s,)\]}:;]|$)|\\+[\"']|&quot;|%22|<(?!masked)|\s[│|]|\\n"
 )
-"""What ends a value that stands without quotes and may hold anything."""
-_OF_A_TOKEN = re.compile(r"[^\s\"'`<>|│\\]+")
+"""The end of a value that is not quoted and may hold anything."""
+_HEADER_END = re.compile(r"[\"'`](?=[\s,)\]}]|$)|\\+[\"']|&quot;")
+_WORD = re.compile(r"[^\s\"'`<>|│\\]+")
 _TRAILING = ",;:.)]}"
-_NEXT = re.compile(r"[&,;][\w.\-]+=")
+_NEXT_SETTING = re.compile(r"[&,;][\w.\-]+=")
 _CODE = re.compile(r"[A-Za-z_][\w.]*(?:\[.*|\(.*)?|lambda\b.*")
+_READS_SECRET = re.compile(r"(?:[A-Za-z_]\w*\.)+\w+[(\[]|\w+\((?:\)|[\"'\w])")
+"""Code that reads a secret, such as `os.environ[…]`, but holds none."""
 _FRAME = re.compile(rf"(?m)^{_PREFIX}\s*File \"[^\"\n]*\", line \d+[^\n]*\n(?P<code>[^\n]*)")
 _LITERAL = re.compile(rf"{_QUOTE}(?P<text>[^\"'\n]*?){_QUOTE}(?P<name>[ \t]*:)?")
+_BARE_ITEM = re.compile(r"[^\s,()\[\]{}\"':]+(?![ \t]*:)")
+_LONGEST_LINE, _LONGEST_BRACKETS = 4000, 2000
 
 
 def _by_name(text: str) -> Iterator[_Span]:
-    code = {text.rfind("\n", 0, found.start("code")) for found in _FRAME.finditer(text)}
+    """Yield the values of all names in a text that may be secrets'."""
+    code_lines = {text.rfind("\n", 0, found.start("code")) for found in _FRAME.finditer(text)}
     at = 0
     for found in _NAME.finditer(text):
-        name, end = found["name"], found.end()
         if found.start() < at:
             continue
-        kind = kind_of(name, text[max(0, found.start() - 24) : found.start()])
-        in_code = bool(code) and text.rfind("\n", 0, found.start()) in code
+        kind = kind_of(found["name"], text[max(0, found.start() - 24) : found.start()])
+        if kind is Kind.HARMLESS:
+            continue
+        in_code = bool(code_lines) and text.rfind("\n", 0, found.start()) in code_lines
         for span in _named(text, found, kind, in_code):
-            at = max(at, span.end) if span.end > end else at
+            if span.end > found.end():
+                at = max(at, span.end)
             yield span
 
 
 def _named(text: str, found: re.Match[str], kind: Kind, in_code: bool) -> Iterator[_Span]:
+    """Yield the value of one name: in a pair, behind a separator, in a call, of an option, or in prose."""
     name, end = found["name"], found.end()
-    if kind is Kind.HARMLESS:
-        return
-    if kind is Kind.PERHAPS and _is_of_an_option(found, text):
+    is_option = found[0].startswith("-")
+    if kind is Kind.PERHAPS and is_option:
         kind = Kind.KEY if name.startswith("key") else Kind.TOKEN
     before = text[max(0, found.start() - 20) : found.start()]
-    if (_PAIRS.search(before) or before.endswith("<")) and (pair := _OF_A_PAIR.match(text, end)):
+    if (_PAIR_KEY.search(before) or before.endswith("<")) and (pair := _PAIR_VALUE.match(text, end)):
         yield from _value(text, pair.end(), kind, in_code)
-    elif after := _SEPARATOR.match(text, end):
-        start = after.end()
-        if "\n" in after["gap"] and not after["close"]:
+    elif separator := _SEPARATOR.match(text, end):
+        if "\n" in separator["gap"] and not separator["close"]:
             return
-        if after["sep"] in ("is", "was") and kind is Kind.PERHAPS:
+        if separator["sep"] in ("is", "was") and kind is Kind.PERHAPS:
             return
-        if name.endswith("login") or (
-            kind is Kind.PERHAPS and text[max(0, found.start() - 6) : found.start()] == "login("
-        ):
+        if name.endswith("login") or (kind is Kind.PERHAPS and before.endswith("login(")):
             kind = Kind.KEY
-        yield from _value(text, start, _surely(name, kind, after["sep"], text, start), in_code)
-    elif called := _CALLED.match(text, end):
-        yield from _value(text, called.end(), _surely(name, kind, ",", text, called.end()), in_code)
-    elif _is_of_an_option(found, text) and (gap := re.compile(rf"{_QUOTE}?,?(?:{_BREAK}|[ \t]+)").match(text, end)):
-        word = re.compile(r"(?P<quote>[\"']?)(?P<word>(?(quote)[^\"'\s][^\"'\n]*|))|\S+").match(text, gap.end())
-        if word and not text.startswith("-", gap.end()):
-            yield from _option(text, gap.end(), kind)
+        kind = _with_value(name, kind, separator["sep"], text, separator.end())
+        yield from _value(text, separator.end(), kind, in_code)
+    elif call := _CALL.match(text, end):
+        yield from _value(text, call.end(), _with_value(name, kind, ",", text, call.end()), in_code)
+    elif is_option and (gap := _OPTION_GAP.match(text, end)):
+        if not text.startswith("-", gap.end()):
+            yield from _option_value(text, gap.end(), kind)
     elif not in_code:
         yield from _prose(text, found, kind)
 
 
-def _surely(name: str, kind: Kind, separator: str, text: str, at: int) -> Kind:
-    """What a name says that has a value: a `token` is one, if its value is no number of a vocabulary."""
-    if kind is not Kind.PERHAPS or re.compile(r"[\[(]?\d{1,6}\b").match(text, at):
+def _with_value(name: str, kind: Kind, separator: str, text: str, at: int) -> Kind:
+    """Return the kind of a name with a value: a `token` is a secret unless the value is a number of a vocabulary."""
+    if kind is not Kind.PERHAPS or _VOCABULARY_NUMBER.match(text, at):
         return kind
     if name.lower() == "token":
         return Kind.TOKEN
     return Kind.PASSWORD if name.lower() == "pass" and separator == "=" else kind
 
 
-def _is_of_an_option(found: re.Match[str], text: str) -> bool:
-    return found[0].startswith("-")
-
-
-def _option(text: str, at: int, kind: Kind) -> Iterator[_Span]:
-    """The word behind an option."""
-    if opened := _OPENED.match(text, at):
-        yield from _quoted(text, opened, kind)
-    elif (word := re.compile(r"[^\s\"']+").match(text, at)) and not is_harmless(word[0], kind):
+def _option_value(text: str, at: int, kind: Kind) -> Iterator[_Span]:
+    """Yield the word behind an option."""
+    if opening := _OPENING.match(text, at):
+        yield from _quoted(text, opening, kind)
+    elif (word := _OPTION_VALUE.match(text, at)) and not is_harmless(word[0], kind):
         yield _Span(*word.span(), kind.value, True)
 
 
 def _prose(text: str, found: re.Match[str], kind: Kind) -> Iterator[_Span]:
-    """A value that stands behind its name without anything between them but words."""
+    """Yield a value that is separated from its name only by words or by blanks."""
     end = found.end()
     before = text[max(0, found.start() - 60) : found.start()]
-    if re.search(r"\blogin\s+\S+\s+(?:account\s+\S+\s+)?$", before) and (
-        word := re.compile(r"\s+(\S+)").match(text, end)
-    ):
+    if _LOGIN.search(before) and (word := re.compile(r"\s+(\S+)").match(text, end)):
         yield _Span(*word.span(1), kind.value, True)
         return
-    if (words := _PROSE.match(text, end)) and kind in (Kind.PASSWORD, Kind.HEADER):
+    if words := _PROSE.match(text, end):
         between = text[end : words.start("sep")]
-        if kind_of(between) is Kind.HARMLESS and not re.search(r"\b(?:error|failed|invalid|wrong)\b", between):
+        is_plain = kind_of(between) is Kind.HARMLESS and not _FAILURE.search(between)
+        if is_plain and kind in (Kind.PASSWORD, Kind.HEADER):
             yield from _value(text, words.end(), kind, False)
             return
-    if words and (word := _OF_A_TOKEN.match(text, words.end())):
-        value = word[0].rstrip(_TRAILING)
-        if found["name"].lower() in ("key", "token") and _is_no_word(value) and not is_harmless(value, Kind.PERHAPS):
-            yield _Span(word.start(), word.start() + len(value), kind.value, True)
+        value = _word(text, words.end()) or ""
+        if found["name"].lower() in ("key", "token") and _is_suspicious(value):
+            yield _Span(words.end(), words.end() + len(value), kind.value, True)
             return
     if gap := re.compile(r"[ \t]+").match(text, end):
-        if opened := _OPENED.match(text, gap.end()):
-            yield from _quoted(text, opened, Kind.PERHAPS if kind is not Kind.PASSWORD else kind)
-        elif word := _OF_A_TOKEN.match(text, gap.end()):
-            value = word[0].rstrip(_TRAILING)
-            setter = re.search(r"(?:\b(?:setenv|ENV|ARG|set|config \S+)\s+)$", before)
-            if setter or (not is_harmless(value, Kind.PERHAPS) and _is_no_word(value)):
-                yield _Span(word.start(), word.start() + len(value), kind.value, True)
+        at = gap.end()
+        if opening := _OPENING.match(text, at):
+            yield from _quoted(text, opening, kind if kind is Kind.PASSWORD else Kind.PERHAPS)
+        elif (behind := _word(text, at)) is not None and (_SETTER.search(before) or _is_suspicious(behind)):
+            yield _Span(at, at + len(behind), kind.value, True)
 
 
-def _is_no_word(value: str) -> bool:
-    return len(value) >= 6 and bool(re.search(r"\d", value) and re.search(r"[^\W\d]", value)) and "=" not in value[:-2]
+def _word(text: str, at: int = 0) -> str | None:
+    """Return the word at a place without punctuation at its end; None if there is no word."""
+    found = _WORD.match(text, at)
+    return found[0].rstrip(_TRAILING) if found else None
+
+
+def _is_suspicious(value: str) -> bool:
+    """Tell whether a value in prose looks like a secret: it mixes letters and digits."""
+    mixes = re.search(r"\d", value) and re.search(r"[^\W\d]", value)
+    return len(value) >= 6 and bool(mixes) and "=" not in value[:-2] and not is_harmless(value, Kind.PERHAPS)
 
 
 def _value(text: str, at: int, kind: Kind, in_code: bool) -> Iterator[_Span]:
-    """Yield what is to be masked of the value that begins at `at`."""
-    if (block := _BLOCK.match(text, at)) or re.compile(r"\\?[ \t]*\r?\n").match(text, at):
+    """Yield the parts to mask of the value that begins at `at`."""
+    block = _YAML_BLOCK.match(text, at)
+    if block or _LINE_END.match(text, at):
         yield from _on_next_lines(text, block.end() if block else at, kind, bool(block))
-        return
-    if opened := _OPENED.match(text, at):
-        yield from _quoted(text, opened, kind)
-        return
-    if text[at : at + 1] in ("(", "[", "{"):
-        yield from _inside(text, at, kind)
-        return
-    found = _LINE.match(text, at)
-    line = found[0] if found else ""
+    elif opening := _OPENING.match(text, at):
+        yield from _quoted(text, opening, kind)
+    elif text.startswith(("(", "[", "{"), at):
+        yield from _in_brackets(text, at, kind)
+    else:
+        line = _rest_of_line(text, at)
+        value = _unquoted(line, kind)
+        # `key` and `token` are also words of prose.
+        is_prose = kind is Kind.PERHAPS and is_harmless(line, Kind.PASSWORD)
+        if value and not (is_harmless(value, kind) or is_prose or _is_code(value, kind, in_code)):
+            yield _Span(at, at + len(value), kind.value, True)
+
+
+def _rest_of_line(text: str, at: int) -> str:
+    end = text.find("\n", at, at + _LONGEST_LINE)
+    return text[at : end if end >= 0 else at + _LONGEST_LINE]
+
+
+def _unquoted(line: str, kind: Kind) -> str:
+    """Return the value without quotes at the start of a line: all of it for a password or a header, else one word."""
     if kind in (Kind.PASSWORD, Kind.HEADER):
-        whole = _of_anything(line, kind)
-    else:
-        word = _OF_A_TOKEN.match(line)
-        whole = word[0].rstrip(_TRAILING) if word else ""
-        if after := _NEXT.search(whole):
-            whole = whole[: after.start()]
-        whole = _balanced(whole)
-    if not whole or is_harmless(whole, kind) or (in_code and _CODE.fullmatch(whole.rstrip(",)] "))):
-        return
-    if kind is not Kind.HEADER and in_code and not re.match(r"[\"'0-9]", whole):
-        return
-    # `os.environ[…]` and the like read a secret and are none.
-    if re.match(r"(?:[A-Za-z_]\w*\.)+\w+[(\[]|\w+\((?:\)|[\"'\w])", whole):
-        return
-    if kind is Kind.PERHAPS and is_harmless(line, Kind.PASSWORD):
-        return
-    yield _Span(at, at + len(whole), kind.value, True)
+        end = (_HEADER_END if kind is Kind.HEADER else _VALUE_END).search(line)
+        return _balanced(line[: end.start()] if end else line).rstrip()
+    word = _word(line) or ""
+    setting = _NEXT_SETTING.search(word)
+    return _balanced(word[: setting.start()] if setting else word)
 
 
-def _of_anything(line: str, kind: Kind) -> str:
-    if kind is Kind.HEADER:
-        end = re.compile(r"[\"'`](?=[\s,)\]}]|$)|\\+[\"']|&quot;").search(line)
-    else:
-        end = _BEHIND.search(line)
-    return _balanced(line[: end.start()] if end else line).rstrip()
+def _is_code(value: str, kind: Kind, in_code: bool) -> bool:
+    """Tell whether a value is code and no secret. `in_code` is set on the line of code in a traceback."""
+    if _READS_SECRET.match(value):
+        return True
+    is_literal = kind is Kind.HEADER or re.match(r"[\"'0-9]", value)
+    return in_code and (not is_literal or bool(_CODE.fullmatch(value.rstrip(",)] "))))
 
 
 def _balanced(value: str) -> str:
-    """A value without what closes a bracket that was opened in front of it."""
+    """Cut a value at the first bracket that closes one from before the value."""
     depth = 0
     for place, letter in enumerate(value):
         depth += (letter in "([{") - (letter in ")]}")
@@ -312,28 +334,29 @@ def _balanced(value: str) -> str:
     return value
 
 
-def _quoted(text: str, opened: re.Match[str], kind: Kind) -> Iterator[_Span]:
-    quoted, start = opened["quote"], opened.end()
-    end = start
-    while True:
-        end = text.find(quoted, end)
-        if end < 0 or end - start > 4000:
-            line = _LINE.match(text, start)
-            end = line.end() if line else len(text)
-            break
-        slashes = len(text[:end]) - len(text[:end].rstrip("\\")) if not quoted.startswith("\\") else 0
-        if (quoted[0] in "\"'`" and slashes % 2) or (quoted.startswith("\\") and text[end - 1] == "\\"):
-            end += len(quoted)
-            continue
-        break
+def _quoted(text: str, opening: re.Match[str], kind: Kind) -> Iterator[_Span]:
+    """Yield the text between quotes, or, if they are not closed, the rest of the line."""
+    quotes, start = opening["quote"], opening.end()
+    end = text.find(quotes, start)
+    while 0 <= end <= start + _LONGEST_LINE and _is_escaped(text, end, quotes):
+        end = text.find(quotes, end + len(quotes))
+    if end < 0 or end > start + _LONGEST_LINE:
+        end = start + len(_rest_of_line(text, start))
     if not is_harmless(text[start:end], kind):
         yield _Span(start, end, kind.value, True)
 
 
-def _inside(text: str, at: int, kind: Kind) -> Iterator[_Span]:
-    """The literals in brackets that are values and no names."""
+def _is_escaped(text: str, at: int, quotes: str) -> bool:
+    if quotes.startswith("\\"):
+        return text[at - 1] == "\\"
+    slashes = at - len(text[:at].rstrip("\\"))
+    return quotes[0] in "\"'`" and slashes % 2 == 1
+
+
+def _in_brackets(text: str, at: int, kind: Kind) -> Iterator[_Span]:
+    """Yield the literals in brackets that are values and not names, or, without literals, the bare items."""
     depth, end = 0, at
-    for end in range(at, min(at + 2000, len(text))):
+    for end in range(at, min(at + _LONGEST_BRACKETS, len(text))):
         depth += (text[end] in "([{") - (text[end] in ")]}")
         if not depth:
             break
@@ -342,32 +365,27 @@ def _inside(text: str, at: int, kind: Kind) -> Iterator[_Span]:
         if not is_harmless(found["text"], kind):
             yield _Span(*found.span("text"), kind.value, True)
     if not literals:
-        for word in re.compile(r"[^\s,()\[\]{}\"':]+(?![ \t]*:)").finditer(text, at, end):
-            if not is_harmless(word[0], kind) and not re.match(r"[\w.]*\.\w|torch", word[0]):
-                yield _Span(*word.span(), kind.value, True)
+        for item in _BARE_ITEM.finditer(text, at, end):
+            if not is_harmless(item[0], kind) and not re.match(r"[\w.]*\.\w|torch", item[0]):
+                yield _Span(*item.span(), kind.value, True)
 
 
 def _on_next_lines(text: str, at: int, kind: Kind, block: bool) -> Iterator[_Span]:
-    """A value that begins on the next line: of YAML's blocks all lines that are indented as its first is."""
-    indent: int | None = None
-    while found := re.compile(rf"[ \t]*\\?\r?\n(?:{_PREFIX})(?P<indent>[ \t]*)(?P<line>[^\n]*\S)").match(text, at):
-        deep = len(found["indent"])
-        if (
-            not deep
-            or (indent is not None and deep < indent)
-            or re.match(r"[\"']?[\w.\-]+[\"']?\s*[:=](?:\s|$)", found["line"])
-        ):
+    """Yield a value that begins on the next line. In a YAML block, it has all lines with at least the same indent."""
+    least: int | None = None
+    while found := _NEXT_LINE.match(text, at):
+        indent = len(found["indent"])
+        if not indent or (least is not None and indent < least) or _ASSIGNMENT.match(found["line"]):
             return
-        indent = deep
-        if block:
-            yield _Span(*found.span("line"), kind.value, True)
-            at = found.end()
-            continue
-        yield from _value(text, found.start("line"), kind, False)
-        return
+        least = indent
+        if not block:
+            yield from _value(text, found.start("line"), kind, False)
+            return
+        yield _Span(*found.span("line"), kind.value, True)
+        at = found.end()
 
 
-# By form.
+# Secrets with a form of their own.
 
 _FORMS = tuple(
     (kind, re.compile(pattern))
@@ -388,7 +406,7 @@ def _by_form(text: str) -> Iterator[_Span]:
                 yield _Span(*found.span(), kind, True)
 
 
-_TOO_WIDE = (
+_UNUSED_DETECTORS = (
     "BasicAuth",
     "Entropy",
     "IPPublic",
@@ -400,7 +418,7 @@ _TOO_WIDE = (
     "Ibm",
     "Npm",
 )
-"""Detectors that go by a name, which is known better here, that take words for secrets, or too much time."""
+"""Detectors that go by names, as we do ourselves, that mistake words for secrets, or that take too long."""
 
 
 @cache
@@ -412,120 +430,125 @@ def _detectors() -> tuple[tuple[str, RegexBasedDetector], ...]:
     return tuple(
         (kind.lower(), made())
         for kind, made in found.items()
-        if issubclass(made, RegexBasedDetector) and not any(each in made.__name__ for each in _TOO_WIDE)
+        if issubclass(made, RegexBasedDetector) and not any(each in made.__name__ for each in _UNUSED_DETECTORS)
     )
 
 
 def _by_library(text: str) -> Iterator[_Span]:
-    """What detect-secrets knows by its form."""
+    """Yield the secrets whose form detect-secrets knows."""
     for kind, detector in _detectors():
         for pattern in detector.denylist:
             yield from (_Span(*found.span(), kind, True) for found in pattern.finditer(text))
 
 
-# Keys as OpenSSL and SSH write them, whose beginning or end may be missing.
+# Private keys as OpenSSL and SSH write them. Their beginning or end may be missing.
 
-_KEY = re.compile(
+_KEY_BLOCK = re.compile(
     r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|(?=\n[^\n]*[^\nA-Za-z0-9+/=\\\"' ()_,.:\-])|\Z)", re.DOTALL
 )
-_BASE64 = rf"(?:\r?\n|\\n){_PREFIX}[ \t\"']*[A-Za-z0-9+/=]{{4,}}[\"',]*(?=[ \t\r]*(?:\n|\\n|\Z|-))"
-_FULL = r"[A-Za-z0-9+/]{60,80}"
-_BARE = re.compile(
-    rf"(?m)^{_PREFIX}[ \t\"']*(?P<first>{_FULL})[\"',]*[ \t]*(?:{_BASE64})*|(?:{_BASE64})+(?=\s*{_PREFIX}-----END)"
+_KEY_LINE = rf"(?:\r?\n|\\n){_PREFIX}[ \t\"']*[A-Za-z0-9+/=]{{4,}}[\"',]*(?=[ \t\r]*(?:\n|\\n|\Z|-))"
+_FULL_LINE = r"[A-Za-z0-9+/]{60,80}"
+_BARE_KEY = re.compile(
+    rf"(?m)^{_PREFIX}[ \t\"']*(?P<first>{_FULL_LINE})[\"',]*[ \t]*(?:{_KEY_LINE})*"
+    rf"|(?:{_KEY_LINE})+(?=\s*{_PREFIX}-----END)"
 )
 
 
-def _keys(text: str) -> Iterator[_Span]:
-    for found in _KEY.finditer(text):
-        begun = text.index("-----", found.start() + 11) + 5
-        whole = re.compile(rf"(?:{_BASE64}|\s|\\n)*").match(text, begun)
-        end = found.end() if "-----END" in found[0] else (whole.end() if whole else begun)
-        yield _Span(found.start(), max(end, begun), "private key", False)
-    for found in _BARE.finditer(text):
-        start = found.start("first") if found["first"] else found.start()
-        if not found["first"] or (re.search(r"\d", found["first"]) and re.search("[a-z]", found["first"])):
-            yield _Span(start, found.end(), "private key", False)
+def _private_keys(text: str) -> Iterator[_Span]:
+    for found in _KEY_BLOCK.finditer(text):
+        end_of_begin = text.index("-----", found.start() + len("-----BEGIN ")) + len("-----")
+        lines = re.compile(rf"(?:{_KEY_LINE}|\s|\\n)*").match(text, end_of_begin)
+        end = found.end() if "-----END" in found[0] else (lines.end() if lines else end_of_begin)
+        yield _Span(found.start(), max(end, end_of_begin), "private key")
+    for found in _BARE_KEY.finditer(text):
+        first = found["first"]
+        if not first:
+            yield _Span(*found.span(), "private key")
+        elif re.search(r"\d", first) and re.search("[a-z]", first):
+            yield _Span(found.start("first"), found.end(), "private key")
 
 
-# Without a name.
+# Random text without a name.
 
 _BLOB = re.compile(r"(?<![A-Za-z0-9_+/])[A-Za-z0-9][A-Za-z0-9_+/\-.~%]{19,}={0,2}")
 _HEX = re.compile(r"(?<![\w@:/+.\-])(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})(?!\w)")
-_OF_A_HASH = re.compile(
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_HASH_NAME = re.compile(
     r"(?i)(?<![a-z])(?:commit|sha\d*|rev(?:ision)?|hash|md5|digest|ids?|uuid|actor|node|job|worker|object|group|head|ref|checksum|etag"
     r"|blob|trace|snapshots?|fingerprint|tag|image|merge|branch|at|@)[\W_]*(?:\w+[\W_]+){0,2}$"
 )
+"""The name of a hash or an identifier in front of it."""
 _KNOWN_BLOB = re.compile(r"[\w.\-]+(?:/[\w.\-]+)+|(?:triton|aclnn|npu|torch|kernel)[A-Za-z_]*\w*|.*(?:\dd){3}.*")
+"""A path, or the name of a kernel, such as Triton's with 0d1d2d for its arguments."""
+_RANDOM = "what looks random"
+"""This comes after all other kinds in the order of spans, so that a more exact kind at the same place wins."""
 
 
 def _random(text: str) -> Iterator[_Span]:
     for found in _BLOB.finditer(text):
-        blob = found[0]
+        blob, at = found[0], found.start()
         is_path = _KNOWN_BLOB.fullmatch(blob) and "+" not in blob and not blob.endswith("=")
-        at = found.start()
-        if (digits := re.search("[0-9a-f]{24,}", blob)) and _OF_A_HASH.search(
-            text[max(0, at - 20) : at + digits.start()]
-        ):
+        digits = re.search("[0-9a-f]{24,}", blob)
+        if digits and _HASH_NAME.search(text[max(0, at - 20) : at + digits.start()]):
             continue
         for part in re.split("(/)", blob) if is_path else [blob]:
             is_name = (
                 _UUID.search(part) or re.fullmatch("[0-9a-f]+", part) or (is_path and not re.search("[A-Z]", part))
             )
             if not is_name and is_random(part):
-                yield _Span(at, at + len(part), "what looks random", False)
+                yield _Span(at, at + len(part), _RANDOM)
             at += len(part)
     for found in _HEX.finditer(text):
-        if not _OF_A_HASH.search(text[max(0, found.start() - 40) : found.start()]):
-            yield _Span(*found.span(), "what looks random", False)
+        if not _HASH_NAME.search(text[max(0, found.start() - 40) : found.start()]):
+            yield _Span(*found.span(), _RANDOM)
 
 
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+# Known secrets, wherever they occur.
 
-# What is known to be secret, wherever it stands.
+_IGNORED = re.compile(rf"\r?\n{_PREFIX}|[\s\\\"'│|]")
+"""Characters that breaking and escaping a value may add."""
+_SHORTEST_SEARCHED = 6
 
-_LEFT_OUT = re.compile(rf"\r?\n{_PREFIX}|[\s\\\"'│|]")
 
-
-def _known(text: str, known: Mapping[str, str]) -> Iterator[_Span]:
-    """Occurrences of values: as they are, escaped, encoded, and broken into lines."""
+def _occurrences(text: str, known: Mapping[str, str]) -> Iterator[_Span]:
+    """Yield the occurrences of known values, also escaped, encoded, or broken into lines."""
     if not known:
         return
-    kept: list[int] = []
+    places: list[int] = []
     at = 0
-    for found in _LEFT_OUT.finditer(text):
-        kept += range(at, found.start())
+    for found in _IGNORED.finditer(text):
+        places += range(at, found.start())
         at = found.end()
-    kept += range(at, len(text))
-    squeezed = "".join(text[place] for place in kept)
+    places += range(at, len(text))
+    squeezed = "".join(text[place] for place in places)
     for value, kind in known.items():
-        bare = _LEFT_OUT.sub("", value)
-        if len(bare) < 6:
+        if len(_squeezed(value)) < _SHORTEST_SEARCHED:
             pattern = rf"(?<!\w){re.escape(value)}(?!\w)"
             yield from (_Span(*found.span(), kind) for found in re.finditer(pattern, text) if value.strip())
             continue
-        for form in {bare, *map(_squeeze, _encoded(value))}:
+        for form in {_squeezed(each) for each in (value, *_encoded(value))}:
             start = squeezed.find(form)
             while start >= 0:
-                yield _Span(kept[start], kept[start + len(form) - 1] + 1, kind)
+                yield _Span(places[start], places[start + len(form) - 1] + 1, kind)
                 start = squeezed.find(form, start + len(form))
 
 
-def _squeeze(text: str) -> str:
-    return _LEFT_OUT.sub("", text)
+def _squeezed(text: str) -> str:
+    return _IGNORED.sub("", text)
 
 
 def _encoded(value: str) -> Iterator[str]:
-    """A value in URLs, in base64 at each of the three places where it may begin, and as hexadecimal digits."""
+    """Yield a value as in URLs, as hexadecimal digits, and as base64 at each of its three possible offsets."""
     for given in {value, unquote(value)}:
         yield quote(given, safe="")
         yield quote(given)
         yield quote(given, safe="").replace("%20", "+")
         data = given.encode()
         yield data.hex()
-        for before in range(3):
-            whole = base64.b64encode(b"\0" * before + data).decode().rstrip("=")
-            # The first and the last letters have bits of what stands beside it.
-            part = whole[(0, 2, 3)[before] : -1 if (before + len(data)) % 3 else None]
-            if len(part) >= 6:
+        for offset in range(3):
+            whole = base64.b64encode(b"\0" * offset + data).decode().rstrip("=")
+            # The first and last letters also contain bits of the neighbouring bytes.
+            part = whole[(0, 2, 3)[offset] : -1 if (offset + len(data)) % 3 else None]
+            if len(part) >= _SHORTEST_SEARCHED:
                 yield part
                 yield part.replace("+", "-").replace("/", "_")

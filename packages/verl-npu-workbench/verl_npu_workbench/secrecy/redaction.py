@@ -1,4 +1,4 @@
-"""Takes out of a text what should not be shown to strangers: keys and passwords, names of users and hosts, paths."""
+"""Removes private data from a text: keys and passwords, names of users and hosts, addresses, and paths."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ _ADDRESS = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.]\d)")
 _LOCAL = ("127.0.0.1", "0.0.0.0")
 _IPV6 = re.compile(r"(?<![\w:])(?:[0-9a-f]{1,4}:){4,7}[0-9a-f]{1,4}(?![\w:])")
 _PATH = re.compile(r"(?<![\w:/<])/(?:[\w.+@=\-]{1,255}/){1,30}[\w.+@=\-]{0,255}")
-_TAILS = 3
-"""Parts of a path that are kept: they name a module, and no user."""
+_KEPT_PARTS = 3
+"""Number of last parts of a path that are kept, because they name a module and not a user."""
 _HOMES = ("home", "users")
-"""What comes next is the name of a user."""
-_KEPT = ("/usr/local/Ascend", "/usr/lib", "/dev/", "/proc/", "/tmp/ray")
+"""Folders whose entries are names of users."""
+_PUBLIC = ("/usr/local/Ascend", "/usr/lib", "/dev/", "/proc/", "/tmp/ray")
 _HOST = re.compile(
-    r"(?P<said>\b(?:node|host|hostname|server|nodename)(?:\s?[=:]\s?| )[\"']?)(?P<name>[\w\-]{0,60}\d[\w.\-]{0,80})"
+    r"(?P<label>\b(?:node|host|hostname|server|nodename)(?:\s?[=:]\s?| )[\"']?)(?P<name>[\w\-]{0,60}\d[\w.\-]{0,80})"
 )
 
 
 _NAME = re.compile(r"\w[\w\-]*")
-_SHORTEST = 2
-"""Characters of a name that may be a part of anything."""
+_SHORTEST = 3
+"""The fewest characters of a name that is replaced: shorter names may be parts of anything."""
 
 
 class Redaction:
-    """Replaces the same name by the same word throughout a text, so that it still can be followed."""
+    """Removes private data. The same host or address always gets the same replacement, so the text stays readable."""
 
     def __init__(self, names: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> None:
-        """`names` are those of users and hosts that are known; values in `environ` may be secret."""
+        """`names` are known names of users and hosts; `environ` has variables that may be secret."""
         self._mask = Masking(environ or {})
-        self._names = frozenset(name for name in names if len(name) > _SHORTEST)
+        self._names = frozenset(name for name in names if len(name) >= _SHORTEST)
         self._addresses: dict[str, str] = {}
         self._hosts: dict[str, str] = {}
 
     @staticmethod
     def here(hosts: Iterable[str] = ()) -> Redaction:
-        """Return one that knows the names of this user, of this host, and of others."""
+        """Return a redaction that knows this user, this host, the other `hosts`, and the environment's variables."""
         try:
             user = getpass.getuser()
         except (KeyError, OSError):
@@ -52,15 +52,15 @@ class Redaction:
         return Redaction(("" if user == "root" else user, host, host.partition(".")[0], *hosts), os.environ)
 
     def said(self) -> str:
-        """Return what was masked so far, by its kind, and how often."""
+        """Return the number of masked secrets so far, by kind."""
         counted = self._mask.counts.most_common()
         return ", ".join(f"{kind} {count}" for kind, count in counted) or "nothing"
 
     def __call__(self, text: str) -> str:
-        """Return a text without what should not be shown."""
+        """Return a text without private data."""
         text = self._mask(text)
         text = _MAIL.sub("<address>", text)
-        text = _HOST.sub(lambda found: found["said"] + self._named(self._hosts, found["name"], "host"), text)
+        text = _HOST.sub(lambda found: found["label"] + self._named(self._hosts, found["name"], "host"), text)
         text = _PATH.sub(lambda found: _shortened(found[0]), text)
         text = _ADDRESS.sub(lambda found: self._address(found[0]), text)
         text = _IPV6.sub(lambda found: self._address(found[0]), text)
@@ -74,8 +74,8 @@ class Redaction:
 
 
 def _shortened(path: str) -> str:
-    """Of a path, the parts that name a program's file."""
-    if path.startswith(_KEPT):
+    """Return the last parts of a path, without the name of a user."""
+    if path.startswith(_PUBLIC):
         return path
     parts = PurePath(path).parts
     for mark in ("site-packages", "dist-packages"):
@@ -83,4 +83,4 @@ def _shortened(path: str) -> str:
             return "…/" + "/".join(parts[parts.index(mark) + 1 :])
     if parts[1:2] and parts[1].lower() in _HOMES:
         parts = (parts[0], *parts[3:])
-    return "…/" + "/".join(parts[1:][-_TAILS:] if len(parts) > _TAILS + 1 else parts[-1:])
+    return "…/" + "/".join(parts[1:][-_KEPT_PARTS:] if len(parts) > _KEPT_PARTS + 1 else parts[-1:])

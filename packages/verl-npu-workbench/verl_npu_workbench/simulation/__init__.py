@@ -1,7 +1,7 @@
-"""verl on virtual NPUs: what they need beside them for verl, its models and engines.
+"""Replacements with which verl, its models, and its engines run on virtual NPUs.
 
-Called by the virtual Ascend alone, where it comes up: it names `install` in the entry points
-`virtual_ascend.extensions`. On real NPUs nothing of this is imported.
+Only the virtual Ascend calls this package, when it starts, by its entry point `virtual_ascend.extensions`. On real
+NPUs, nothing of it is imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["install"]
 
 
 def install() -> None:
-    """Have verl, transformers, MindSpeed and vLLM find what takes the place of a real NPU's software, when they are
+    """Register hooks that replace software for real NPUs when verl, transformers, MindSpeed, vLLM, or Triton is
     imported."""
     wanted = dict(_HOOKS)
     if has_own_torch_npu():
@@ -34,7 +34,7 @@ def install() -> None:
 
 
 def _called(name: str) -> Callable[[ModuleType], None]:
-    """Return the function of a module here, `module:function`, as a hook: its module is imported when it is called."""
+    """Return a hook that imports a module of this package and calls its function: `module:function`."""
 
     def hook(upstream: ModuleType) -> None:
         module, _, function = name.partition(":")
@@ -60,4 +60,4 @@ _HOOKS = {
     "mindspeed.ops.triton.l2norm": "mindspeed:offer_norm",
     "mindspeed.core.ssm.chunk_gated_delta_rule": "mindspeed:offer_recurrence",
 }
-"""By module of an upstream, what is to be done with it."""
+"""The function to call for each upstream module when it is imported."""

@@ -1,4 +1,4 @@
-"""Checkpoints where tensors are phantoms: their weights are neither read nor made on the host."""
+"""Makes transformers load models without weights when tensors are phantoms."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-# What says how a model is built. All else that from_pretrained takes is about files, which are not read.
-_OF_BUILDING = ("attn_implementation", "dtype", "torch_dtype")
+# Options that say how to build a model. All other options of from_pretrained are about files, which are not read.
+_BUILD_OPTIONS = ("attn_implementation", "dtype", "torch_dtype")
 
 
 def leave_weights_out(module: ModuleType) -> None:
-    """Have `transformers.modeling_utils` make models whose large weights nobody has written to.
+    """Make `transformers.modeling_utils` leave large weights uninitialised.
 
-    Memory of the host that nobody has touched takes none. Small weights are initialised, because they are real on the
-    NPU as well. A checkpoint needs its config.json and its tokenizer only.
+    Host memory that is never written to is not allocated. Small weights are initialised, because they are real on the
+    NPU too. A checkpoint needs only its config.json and its tokenizer.
     """
     base = module.PreTrainedModel
     from_config = base._from_config.__func__
@@ -43,7 +43,7 @@ def leave_weights_out(module: ModuleType) -> None:
     ) -> object:
         if config is None:
             config = cls.config_class.from_pretrained(path)
-        chosen = {name: value for name, value in options.items() if name in _OF_BUILDING and value is not None}
+        chosen = {name: value for name, value in options.items() if name in _BUILD_OPTIONS and value is not None}
         for name in ("dtype", "torch_dtype"):
             if chosen.get(name) == "auto":
                 del chosen[name]
@@ -65,7 +65,7 @@ def _take_generation_config(model: PreTrainedModel, path: str) -> None:
     try:
         model.generation_config = GenerationConfig.from_pretrained(path)
     except OSError:
-        # A checkpoint may have none: the model's own configuration holds then, as transformers has it.
+        # Without this file, transformers keeps the generation settings of the model's configuration.
         return
 
 

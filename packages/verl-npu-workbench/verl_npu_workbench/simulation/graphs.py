@@ -1,8 +1,7 @@
-"""Graphs of vLLM's engines: where they were compared with eager mode on virtual NPUs, an engine captures them, and
-where they were not, it is refused before it starts.
+"""Allows graphs of vLLM engines that were compared with eager mode on virtual NPUs, and refuses others at the start.
 
-Left alone it might end in one of its own processes, minutes later, or answer by what was never compared. Where the
-weights lay when graphs were captured is noted for the proof of weights.
+Otherwise, an engine might fail minutes later in one of its own processes, or give untested answers. For the proof of
+weights, the addresses of the weights are recorded when graphs are captured.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from verl_npu.features.weight_sync.engines.captured import remember
 
 
 def refuse_graphs(module: ModuleType) -> None:
-    """Have vLLM ask `check_eager` when it chooses an engine's executor: its settings are final then, and no process of
-    it runs yet."""
+    """Make vLLM call `check_eager` when it chooses an engine's executor: its settings are final then, and none of its
+    processes runs yet."""
     executor = module.Executor
     original = executor.get_class
 
@@ -31,7 +30,7 @@ def refuse_graphs(module: ModuleType) -> None:
 
 
 def note_weights(module: ModuleType) -> None:
-    """Have vllm-ascend note where its weights lay when it captured its graphs, for the proof of later ones."""
+    """Make vllm-ascend record the addresses of its weights when it captures graphs, for later proofs of weights."""
     runner = module.NPUModelRunner
     original = runner.capture_model
 
@@ -45,14 +44,14 @@ def note_weights(module: ModuleType) -> None:
 
 
 def check_eager(settings: Any) -> None:
-    """Raise GraphError if an engine on NPUs with these settings of vLLM's would capture graphs that were not tried."""
+    """Raise GraphError if an engine on NPUs with these vLLM settings would capture graphs that were not tested."""
     asked = _asked(settings) if settings.device_config.device_type == "npu" else ""
     if asked:
         raise GraphError(
             subject="an engine of vLLM on virtual NPUs (VIRTUAL_ASCEND is set)",
-            expected=f"one without graphs, or {_offered()}: no others were compared with eager mode there",
+            expected=f"no graphs, or {_offered()}: no others were compared with eager mode",
             found=asked,
-            fix="set enforce_eager=True (in verl actor_rollout_ref.rollout.enforce_eager=True, of vLLM's server "
+            fix="set enforce_eager=True (in verl actor_rollout_ref.rollout.enforce_eager=True, for vLLM's server "
             "--enforce-eager)",
         )
 
@@ -62,7 +61,7 @@ TRIED = {
     "0.13.0": ("PIECEWISE", "FULL_DECODE_ONLY"),
     "0.23.0": ("PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"),
 }
-"""The releases of vllm-ascend whose engines answer by graphs as they do without, and in which of vLLM's modes."""
+"""The releases of vllm-ascend, with vLLM's graph modes, whose answers with and without graphs are the same."""
 
 
 def _offered() -> str:
@@ -80,11 +79,11 @@ def _asked(settings: Any) -> str:
         return ""
     if mode.name in TRIED.get(_release(), ()):
         return ""
-    return f"enforce_eager=False, and so cudagraph_mode {mode.name}, with vllm-ascend {_release()}"
+    return f"enforce_eager=False, which gives cudagraph_mode {mode.name}, with vllm-ascend {_release()}"
 
 
 def _release() -> str:
     try:
         return metadata.version("vllm-ascend")
     except metadata.PackageNotFoundError:
-        return "from nowhere that pip knows"
+        return "of an unknown release"

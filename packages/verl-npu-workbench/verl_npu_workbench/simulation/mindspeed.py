@@ -1,10 +1,10 @@
-"""The operators that MindSpeed compiles by itself against a CANN or ATB, computed on virtual NPUs without one.
+"""Operators that MindSpeed compiles against CANN or ATB, computed on virtual NPUs without these.
 
 They are the grouped products of experts (ops/csrc/cann/gmm.cpp and ops/csrc/atb/groupmatmul_add.cpp), the step of the
-swapped optimizer (ops/csrc/cann/npu_apply_fused_adamw_v2.cpp) and, until MindSpeed 2.2.0, the fused rotary embedding
-(ops/csrc/cann/npu_rotary_position_embedding.cpp); later ones call torch_npu's. From core_r0.16.0 on, tokens are sorted
-by expert in kernels of Triton (ops/triton/sort_chunks_by_idx.py), which there is for NPUs alone, and so are the
-recurrence of linear attention and its norm (core/ssm/chunk_gated_delta_rule.py, ops/triton/l2norm.py).
+swapped optimizer (ops/csrc/cann/npu_apply_fused_adamw_v2.cpp), and, until MindSpeed 2.2.0, the fused rotary embedding
+(ops/csrc/cann/npu_rotary_position_embedding.cpp), for which later releases call torch_npu. From core_r0.16.0 on,
+Triton kernels for NPUs sort tokens by expert (ops/triton/sort_chunks_by_idx.py) and compute the recurrence of linear
+attention and its norm (core/ssm/chunk_gated_delta_rule.py, ops/triton/l2norm.py).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class _Rotation(IntEnum):
 
 
 def offer_operators(builder: ModuleType) -> None:
-    """Enter them into `mindspeed.op_builder.builder` as if they had been compiled."""
+    """Register the operators in `mindspeed.op_builder.builder` as if they had been compiled."""
     grouped: dict[str, Callable[..., object]] = {
         "npu_gmm": grouped_product,
         "npu_gmm_backward": grouped_product_backward,
-        "npu_gmm_backward_fusion": _grouped_product_backward_of_x,
+        "npu_gmm_backward_fusion": _grouped_product_input_gradient,
     }
     libraries: dict[str, dict[str, Callable[..., object]]] = {
         "grouped_matmul": grouped,
@@ -60,7 +60,7 @@ def offer_norm(kernels: ModuleType) -> None:
 
 
 def offer_recurrence(rule: ModuleType) -> None:
-    """Have `mindspeed.core.ssm.chunk_gated_delta_rule` compute by its own function in plain torch."""
+    """Make `mindspeed.core.ssm.chunk_gated_delta_rule` use its own function in plain torch."""
 
     def chunk_gated_delta_rule(
         q: torch.Tensor,
@@ -78,7 +78,7 @@ def offer_recurrence(rule: ModuleType) -> None:
     ) -> object:
         if (scale is not None and scale != k.shape[-1] ** -0.5) or head_first:
             raise NotImplementedError(
-                "chunk_gated_delta_rule on virtual NPUs: no scale of the caller's, no head_first"
+                "chunk_gated_delta_rule on virtual NPUs supports neither another scale nor head_first"
             )
         if q.dtype == torch.float32:
             raise ValueError("ChunkGatedDeltaRuleFunction does not support float32. Please use bfloat16.")
@@ -100,13 +100,13 @@ def offer_recurrence(rule: ModuleType) -> None:
 
 
 def l2norm(x: torch.Tensor, eps: float = 1e-6, output_dtype: torch.dtype | None = None) -> torch.Tensor:
-    """x [.., K] over the root of its squares' sum and `eps` along K. Source: ops/triton/l2norm.py."""
+    """Divide x [.., K] by the root of the sum of its squares along K plus `eps`. Source: ops/triton/l2norm.py."""
     wide = x.float()
     return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)).to(output_dtype or x.dtype)
 
 
 def chunk_sort_map(sizes: torch.Tensor, order: torch.Tensor, tokens: int, chunks: int) -> torch.Tensor:
-    """Sizes of chunks of rows [chunks], and their new order [chunks] -> int32 [tokens], where each row goes."""
+    """Return the new place of each row, int32 [tokens], from chunk sizes [chunks] and their new order [chunks]."""
     starts = sizes.cumsum(0) - sizes
     moved = sizes[order]
     places = torch.empty_like(starts).scatter_(0, order, moved.cumsum(0) - moved)
@@ -117,7 +117,7 @@ def chunk_sort_map(sizes: torch.Tensor, order: torch.Tensor, tokens: int, chunks
 def sorted_rows(
     x: torch.Tensor, row_map: torch.Tensor, probs: torch.Tensor | None, tokens: int, width: int, is_forward: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return x [tokens, width] and probs [tokens] with each row where the map says; backward, from where it says."""
+    """Return x [tokens, width] and probs [tokens] with rows moved to their places in the map, or, backward, back."""
     rows = row_map.long()
 
     def move(given: torch.Tensor) -> torch.Tensor:
@@ -129,10 +129,10 @@ def sorted_rows(
 def grouped_product(
     x: Tensors, weight: Tensors, bias: Tensors, group_list: Groups, group_type: int | None, group_list_type: int | None
 ) -> list[torch.Tensor]:
-    """x[0] [M,K], weight[0] [E,K,N], groups of rows of x -> [[M,N]]; with group_type 2, of its columns -> [[E,M,N]].
+    """Multiply groups of rows of x[0] [M,K] with weight[0] [E,K,N] -> [[M,N]]; group_type 2: columns -> [[E,M,N]].
 
-    `group_list` holds the ends of the groups (group_list_type 0) or their counts (1). Source: npu_gmm of MindSpeed's
-    gmm.cpp, which calls the operator of torch_npu's npu_grouped_matmul. Raises RuntimeError as that one does.
+    `group_list` has the ends of the groups (group_list_type 0) or their sizes (1). Source: npu_gmm in MindSpeed's
+    gmm.cpp, which calls the same operator as torch_npu's npu_grouped_matmul. Raise the same RuntimeErrors.
     """
     return npu_grouped_matmul(
         x,
@@ -149,13 +149,13 @@ def grouped_product_backward(
     grad: Tensors, x: Tensors, weight: Tensors, group_list: Groups, group_list_type: int | None
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
     """Return the gradients of x and weight, and an empty list for the bias. Source: npu_gmm_backward of gmm.cpp."""
-    to_x, _, none = _grouped_product_backward_of_x(grad, weight, group_list, group_list_type)
+    to_x, _, none = _grouped_product_input_gradient(grad, weight, group_list, group_list_type)
     turned = [each.transpose(-1, -2) for each in x]
     to_weight = grouped_product(turned, grad, [], group_list, 2, group_list_type)
     return to_x, [made.reshape(like.shape) for made, like in zip(to_weight, weight, strict=True)], none
 
 
-def _grouped_product_backward_of_x(
+def _grouped_product_input_gradient(
     grad: Tensors, weight: Tensors, group_list: Groups, group_list_type: int | None
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
     turned = [each.transpose(-1, -2) for each in weight]
@@ -196,9 +196,9 @@ def adamw_step(
 
 
 def rotary_position_embedding(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mode: int = 0) -> torch.Tensor:
-    """x [seqlen, batch, heads, width], cos and sin of four dimensions that broadcast to it -> x, rotated.
+    """Rotate x [seqlen, batch, heads, width] by cos and sin, which have four dimensions that broadcast to x's.
 
-    Source: the checks are those of MindSpeed's npu_rotary_position_embedding.cpp. Raises RuntimeError as they do.
+    The checks and their RuntimeErrors follow MindSpeed's npu_rotary_position_embedding.cpp.
     """
     for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):
         if tensor.dtype not in _DTYPES:

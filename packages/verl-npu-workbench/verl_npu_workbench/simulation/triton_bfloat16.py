@@ -1,5 +1,8 @@
-"""bfloat16 in Triton's interpreter, which computes with its bits as if they were integers, and cuts off where it
-converts to it: here it computes in float32 and rounds to the nearest, as NPUs do. Arithmetic in float8 is refused."""
+"""Makes Triton's interpreter compute bfloat16 in float32 and round to nearest, like NPUs.
+
+The interpreter itself computes with the bits of bfloat16 as if they were integers, and truncates in conversions.
+Float8 arithmetic is refused.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,26 @@ Method: TypeAlias = Callable[..., object]
 
 
 class Kind(Protocol):
-    """A type of Triton's."""
+    """A Triton type."""
 
     shape: Sequence[int]
 
     @property
     def scalar(self) -> Kind:
-        """That of its elements."""
+        """The type of its elements."""
 
     def is_fp8(self) -> bool:
-        """Whether it is one of the types with eight bits."""
+        """Tell whether it is a float8 type."""
 
 
 class Dtype(Protocol):
-    """A type of numpy's."""
+    """A numpy type."""
 
     kind: str
 
 
 class Array(Protocol):
-    """numpy's."""
+    """A numpy array."""
 
     dtype: Dtype
 
@@ -40,20 +43,20 @@ class Array(Protocol):
         """Convert its numbers."""
 
     def view(self, kind: object) -> Array:
-        """Take its bits for another type's."""
+        """Reinterpret its bits."""
 
     def __lshift__(self, bits: object) -> Array: ...
 
 
 class Handle(Protocol):
-    """A tensor within the interpreter: numpy's array, and Triton's type of its elements."""
+    """A tensor in the interpreter: a numpy array, and Triton's type of its elements."""
 
     data: Array
     dtype: Kind
 
 
 class Block(Protocol):
-    """A tensor as a kernel has it."""
+    """A tensor in a kernel."""
 
     handle: Handle
     type: Kind
@@ -69,11 +72,11 @@ _TYPE_OF_RESULT = {
     "create_rsqrt": 0,
     "create_erf": 0,
 }
-"""By method of the interpreter that computes, which of its arguments has the type of its result."""
+"""For each computing method of the interpreter, the index of the argument that has the result's type."""
 
 
 def compute_bfloat16(interpreter: ModuleType) -> None:
-    """Have Triton's interpreter compute with bfloat16."""
+    """Make Triton's interpreter compute bfloat16 correctly."""
     builder = interpreter.InterpreterBuilder
     for name, index in _TYPE_OF_RESULT.items():
         setattr(builder, name, _in_float32(interpreter, getattr(builder, name), index))
@@ -83,13 +86,13 @@ def compute_bfloat16(interpreter: ModuleType) -> None:
     builder.get_bf16 = lambda self, value: _rounded(interpreter, self.get_fp32(value))
     patch = interpreter._patch_lang_tensor
     interpreter._patch_lang_tensor = _with_transposes(interpreter, patch)  # type: ignore[attr-defined]
-    # 3.2 spells it like this.
+    # Triton 3.2 misspells the name.
     reduction = getattr(interpreter, "ReduceScanOpIneterface", None) or interpreter.ReduceScanOpInterface
     reduction.apply = _refused_in_reductions(interpreter, reduction.apply)
 
 
 def is_known(interpreter: ModuleType) -> bool:
-    """Whether the interpreter of this release of Triton is made of what is changed here."""
+    """Tell whether this release of Triton has all parts of the interpreter that are changed here."""
     methods = [*_TYPE_OF_RESULT, "cast_impl", "create_fp_to_fp", "create_atomic_rmw", "get_fp32"]
     names = ["_patch_lang_tensor", "TensorHandle", "np", "tl"]
     reductions = ("ReduceScanOpIneterface", "ReduceScanOpInterface")
@@ -104,11 +107,11 @@ def _in_float32(interpreter: ModuleType, upstreams: Callable[..., Handle], index
     @functools.wraps(upstreams)
     def compute(self: object, *given: object) -> object:
         if any(_has_float8(each, interpreter) for each in given) and upstreams.__name__ != "create_dot":
-            raise NotImplementedError("arithmetic in float8 is not computed by the virtual Ascend: convert it first")
+            raise NotImplementedError("the virtual Ascend does not compute in float8: convert the values first")
         result = upstreams(self, *(_widened(interpreter, each) for each in given))
         if not _is_bfloat16(given[index], interpreter):
             return result
-        # A comparison's result has the type of what was compared, here too.
+        # The result of a comparison has the type of its operands here, but not their bits.
         is_number = result.data.dtype.kind == "f"
         return (
             _rounded(interpreter, result)
@@ -135,7 +138,7 @@ def _converted(interpreter: ModuleType, upstreams: Method) -> Method:
 
 
 def _with_transposes(interpreter: ModuleType, upstreams: Method) -> Method:
-    """`x.T` is a block there, which 3.2's forgets."""
+    """Make the type of `x.T` a block, which Triton 3.2 forgets."""
 
     def transposed(self: Block) -> object:
         block = interpreter.tl.block_type(self.type.scalar, list(reversed(self.type.shape)))
@@ -155,7 +158,7 @@ def _refused(interpreter: ModuleType, upstreams: Method) -> Method:
     @functools.wraps(upstreams)
     def refuse(self: object, *given: object) -> object:
         if any(_is_bfloat16(each, interpreter) for each in given):
-            raise NotImplementedError("an atomic operation on bfloat16 is not computed by the virtual Ascend")
+            raise NotImplementedError("the virtual Ascend does not compute atomic operations on bfloat16")
         return upstreams(self, *given)
 
     return refuse
@@ -166,7 +169,7 @@ def _refused_in_reductions(interpreter: ModuleType, upstreams: Method) -> Method
     def refuse(self: object, given: Block | tuple[Block, ...]) -> object:
         for each in given if isinstance(given, tuple) else (given,):
             if _is_bfloat16(each.handle, interpreter):
-                raise NotImplementedError("a reduction of bfloat16 is not computed by the virtual Ascend: use float32")
+                raise NotImplementedError("the virtual Ascend does not compute reductions of bfloat16: use float32")
         return upstreams(self, given)
 
     return refuse
@@ -177,7 +180,7 @@ def _is_handle(value: object, interpreter: ModuleType) -> TypeGuard[Handle]:
 
 
 def _is_bfloat16(value: object, interpreter: ModuleType) -> TypeGuard[Handle]:
-    """Whether it has the bits of bfloat16; a comparison's result has its type alone."""
+    """Tell whether a value has the bits of bfloat16. The result of a comparison has only the type."""
     if not _is_handle(value, interpreter) or value.data.dtype != interpreter.np.uint16:
         return False
     return bool(value.dtype.scalar == interpreter.tl.bfloat16)
@@ -194,7 +197,7 @@ def _is_float8(kind: Kind) -> bool:
 
 
 def _widened(interpreter: ModuleType, value: Value) -> Value | Handle:
-    """bfloat16 as float32, and all else as it is."""
+    """Convert bfloat16 to float32, and return all other values unchanged."""
     if not _is_bfloat16(value, interpreter):
         return value
     np = interpreter.np
@@ -204,7 +207,7 @@ def _widened(interpreter: ModuleType, value: Value) -> Value | Handle:
 
 
 def _rounded(interpreter: ModuleType, value: Handle) -> object:
-    """float32 as bfloat16: to the nearest, of two as near to the even one."""
+    """Round float32 to bfloat16: to nearest, ties to even."""
     np = interpreter.np
     numbers = np.ascontiguousarray(value.data, dtype=np.float32)
     bits = numbers.view(np.uint32)

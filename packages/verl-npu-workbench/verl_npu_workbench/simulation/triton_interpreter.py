@@ -1,8 +1,7 @@
-"""Triton on virtual NPUs, where it is installed: kernels are computed by Triton's own interpreter, slowly, on the
-memory of the virtual NPU, or by our reference if there is one; what the compiler would be told of each is recorded
-(`triton_launches`).
+"""Runs Triton kernels on virtual NPUs, with our reference if there is one, or else with Triton's slow interpreter.
 
-The hooks here run as Triton's modules are imported, before the first kernel is defined.
+The interpreter works on the memory of the virtual NPU. Launches can be recorded for the compiler (`triton_launches`).
+The hooks here run when Triton's modules are imported, before the first kernel is defined.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from .triton_references import reference_of
 
 
 class Executor(Protocol):
-    """What Triton's interpreter makes of a kernel and a grid."""
+    """The object that Triton's interpreter makes from a kernel and a grid."""
 
     fn: FunctionType
     arg_names: Sequence[str]
@@ -39,16 +38,16 @@ class Executor(Protocol):
 
 
 class Configuration(Protocol):
-    """One of a tuner."""
+    """A configuration of a tuner."""
 
     kwargs: Mapping[str, object]
 
     def all_kwargs(self) -> Mapping[str, object]:
-        """Return what is given to the kernel."""
+        """Return the arguments for the kernel."""
 
 
 class Kernel(Protocol):
-    """What a tuner launches."""
+    """The kernel that a tuner launches."""
 
     def run(self, *given: object, **named: object) -> object:
         """Launch it."""
@@ -62,42 +61,42 @@ class Tuner(Protocol):
     fn: Kernel
 
     def prune_configs(self, named: Mapping[str, object]) -> Sequence[Configuration]:
-        """Return the configurations that come into question."""
+        """Return the configurations to try."""
 
 
 _INTERPRET = "TRITON_INTERPRET"
-_UNTOLD: dict[tuple[str, str], Mapping[str, Sequence[str | int]]] = {}
-"""By module and name of a kernel, what its `jit` says is not to be told to the compiler."""
+_UNSPECIALIZED: dict[tuple[str, str], Mapping[str, Sequence[str | int]]] = {}
+"""For each kernel, by module and name, the parameters that its `jit` excludes from specialization, by option."""
 
 
 def offer_triton() -> None:
-    """Let `import triton` find the one that is named, where none is installed."""
+    """Make `import triton` find the Triton that the variable names, if none is installed."""
     folder = environment.KERNEL_TRITON.text().strip()
     if folder and folder not in sys.path:
-        # Behind all else: what is installed comes first.
+        # At the end, because an installed Triton comes first.
         sys.path.append(folder)
 
 
 def interpret(jit: ModuleType) -> None:
-    """Have `triton.jit` make kernels for Triton's interpreter; none where a GPU could run them."""
+    """Make `triton.jit` compile for Triton's interpreter, unless a GPU could run the kernels."""
     if torch.cuda.is_available():
         return
     if "triton.language" in sys.modules and os.environ.get(_INTERPRET) != "1":
         reporting.warn(
-            "triton was imported before torch: its kernels are not computed on virtual NPUs; import torch first"
+            "triton was imported before torch, so its kernels do not run on virtual NPUs; import torch first"
         )
         return
     os.environ[_INTERPRET] = "1"
 
 
 def give_driver(module: ModuleType) -> None:
-    """Have Triton's driver answer for a virtual NPU: programs ask it for a device as they are imported."""
+    """Give Triton a driver for virtual NPUs, because programs ask the driver for a device while they are imported."""
     if not torch.cuda.is_available():
         module.driver.set_active(_Driver())
 
 
 def compute_launches(interpreter: ModuleType) -> None:
-    """Have each launch recorded, checked and computed on the memory of the virtual NPU."""
+    """Make the interpreter record and check each launch, and compute it on the memory of the virtual NPU."""
     upstreams = interpreter.GridExecutor
 
     class Launcher(upstreams):  # type: ignore[misc, valid-type]  # a class of Triton's
@@ -111,7 +110,7 @@ def compute_launches(interpreter: ModuleType) -> None:
             return [_host(each) for each in given], {name: _host(each) for name, each in named.items()}
 
         def _restore_args_dev(self, *_views: object) -> None:
-            """Nothing is to be brought back: the interpreter writes into the NPU's memory itself."""
+            """Do nothing: the interpreter has written directly to the NPU's memory."""
 
     if is_known(interpreter):
         compute_bfloat16(interpreter)
@@ -120,16 +119,15 @@ def compute_launches(interpreter: ModuleType) -> None:
 
     @functools.wraps(make)
     def noted(self: object, function: FunctionType, **options: Sequence[str | int]) -> None:
-        untold = {name: options.get(name) or () for name in ("do_not_specialize", "do_not_specialize_on_alignment")}
-        _UNTOLD[function.__module__, function.__name__] = untold
+        names = ("do_not_specialize", "do_not_specialize_on_alignment")
+        _UNSPECIALIZED[function.__module__, function.__name__] = {name: options.get(name) or () for name in names}
         make(self, function, **options)
 
     interpreter.InterpretedFunction.__init__ = noted
 
 
 def follow_tuning(autotuner: ModuleType) -> None:
-    """Have a launch that a tuner may do in several ways recorded with all of them. Nothing is tuned: the first is
-    computed."""
+    """Record a tuner's launch with all of its configurations. Nothing is tuned: the first one is computed."""
     run = autotuner.Autotuner.run
 
     @functools.wraps(run)
@@ -161,8 +159,8 @@ def _launch(
     name = f"{function.__module__}.{function.__name__}"
     grid = executor.grid(dict(arguments)) if callable(executor.grid) else executor.grid
     executor.grid = tuple(map(int, grid))
-    untold = _UNTOLD.get((function.__module__, function.__name__), {})
-    names = {kind: _names(untold.get(kind, ()), executor.arg_names) for kind in untold}
+    unspecialized = _UNSPECIALIZED.get((function.__module__, function.__name__), {})
+    names = {option: _names(parameters, executor.arg_names) for option, parameters in unspecialized.items()}
     launch = Launch(
         function=function,
         arguments=arguments,
@@ -180,7 +178,7 @@ def _launch(
         return
     _check_possible(name, sys.modules[type(executor).__base__.__module__])
     _say_once()
-    # Without the options, which the interpreter would take for arguments.
+    # Leave out the options, which the interpreter would mistake for arguments.
     compute(*given, **named)
 
 
@@ -191,17 +189,17 @@ def _names(told: Sequence[str | int], parameters: Sequence[str]) -> tuple[str, .
 def _check_possible(name: str, interpreter: ModuleType) -> None:
     if not is_known(interpreter):
         raise NotImplementedError(
-            f"Triton's kernel {name}: the virtual Ascend does not know the interpreter of this release of Triton "
-            f"({sys.modules['triton'].__version__}), so it does not compute with it; 3.2 and 3.5 are tried"
+            f"Triton's kernel {name}: the virtual Ascend does not support the interpreter of this release of Triton "
+            f"({sys.modules['triton'].__version__}); 3.2 and 3.5 are tested"
         )
     if torch.npu.is_current_stream_capturing():
         raise NotImplementedError(
-            f"Triton's kernel {name}: the virtual Ascend cannot capture it in a graph, as Triton's interpreter "
-            "computes it"
+            f"Triton's kernel {name}: the virtual Ascend cannot capture it in a graph, because Triton's interpreter "
+            "runs it"
         )
     if ledger.phantom_bytes():
         raise NotImplementedError(
-            f"Triton's kernel {name} cannot be computed where tensors are only counted (VIRTUAL_ASCEND_PHANTOM is set)"
+            f"Triton's kernel {name} cannot run on phantom NPUs, which have no values (VIRTUAL_ASCEND_PHANTOM is set)"
         )
 
 
@@ -211,11 +209,11 @@ def _say_once() -> None:
 
 
 def _host(value: object) -> object:
-    """A tensor of a virtual NPU as one of the CPU, on the same memory: with its strides, and aliases stay aliases."""
+    """Return a virtual NPU's tensor as a CPU tensor on the same memory, with the same strides and aliases."""
     if isinstance(value, Tensor):
         return _view(value) if value.device.type == "npu" else value
     base = getattr(value, "base", None)
-    # As `triton.reinterpret` makes it.
+    # `triton.reinterpret` makes such an object.
     return type(value)(_view(base), value.dtype) if isinstance(base, Tensor) else value  # type: ignore[call-arg, attr-defined]
 
 
@@ -232,7 +230,7 @@ def _view(tensor: Tensor) -> Tensor:
 
 
 class _Utils:
-    """What Triton's driver knows of an NPU's hardware."""
+    """The NPU's properties in Triton's driver."""
 
     def get_device_properties(self, _device: object = None) -> dict[str, int]:
         return {"max_shared_mem": 1, "num_aicore": soc.CUBE_CORES, "num_vectorcore": soc.VECTOR_CORES}
@@ -271,5 +269,5 @@ class _Driver:
         return 0
 
     def get_benchmarker(self) -> Callable[..., list[float]]:
-        """What times a configuration: none is run, so that the first is taken."""
+        """Return a function that should time a configuration, but runs nothing, so that the first one is chosen."""
         return lambda _call, quantiles=(0.5,), **_more: [0.0 for _ in quantiles]

@@ -1,7 +1,7 @@
-"""What the compiler would be told of a launch of a Triton kernel: types, constants, what is a multiple of 16 or 1.
+"""Records launches of Triton kernels as the compiler sees them: types, constants, and arguments that are 1 or 16*n.
 
-Where VERL_NPU_KERNEL_LAUNCHES names a file, each way in which a kernel is launched is appended to it as one line of
-JSON, for `verl-npu kernels --launches`.
+If VERL_NPU_KERNEL_LAUNCHES names a file, each distinct launch is appended to it as a JSON line, for
+`verl-npu kernels --launches`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TYPES: Mapping[str, str] = {
     **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
 }
-"""torch's names of types, as Triton's."""
+"""Triton's names for torch's types."""
 
 Case = dict[str, object]
 _seen: set[str] = set()
@@ -39,27 +39,27 @@ _alternatives: ContextVar[list[Case] | None] = ContextVar("alternatives", defaul
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One launch."""
+    """One launch of a kernel."""
 
     function: FunctionType
     arguments: Mapping[str, object]
     """By parameter, with defaults."""
     grid: tuple[int, ...]
     options: Mapping[str, object] = field(default_factory=dict)
-    """num_warps, and what else is told to the compiler beside the kernel's own parameters."""
+    """num_warps and other options of the compiler, besides the kernel's own parameters."""
     unspecialized: Collection[str] = ()
-    """Parameters of which the compiler is not told whether they are 1 or multiples of 16."""
+    """Parameters that the compiler does not specialize for 1 or for multiples of 16."""
     unaligned: Collection[str] = ()
-    """Parameters of which it is not told whether they are multiples of 16."""
+    """Parameters that the compiler does not specialize for multiples of 16."""
 
 
 def recorded() -> bool:
-    """Whether launches are to be recorded in this process."""
+    """Tell whether this process records launches."""
     return environment.LAUNCHES.is_set()
 
 
 def record(launch: Launch) -> bool:
-    """Record a launch if that is asked for; returns whether it was only looked at, and is not to be computed."""
+    """Record a launch if recording is on. Return true inside `collecting`, where launches are not computed."""
     collected = _collected.get()
     if collected is not None:
         collected.append(case(launch))
@@ -71,7 +71,7 @@ def record(launch: Launch) -> bool:
 
 @contextlib.contextmanager
 def collecting() -> Iterator[list[Case]]:
-    """Have launches only looked at meanwhile, and noted in the list that is handed out."""
+    """Collect launches in a list inside the `with` block, instead of computing them."""
     cases: list[Case] = []
     token = _collected.set(cases)
     try:
@@ -82,7 +82,7 @@ def collecting() -> Iterator[list[Case]]:
 
 @contextlib.contextmanager
 def tuned(cases: list[Case]) -> Iterator[None]:
-    """Have the launch meanwhile recorded as one that a tuner may do in several ways."""
+    """Record the launch inside the `with` block with all cases of a tuner."""
     token = _alternatives.set(cases)
     try:
         yield
@@ -91,7 +91,7 @@ def tuned(cases: list[Case]) -> Iterator[None]:
 
 
 def case(launch: Launch) -> Case:
-    """Return what the compiler would be told of a launch, as Triton 3.2 tells it."""
+    """Return a launch's arguments as Triton 3.2 describes them to the compiler."""
     made: Case = {"signature": {}, "constants": {}, "divisible": [], "ones": [], "options": {}, "guessed": False}
     signature: dict[str, str] = {}
     constants: dict[str, object] = {}
@@ -131,7 +131,7 @@ def _append(launch: Launch, cases: list[Case]) -> None:
     _seen.add(key)
     line = json.dumps({"schema": 1, **said, "grid": list(launch.grid)}) + "\n"
     path = environment.LAUNCHES.text().strip()
-    # One write at the end of a file is whole, whichever processes write beside it.
+    # A single write in append mode is atomic, also if several processes write.
     with open(path, "ab", buffering=0) as file:
         file.write(line.encode())
 
@@ -142,7 +142,7 @@ def _annotation(function: FunctionType, name: str) -> str:
 
 
 def _annotated(annotation: str) -> str:
-    """The type that an annotation of a parameter names, as Triton reads it."""
+    """Return the type in a parameter's annotation, as Triton reads it; empty if there is none."""
     for word, letter in (("uint", "u"), ("int", "i")):
         width = annotation[annotation.find(word) + len(word) :]
         if width and word in annotation:
@@ -160,7 +160,7 @@ def _type(value: object, const: bool) -> str:
     if isinstance(value, float):
         return "fp32"
     of = str(getattr(value, "dtype", "")).rpartition(".")[2]
-    # Triton's own types, which `triton.reinterpret` gives a tensor, have its names already.
+    # `triton.reinterpret` gives a tensor one of Triton's own types, which has Triton's name.
     return ("*k" if const else "*") + _TYPES.get(of, of or type(value).__name__)
 
 
@@ -175,7 +175,7 @@ def _is_multiple(value: object) -> bool:
 
 
 def _encoded(value: object, made: Case) -> object:
-    """A constant as JSON has it, as `tools.kernels.inside.compiling.encoded` writes it; `why` if it has none."""
+    """Return a constant as JSON, like `kernels.inside.compiling.encoded`; set `why` in `made` if that fails."""
     kind = type(value).__name__
     if kind == "constexpr":
         return _encoded(getattr(value, "value", None), made)
@@ -185,5 +185,5 @@ def _encoded(value: object, made: Case) -> object:
         return {"tuple": [_encoded(each, made) for each in value]}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    made["why"] = f"a constant that cannot be written down: {kind} {value!r}"[:200]
+    made["why"] = f"a constant that cannot be written as JSON: {kind} {value!r}"[:200]
     return None

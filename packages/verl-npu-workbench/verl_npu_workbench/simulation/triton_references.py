@@ -1,8 +1,7 @@
-"""Triton's kernels on virtual NPUs: each that vLLM or vllm-ascend launches is computed by the reference of its name
-below, and one without a reference raises with its name.
+"""References that compute Triton kernels of vLLM and vllm-ascend on virtual NPUs; other kernels raise an error.
 
-vLLM finds no Triton with a driver on virtual NPUs. It then decorates its kernels by a placeholder of its own, and
-vllm-ascend goes ways without Triton wherever it asks. The kernels here are those that it launches without asking.
+vLLM finds no Triton with a driver on virtual NPUs. It then decorates its kernels with a placeholder, and vllm-ascend
+avoids Triton wherever it checks for it. The kernels here are those that it launches without a check.
 """
 
 from __future__ import annotations
@@ -22,12 +21,14 @@ Reference = Callable[..., None]
 
 
 def launch_references(importing: ModuleType) -> None:
-    """Have the placeholder of `vllm.triton_utils.importing` make kernels that are launched here; none where Triton has
-    a device, or where vLLM knows no placeholder, as before 0.9."""
+    """Make the placeholder of `vllm.triton_utils.importing` return kernels that run our references.
+
+    Do nothing if Triton has a device, or if vLLM has no placeholder (before 0.9).
+    """
     placeholder = getattr(importing, "TritonPlaceholder", None)
     if placeholder is None or (importing.HAS_TRITON and (_has_device() or not _can_stand_in(importing))):
         return
-    # In Ray's workers, where CUDA_VISIBLE_DEVICES is empty, vLLM takes it that a GPU comes later. No NPU does.
+    # In Ray's workers, CUDA_VISIBLE_DEVICES is empty, and vLLM expects that a GPU appears later.
     importing.HAS_TRITON = False  # type: ignore[attr-defined]  # it is a module of vLLM's
     upstreams = placeholder._dummy_decorator
 
@@ -39,8 +40,10 @@ def launch_references(importing: ModuleType) -> None:
 
 
 def _can_stand_in(importing: ModuleType) -> bool:
-    """Whether the placeholder has what vLLM's own modules take from Triton as they are imported: 0.11's has no `exp`,
-    so that without Triton it imports no Qwen3-Next, which upstream's hand-over of weights imports."""
+    """Tell whether the placeholder has all names that vLLM's own modules import from Triton.
+
+    The placeholder of 0.11 has no `exp`, so that Qwen3-Next, which upstream's weight sync imports, needs Triton.
+    """
     return hasattr(importing.TritonLanguagePlaceholder(), "exp")
 
 
@@ -53,12 +56,12 @@ def _has_device() -> bool:
 
 
 def _jit(function: Callable[..., object] | None = None, **_options: object) -> Any:
-    """`triton.jit`, with options or without."""
+    """Stand in for `triton.jit`, with or without options."""
     return _Kernel if function is None else _Kernel(function)
 
 
 class _Kernel:
-    """A kernel: `kernel[grid](...)` computes what its reference says."""
+    """A kernel: `kernel[grid](...)` runs its reference."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         functools.update_wrapper(self, function)
@@ -69,7 +72,7 @@ class _Kernel:
         return functools.partial(self._launch, grid)
 
     def __call__(self, *_given: object, **_named: object) -> NoReturn:
-        raise RuntimeError(f"{self._name} is a kernel of Triton's: it is launched with a grid, not called")
+        raise RuntimeError(f"{self._name} is a Triton kernel: launch it with a grid instead of calling it")
 
     def _launch(self, grid: Sequence[int], *given: object, **named: object) -> None:
         reference = reference_of(self._name, list(self._parameters.parameters))
@@ -86,7 +89,7 @@ def reference_of(name: str, found: Sequence[str]) -> Reference | None:
     """Return the reference of a kernel with these parameters; None if there is none.
 
     Raises:
-        NotImplementedError: its reference is for other parameters.
+        NotImplementedError: the reference has other parameters than the kernel.
     """
     reference = REFERENCES.get(name)
     if reference is None:
@@ -95,7 +98,7 @@ def reference_of(name: str, found: Sequence[str]) -> Reference | None:
     if list(found) != expected:
         raise NotImplementedError(
             f"Triton's kernel {name}: the virtual Ascend has a reference for the parameters "
-            f"{', '.join(expected)}, but this release's are {', '.join(found)}"
+            f"{', '.join(expected)}, but this release has {', '.join(found)}"
         )
     return reference
 
@@ -116,16 +119,16 @@ def _slot_mapping(
     PAD_ID: int,
     BLOCK_SIZE: int,
 ) -> None:
-    """The slot in the paged cache of each token of a batch, from vLLM 0.19 on: vllm/v1/worker/block_table.py.
+    """Compute each token's slot in the paged cache, as vLLM 0.19 and later do in vllm/v1/worker/block_table.py.
 
-    With context parallelism a block of the table stands for one of each rank, filled in turn in pieces of the
-    interleave size; tokens of other ranks have PAD_ID, as have the slots from `num_tokens` on.
+    With context parallelism, a block of the table stands for one block on each rank, which are filled in turn in
+    pieces of the interleave size. Tokens of other ranks, and the slots from `num_tokens` on, get PAD_ID.
 
     Shapes: query_start_loc int32 [requests + 1], positions int64 [tokens], block_table int32 [requests, blocks],
-    slot_mapping [max_num_tokens]. The grid has one more than there are requests; the last one pads.
+    slot_mapping [max_num_tokens]. The grid has one more program than there are requests; the last one pads.
 
     Raises:
-        RuntimeError: a request or a position is outside of what was given, which the kernel would read unseen.
+        RuntimeError: a request or a position is out of bounds, where the kernel would silently read other memory.
     """
     requests = grid[0] - 1
     bounds = query_start_loc_ptr[: requests + 1].long()
@@ -145,7 +148,7 @@ def _slot_mapping(
     blocks, offsets = positions // (block_size * TOTAL_CP_WORLD_SIZE), positions % (block_size * TOTAL_CP_WORLD_SIZE)
     if blocks.numel() and (blocks.max() >= block_table_stride or blocks.min() < 0):
         raise RuntimeError(
-            f"_compute_slot_mapping_kernel: position {int(positions.max())} is outside of {block_table_stride} blocks "
+            f"_compute_slot_mapping_kernel: position {int(positions.max())} is outside {block_table_stride} blocks "
             f"of {block_size}"
         )
     pieces, within = offsets // CP_KV_CACHE_INTERLEAVE_SIZE, offsets % CP_KV_CACHE_INTERLEAVE_SIZE
@@ -155,7 +158,7 @@ def _slot_mapping(
     slot_mapping_ptr[tokens] = slots.where(own, PAD_ID).to(slot_mapping_ptr.dtype)
 
 
-def _slot_mapping_of_ascend(
+def _ascend_slot_mapping(
     grid: Sequence[int],
     num_tokens: int,
     max_num_tokens: int,
@@ -174,12 +177,13 @@ def _slot_mapping_of_ascend(
     TILE_BLOCK_SIZE: int,
     BLOCK_TABLE_WINDOW_SIZE: int,
 ) -> None:
-    """The same by vllm-ascend, from 0.26 on: vllm_ascend/ops/triton/compute_slot_mapping.py. Tiles and windows are how
-    it computes, and not what.
+    """Compute the same slots for vllm-ascend 0.26 and later: vllm_ascend/ops/triton/compute_slot_mapping.py.
+
+    Tiles and windows do not change the result.
 
     Raises:
-        NotImplementedError: context parallelism, with which blocks of the cache are divided.
-        RuntimeError: as above.
+        NotImplementedError: context parallelism is used, which divides blocks of the cache.
+        RuntimeError: as in `_slot_mapping`.
     """
     if TOTAL_CP_WORLD_SIZE != 1:
         raise NotImplementedError(
@@ -206,6 +210,6 @@ def _slot_mapping_of_ascend(
 
 REFERENCES: Mapping[str, Reference] = {
     "vllm.v1.worker.block_table._compute_slot_mapping_kernel": _slot_mapping,
-    "vllm_ascend.ops.triton.compute_slot_mapping._compute_slot_mapping_kernel": _slot_mapping_of_ascend,
+    "vllm_ascend.ops.triton.compute_slot_mapping._compute_slot_mapping_kernel": _ascend_slot_mapping,
 }
-"""By the name of the kernel, what computes it: its parameters behind the grid."""
+"""The reference for each kernel, by name. A reference takes the grid and then the kernel's parameters."""

@@ -109,13 +109,13 @@ def test_a_server_answers_what_comes_together_as_one_batch(out: Any) -> None:
 
 
 def test_whoever_asks_before_the_weights_are_there_is_told(out: Any) -> None:
-    assert all("none were handed over since" in error for error in out["early"])
+    assert all("no weights since it started or last released them" in error for error in out["early"])
     assert len(out["early"]) == 2
 
 
 def test_images_for_a_model_of_text_and_sound_are_refused(out: Any) -> None:
     assert "found images, for which this model's processor has no token" in out["image_data"]
-    assert "expected text, images and videos, found audio_data" in out["audio_data"]
+    assert "expected text, images, and videos, found audio_data" in out["audio_data"]
 
 
 def test_a_server_uses_its_workers_npu(out: Any) -> None:
@@ -149,4 +149,4 @@ def test_a_replica_that_stands_alone_is_told_its_number(out: Any) -> None:
 
 
 def test_another_rank_checks_what_it_is_handed(out: Any) -> None:
-    assert "1 never arrived" in out["missing"]
+    assert "found 1 missing" in out["missing"]

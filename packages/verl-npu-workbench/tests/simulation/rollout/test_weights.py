@@ -29,13 +29,13 @@ def taken(model: Any, config: Any) -> Any:
 def test_a_missing_weight_is_named(taken: Any, weights: dict[str, Any]) -> None:
     del weights["model.norm.weight"]
     taken.take(weights.items())
-    with pytest.raises(RolloutError, match=r"1 never arrived, the first of them model\.norm\.weight"):
+    with pytest.raises(RolloutError, match=r"1 missing, the first of them model\.norm\.weight"):
         taken.complete()
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("stranger", "the weight stranger, which it has not"), ("model.norm.weight", r"shape \(16,\)")],
+    [("stranger", "the weight stranger, which it does not have"), ("model.norm.weight", r"shape \(16,\)")],
 )
 def test_a_weight_that_does_not_fit_is_named(taken: Any, weights: dict[str, Any], name: str, message: str) -> None:
     import torch
@@ -105,7 +105,7 @@ def test_an_adapter_is_a_hand_over_after_a_release(taken: Any, weights: dict[str
 
 def test_an_adapter_to_nothing_is_refused(taken: Any) -> None:
     pair, settings = adapter()
-    with pytest.raises(RolloutError, match="expected the weights that it is added to before it"):
+    with pytest.raises(RolloutError, match="expected base weights before the adapter"):
         taken.adapt(pair.items(), settings)
 
 

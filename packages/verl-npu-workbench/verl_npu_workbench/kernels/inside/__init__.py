@@ -1,3 +1,6 @@
-"""What runs in the compiler's own process, beside triton-ascend and never in the user's: it reads kernels out of
-source files without importing what they belong to (`loading`), derives arguments where no launch was seen
-(`guessing`), and compiles (`compiling`). It is asked in JSON on stdin and answers in JSON on stdout (`__main__`)."""
+"""The program that runs in the compiler's own process, beside triton-ascend and never in the user's process.
+
+It reads kernels from source files without importing their packages (`loading`), derives arguments for kernels whose
+launch was not seen (`guessing`), and compiles them (`compiling`). `__main__` reads a JSON question from stdin and
+writes a JSON answer to stdout.
+"""

@@ -1,4 +1,4 @@
-"""Answers one question: read these files, or compile these kernels of one file."""
+"""Answers one question: read the kernels of some files, or compile some kernels of one file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _read(loader: Loader, question: Mapping[str, Any]) -> dict[str, object]:
-    """All kernels of some files, each with the arguments that it may be launched with."""
+    """Return all kernels of some files, each with arguments that it may be launched with."""
     kernels: list[dict[str, object]] = []
     unread: list[dict[str, object]] = []
     for name in question["files"]:
@@ -62,11 +62,11 @@ def _kernels(found: Loaded) -> Iterator[dict[str, object]]:
             continue
         about = {"name": name, "module": found.module.__name__, "file": str(found.path), "line": node.lineno}
         if name not in top:
-            yield {**about, "why": "it is defined within a function", "cases": []}
+            yield {**about, "why": "it is defined inside a function", "cases": []}
             continue
         kernel, configs, values = unwrapped(vars(found.module).get(name))
         if kernel is None:
-            why = f"its definition failed: {found.failed.get(name, 'it is no kernel when its file was read')}"
+            why = f"its definition failed: {found.failed.get(name, 'reading its file did not define a kernel')}"
             yield {**about, "why": why, "cases": []}
             continue
         about |= {"source": _source(kernel), "launched": name in launched, "calls": _calls(kernel, found.path)}
@@ -78,14 +78,14 @@ def _kernels(found: Loaded) -> Iterator[dict[str, object]]:
                 for config in configs or [None]
             ]
             cases = [_case(config, made, launch.options) for config, made in guesses]
-        except Exception as error:  # of one kernel, which must not hide the others
+        except Exception as error:  # an error in one kernel must not hide the others
             yield {**about, "why": f"its arguments cannot be guessed: {type(error).__name__}: {error}", "cases": []}
             continue
         yield {**about, "why": "", "cases": cases}
 
 
 def _calls(kernel: guessing.Kernel, path: Path) -> list[list[str]]:
-    """The functions of other files that a kernel may call, each with its file."""
+    """Return the functions in other files that a kernel may call, each with its file."""
     places = ((each.fn.__code__.co_filename, each.fn.__name__) for each in compiling.functions_reached(kernel))
     return [[file, name] for file, name in places if Path(file) != path]
 
@@ -106,7 +106,7 @@ def _returns(node: ast.FunctionDef) -> bool:
 
 
 def unwrapped(value: Any) -> tuple[Any, list[object], dict[str, guessing.Heuristic]]:
-    """Return the JITFunction in a kernel's decorators, its configurations, and its heuristics."""
+    """Return the JITFunction below a kernel's decorators, its configurations, and its heuristics."""
     configs: list[object] = []
     values: dict[str, guessing.Heuristic] = {}
     for _ in range(10):
@@ -121,13 +121,13 @@ def unwrapped(value: Any) -> tuple[Any, list[object], dict[str, guessing.Heurist
 
 
 def _source(kernel: guessing.Kernel) -> str:
-    """A hash of all that a kernel's code is made of."""
+    """Return a hash of a kernel's code and of the globals that it uses."""
     try:
-        # Triton notes which globals a kernel uses as it follows its source.
+        # Computing the cache key makes Triton record the globals that the kernel uses.
         text = kernel.cache_key
         values = kernel.used_global_vals.items()
         text += repr(sorted((name, repr(value)) for (name, _), (value, _) in values))
-    except Exception as error:  # which the front end will say
+    except Exception as error:  # the front end will report it
         text = f"{kernel.src} {error}"
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -151,13 +151,13 @@ def _options(config: object) -> dict[str, object]:
 
 
 def _compile(loader: Loader, question: Mapping[str, Any]) -> dict[str, object]:
-    """The verdicts on kernels of one file, in order."""
+    """Return the verdicts on kernels of one file, in the order of the jobs."""
     results: list[dict[str, object]] = []
     found = loader.load(Path(question["file"]))
     for job in question["jobs"]:
         kernel, _, _ = unwrapped(vars(found.module).get(job["name"]))
         if kernel is None:
-            results.append({"verdict": "not judged", "why": "it is no kernel when its file is read"})
+            results.append({"verdict": "not judged", "why": "reading its file did not define a kernel"})
             continue
         task = functools.partial(compiling.compile_kernel, kernel, job["case"], question["soc"])
         results.append(compiling.in_child(task, question["limits"]))

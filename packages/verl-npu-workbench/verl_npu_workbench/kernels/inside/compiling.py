@@ -1,4 +1,4 @@
-"""Compiles one kernel as triton-ascend does, up to where the closed part of CANN's compiler would be called."""
+"""Compiles one kernel as triton-ascend does, up to the call of hivmc, the closed part of CANN's compiler."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ done
 echo {_HIVMC} >&2
 for each in "$out" "$out.o" "${{{{out}}}}_reloc.o"; do : > "$each"; done
 """
-"""Stands for hivmc, which is in CANN alone: that it was called says that all before it is done."""
+"""A script in place of hivmc, which only CANN has. A call of it shows that all earlier stages have succeeded."""
 
 
 class Machine:
-    """What an NPU answers to the compiler's questions."""
+    """The NPU's answers to the compiler's questions."""
 
     def __init__(self, arch: str, cores: int) -> None:
         self.arch, self.cores = arch, cores
@@ -56,7 +56,7 @@ class Machine:
 
 
 class Driver:
-    """What stands for a driver with a device, for files that ask it as they are imported."""
+    """A stand-in for a driver with a device, for files that query the driver while they are imported."""
 
     def __init__(self, machine: Machine) -> None:
         self.utils = machine
@@ -71,11 +71,11 @@ class Driver:
         return 0
 
     def get_device_interface(self) -> NoReturn:
-        raise NotImplementedError("there is no device here")
+        raise NotImplementedError("this process has no device")
 
 
 def prepare(soc: Mapping[str, Any], scratch: Path, version: str) -> Machine:
-    """Have triton-ascend take this process for one with such an NPU, and hivmc for there."""
+    """Make triton-ascend believe that this process has such an NPU and that hivmc is installed."""
     for name in ("hivmc", "hivmc-a5"):
         program = scratch / name
         program.write_text(_STUB.format(version=version))
@@ -93,7 +93,7 @@ def backend() -> ModuleType:
 
 
 def in_child(task: Callable[[], Mapping[str, object]], limits: Mapping[str, float]) -> dict[str, object]:
-    """Call `task` in a process of its own with limits, and return its answer, or how the process ended."""
+    """Call `task` in a child process with limits. Return its answer, or a verdict that says how the process ended."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -147,9 +147,9 @@ def _read(reader: int, seconds: float) -> tuple[bytes, bool]:
 def compile_kernel(kernel: guessing.Kernel, case: Mapping[str, Any], soc: Mapping[str, Any]) -> dict[str, object]:
     """Return the verdict on a kernel with these arguments."""
     try:
-        kernel.cache_key  # noqa: B018 - Triton follows the source, and notes which globals it uses
+        kernel.cache_key  # noqa: B018 - makes Triton record the globals that the kernel uses
     except Exception as error:
-        return {**_refused(kernel, error), **_unknown(kernel, error)}
+        return {**_refused(kernel, error), **_missing_attribute(kernel, error)}
     constants = {name: decoded(value) for name, value in case["constants"].items()}
     made = guessing.Guess(dict(case["signature"]), constants, list(case["divisible"]), list(case["ones"]))
     made.guessed = set(case["unsure"])
@@ -162,7 +162,7 @@ def compile_kernel(kernel: guessing.Kernel, case: Mapping[str, Any], soc: Mappin
             other = _compile(kernel, near, options)
             if not _may_be_the_guess(other, near):
                 return {**_judged(kernel, other, near, options), "signature": near.signature}
-        # What a guess is refused for says nothing of the kernel.
+        # That the compiler refuses a guess says nothing about the kernel.
         found = {**found, "verdict": "not judged", "stage": "", "why": f"no guessed arguments fit it: {found['why']}"}
     return {**_judged(kernel, found, made, options), "signature": made.signature}
 
@@ -170,7 +170,7 @@ def compile_kernel(kernel: guessing.Kernel, case: Mapping[str, Any], soc: Mappin
 def _judged(
     kernel: guessing.Kernel, found: dict[str, object], made: guessing.Guess, options: Mapping[str, Any]
 ) -> dict[str, object]:
-    """An overflow that rests on guesses is one that may be."""
+    """Weaken an overflow that depends on guessed arguments to "may overflow"."""
     if found["verdict"] != "overflows" or not made.guessed:
         return found
     guesses = guessing.rests_on(made, lambda near: _compile(kernel, near, options)["verdict"] == "overflows")
@@ -178,36 +178,36 @@ def _judged(
     return {**found, "verdict": "may overflow", "why": said} if guesses else found
 
 
-_WHATEVER = re.compile(
+_UNSUPPORTED = re.compile(
     r"module 'triton[\w.]*' has no attribute|Cannot access global variable|nsupported (?:AST|language)|"
     r"target doesn't|unsupported AST node|is not supported|not supported in this context|has not been implemented"
 )
-"""What the front end says of constructs that it does not know, whatever the arguments."""
+"""Messages of the front end on constructs that it does not support with any arguments."""
 
 
 _TYPE = re.compile(r"(?:but got|unexpected type) (fp64|fp8)")
-"""What it says of a type that the NPU does not have."""
-_NOTHING = "'NoneType'"
-"""In what it says of a function of libdevice that has no counterpart there: called, it gives None."""
+"""The front end's message on a type that the NPU does not have."""
+_NONE_CALLED = "'NoneType'"
+"""Part of the front end's message on a libdevice function that Ascend does not have: the name is None."""
 
 
 def _may_be_the_guess(found: Mapping[str, object], made: guessing.Guess) -> bool:
     own, why = found["verdict"] == "refused" and found.get("stage") == "front end", str(found.get("why", ""))
     lacking = _TYPE.search(why)
     if lacking is not None and not any(lacking[1] in each for each in made.signature.values()):
-        # The kernel's own code makes it.
+        # The type comes from the kernel's own code.
         return False
     if "boundary_check" in why:
-        # What is stored to may be a block's pointer, which nobody guesses.
+        # The kernel may expect a block pointer, and a guess never is one.
         return own
-    if _NOTHING in why and not any(value is None or isinstance(value, bool) for value in made.constants.values()):
-        # No argument is None, and no flag can have left something out.
+    if _NONE_CALLED in why and not any(value is None or isinstance(value, bool) for value in made.constants.values()):
+        # No argument is None, and no flag can have left a value undefined.
         return False
-    return own and not _WHATEVER.search(why)
+    return own and not _UNSUPPORTED.search(why)
 
 
 def functions_of(kernel: guessing.Kernel) -> dict[str, ast.FunctionDef]:
-    """Return a kernel and all that it may call, by name."""
+    """Return the syntax trees of a kernel and of all functions that it may call, by name."""
     found = {}
     for function in functions_reached(kernel):
         tree = ast.parse(function.src)
@@ -241,9 +241,9 @@ def _compile(kernel: guessing.Kernel, made: guessing.Guess, given: Mapping[str, 
             module = stage(module, metadata)
             hang = hang or (endless_wait(module) if isinstance(module, str) else "")
         except subprocess.CalledProcessError as error:
-            return _of_program(name, error, recorder)
+            return _program_failure(name, error, recorder)
         except OSError as error:
-            return {"verdict": "not judged", "why": f"a program of the compiler cannot be started: {error}"}
+            return {"verdict": "not judged", "why": f"cannot start a program of the compiler: {error}"}
         except Exception as error:
             return {"verdict": "refused", "stage": _STAGES[name], "why": _short(f"{type(error).__name__}: {error}")}
     if _HIVMC not in recorder.said:
@@ -257,10 +257,10 @@ _SIGNAL = re.compile(r"hivm\.hir\.sync_block_(set|wait)\[[^\]]{0,300}\] flag = (
 
 
 def endless_wait(text: str) -> str:
-    """Say of which flag a kernel waits for more signals than it gives, in the adapter's text; empty if of none.
+    """Describe a flag for which a kernel waits more often than it sets it, or return an empty string.
 
-    Both sides of a kernel, its matrix and its vector cores, run the same text. What stands in a loop or in a condition
-    is not counted, and of a flag that is computed nothing is said.
+    `text` is the adapter's output. A kernel's matrix cores and vector cores run the same text. Signals inside a loop
+    or a condition are not counted, and a kernel with a computed flag is not judged.
     """
     given: dict[str, list[str]] = {}
     certain: dict[str, bool] = {}
@@ -272,7 +272,7 @@ def endless_wait(text: str) -> str:
             if not flag.isdigit():
                 return ""
             given.setdefault(flag, []).append(kind)
-            certain[flag] = certain.get(flag, True) and depth <= _OF_A_FUNCTION
+            certain[flag] = certain.get(flag, True) and depth <= _FUNCTION_DEPTH
         depth += line.count("{") - line.count("}")
     for flag, kinds in given.items():
         waits, signals = kinds.count("wait"), kinds.count("set")
@@ -283,13 +283,13 @@ def endless_wait(text: str) -> str:
     return ""
 
 
-_OF_A_FUNCTION = 2
-"""Braces around a statement that is in no loop and no condition: the module's and the function's."""
+_FUNCTION_DEPTH = 2
+"""Braces around a statement outside loops and conditions: the module's and the function's."""
 _STAGES = {"ttir": "front end", "ttadapter": "adapter", "npubin": "compiler"}
 
 
 class _Recorder:
-    """`subprocess` as triton-ascend calls it, with what its programs said."""
+    """A stand-in for `subprocess` that triton-ascend calls, and that keeps the output of its programs."""
 
     def __init__(self) -> None:
         self.said = ""
@@ -320,7 +320,7 @@ def _attributes(ascend: ModuleType, kernel: guessing.Kernel, made: guessing.Gues
     return attributes
 
 
-def _of_program(stage: str, error: subprocess.CalledProcessError, recorder: _Recorder) -> dict[str, object]:
+def _program_failure(stage: str, error: subprocess.CalledProcessError, recorder: _Recorder) -> dict[str, object]:
     said = recorder.said
     overflows = _OVERFLOW.findall(said)
     if overflows:
@@ -339,24 +339,24 @@ def _of_program(stage: str, error: subprocess.CalledProcessError, recorder: _Rec
         if error.returncode in (-signal.SIGKILL, -signal.SIGXCPU):
             return {
                 "verdict": "not judged",
-                "why": f"{Path(error.cmd[0]).name} was ended by {how}: its limits, or the machine's",
+                "why": f"{how} ended {Path(error.cmd[0]).name}: it reached its limits or the machine's",
             }
         return {
             "verdict": "crashed",
             "stage": _STAGES[stage],
-            "why": f"{Path(error.cmd[0]).name} ended by {how}{_first(said)}",
+            "why": f"{Path(error.cmd[0]).name} ended by {how}{_first_error(said)}",
         }
     if "std::bad_alloc" in said or "out of memory" in said.lower():
         return {"verdict": "not judged", "why": f"{Path(error.cmd[0]).name} had too little memory"}
     return {
         "verdict": "refused",
         "stage": _STAGES[stage],
-        "why": _short(_first(said, "") or f"status {error.returncode}"),
+        "why": _short(_first_error(said, "") or f"status {error.returncode}"),
     }
 
 
-def _first(said: str, before: str = ": ") -> str:
-    """The first line that says what is wrong."""
+def _first_error(said: str, before: str = ": ") -> str:
+    """Return the first line of a program's output that says what is wrong, after `before`; empty if there is none."""
     lines = [re.sub(r"^(loc\(.*?\): )*", "", each).strip() for each in said.splitlines()]
     wrong = [each for each in lines if re.search(r"error: |Assertion|\[ERROR\]|LLVM ERROR|UNREACHABLE", each)]
     vague = ("Failed to run", "Executing:", "failed to run", "External hivmc")
@@ -365,7 +365,7 @@ def _first(said: str, before: str = ": ") -> str:
 
 
 def _refused(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]:
-    """What the front end said, and where."""
+    """Return the verdict for an error of the front end: its message and its place in the source."""
     strange = [name for value, _ in kernel.used_global_vals.values() for name in strangers_in(value)]
     inner, cause = error, error
     while cause is not None:
@@ -374,14 +374,14 @@ def _refused(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]
         cause = cause.__cause__  # type: ignore[assignment]
     text = str(getattr(inner, "error_message", "") or "").strip() or _last_line(error)
     if strange and (any(re.split(r"[. ]", name)[-1] in text for name in strange) or "global variable" in text):
-        return {"verdict": "not judged", "why": f"it needs {strange[0]}, which is not here"}
+        return {"verdict": "not judged", "why": f"it needs {strange[0]}, which is not available"}
     found = {"verdict": "refused", "stage": "front end", "why": _short(text)}
     where = _where(kernel, inner)
     return {**found, **where} if where else found
 
 
-def _unknown(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]:
-    """Where the name is that a module does not have."""
+def _missing_attribute(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]:
+    """Return the place where a kernel uses the attribute that an AttributeError names; empty if there is none."""
     name = getattr(error, "name", None)
     for function in functions_reached(kernel):
         for node in ast.walk(ast.parse(function.src)):
@@ -406,7 +406,7 @@ def _where(kernel: guessing.Kernel, error: BaseException) -> dict[str, object]:
 
 
 def _line(function: guessing.Kernel, number: int) -> dict[str, object]:
-    """A line of a function in its file; Triton counts from the `def`."""
+    """Return a line of a function as a line of its file: Triton counts from the `def`."""
     code = function.fn.__code__
     lines = Path(code.co_filename).read_text(errors="replace").splitlines()
     start = next(n for n in range(code.co_firstlineno - 1, len(lines)) if re.match(r"\s*def\s", lines[n]))
@@ -414,7 +414,7 @@ def _line(function: guessing.Kernel, number: int) -> dict[str, object]:
 
 
 def functions_reached(kernel: guessing.Kernel, seen: set[int] | None = None) -> Iterator[guessing.Kernel]:
-    """Yield a kernel and all that it may call."""
+    """Yield a kernel and all functions that it may call."""
     seen = set() if seen is None else seen
     if id(kernel) in seen:
         return
@@ -431,7 +431,7 @@ def _short(text: str) -> str:
 
 
 def encoded(value: object) -> object:
-    """Return a constant as JSON; raises ValueError for one that has none."""
+    """Return a constant as JSON. Raise ValueError if JSON cannot hold it."""
     tl = importlib.import_module("triton.language")
     if isinstance(value, tl.constexpr):
         return encoded(value.value)
@@ -445,7 +445,7 @@ def encoded(value: object) -> object:
 
 
 def decoded(value: object) -> object:
-    """Return what `encoded` was given."""
+    """Return the constant that `encoded` has turned into JSON."""
     if isinstance(value, dict):
         tl = importlib.import_module("triton.language")
         return tl.dtype(value["dtype"]) if "dtype" in value else tuple(decoded(each) for each in value["tuple"])

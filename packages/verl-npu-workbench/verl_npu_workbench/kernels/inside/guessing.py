@@ -1,7 +1,7 @@
-"""Derives what a kernel may be launched with from its source, where no launch was seen: a guess, and called one.
+"""Guesses a kernel's launch arguments from its source when no launch was seen.
 
-A parameter is a pointer if it is loaded from, stored to or used in a pointer's arithmetic, here or in a function that
-it is handed to. What is not known by use is taken from annotations, names, defaults and launches in the same file.
+A parameter is a pointer if the kernel, or a function that it passes the parameter to, loads from it, stores to it, or
+uses it in pointer arithmetic. Everything else comes from annotations, names, defaults, and launches in the same file.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ _MOST_VARIANTS = 24
 
 @dataclass
 class Use:
-    """What the body of a function does with its parameters."""
+    """How the body of a function uses its parameters."""
 
     pointers: set[str] = field(default_factory=set)
     integers: set[str] = field(default_factory=set)
-    """Pointers to what is used as a number: an index, an offset, a mask."""
+    """Pointers to integers: indices, offsets, masks."""
     addresses: set[str] = field(default_factory=set)
-    """Pointers to what is made a pointer of."""
+    """Pointers to values that are cast to pointers."""
     real: set[str] = field(default_factory=set)
-    """Pointers to what is converted to float32 when it is loaded."""
+    """Pointers to values that are converted to float32 after the load."""
     choices: dict[str, str | int] = field(default_factory=dict)
-    """What a parameter may be: the first of the texts, or largest of several integers, that it is compared with."""
+    """Likely values: of the constants that a parameter is compared with, the first string or the largest integer."""
 
 
 def use_of(function: ast.FunctionDef, of: Mapping[str, ast.FunctionDef], depth: int = 0) -> Use:
-    """Return how a function uses its parameters; `of` has the functions that it may call."""
+    """Return how a function uses its parameters. `of` has the functions that it may call."""
     parameters = {each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)}
     assigned: dict[str, list[ast.expr]] = {}
     for node in ast.walk(function):
@@ -110,7 +110,7 @@ def _handed(call: ast.Call, function: ast.FunctionDef) -> Iterator[tuple[ast.exp
 def _roots(
     value: ast.expr, assigned: Mapping[str, list[ast.expr]], parameters: set[str], seen: tuple[str, ...] = ()
 ) -> Iterator[str]:
-    """Yield the parameters that a pointer's arithmetic starts from: of a sum the leftmost that is one."""
+    """Yield the parameters that pointer arithmetic starts from: in a sum, the leftmost parameter."""
     if isinstance(value, ast.Name):
         if value.id in parameters:
             yield value.id
@@ -137,7 +137,7 @@ def _roots(
 def _types(
     function: ast.FunctionDef, assigned: Mapping[str, list[ast.expr]], parameters: set[str], found: Use
 ) -> None:
-    """Note which pointers lead to integers, and which to what is converted to float32."""
+    """Record which pointers lead to integers, to addresses, and to values that are converted to float32."""
     loads: dict[str, set[str]] = {}
     for name, values in assigned.items():
         for value in values:
@@ -168,7 +168,7 @@ def _types(
             and (node.func.attr in _ACCESS)
             and node.args
         ):
-            # What is loaded and then added to a pointer is an index.
+            # A value that is loaded and then added to a pointer is an index.
             for name in _names(node.args[0], assigned) - _plain_roots(node.args[0]):
                 found.integers |= loads.get(name, set())
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "range":
@@ -178,7 +178,7 @@ def _types(
 
 
 def _names(value: ast.expr, assigned: Mapping[str, list[ast.expr]]) -> set[str]:
-    """All names that a pointer's arithmetic is made of, but for what is behind a load."""
+    """Return all names in pointer arithmetic, following assignments, but not through loads."""
     seen: set[str] = set()
     left: list[ast.AST] = [value]
     while left:
@@ -208,11 +208,11 @@ def _loads(value: ast.expr) -> Iterator[ast.Call]:
 
 
 Heuristic: TypeAlias = Callable[[Mapping[str, object]], object]
-"""A function of `triton.heuristics`: a constant by the arguments of a launch."""
+"""A function given to `triton.heuristics`: it computes a constant from the arguments of a launch."""
 
 
 class Parameter(Protocol):
-    """A parameter of a kernel, as Triton knows it."""
+    """Triton's object for a kernel's parameter."""
 
     name: str
     is_constexpr: bool
@@ -223,7 +223,7 @@ class Parameter(Protocol):
 
 
 class Kernel(Protocol):
-    """Triton's JITFunction, as far as it is asked."""
+    """The part of Triton's JITFunction that is used here."""
 
     fn: FunctionType
     src: str
@@ -241,7 +241,7 @@ class Guess:
     divisible: list[str] = field(default_factory=list)
     ones: list[str] = field(default_factory=list)
     guessed: set[str] = field(default_factory=set)
-    """Parameters that only their names and their use suggest, or that a launch may give another value."""
+    """Parameters whose type or value only their name and use suggest, or that other launches may set differently."""
 
 
 def guess(
@@ -251,13 +251,14 @@ def guess(
     given: Mapping[str, Known],
     values: Mapping[str, Heuristic],
 ) -> Guess:
-    """Return what a kernel may be launched with.
+    """Return arguments that a kernel may be launched with.
 
     Args:
         kernel: Triton's JITFunction.
-        config: what one of its configurations sets.
-        given: what a launch gives that was found in its file.
-        values: the functions of `triton.heuristics`, which are asked last.
+        use: how its body uses the parameters.
+        config: the values that one of its configurations sets.
+        given: the arguments of a launch in its file.
+        values: the functions given to `triton.heuristics`; they are called last.
     """
     made = Guess()
     ones = _ones([each.name for each in kernel.params])
@@ -298,7 +299,7 @@ def _is_constant(given: Known) -> bool:
 
 
 def _given_type(given: Known | None) -> str:
-    """The type of what a launch gives, if it gives that always."""
+    """Return the type of a launch argument; empty if it is unknown or if launches differ."""
     if given is None or not given.sure:
         return ""
     if isinstance(given.value, Typed):
@@ -326,7 +327,7 @@ def _asked(name: str, function: Heuristic, made: Guess) -> object:
 
 
 def constexpr(name: str) -> object:
-    """Return what a constexpr without a value may be, by its name."""
+    """Return a likely value of a constexpr parameter, by its name."""
     if re.search(r"PRECISION", name, re.IGNORECASE):
         return "ieee"
     if _TYPE.search(name):
@@ -355,26 +356,26 @@ def _type(name: str, use: Use) -> str:
 
 
 def _ones(names: list[str]) -> set[str]:
-    """The innermost stride of each tensor is 1, if its tensor is contiguous as most are."""
+    """Return the strides that are probably 1: each tensor's innermost stride, since most tensors are contiguous."""
     of: dict[str, list[str]] = {}
     for name in names:
         kind, _, rest = name.partition("_")
         first, _, last = name.rpartition("_")
         if kind == "stride" and len(rest) > 1:
-            # stride_am is of a, stride_out_n of out.
+            # stride_am belongs to a, stride_out_n to out.
             of.setdefault(f"stride_{rest.rpartition('_')[0] or rest[:-1]}", []).append(name)
         elif last == "stride" and "_" in first:
-            # dense_batch_stride is of dense.
+            # dense_batch_stride belongs to dense.
             of.setdefault(f"{first.rpartition('_')[0]}_", []).append(name)
     return {own[-1] for tensor, own in of.items() if sum(each.startswith(tensor) for each in names) > 1}
 
 
 def rests_on(made: Guess, overflows: Callable[[Guess], bool]) -> dict[str, object]:
-    """Return the guesses that an overflow rests on, by parameter; none if it is there without them.
+    """Return the guesses that an overflow depends on, by parameter; empty if it does not depend on any.
 
     Args:
-        made: what overflows.
-        overflows: whether another guess does.
+        made: the arguments that overflow.
+        overflows: tells whether other arguments overflow too.
     """
     sizes = {name: value for name, value in made.constants.items() if name in made.guessed and value is not None}
     sizes = {name: value for name, value in sizes.items() if name not in made.ones}
@@ -393,8 +394,10 @@ def rests_on(made: Guess, overflows: Callable[[Guess], bool]) -> dict[str, objec
 
 
 def variants(made: Guess, use: Use) -> Iterator[Guess]:
-    """Yield a guess and others near it, for a front end that refuses the first: pointers that may be None and flags
-    the other way, floating data wider or narrower, and integers wider."""
+    """Yield a guess, and variants of it for a front end that refuses it.
+
+    The variants pass pointers that were None, flip flags, and widen or narrow floating-point and integer types.
+    """
     yield made
     tried = 0
     for pointers in (False, True):

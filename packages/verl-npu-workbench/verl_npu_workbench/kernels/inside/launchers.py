@@ -1,7 +1,7 @@
-"""Reads what the functions that launch a kernel give it, without running them: constants, options and casts.
+"""Reads constants, options, and casts from the functions that launch a kernel, without running them.
 
-Statements are followed in order, as far as constants tell. Where a condition is not known the first branch is taken,
-and what it sets is only what may be.
+Statements are followed in order. If a condition is unknown, the first branch is taken, and the values that it sets
+are marked as unsure.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of an expression: a constant, or the type of what it holds."""
+    """Knowledge about an expression: its value if that is constant, or else its type."""
 
     value: object
     sure: bool = True
-    """Whether each launch gives it: not if another branch gives something else."""
+    """Whether every launch has it: false if another branch sets something else."""
 
 
 @dataclass(frozen=True)
 class Typed:
-    """In place of a value a dtype, or a tensor of it, by Triton's name: fp32; or a condition."""
+    """The type of an unknown value: a dtype, or a tensor of it, by Triton's name (fp32), or a condition."""
 
     name: str
 
 
 Scope: TypeAlias = dict[str, Known]
 CONDITION = "condition"
-"""The name of what is true or false."""
+"""The type of a value that is true or false."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Launch:
     """A launch of a kernel in the same file."""
 
     given: Mapping[str, Known]
-    """By parameter what is known of it."""
+    """Knowledge about each parameter, by its name."""
     options: Mapping[str, int | bool]
-    """Of the compiler, num_warps and multibuffer for example."""
+    """Options of the compiler, such as num_warps and multibuffer."""
 
 
 def launches(
@@ -50,8 +50,9 @@ def launches(
     """Return the launches in a file, `name[grid](…)`, by kernel.
 
     Args:
-        kernels: the parameters of each.
-        globals_: what the file's own names are.
+        tree: the file's syntax tree.
+        kernels: the parameters of each kernel.
+        globals_: the file's global names and their values.
     """
     reader = _Reader(kernels)
     plain = {k: Known(v) for k, v in globals_.items() if isinstance(v, (bool, int, float, str))}
@@ -74,7 +75,7 @@ class _Reader:
     found: dict[str, list[Launch]] = field(default_factory=dict)
 
     def follow(self, body: Sequence[ast.stmt], scope: Scope) -> bool:
-        """Follow statements, and return whether they end by return or raise."""
+        """Follow statements. Tell whether they end with a return or a raise."""
         for node in body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 inner = {**scope, **_defaults(node, scope)} if isinstance(node, ast.FunctionDef) else dict(scope)
@@ -100,7 +101,7 @@ class _Reader:
         first, second = (node.orelse, node.body) if test is not None and not test.value else (node.body, node.orelse)
         other = dict(scope)
         if test is not None and test.sure:
-            # What is launched in the other branch is a launch all the same.
+            # Launches in the other branch count too.
             self.follow(second, other)
             return self.follow(first, scope)
         ends, ends_otherwise = self._maybe(first, scope), self.follow(second, other)
@@ -110,7 +111,7 @@ class _Reader:
         return ends and ends_otherwise
 
     def _maybe(self, body: Sequence[ast.stmt], scope: Scope) -> bool:
-        """Follow what may be run: if it ends there, what it sets is not seen behind it."""
+        """Follow statements that may run. If they return or raise, drop the values that they set."""
         inner = dict(scope)
         ends = self.follow(body, inner)
         if not ends:
@@ -134,7 +135,7 @@ def _replace(scope: Scope, other: Scope) -> None:
 
 
 def _doubt(scope: Scope, other: Scope) -> None:
-    """Have what another branch sets otherwise, or does not set, be what may be."""
+    """Mark as unsure every value that another branch sets differently or does not set."""
     scope.update({name: Known(each.value, False) for name, each in scope.items() if other.get(name) != each})
 
 
@@ -216,7 +217,7 @@ _COMPUTED: Mapping[str, Callable[..., int]] = {
 
 
 def value_of(node: ast.expr, scope: Mapping[str, Known]) -> Known | None:
-    """Return what is known of an expression; None if nothing is."""
+    """Return the knowledge about an expression; None if there is none."""
     if isinstance(node, ast.Constant) and not isinstance(node.value, (bytes, complex)):
         return Known(node.value)
     if isinstance(node, ast.Name):
@@ -253,7 +254,7 @@ def _binary(node: ast.BinOp, scope: Mapping[str, Known]) -> Known | None:
 
 
 def _condition(node: ast.expr, scope: Mapping[str, Known]) -> Known | None:
-    """What is true or false is known to be that, if nothing else."""
+    """Return the knowledge about a unary operation or a comparison; of an unknown condition, only its type."""
     unknown = Known(Typed(CONDITION), False)
     if isinstance(node, ast.UnaryOp):
         inner = value_of(node.operand, scope)
@@ -286,7 +287,7 @@ def _called(node: ast.Call, scope: Mapping[str, Known]) -> Known | None:
         numbers = [each.value for each in known if isinstance(each.value, int)]
         if len(known) == len(values):
             return Known(_COMPUTED[name](*numbers), all(each.sure for each in known))
-        # The smaller of a number and of what is not known is that number at most.
+        # The minimum of a number and an unknown value is at most that number.
         return Known(min(numbers), False) if name == "min" and numbers else None
     if name == "bool" and len(values) == 1:
         return Known(Typed(CONDITION), False)

@@ -1,7 +1,7 @@
-"""Reads the kernels of a source file, statement by statement, without importing the packages that it belongs to.
+"""Reads a source file's kernels statement by statement, without importing the package that the file belongs to.
 
-Triton and the standard library are real. Modules of the same source tree are read the same way, when something of
-them is asked for. All others are strangers (`strangers`).
+Triton and the standard library are imported. Modules of the same source tree are read in the same way when a name of
+theirs is needed. All other modules are placeholders (`strangers`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import triton.language as tl
 from .guessing import Heuristic
 from .strangers import Stranger
 
-_GIVEN = {"triton": triton, "tl": tl, "HAS_TRITON": True}
-"""What packages hand on of Triton under these names, vLLM's among them."""
+_REEXPORTS = {"triton": triton, "tl": tl, "HAS_TRITON": True}
+"""Names under which packages such as vLLM re-export Triton."""
 _BODIES = ("body", "orelse", "finalbody")
 
 
 class Tuned:
-    """What `triton.autotune` or `triton.heuristics` makes of a kernel here: nothing is tuned."""
+    """The result of our `triton.autotune` and `triton.heuristics`, which keep their arguments and tune nothing."""
 
     def __init__(self, fn: object, configs: list[object], values: dict[str, Heuristic]) -> None:
         self.fn, self.configs, self.values = fn, configs, values
@@ -41,15 +41,6 @@ class Tuned:
 
 
 @dataclass
-class Failed:
-    """A kernel whose definition failed."""
-
-    name: str
-    line: int
-    why: str
-
-
-@dataclass
 class Loaded:
     """A file that was read."""
 
@@ -57,7 +48,7 @@ class Loaded:
     module: ModuleType
     tree: ast.Module
     failed: dict[str, str] = field(default_factory=dict)
-    """By the name that a statement defines, why it could not be executed."""
+    """The reason why a statement could not be executed, by the name that it defines."""
 
 
 class Loader:
@@ -70,7 +61,7 @@ class Loader:
         stand_in_for_tuning()
 
     def load(self, path: Path) -> Loaded:
-        """Read a file. Raises SyntaxError, OSError or UnicodeDecodeError."""
+        """Read a file. Raise SyntaxError, OSError, or UnicodeDecodeError if it cannot be read."""
         path = path.resolve()
         if path in self.loaded:
             return self.loaded[path]
@@ -81,7 +72,7 @@ class Loader:
         module.__package__ = name if path.name == "__init__.py" else name.rpartition(".")[0]
         vars(module)["__builtins__"] = self._builtins
         found = self.loaded[path] = Loaded(path, module, tree)
-        # Dataclasses and typing look their module up there.
+        # dataclasses and typing look up a class's module there.
         sys.modules.setdefault(name, module)
         for node in tree.body:
             self._execute(found, node)
@@ -108,12 +99,12 @@ class Loader:
 
     def _run(self, found: Loaded, node: ast.stmt) -> None:
         code = compile(ast.Module([node], []), str(found.path), "exec", dont_inherit=True)
-        # What a file prints as it is imported is nobody's answer.
+        # The file's own output must not mix with the answer on stdout.
         with contextlib.redirect_stdout(io.StringIO()):
             exec(code, vars(found.module))
 
     def _without_others(self, found: Loaded, node: ast.FunctionDef) -> bool:
-        """Define a kernel without the decorators that are not its own `jit`: its configurations are then not known."""
+        """Define a kernel with its `jit` decorator only, without its configurations. Tell whether that worked."""
         own = [each for each in node.decorator_list if is_jit(each)]
         if not own or len(own) == len(node.decorator_list):
             return False
@@ -180,19 +171,19 @@ class Loader:
             return self.load(inner).module
         found = getattr(self._module(whole), name, None)
         if found is None:
-            return _GIVEN.get(name, Stranger(f"{whole}.{name}"))
-        return _GIVEN[name] if name in _GIVEN and isinstance(found, Stranger) else found
+            return _REEXPORTS.get(name, Stranger(f"{whole}.{name}"))
+        return _REEXPORTS[name] if name in _REEXPORTS and isinstance(found, Stranger) else found
 
 
 def _strange_module(shown: str, whole: str) -> ModuleType:
     module = ModuleType(shown)
-    module.__getattr__ = lambda name: _GIVEN.get(name, Stranger(f"{whole}.{name}"))  # type: ignore[method-assign]
+    module.__getattr__ = lambda name: _REEXPORTS.get(name, Stranger(f"{whole}.{name}"))  # type: ignore[method-assign]
     vars(module)["__path__"], vars(module)["__all__"] = [], []
     return module
 
 
 def stand_in_for_tuning() -> None:
-    """Have autotune and heuristics only note what they are given: there is no device to tune on."""
+    """Make autotune and heuristics only keep their arguments: there is no device to tune on."""
 
     def autotune(configs: Iterable[object], key: object = None, **_more: object) -> Callable[[object], Tuned]:
         return lambda fn: Tuned(fn, list(configs) if not isinstance(configs, Stranger) else [], {})
@@ -209,7 +200,7 @@ def stand_in_for_tuning() -> None:
 
 
 def is_jit(decorator: ast.expr) -> bool:
-    """Whether a decorator is Triton's jit, under whatever module's name, with options or without."""
+    """Tell whether a decorator is Triton's jit, from any module and with or without options."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     if isinstance(called, ast.Attribute):
         return called.attr == "jit" and ast.unparse(called.value).rpartition(".")[2] == "triton"
@@ -229,7 +220,7 @@ def bound(node: ast.stmt) -> list[str]:
 
 
 def _named(node: ast.stmt, name: str) -> str:
-    """How what a statement did not bind is named: what is imported by its module."""
+    """Return the full name of a name that a statement failed to bind: with its module if it is imported."""
     of = f"{node.module}." if isinstance(node, ast.ImportFrom) and node.module else ""
     names = node.names if isinstance(node, (ast.Import, ast.ImportFrom)) else []
     whole = next((f"{of}{each.name}" for each in names if (each.asname or each.name) == name), name)

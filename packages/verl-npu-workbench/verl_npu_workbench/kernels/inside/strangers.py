@@ -1,6 +1,6 @@
-"""What stands in a source file for a package that is not there: it lets the file be read, and is in no verdict.
+"""Placeholders for names of packages that are not installed, so that a source file can still be read.
 
-A kernel that needs one of them as it is compiled is not judged, and the reason names it.
+A kernel that needs one of them to compile is not judged, and the reason names it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from types import FunctionType
 
 
 class Stranger:
-    """A name of a package that is not there, or one whose making failed: all can be done with it, to no effect."""
+    """A placeholder for a name that cannot be imported or whose definition failed.
+
+    Any operation on it succeeds and has no effect.
+    """
 
     def __init__(self, name: str) -> None:
         self._stranger = name
@@ -21,7 +24,7 @@ class Stranger:
         return Stranger(f"{self._stranger}.{name}")
 
     def __call__(self, *given: object, **named: object) -> object:
-        # A decorator leaves what it decorates.
+        # A placeholder used as a decorator returns the decorated function.
         if len(given) == 1 and not named and (isinstance(given[0], FunctionType) or hasattr(given[0], "fn")):
             return given[0]
         return Stranger(f"{self._stranger}()")
@@ -66,7 +69,7 @@ class Stranger:
 
 
 def strangers_in(value: object) -> list[str]:
-    """Return the names of strangers that a value is or holds."""
+    """Return the names of the placeholders that a value is or contains."""
     if isinstance(value, Stranger):
         return [repr(value)]
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Reads a job, runs its phases in phantom memory as the only rank of its groups, and writes what they cost."""
+"""Reads a job, runs its phases in phantom memory as the only rank of its groups, and writes their cost."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _HOST = "127.0.0.1"
 
 
 def main() -> int:
-    """Answer with an Outcome; an exception of verl's is one too, with the phase that it came from."""
+    """Write an Outcome to stdout. If verl raises an exception, the outcome has it, with the phase that failed."""
     job = RankJob.of_json(json.load(sys.stdin))
-    # Whatever verl prints must not be taken for the answer.
+    # verl's own output must not mix with the answer.
     answer, sys.stdout = sys.stdout, sys.stderr
     began = time.monotonic()
     outcome = dataclasses.replace(_run(job), seconds=time.monotonic() - began)
     json.dump(dataclasses.asdict(outcome), answer)
     answer.flush()
-    # Threads of verl's and Ray's would keep the process.
+    # Threads of verl and Ray would keep the process alive.
     os._exit(0)
 
 
@@ -59,7 +59,7 @@ def _run(job: RankJob) -> Outcome:
                 _fine_tune(job, recording, folder)
             else:
                 _run_phases(job, recording, folder, missing)
-        except Exception as raised:  # whatever verl raises is what the user is told
+        except Exception as raised:  # the user is told whatever verl raises
             traceback.print_exc()
             error = f"{type(raised).__name__}: {raised}".strip()
         return Outcome(
@@ -84,13 +84,13 @@ def _fine_tune(job: RankJob, recording: Recording, folder: str) -> None:
 
 
 def _run_phases(job: RankJob, recording: Recording, folder: str, missing: list[str]) -> None:
-    """Run one phase after the other; `missing` is told of those that one rank alone cannot do."""
+    """Run one phase after the other. Add to `missing` the phases that one rank cannot run alone."""
     config = _configuration(job)
     workers = _workers(config, job)
     with recording.phase(Phase.LOAD):
         workers.load()
     step = workers.step()
-    # The optimizers have no state before their first step.
+    # Train once first: the optimizers have no state before their first step.
     first = {phase: run for phase, run in step.items() if phase.trains}
     for phase, run in [*first.items(), *step.items()]:
         with recording.phase(phase):
@@ -106,7 +106,7 @@ def _run_phases(job: RankJob, recording: Recording, folder: str, missing: list[s
 
 
 def _workers(config: DictConfig, job: RankJob) -> Workers:
-    # v0.7 has both; "auto" are the old ones there.
+    # v0.7 has both kinds of workers, and "auto" chooses the old ones.
     legacy = importlib.util.find_spec("verl.workers.fsdp_workers") is not None
     if legacy and config.trainer.get("use_legacy_worker_impl", "auto") != "disable":
         from .workers import LegacyWorkers
@@ -124,14 +124,14 @@ def _configuration(job: RankJob) -> DictConfig:
     for key, value in job.changes.items():
         OmegaConf.update(config, key, value, force_add=True)
     OmegaConf.resolve(config)
-    # As Hydra hands it to a trainer.
+    # Hydra passes it to a trainer like this.
     OmegaConf.set_struct(config, True)
     return config
 
 
 @contextmanager
 def _writing_nothing() -> Iterator[None]:
-    """Have torch.save write nothing: phantoms would be files of zeros as large as the checkpoint."""
+    """Make torch.save write nothing: phantom tensors would fill files as large as the checkpoint with zeros."""
     import torch
 
     before, torch.save = torch.save, lambda *_, **__: None
@@ -142,7 +142,10 @@ def _writing_nothing() -> Iterator[None]:
 
 
 def _variables(job: RankJob) -> dict[str, str]:
-    """What Ray's worker group sets for a worker: verl/single_controller/base/worker.py, `env_keys`."""
+    """Return the variables that Ray's worker group sets for a worker.
+
+    Source: verl/single_controller/base/worker.py, `env_keys`.
+    """
     return {
         "RANK": str(job.rank),
         "WORLD_SIZE": str(job.world),

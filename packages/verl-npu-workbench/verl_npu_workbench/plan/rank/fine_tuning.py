@@ -1,4 +1,4 @@
-"""Fine-tuning: verl's own trainer takes two steps with batches without values, validates and saves."""
+"""Runs verl's own fine-tuning trainer: two steps with made-up batches, a validation, and a checkpoint."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Begin = Callable[[Phase], None]
 def fine_tune(config: DictConfig, job: RankJob, recording: Recording) -> None:
     """Run `run_sft` of the trainer that the job names, and record its phases.
 
-    The trainer makes its model, its optimizer and its batches and has its own loop. In place of its data are rows
-    without values; a phase begins where it asks for the next batch, and where it saves.
+    The trainer makes its model, its optimizer, and its batches, and runs its own loop, but on made-up rows. A phase
+    begins when it asks for the next batch, and when it saves.
     Source: verl/trainer/fsdp_sft_trainer.py and verl/trainer/sft_trainer.py, `run_sft` and `fit`.
     """
     trainer: Any = importlib.import_module(job.trainer)
@@ -35,17 +35,17 @@ def fine_tune(config: DictConfig, job: RankJob, recording: Recording) -> None:
             opened.close()
             opened.enter_context(recording.phase(phase))
 
-        # The trainer asks for the data to train on first.
+        # The trainer creates the training data first.
         phases = iter((Phase.TRAINING, Phase.VALIDATION))
         padded = config.data.get("pad_mode") != "no_padding"
         trainer.create_sft_dataset = lambda *_, **__: Rows(job, padded, next(phases))
         trainer.StatefulDataLoader = partial(_Loader, begin)
-        _tell_of_checkpoints(trainer, begin)
+        _record_checkpoints(trainer, begin)
         begin(Phase.LOAD)
         trainer.run_sft(config)
 
 
-def _tell_of_checkpoints(trainer: Any, begin: Begin) -> None:
+def _record_checkpoints(trainer: Any, begin: Begin) -> None:
     holder = getattr(trainer, "CheckpointHandler", None) or trainer.FSDPSFTTrainer
     original = holder.save_checkpoint
 
@@ -57,9 +57,9 @@ def _tell_of_checkpoints(trainer: Any, begin: Begin) -> None:
 
 
 class Rows:
-    """A rank's data, as verl's data sets give it: `input_ids`, `position_ids`, `loss_mask` [tokens].
+    """A rank's data in the format of verl's data sets: `input_ids`, `position_ids`, `loss_mask` [tokens].
 
-    Padded to the greatest length with `attention_mask` beside them, or as long as each sequence is.
+    Rows are either padded to the greatest length and have an `attention_mask`, or are as long as their sequence.
     Source: verl/utils/dataset/multiturn_sft_dataset.py and sft_dataset.py, `__getitem__`.
     """
 
@@ -67,7 +67,7 @@ class Rows:
         self.phase = phase
         self._padded = padded
         self._most = job.prompt + job.response
-        # transformers leaves out a mask without padding, with which attention needs less: no batch of verl's has one.
+        # transformers drops a mask without padding, and attention then needs less memory. No real batch is like that.
         longest = self._most - 1 if padded else self._most
         self._lengths = [min(sum(each), longest) for each in job.lengths] or [longest] * job.sequences
         self._all = len(self._lengths) * job.world * STEPS
@@ -89,7 +89,7 @@ class Rows:
 
 
 class _Loader:
-    """In place of torchdata's loader, which starts processes: each batch is of the same rows."""
+    """A stand-in for torchdata's loader, which would start processes. All batches have the same rows."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Megatron on one rank: models without their weights, which phantoms would not take, and stages without neighbours."""
+"""Runs Megatron on one rank: loads no weights, which phantom tensors cannot hold, and replaces neighbouring stages."""
 
 from __future__ import annotations
 
@@ -20,42 +20,45 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 _LOADERS = ("load_megatron_gptmodel_weights", "load_mcore_dist_weights")
-"""What reads a checkpoint into a model that has been made."""
+"""Functions of verl that load a checkpoint into a model."""
 _MODULES = (
     "verl.utils.model",
     "verl.utils.megatron_utils",
     "verl.workers.megatron_workers",
     "verl.workers.engine.megatron.transformer_impl",
 )
-"""Where it is defined, and who has its name."""
+"""The modules that define or import them."""
 
 
 def not_shown(roles: DictConfig) -> dict[Phase, str]:
-    """Return what one rank of Megatron alone cannot do, and why; nothing if the trainer is not Megatron."""
+    """Return the phases that one Megatron rank cannot run alone, with the reason; empty for other trainers."""
     actor, found = roles.actor, {}
     if actor.strategy == "megatron":
-        found[Phase.CHECKPOINT] = "Megatron writes it by code of its own, which would write files of zeros"
+        found[Phase.CHECKPOINT] = "Megatron's own code would write files of zeros"
         if actor.megatron.pipeline_model_parallel_size > 1:
-            found[Phase.WEIGHT_SYNC] = "the stages of a pipeline tell each other what they have, and one is alone here"
+            found[Phase.WEIGHT_SYNC] = "the stages of a pipeline exchange lists of their weights, and a plan runs one"
     return found
 
 
 def prepare(roles: DictConfig) -> None:
-    """Have Megatron's models do without weights and, in a pipeline, without neighbours. After the workers' import."""
+    """Make Megatron's models work without weights and, in a pipeline, without neighbours.
+
+    Call this after verl's workers are imported.
+    """
     actor = roles.actor
     if actor.strategy != "megatron":
         return
     _leave_weights_out()
     if roles.model.get("trust_remote_code"):
-        _speak_as_own_code()
+        _provide_rope_theta()
     if actor.megatron.pipeline_model_parallel_size > 1:
         know_shapes(packed=bool(roles.model.get("use_remove_padding", True)))
 
 
 def _leave_weights_out() -> None:
-    """Have verl and its bridges load nothing into Megatron's models. After verl's workers are imported.
+    """Make verl and its bridges load nothing into Megatron's models.
 
-    By then MindSpeed has taken the place of what the bridges import.
+    Call this after verl's workers are imported: by then, MindSpeed has replaced the modules that the bridges import.
     """
     for module in filter(None, map(sys.modules.get, _MODULES)):
         for name in _LOADERS:
@@ -66,10 +69,10 @@ def _leave_weights_out() -> None:
         bridge.load_weights = _nothing
 
 
-def _speak_as_own_code() -> None:
-    """Have a DeepSeek's configuration tell its rope_theta, as the code in the models' own repositories does.
+def _provide_rope_theta() -> None:
+    """Give a DeepSeek configuration its attribute rope_theta, as the code in the models' own repositories does.
 
-    mbridge 0.15.1 asks for it, and transformers' class has it no more from v5 on. A plan's model has no such code.
+    mbridge 0.15.1 reads it, and transformers' class lacks it from v5 on. A plan's model comes without such code.
     """
     bridge: Any = importlib.import_module("mbridge.models.deepseek_v3").DeepseekV3Bridge
     original = bridge._build_config
@@ -85,34 +88,34 @@ def _speak_as_own_code() -> None:
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """In place of what reads a checkpoint."""
+    """Stand in for a function that loads a checkpoint."""
 
 
 Shape = Sequence[int]
 
 
 def know_shapes(packed: bool) -> None:
-    """Have the stages of a pipeline receive tensors of the shapes that their neighbours would send. Once per process.
+    """Make a pipeline stage receive tensors of the shapes that its neighbours would send. Call this once per process.
 
-    `packed` tells whether sequences are without padding between them: the model's use_remove_padding.
+    `packed` is the model's use_remove_padding: whether sequences are packed without padding.
     Source: megatron-core 0.12.1 and 0.16.0, megatron/core/pipeline_parallel/p2p_communication.py.
 
     Raises:
-        NotImplementedError: this megatron-core has neither of the two ways to ask for a shape, or they are not known.
+        NotImplementedError: plans do not support this megatron-core or padded sequences.
     """
     module = importlib.import_module("megatron.core.pipeline_parallel.p2p_communication")
     if hasattr(module, "_communicate"):
         _know_from_verl(module)
     elif hasattr(getattr(module, "P2PCommunicator", None), "_communicate_shapes"):
         if not packed:
-            raise NotImplementedError("pipelines of padded sequences are not planned yet: use_remove_padding=True is")
+            raise NotImplementedError("plans support pipelines only with packed sequences: use_remove_padding=True")
         _know_from_micro_batches(module)
     else:
-        raise NotImplementedError("pipelines of this megatron-core are not planned yet: 0.12.1 and 0.16.0 are")
+        raise NotImplementedError("plans support pipelines only with megatron-core 0.12.1 and 0.16.0")
 
 
 def _know_from_verl(module: ModuleType) -> None:
-    """Take the shapes that verl names to Megatron: right where all sequences have one length."""
+    """Use the shapes that verl passes to Megatron, which are right if all sequences have one length."""
     original = module._communicate
 
     @functools.wraps(original)
@@ -126,22 +129,22 @@ def _know_from_verl(module: ModuleType) -> None:
 
 @dataclass(slots=True)
 class Neighbours:
-    """What the neighbours of a stage have to send, the next first."""
+    """The tensors that a stage's neighbours have yet to send, next first."""
 
     forward: deque[int] = field(default_factory=deque)
-    """Rows of the micro batches that this stage has not received."""
+    """Rows of the micro batches that this stage has not received yet."""
     backward: deque[Shape] = field(default_factory=deque)
-    """Shapes of what it has sent: their gradients come back in the same order, but in an interleaved schedule."""
+    """Shapes that it has sent. Their gradients come back in the same order, except in an interleaved schedule."""
 
     def begin(self, micro_batches: Iterable[int]) -> None:
-        """Expect these rows, and nothing of the phase before."""
+        """Expect micro batches with these rows, and forget the previous phase."""
         self.forward = deque(micro_batches)
         self.backward.clear()
 
     def shapes(
         self, sent: Shape | None, from_before: bool, from_behind: bool, hidden: int
     ) -> tuple[Shape | None, Shape | None]:
-        """Return the shapes of what is received now: a micro batch [rows, 1, hidden], and the gradient of one sent."""
+        """Return the shapes to receive now: of a micro batch [rows, 1, hidden], and of a sent one's gradient."""
         if sent is not None:
             self.backward.append(tuple(sent))
         micro_batch = (self.forward.popleft(), 1, hidden) if from_before else None
@@ -149,9 +152,9 @@ class Neighbours:
 
 
 def rows(lengths: Iterable[int], tensor: int, context: int) -> int:
-    """Return a micro batch's rows on one rank: its sequences are packed, each padded to what the ranks divide.
+    """Return a micro batch's rows on one rank: packed sequences, each padded so that the ranks divide it.
 
-    `tensor` and `context` are parallel sizes; verl switches sequence parallelism on wherever tensors are divided.
+    `tensor` and `context` are parallel sizes; verl turns on sequence parallelism together with tensor parallelism.
     Source: verl/models/mcore/util.py, `preprocess_thd_engine`.
     """
     multiple = tensor * context * 2 if context > 1 else tensor
@@ -160,7 +163,7 @@ def rows(lengths: Iterable[int], tensor: int, context: int) -> int:
 
 
 def _know_from_micro_batches(module: ModuleType) -> None:
-    """Reckon the shapes from the micro batches: verl's engines name none to Megatron."""
+    """Compute the shapes from the micro batches, because verl's engines pass none to Megatron."""
     neighbours = Neighbours()
     engine: Any = importlib.import_module("verl.workers.engine.megatron.transformer_impl")
     engine.prepare_micro_batches = _counting(engine.prepare_micro_batches, neighbours)
@@ -168,7 +171,7 @@ def _know_from_micro_batches(module: ModuleType) -> None:
     def communicate_shapes(
         communicator: Any, tensor_send_next: Any, tensor_send_prev: Any, recv_prev: bool, recv_next: bool
     ) -> tuple[Shape | None, Shape | None]:
-        del tensor_send_prev  # a gradient: its shape is known to who gets it
+        del tensor_send_prev  # a gradient, whose receiver knows the shape
         sent = None if tensor_send_next is None else tensor_send_next.shape
         return neighbours.shapes(sent, recv_prev, recv_next, communicator.config.hidden_size)
 
@@ -181,7 +184,7 @@ def _counting(original: Callable[..., Any], neighbours: Neighbours) -> Callable[
     @functools.wraps(original)
     def prepare_micro_batches(*data: object, **said: object) -> Any:
         if state.get_virtual_pipeline_model_parallel_world_size():
-            raise NotImplementedError("interleaved pipelines of verl from v0.8 on are not planned yet")
+            raise NotImplementedError("plans do not support interleaved pipelines of verl v0.8 and later yet")
         micro_batches, order = original(*data, **said)
         sizes = (state.get_tensor_model_parallel_world_size(), state.get_context_parallel_world_size())
         neighbours.begin(rows(batch["input_ids"].offsets().diff().tolist(), *sizes) for batch in micro_batches)

@@ -1,4 +1,4 @@
-"""What the phases of one rank cost: the device's ledger, told who holds what and where a phase begins and ends."""
+"""Records the cost of one rank's phases with the device's ledger, and marks which holder each tensor belongs to."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 _POINTS = 400
-"""Of a timeline: more than a page or a terminal has columns."""
+"""Points of a timeline: more than a page or a terminal has columns."""
 _COPY = "copy between host and NPU"  # csrc/ledger.cpp
 
 
 def gradients(module: nn.Module) -> Iterator[Tensor]:
-    """Yield what is summed up over micro batches: parameters' gradients, and those that FSDP has not reduced yet.
+    """Yield the gradients that accumulate over micro batches, also those that FSDP has not reduced yet.
 
-    verl from v0.9.0 on has them reduced with the last micro batch alone. Until then FSDP1 keeps them whole as the
-    gradients of its flat parameters, and FSDP2 beside its parameters. Source: torch/distributed/fsdp/_fully_shard,
-    `FSDPParam.to_accumulated_grad_if_needed`.
+    verl from v0.9.0 on reduces them only with the last micro batch. Until then, FSDP1 keeps them undivided as
+    gradients of its flat parameters, and FSDP2 keeps them beside its parameters. Source:
+    torch/distributed/fsdp/_fully_shard, `FSDPParam.to_accumulated_grad_if_needed`.
     """
     for weight in module.parameters():
         # Megatron keeps gradients in buffers of its own.
         yield from _given(weight, "grad", "main_grad")
     for part in module.modules():
         for sharded in _sharded_parameters(part):
-            # In the type that they are reduced in, if they were computed in another one.
+            # Exists if gradients are reduced in another type than they are computed in.
             yield from _given(sharded, "unsharded_accumulated_grad")
             yield from _given(getattr(sharded, "_unsharded_param", None), "grad")
 
@@ -47,12 +47,12 @@ def _given(holder: object, *names: str) -> Iterator[Tensor]:
 
 
 def _sharded_parameters(part: nn.Module) -> Iterator[Any]:
-    """FSDP2's own parameters of a module that was given to `fully_shard`."""
+    """Yield FSDP2's own parameter objects of a module that was passed to `fully_shard`."""
     state_of = getattr(part, "_get_fsdp_state", None)
     if state_of is None:
         return
     state = state_of()
-    # One group or none, and in torch 2.13 any number of them.
+    # torch 2.13 has any number of groups, earlier releases at most one.
     several = getattr(state, "_fsdp_param_groups", None)
     for group in [state._fsdp_param_group] if several is None else several:
         if group is not None:
@@ -61,13 +61,13 @@ def _sharded_parameters(part: nn.Module) -> Iterator[Any]:
 
 @dataclass(slots=True)
 class _Span:
-    """One phase while it is recorded."""
+    """The record of one phase."""
 
     phase: Phase
     begin: int
     end: int = 0
     root: Any = None
-    """The first module that is called in it."""
+    """The first module that is called in the phase."""
     micro_batches: int = 0
     seconds: float = 0.0
     calls: int = 0
@@ -78,7 +78,7 @@ class _Span:
 
 
 class Recording:
-    """The spans of a rank. From `watch` on torch's global hooks tell it of modules and optimizers."""
+    """Records the phases of a rank. After `watch`, torch's global hooks report module calls and optimizer steps."""
 
     def __init__(self, ledger: ModuleType) -> None:
         self._ledger = ledger
@@ -87,11 +87,11 @@ class Recording:
 
     @property
     def latest(self) -> Phase:
-        """The phase that was begun last: loading, if none was."""
+        """The phase that began last, or loading if none has."""
         return self._spans[-1].phase if self._spans else Phase.LOAD
 
     def watch(self) -> None:
-        """Have torch say when a module is called and an optimizer takes a step. Once per process."""
+        """Register torch's global hooks for module calls and optimizer steps. Call this once per process."""
         from torch.nn.modules.module import register_module_forward_pre_hook
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -101,7 +101,7 @@ class Recording:
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Record what is done meanwhile as one phase, and say in the rank's log that it begins."""
+        """Record the body of the `with` statement as one phase, and write to the rank's log that it begins."""
         print(f"{SAYS}{phase.value}", file=sys.stderr, flush=True)
         self._ledger.take()
         self._open = _Span(phase, self._ledger.clock())
@@ -114,7 +114,7 @@ class Recording:
             self._open = None
 
     def costs(self) -> list[PhaseCost]:
-        """Return what each phase cost at most, where it was done more than once."""
+        """Return the cost of each phase; if it ran more than once, of the run with the highest peak."""
         totals, by_holder = self._curves()
         found: dict[Phase, PhaseCost] = {}
         for span in self._spans:
@@ -140,7 +140,7 @@ class Recording:
         return list(found.values())
 
     def timeline(self) -> list[Point]:
-        """Return memory over time, in so many steps that each has the highest moment of its own."""
+        """Return the memory over time, reduced to about 400 points: each is the peak of its interval."""
         totals, by_holder = self._curves()
         points = []
         length = sum(span.end - span.begin for span in self._spans)
@@ -154,7 +154,7 @@ class Recording:
         return points
 
     def _curves(self) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]:
-        """Bytes in all, and by holder, after each allocation and free."""
+        """Return the bytes after each allocation and free, in total [times] and by holder [holders, times]."""
         import numpy
 
         blocks = numpy.array(self._ledger.blocks(), dtype=numpy.int64).reshape(-1, 4)

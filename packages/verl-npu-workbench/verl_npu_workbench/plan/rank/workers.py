@@ -1,4 +1,4 @@
-"""The workers of one rank: of verl before v0.8, and from then on; what they are given, and what they hand over to."""
+"""The workers of one rank for both generations of verl, before v0.8 and since, their batches, and their rollout."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TOKEN = 5
-"""Any token but the first few, which stand for padding and ends."""
+"""Any token except the first few, which mark padding and ends."""
 
 
 def batch(job: RankJob, training: bool) -> dict[str, Any]:
-    """Return what verl's trainer hands to the phases of a step that train, or to those that do not, on the host.
+    """Return the batch on the host that verl's trainer passes to a step's training phases, or to its other phases.
 
     `input_ids`, `attention_mask`, `position_ids` [sequences, prompt + response]; `prompts` [sequences, prompt]; all
-    else [sequences, response]. Prompts are padded on the left, answers on the right. Source:
-    verl/trainer/ppo/ray_trainer.py, `fit`. With pictures, which stand before the answer, positions are
+    others [sequences, response]. Prompts are padded on the left, answers on the right. Source:
+    verl/trainer/ppo/ray_trainer.py, `fit`. Pictures come directly before the answer; positions are then
     [sequences, 4, prompt + response], and `multi_modal_inputs` has the patches of each sequence.
     """
     import torch
@@ -38,13 +38,13 @@ def batch(job: RankJob, training: bool) -> dict[str, Any]:
     measured, sequences = (job.lengths, job.sequences) if training else (job.scored_lengths, job.scored)
     lengths = torch.tensor(measured or [(prompt, response)] * sequences)
     if job.picture is not None and bool((lengths == lengths[0]).all()):
-        # torch takes rows of positions for their tokens if all sequences have one length, which no real batch has.
+        # If all sequences had one length, which no real batch has, torch would confuse position rows with tokens.
         lengths[-1, 1] -= 1
     place = torch.arange(prompt + response)
     mask = (place >= prompt - lengths[:, :1]) & (place < prompt + lengths[:, 1:])
     ids = mask.long() * TOKEN
     each = torch.zeros(len(lengths), response)
-    # As verl.utils.model.compute_position_id_with_mask has them.
+    # Like verl.utils.model.compute_position_id_with_mask.
     positions = (mask.long().cumsum(dim=-1) - 1).clamp(min=0)
     pictures = {}
     if job.picture is not None:
@@ -77,7 +77,7 @@ def batch(job: RankJob, training: bool) -> dict[str, Any]:
 
 
 def _pictures(picture: Picture, sequences: int) -> Any:
-    """One for each sequence: `pixel_values` [patches, numbers of a patch] and `image_grid_thw` [1, 3]."""
+    """Return one picture per sequence: `pixel_values` [patches, values per patch] and `image_grid_thw` [1, 3]."""
     import numpy
     import torch
 
@@ -92,7 +92,7 @@ def _pictures(picture: Picture, sequences: int) -> Any:
 
 
 class Workers(ABC):
-    """The roles of one rank, as the trainer of a revision of verl makes and calls them."""
+    """The roles of one rank, made and called as a verl trainer does."""
 
     _actor: Any
     _critic: Any
@@ -101,7 +101,7 @@ class Workers(ABC):
     def __init__(self, config: DictConfig, job: RankJob) -> None:
         self._config, self._roles, self._job = config, config[ROLES], job
         self.not_shown = not_shown(self._roles)
-        """What one rank alone cannot do, and why."""
+        """The phases that one rank cannot run alone, with the reason."""
         prepare(self._roles)
 
     @abstractmethod
@@ -110,14 +110,14 @@ class Workers(ABC):
 
     @abstractmethod
     def step(self) -> Mapping[Phase, Callable[[], object]]:
-        """Return the phases of a step, in its order, as what does them."""
+        """Return a function for each phase of a step, in order."""
 
     @abstractmethod
     def hand_over(self) -> None:
-        """Give the weights to the rollout, as after a step."""
+        """Hand the weights to the rollout, as after a step."""
 
     def checkpoint(self, folder: str) -> None:
-        """Save as the trainer does."""
+        """Save a checkpoint as the trainer does."""
         if self._critic is not None:
             self._critic.save_checkpoint(f"{folder}/critic", global_step=1)
         self._actor.save_checkpoint(f"{folder}/actor", global_step=1)
@@ -136,9 +136,9 @@ class Workers(ABC):
 
 
 class SleepingRollout:
-    """In place of a rollout engine: it takes the memory of its weights when it wakes up, and drops what it is given.
+    """A stand-in for a rollout engine: it allocates memory for its weights when it wakes up, and drops new weights.
 
-    The memory of its key-value cache is what is left, and so it is not taken here (`verl_npu_workbench.plan.rollout`).
+    It does not allocate the key-value cache, which gets the memory that is left (`verl_npu_workbench.plan.rollout`).
     """
 
     sleep_level = 1
@@ -148,7 +148,7 @@ class SleepingRollout:
         self._weights: Tensor | None = None
 
     async def resume(self, tags: Sequence[str]) -> None:
-        """Take the memory of the weights."""
+        """Allocate memory for the weights."""
         import torch
 
         if "weights" in tags and self._bytes:
@@ -156,17 +156,17 @@ class SleepingRollout:
             ledger.mark(self._weights.untyped_storage().data_ptr(), Holder.ENGINE.number)
 
     async def release(self) -> None:
-        """Give it back."""
+        """Free the memory."""
         self._weights = None
 
     async def update_weights(self, weights: Iterable[tuple[str, Tensor]], **_: object) -> None:
-        """Take one tensor after the other, as the engine does that copies each."""
+        """Consume one tensor after the other, like an engine that copies each."""
         for _name, _weight in weights:
             pass
 
 
 class Buckets:
-    """In place of a checkpoint engine: it takes the memory of its buffers, and copies each weight into them."""
+    """A stand-in for a checkpoint engine: it allocates its buffers and consumes the weights."""
 
     def __init__(self, size: int) -> None:
         import torch
@@ -175,13 +175,13 @@ class Buckets:
         ledger.mark(self._buffers.untyped_storage().data_ptr(), Holder.MESSAGES.number)
 
     async def send_weights(self, weights: Iterable[tuple[str, Tensor]], **_: object) -> None:
-        """Take one tensor after the other; where they are not sent they are gathered all the same."""
+        """Consume one tensor after the other: ranks that send nothing gather them too."""
         for _name, _weight in weights:
             pass
 
 
 class LegacyWorkers(Workers):
-    """The roles of one rank, as verl/trainer/ppo/ray_trainer.py of v0.6.1 makes and calls them."""
+    """The roles of one rank, made and called as in verl/trainer/ppo/ray_trainer.py of v0.6.1."""
 
     def __init__(self, config: DictConfig, job: RankJob) -> None:
         if config[ROLES].actor.strategy == "megatron":
@@ -190,12 +190,12 @@ class LegacyWorkers(Workers):
             from verl.workers.fsdp_workers import ActorRolloutRefWorker, CriticWorker
         super().__init__(config, job)
         if not hasattr(ActorRolloutRefWorker, "rollout_mode"):
-            self.not_shown[Phase.WEIGHT_SYNC] = "this revision's workers do it together with the engine"
-        # The critic first, as the trainer does.
+            self.not_shown[Phase.WEIGHT_SYNC] = "the workers of this verl revision sync weights inside the engine"
+        # The critic first, like the trainer.
         self._critic = CriticWorker(config=config.critic) if job.critic else None
         self._reference = ActorRolloutRefWorker(config=self._roles, role="ref") if job.reference else None
         self._actor = ActorRolloutRefWorker(config=self._roles, role="actor_rollout")
-        # The engine's memory is counted by rule, and its phase is not run.
+        # The engine's memory is computed by a formula, and its phase is not run.
         self._actor._build_rollout = _no_engine
 
     def load(self) -> None:
@@ -216,7 +216,7 @@ class LegacyWorkers(Workers):
         return phases
 
     def hand_over(self) -> None:
-        """Give the weights to the rollout, as `rollout_mode` does."""
+        """Hand the weights to the rollout, as `rollout_mode` does."""
         import torch
 
         actor = self._actor
@@ -229,12 +229,12 @@ class LegacyWorkers(Workers):
 
 
 def _no_engine(*_: object, **__: object) -> tuple[SimpleNamespace, None]:
-    """In place of what starts an engine, and at 796871d7 returns it, to be told what hands it the weights."""
+    """Stand in for the function that starts an engine and, at 796871d7, returns it with its weight-sync manager."""
     return SimpleNamespace(), None
 
 
 def _give_out_shards(module: Any) -> None:
-    """Have FSDP1 give out its weights in shards, as `_build_rollout` does, which no rank of a plan calls."""
+    """Make FSDP1 return its state dict in shards, as verl's `_build_rollout` does, which a plan does not call."""
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardedStateDictConfig, StateDictType
 
     if isinstance(module, FullyShardedDataParallel):
@@ -244,10 +244,10 @@ def _give_out_shards(module: Any) -> None:
 
 
 class EngineWorkers(Workers):
-    """The roles of one rank, as verl/trainer/ppo/ray_trainer.py of v0.9 makes and calls them."""
+    """The roles of one rank, made and called as in verl/trainer/ppo/ray_trainer.py of v0.9."""
 
     def __init__(self, config: DictConfig, job: RankJob) -> None:
-        import verl.workers.engine  # noqa: F401 - MindSpeed comes before Megatron and its bridges
+        import verl.workers.engine  # noqa: F401 - imports MindSpeed before Megatron and its bridges
         from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
         super().__init__(config, job)
@@ -295,7 +295,7 @@ class EngineWorkers(Workers):
         return phases
 
     def hand_over(self) -> None:
-        """Give the weights to the rollout, as `update_weights` does: to servers, and to an engine on the same NPU."""
+        """Hand the weights to servers and to an engine on the same NPU, as `update_weights` does."""
         worker = self._actor
         if self._job.buckets:
             worker.checkpoint_engine = Buckets(self._job.buckets)

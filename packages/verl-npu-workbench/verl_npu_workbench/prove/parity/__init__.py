@@ -1,1 +1,1 @@
-"""Small models of the patched families: patched on an NPU, against unpatched ones on the host."""
+"""Compares small models of the patched families: patched on an NPU, and unpatched on the host."""

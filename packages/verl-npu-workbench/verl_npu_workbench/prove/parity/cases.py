@@ -1,4 +1,4 @@
-"""The models and batches that are compared: tiny, of every architecture that is fused."""
+"""The models and batches to compare: tiny ones of every architecture with fused operators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Every model that this transformers has; every batch with heads of 64, one with 128; bf16 once for each."""
+    """Yield cases for each model in this transformers: all batches with head size 64, one with 128, one in bf16."""
     for model in MODELS:
         if hasattr(transformers, _classes(model)[1]):
             batches = ("left", "right", "single", "image") if "vl" in model else ("left", "right", "packed", "single")
@@ -80,7 +80,7 @@ def _text(case: Case) -> dict[str, Any]:
 
 
 def configuration(case: Case) -> Any:
-    """The configuration of a case's model."""
+    """Return the configuration of a case's model."""
     config, _ = _classes(case.model)
     text = _text(case)
     if "vl" not in case.model:
@@ -98,7 +98,7 @@ def configuration(case: Case) -> Any:
 
 
 def model(case: Case, attention: str) -> Any:
-    """The model of a case in float32 with given weights, the same in every process."""
+    """Return a case's model in float32, with the same weights in every process."""
     torch.manual_seed(7)
     config = configuration(case)
     made = getattr(transformers, _classes(case.model)[1])._from_config(config, attn_implementation=attention)
@@ -106,17 +106,17 @@ def model(case: Case, attention: str) -> Any:
     with torch.no_grad():
         for name, parameter in sorted(made.named_parameters()):
             noise = torch.randn(parameter.shape, generator=generator)
-            # Norms near 1 and everything else small, so that neither vanishes nor grows; routers decided, for a choice
-            # of experts that hangs on the last place says nothing of arithmetic.
+            # Norms are near 1 and everything else is small, so that activations neither vanish nor grow. Routers get
+            # larger weights: a choice of experts that depends on rounding would show nothing about the arithmetic.
             scale = 0.2 if name.endswith("mlp.gate.weight") else 0.08
             parameter.copy_(1 + 0.1 * noise if "norm" in name and name.endswith("weight") else scale * noise)
     return made.train()
 
 
 def batch(case: Case, *, packed_by_mask: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """The inputs of a case, and which tokens count [batch, seqlen].
+    """Return the inputs of a case, and a mask of the tokens that count [batch, seqlen].
 
-    A packed batch is told by its position ids, or by a mask of four dimensions for attention that does not know them.
+    Position ids mark the sequences of a packed batch; attention that ignores them gets a mask of four dimensions.
     """
     generator = torch.Generator().manual_seed(13)
     rows, width = (1, 14) if case.batch in ("packed", "single") else (3, 12)

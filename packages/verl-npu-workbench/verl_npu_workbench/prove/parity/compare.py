@@ -1,4 +1,4 @@
-"""The two sides of a comparison against each other."""
+"""Compares the results of two sides."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ BFLOAT16_UNITS = 2
 
 
 def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference, relative to the largest number expected."""
+    """Return the largest difference, relative to the largest expected number."""
     largest = float(expected.abs().max())
     return float((found - expected).abs().max()) / max(largest, 1e-12)
 
 
 def distances(found: dict[str, Any], expected: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """The distance of every value of a case, by its name. Raises KeyError where one side lacks a value."""
+    """Yield the name and distance of every value of a case. Raise KeyError if one side lacks a value."""
     if found.keys() != expected.keys():
         raise KeyError(f"only on one side: {sorted(found.keys() ^ expected.keys())}")
     for name, value in expected.items():
@@ -28,11 +28,11 @@ def distances(found: dict[str, Any], expected: dict[str, Any]) -> Iterator[tuple
 
 
 def failures(found: dict[str, Any], expected: dict[str, Any], dtype: str) -> list[str]:
-    """What of one case is too far from the reference, `expected`, as it is in the files that the sides wrote.
+    """Return a line for each value of a case that is too far from the reference, `expected`.
 
-    float32: 1e-5 relative, everything. bfloat16, against float32 on the same weights: logits, gradients and weights
-    after the step within two units in the last place or, where those of unpatched bfloat16 are not either, not half as
-    far again as they are.
+    In float32, the limit is a relative distance of 1e-5. In bfloat16, the reference is float32 with the same weights,
+    and the limit for logits, gradients, and weights after the step is two units in the last place, or 1.5 times the
+    distance of unpatched bfloat16 if that is larger.
     """
     limits = dict.fromkeys(expected["values"], FLOAT32)
     if dtype == "bfloat16":

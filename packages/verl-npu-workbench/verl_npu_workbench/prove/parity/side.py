@@ -1,7 +1,7 @@
-"""One side of a comparison, in a process of its own: SIDE FILE [CASE ...].
+"""Computes one side of a comparison, in a process of its own: SIDE FILE [CASE ...].
 
-The side cpu is unpatched, on the host: it is to be started with VERL_NPU=off. The side plain is the same on an NPU,
-the side npu is patched.
+The side cpu is unpatched and runs on the host; start it with VERL_NPU=off. The side plain is unpatched on an NPU, and
+the side npu is patched on an NPU.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 if TYPE_CHECKING:
     from .cases import Case
 
-# A step of AdamW divides by the gradient's size, so that what is next to nothing moves as far as what is large: this
-# epsilon keeps rounding noise from being what is compared.
+# AdamW divides by the gradient's size, so tiny gradients move weights as far as large ones do. With this epsilon, the
+# comparison does not measure rounding noise.
 STEP, EPSILON = 1e-3, 1e-1
 _OPERATORS = (
     "npu_fusion_attention",
@@ -35,9 +35,9 @@ SIDES = ("cpu", "plain", "npu")
 
 
 def compute(case: Case, side: str, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Logits, all gradients, and all weights after one step of AdamW, computed in `dtype` and given in float32.
+    """Return logits, gradients, and weights after one step of AdamW, computed in `dtype` and converted to float32.
 
-    Weights and inputs are those of the case's dtype in every case.
+    Weights and inputs are always rounded to the case's dtype first.
     """
     from . import cases
 
@@ -55,7 +55,7 @@ def compute(case: Case, side: str, dtype: torch.dtype) -> dict[str, torch.Tensor
     (logits.float() * weights.to(device)).sum().backward()
     result: dict[str, torch.Tensor] = {"logits": (logits.detach().float().cpu() * kept.unsqueeze(-1))}
     for name, parameter in model.named_parameters():
-        # An expert that no token chose has no gradient in one version and zeros in another.
+        # If no token chose an expert, one version of transformers leaves out its gradient and another gives zeros.
         gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
         result[f"grad {name}"] = gradient.detach().float().cpu()
         parameter.grad = gradient
@@ -65,8 +65,8 @@ def compute(case: Case, side: str, dtype: torch.dtype) -> dict[str, torch.Tensor
     return result
 
 
-def counted(calls: Counter[str]) -> None:
-    """Count the calls of torch_npu's operators from now on, by their names."""
+def count_calls(calls: Counter[str]) -> None:
+    """Count the calls of torch_npu's operators from now on, by name."""
     import torch_npu
 
     def count(name: str) -> None:
@@ -83,10 +83,10 @@ def counted(calls: Counter[str]) -> None:
 
 
 def import_verl() -> None:
-    """What verl-npu waits for, with upstream's own patches for NPUs as a worker of the pin gets them."""
+    """Import verl, which verl-npu waits for, and apply upstream's own patches for NPUs as a worker does."""
     import verl  # noqa: F401
 
-    # v0.9.1's FSDP engine calls it; before, what is imported with verl has done it. A stand-in for verl has neither.
+    # v0.9.1's FSDP engine calls this function; earlier versions apply the patches on import. A stand-in has neither.
     if importlib.util.find_spec("verl.models") is not None:
         patches = importlib.import_module("verl.models.transformers.npu_patch")
         getattr(patches, "apply_npu_patches", lambda: None)()
@@ -98,12 +98,12 @@ def main() -> None:
     calls: Counter[str] = Counter()
     states: dict[str, str] = {}
     if side == "cpu":
-        # transformers imports it wherever it is installed, and without CANN its wheel cannot be.
+        # transformers imports torch_npu if it is installed, and its wheel cannot be imported without CANN.
         sys.modules["torch_npu"] = None  # type: ignore[assignment]
     if side == "plain":
         import torch_npu  # noqa: F401
     if side == "npu":
-        counted(calls)  # before transformers takes its copies
+        count_calls(calls)  # before transformers copies the functions
         import_verl()
         import verl_npu
 

@@ -1,1 +1,1 @@
-"""What the stages do, each module one of them: `python -m verl_npu_workbench.prove.stages STAGE …` makes it here."""
+"""The stages of a proof, one module each. `python -m verl_npu_workbench.prove.stages STAGE …` runs one."""

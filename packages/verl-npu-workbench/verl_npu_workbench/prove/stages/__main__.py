@@ -1,6 +1,6 @@
-"""One stage, in this process: STAGE RECORD SCRATCH NPUS SECONDS, and what else the stage reads.
+"""Runs one stage in this process: STAGE RECORD SCRATCH NPUS SECONDS, and further arguments for the stage.
 
-The training reads a script and its arguments.
+The training stage takes a script and its arguments.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..record import NotPossible, Recorder
 from .setup import Setup
 
 _PART = 0.85
-"""Of a stage's time, after which no check is begun: the last one has the rest."""
+"""No check begins after this fraction of a stage's time; the last one can use the rest."""
 
 
 def main() -> None:
-    """Make the stage."""
+    """Run the stage."""
     name, record, scratch, npus, seconds = sys.argv[1:6]
     ends = float(seconds)
     recipe = tuple(sys.argv[6:]) if name == "training" else ()

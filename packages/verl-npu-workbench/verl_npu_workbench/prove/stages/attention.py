@@ -1,4 +1,4 @@
-"""Attention by `npu_fusion_attention`: packed, padded, grouped, and with the heads of one rank of Ulysses."""
+"""Checks attention with `npu_fusion_attention`: packed, padded, grouped, and with the heads of one Ulysses rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _TEMPLATE = 2048
-"""The width of the mask that the operator wants for causal attention; its lower triangle counts."""
+"""The width of the mask that the operator requires for causal attention; its lower triangle counts."""
 _CAUSAL = 3
 _PACKED = (5, 1, 8, 34, 16)
 
@@ -26,7 +26,7 @@ def run(setup: Setup) -> None:
     import torch
 
     torch.npu.set_device(0)
-    meaning = "tokens would attend to others than they should, or with other weights"
+    meaning = "tokens would attend to the wrong tokens, or with wrong weights"
     for case in _cases():
         for dtype in case.dtypes:
             setup.record.check(f"{case.name} {dtype}", partial(judge, setup, case, dtype), meaning)
@@ -36,7 +36,7 @@ def _cases() -> Iterator[Case]:
     for heads, groups, width in ((4, 4, 64), (8, 2, 64), (4, 1, 128)):
         yield _packed(f"packed, {heads} heads over {groups}, width {width}", heads, groups, width, _PACKED)
     yield _packed("one long sequence, 4 heads over 2", 4, 2, 64, (192,))
-    # Of Ulysses each rank has all tokens, and its part of the heads; what does not divide is padded at the end.
+    # With Ulysses, each rank has all tokens and a part of the heads; an indivisible length is padded at the end.
     yield _packed("Ulysses' half of 8 heads over 2, padded to an even length", 4, 1, 64, (*_PACKED[:-1], 15, 1))
     yield _padded("padded on the left, 4 heads over 2", left=True)
     yield _padded("padded on the right, 4 heads over 2", left=False)
@@ -44,7 +44,10 @@ def _cases() -> Iterator[Case]:
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> Tensor:
-    """q [batch, heads, rows, width], k and v with fewer heads; kept [batch or 1, 1, rows, columns]."""
+    """Compute attention of q [batch, heads, rows, width], k and v with fewer heads.
+
+    `kept` masks the columns that a row sees [batch or 1, 1, rows, columns].
+    """
     times = q.shape[1] // k.shape[1]
     k, v = (each.repeat_interleave(times, 1) for each in (k, v))
     scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
@@ -58,7 +61,7 @@ def _blocks(lengths: Sequence[int], causal: bool) -> Tensor:
     return torch.block_diag(*(each.tril() if causal else each for each in ones)).bool()[None, None]
 
 
-def _of_packed(lengths: Sequence[int], causal: bool) -> Formula:
+def _packed_formula(lengths: Sequence[int], causal: bool) -> Formula:
     def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (each.transpose(0, 1)[None] for each in (q, k, v))
         return _attention(q, k, v, _blocks(lengths, causal).to(q.device))[0].transpose(0, 1)
@@ -80,7 +83,7 @@ def _packed(name: str, heads: int, groups: int, width: int, lengths: Sequence[in
         name=name,
         operator="npu_fusion_attention",
         inputs=(floats(rows, heads, width), floats(rows, groups, width), floats(rows, groups, width)),
-        formula=_of_packed(lengths, causal),
+        formula=_packed_formula(lengths, causal),
         call=call,
         dtypes=("float16", "bfloat16"),
         used_by="attention",
@@ -108,7 +111,7 @@ def _padded(name: str, *, left: bool) -> Case:
         made = causal.repeat(batch, 1, 1, 1)
         for row, count in enumerate(dropped):
             made[row, :, :, slice(0, count) if left else slice(rows - count, rows)] = False
-        # A row of padding sees itself: what it gives is thrown away, and must be a number.
+        # A row of padding sees itself: its result is thrown away, but must not be NaN.
         return made | torch.eye(rows, dtype=torch.bool)
 
     def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""The operators that verl-npu and its models call: what each is given, and its formula in plain torch.
+"""The operators that verl-npu and its models call: their inputs, and their formulas in plain torch.
 
-Of an operator of torch's own the formula is the operator. Inputs follow from the case's name, and are the same on
+The formula of one of torch's own operators is that operator. Inputs follow from the case's name and are the same on
 every machine.
 """
 
@@ -23,11 +23,11 @@ _WHOLE = ("int64",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """A tensor that a case is given."""
+    """An input tensor of a case."""
 
     shape: tuple[int, ...]
     below: int = 0
-    """For whole numbers: all are below this; 0 for numbers of the case's type."""
+    """Upper limit of integers; 0 for floating-point numbers of the case's type."""
     scale: float = 1.0
     positive: bool = False
 
@@ -43,21 +43,21 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One call."""
+    """One call of an operator."""
 
     name: str
     inputs: tuple[Input, ...]
     formula: Formula
-    """In plain torch, on the host, in whatever type the inputs have."""
+    """The formula in plain torch, on the host, in the type of the inputs."""
     operator: str = ""
-    """That of torch_npu; empty if the formula itself is what is called."""
+    """The operator's name in torch_npu; empty to call the formula itself on the NPU."""
     call: Callable[..., Tensor | Sequence[Tensor]] | None = None
-    """How it is called: with the operator, and the inputs."""
+    """A function of the operator and the inputs that makes the call."""
     gradients: bool = True
     dtypes: tuple[str, ...] = FLOATS
     used_by: str = "the models"
     otherwise: str = ""
-    """What verl-npu does where the operator refuses; empty if nothing."""
+    """verl-npu's fallback if the operator refuses; empty if there is none."""
 
     def made(self, dtype: str) -> list[Tensor]:
         """Return the inputs, on the host."""
@@ -65,24 +65,24 @@ class Case:
         return [each.make(seed + place, dtype) for place, each in enumerate(self.inputs)]
 
     def on_npu(self, torch_npu: ModuleType, given: Tensors) -> Tensor | Tensors:
-        """Make the call. Raises AttributeError if torch_npu has no such operator."""
+        """Make the call on the NPU. Raise AttributeError if torch_npu has no such operator."""
         if self.call is None:
             return self.formula(*given)
         return self.call(getattr(torch_npu, self.operator), *given)
 
 
 def floats(*shape: int, scale: float = 1.0, positive: bool = False) -> Input:
-    """Return normal numbers."""
+    """Return an input of normally distributed numbers."""
     return Input(shape=shape, scale=scale, positive=positive)
 
 
 def whole(*shape: int, below: int) -> Input:
-    """Return whole numbers."""
+    """Return an input of integers from 0 to `below` - 1."""
     return Input(shape=shape, below=below)
 
 
 def cases() -> tuple[Case, ...]:
-    """Return all of them, in order of cost."""
+    """Return all cases, in order of cost."""
     return (*_elementwise(), *_sums(), *_choices(), *_whole_numbers(), *_products(), *_fused(), *_experts())
 
 
@@ -220,7 +220,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def _normed(x: Tensor, weight: Tensor) -> Tensor:
     import torch
 
-    # As transformers, and the operator: the sum is float32's at least.
+    # Like transformers and the operator, sum in float32 at least.
     wide = torch.promote_types(x.dtype, torch.float32)
     long = x.to(wide)
     return weight * (long * torch.rsqrt(long.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
@@ -281,7 +281,7 @@ def _sorted_rows(tokens: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _places(chosen: Tensor) -> Tensor:
-    """Where each token's row is among the sorted ones."""
+    """Return the position of each token's row among the sorted rows."""
     import torch
 
     order = torch.argsort(chosen.flatten().cpu(), stable=True)
@@ -349,7 +349,7 @@ def _experts() -> Iterator[Case]:
         )[0],
         gradients=False,
         used_by=ours,
-        otherwise="verl-npu computes the experts' gradients one by one, which is slower",
+        otherwise="verl-npu then computes the experts' gradients one by one, which is slower",
     )
 
 

@@ -1,4 +1,4 @@
-"""HCCL's collectives, between two and all NPUs: right to the last bit, how fast, and what a missing rank does."""
+"""Checks HCCL's collectives between two and all NPUs: exact results, speed, and late or killed ranks."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _LATE = 2.0
 _PATIENCE = 8.0
 """Seconds that a group waits for a rank that was killed."""
 _MOST_PATIENCE = 60.0
-"""Seconds in which its peers must have ended."""
+"""Seconds within which its peers must have ended."""
 _SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
 _LONG = 0.3
-"""Seconds of a message after which no larger one is sent."""
+"""If a message takes longer than a quarter of these seconds, no larger one is sent."""
 
 
 def run(setup: Setup) -> None:
-    """Make the checks for groups of two, four and so on, up to all NPUs."""
+    """Make the checks for groups of 2, 4, 8, and 16 NPUs, and of all NPUs."""
     count = setup.npus()
     if count < 2:
-        raise NotPossible("there is one NPU, and collectives are between several")
+        raise NotPossible("collectives need at least two NPUs, and there is one")
     sizes = sorted({*(size for size in (2, 4, 8, 16) if size < count), count})
     for size in sizes:
         meaning = f"gradients of {size} NPUs would be summed wrongly, or not at all"
         setup.record.check(f"collectives of {size} NPUs", partial(_right, setup, size), meaning)
     setup.record.check(
-        f"a rank that is {_LATE:g} s late", partial(_late, setup), "a rank that computes longer would damage the sum"
+        f"a rank that is {_LATE:g} s late", partial(_late, setup), "a slower rank would lead to a wrong sum"
     )
     setup.record.check(
         "a rank that is killed",
         partial(_killed, setup),
-        "a job whose rank died would hang until somebody sees it",
+        "a job with a dead rank would hang until somebody notices",
     )
 
 
@@ -50,7 +50,7 @@ def _right(setup: Setup, size: int) -> str | tuple[str, dict[str, float]]:
     facts = ranks.all_well(ranks.started(setup, f"all-{size}", size, ("collectives", "compare"), _SECONDS))
     wrong = str(facts.get("wrong", "no answer"))
     if wrong:
-        raise Wrong(wrong, "on every rank what all have sent, to the last bit")
+        raise Wrong(wrong, "exact results on every rank")
     messages = facts.get("messages")
     fastest = 0.0
     for name, length, seconds in messages if isinstance(messages, list) else ():
@@ -62,7 +62,7 @@ def _right(setup: Setup, size: int) -> str | tuple[str, dict[str, float]]:
 
 
 def compare(rank: Rank) -> None:
-    """Be one rank: compare each collective of each type with what it must give, then time some."""
+    """Run one rank: compare each collective in each type with its exact result, then time some."""
     import torch
 
     distributed = rank.join(_SECONDS)
@@ -88,7 +88,7 @@ def compare(rank: Rank) -> None:
 
 
 def _sent(rank: int, length: int = 1027) -> Any:
-    """What a rank sends: whole numbers that each type has, also summed over all ranks."""
+    """Return the numbers that a rank sends: integers that every type can hold, also summed over all ranks."""
     import torch
 
     return (torch.arange(length) * (rank + 3) % 5).double()
@@ -111,7 +111,7 @@ def _collectives(distributed: Any, rank: Rank, dtype: Any) -> list[tuple[str, An
     reduced("SUM", distributed.ReduceOp.SUM, total)
     reduced("MAX", distributed.ReduceOp.MAX, torch.stack(everybody).amax(0))
     if dtype.is_floating_point:
-        # Exact in every type: the ranks' numbers are multiples of their count.
+        # Exact in every type, because all numbers are multiples of the number of ranks.
         made = (everybody[here] * size).to(dtype).npu()
         distributed.all_reduce(made, distributed.ReduceOp.AVG)
         found.append(("all_reduce AVG", made, total))
@@ -148,7 +148,7 @@ def _long(rank: Rank, dtype: Any) -> Any:
 
 
 def _timed(distributed: Any, rank: Rank) -> list[tuple[str, int, float]]:
-    """Bytes and seconds of messages, growing until one takes long; all ranks send the same ones."""
+    """Return name, bytes, and seconds of growing messages, until one takes too long. All ranks send the same ones."""
     import torch
 
     measured = []
@@ -183,11 +183,11 @@ def _late(setup: Setup) -> str:
     facts = ranks.all_well(ended)
     if facts.get("found") != 3.0:
         raise Wrong(f"a sum of {facts.get('found')}", "3")
-    return f"the sum is right, and rank 0 waited {float(str(facts['seconds'])):.1f} s for it"
+    return f"the sum is correct, and rank 0 waited {float(str(facts['seconds'])):.1f} s for it"
 
 
 def come_late(rank: Rank) -> None:
-    """Be one rank: the last one comes late."""
+    """Run one rank; the last one is late."""
     import torch
 
     distributed = rank.join(_SECONDS)
@@ -208,17 +208,17 @@ def _killed(setup: Setup) -> str:
     seconds = time.monotonic() - began
     survivor, victim = ended
     if victim.status != -signal.SIGKILL:
-        raise RuntimeError(f"the rank that was to be killed {victim.how}")
+        raise RuntimeError(f"the rank that should be killed {victim.how}")
     if survivor.status is None:
-        raise Wrong(f"its peer waits after {seconds:.0f} s", f"an end {_PATIENCE:g} s after it was killed, or soon")
+        raise Wrong(f"its peer still waits after {seconds:.0f} s", f"an end about {_PATIENCE:g} s after the kill")
     if survivor.facts.get("went on"):
-        raise Wrong("its peer went on as if it had been there", "an error, or an end")
+        raise Wrong("its peer continued as if the rank were alive", "an error or an end")
     said = str(survivor.facts.get("said", "")) or survivor.how
-    return f"its peer was told so, or ended, {seconds:.0f} s after the start: {said}"
+    return f"its peer got an error or ended {seconds:.0f} s after the start: {said}"
 
 
 def be_killed(rank: Rank) -> None:
-    """Be one rank: the last one is killed before a sum; the other says what it is told."""
+    """Run one rank: the last one is killed before a sum, and the other reports the error that it gets."""
     import torch
 
     distributed = rank.join(_PATIENCE)

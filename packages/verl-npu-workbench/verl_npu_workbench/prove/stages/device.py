@@ -1,4 +1,4 @@
-"""Each NPU by itself: memory, streams, events, and copies between it and the host."""
+"""Checks each NPU by itself: memory, streams, events, and copies between it and the host."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from ..record import Wrong
 from .setup import Setup
 
 _SIZES = (1, 512, 513, 1 << 20, (1 << 20) + 1, 20 << 20)
-"""Bytes of allocations, at and beside the borders of a caching allocator's blocks."""
+"""Sizes of allocations in bytes, at and next to the limits of a caching allocator's blocks."""
 _WIDTH = 1 << 20
 _MIB = 1 << 20
 
 
 def run(setup: Setup) -> None:
-    """Make the checks on every NPU that is to be used."""
+    """Make the checks on every NPU in use."""
     for index in range(setup.npus()):
         for name, tried, meaning in (
-            ("memory", _memory, "what `torch.npu` says of memory is not so: verl sizes its caches by it"),
-            ("copies", _copies, "batches and weights that are moved between host and NPU would be damaged"),
-            ("copies that are waited for", _waited, "code that waits for a copy would read it before it is there"),
-            ("streams", _streams, "work on two streams that wait for each other would be done in the wrong order"),
-            ("events", _events, "what is waited for by an event would not be done yet"),
-            ("generator", _generator, "two runs with one seed would differ"),
-            ("out of memory", _exhausted, "a job that needs too much memory would not be told so"),
+            ("memory", _memory, "`torch.npu` reports wrong numbers for memory, by which verl sizes its caches"),
+            ("copies", _copies, "batches and weights that are copied between host and NPU would be damaged"),
+            ("copies that are waited for", _waited, "code that waits for a copy would read it before it is complete"),
+            ("streams", _streams, "work on two streams that wait for each other would run in the wrong order"),
+            ("events", _events, "code that waits for an event would continue before the work is done"),
+            ("generator", _generator, "two runs with the same seed would differ"),
+            ("out of memory", _exhausted, "a job that needs too much memory would not get the right error"),
         ):
             setup.record.check(f"NPU {index}: {name}", _on(index, tried), meaning)
     _observe_memory(setup)
@@ -70,7 +70,7 @@ def _copies() -> str:
         ):
             expected = sent[::2] if name == "every other one" else sent
             if not torch.equal(back, expected):
-                raise Wrong(f"{dtype}, {name}: other numbers", "what was sent")
+                raise Wrong(f"{dtype}, {name}: different numbers", "the numbers that were sent")
     return "7 types, whole, in parts and strided"
 
 
@@ -78,7 +78,7 @@ def _waited() -> str:
     import torch
 
     sent = torch.arange(_WIDTH, dtype=torch.float32).pin_memory()
-    # What a copy has not written yet is told by numbers that none of it has.
+    # The buffer starts with a number that the copy does not contain, so missing parts are visible.
     back = torch.full((_WIDTH,), -1.0).pin_memory()
     for _ in range(5):
         there = sent.to("npu", non_blocking=True)
@@ -86,7 +86,7 @@ def _waited() -> str:
         torch.npu.synchronize()
         if not torch.equal(back, sent):
             wrong = int((back != sent).sum())
-            raise Wrong(f"after synchronize(), {wrong} of {_WIDTH} numbers are not there", "all of them")
+            raise Wrong(f"after synchronize(), {wrong} of {_WIDTH} numbers are missing", "all numbers")
         back.fill_(-1.0)
     return f"5 times {4 * _WIDTH} B there and back, waited for by synchronize()"
 
@@ -119,7 +119,7 @@ def _events() -> str:
     end.record()
     end.synchronize()
     if not end.query():
-        raise Wrong("an event that was waited for says that it is not done", "done")
+        raise Wrong("after synchronize(), the event is not done", "done")
     passed = float(start.elapsed_time(end))
     if passed < 0:
         raise Wrong(f"{passed} ms between two events", "0 or more")
@@ -134,7 +134,7 @@ def _generator() -> str:
         torch.npu.manual_seed(7)
         drawn.append(torch.randn(1000, device="npu").cpu())
     if not torch.equal(*drawn):
-        raise Wrong("other numbers from the same seed", "the same")
+        raise Wrong("different numbers from the same seed", "the same numbers")
     mean, spread = float(drawn[0].mean()), float(drawn[0].std())
     if not (abs(mean) < 0.2 and 0.8 < spread < 1.2):
         raise Wrong(f"mean {mean:.2f}, deviation {spread:.2f}", "about 0 and 1")
@@ -150,12 +150,12 @@ def _exhausted() -> str:
     except torch.OutOfMemoryError:
         return "twice the NPU's memory is refused with torch.OutOfMemoryError"
     except RuntimeError as error:
-        raise Wrong(f"{type(error).__name__}: {error}", "torch.OutOfMemoryError, by which callers know it") from error
-    raise Wrong("twice the NPU's memory is given", "torch.OutOfMemoryError")
+        raise Wrong(f"{type(error).__name__}: {error}", "torch.OutOfMemoryError, which callers catch") from error
+    raise Wrong("an allocation of twice the NPU's memory succeeded", "torch.OutOfMemoryError")
 
 
 def _observe_memory(setup: Setup) -> None:
-    """Write down what allocations took, and how long copies of several sizes took."""
+    """Record the memory of allocations, and the time of copies of several sizes."""
     import torch
 
     torch.npu.set_device(0)
@@ -177,7 +177,7 @@ def _observe_memory(setup: Setup) -> None:
 
 
 def _seconds(done: Callable[[], object]) -> float:
-    """The shortest of five, after one that nobody counts."""
+    """Return the shortest time of five runs, after one that does not count."""
     import torch
 
     best = float("inf")

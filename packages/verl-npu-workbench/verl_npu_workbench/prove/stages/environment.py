@@ -1,8 +1,8 @@
-"""The environment: what `verl-npu doctor --level import` says of it.
+"""Checks the environment with `verl-npu doctor --level import`.
 
-The doctor imports each package in a process of its own, torch each time anew. A job's process imports verl, and verl
-imports most of them: so that is done first, once. Only what it did not import, or all if it failed, is left to the
-doctor.
+The doctor imports each package in a process of its own, and torch again in each. A job imports verl, and verl imports
+most packages, so one process imports verl first. Only packages that verl did not import, or all of them if it failed,
+are left to the doctor.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _LOADED = f"import {_VERL}, sys, json; print(json.dumps([*sys.modules]))"
 
 
 def run(setup: Setup) -> None:
-    """Make a check of each thing that the doctor looks at: of what it reads first, of what is imported then."""
+    """Make a check of each finding of the doctor: first of those without imports, then of imports."""
     _judge(setup)
     loaded = _loaded_by_verl() if is_installed("verl") else []
     probes = [probe for probe in PROBES if probe.level is Level.IMPORT]
     for probe in probes:
         if probe.module in loaded:
-            setup.record.check(probe.name, partial("{} can be imported, in the process of a job".format, probe.module))
+            setup.record.check(probe.name, partial("{} is imported together with verl".format, probe.module))
     left = [probe.name for probe in probes if probe.module not in loaded]
     if left:
         _judge(setup, "--level", "import", "--only", ",".join(left))
 
 
 def _judge(setup: Setup, *words: str) -> None:
-    """Have the doctor look, and make a check of each of its findings."""
+    """Run the doctor, and make a check of each of its findings."""
     for finding in _findings(words):
         setup.record.check(finding["name"], partial(_judged, finding), finding["why"])
 
 
 def _loaded_by_verl() -> list[str]:
-    """The modules of a process that has imported verl; none if it cannot."""
+    """Return the modules that importing verl imports; empty if it fails."""
     done = _python("-c", _LOADED)
     try:
         return [str(name) for name in json.loads(done.stdout.splitlines()[-1])] if done.returncode == 0 else []
@@ -61,7 +61,7 @@ def _findings(words: Sequence[str]) -> list[Mapping[str, str]]:
 
 
 def _python(*words: str) -> subprocess.CompletedProcess[str]:
-    # It ends with this process, which is ended if its time is over.
+    # No timeout: the stage's process tree is ended when its time is over.
     return subprocess.run(
         own_python(*words), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
     )

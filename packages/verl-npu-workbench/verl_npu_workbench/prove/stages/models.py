@@ -1,7 +1,7 @@
-"""Models of the patched families: logits, gradients and a step, patched on an NPU beside unpatched on the host.
+"""Checks models of the patched families: logits, gradients, and a step, patched on an NPU and unpatched on the host.
 
-Where a patched model is too far from the host, the unpatched one is computed on the NPU as well: what is as far away
-without verl-npu is the NPU's own rounding.
+If a patched model is too far from the host, the unpatched model is computed on the NPU too. If that is as far from the
+host, the cause is the NPU's own rounding.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .setup import Setup, require
 MODELS = ("qwen2", "qwen3", "qwen3_moe", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
 _BATCHES = ("left-64-float32", "right-64-bfloat16")
 _TIMES = 2.0
-"""How many times as far from the host as the unpatched model on the NPU a patched one may be."""
+"""The largest allowed ratio of a patched model's distance from the host to the unpatched model's on the NPU."""
 _UNPATCHED = "models would run without flash attention and fused operators: slower, and with more memory"
-_MEANING = "logits and gradients of {model} would not be those of the unpatched model"
+_MEANING = "logits and gradients of {model} would differ from the unpatched model's"
 
 
 def run(setup: Setup) -> None:
@@ -34,7 +34,7 @@ def run(setup: Setup) -> None:
     setup.npus()
     require("transformers", "verl")
     names = _names()
-    # They wait for different processors.
+    # One side uses the host's processor, the other the NPU.
     with ThreadPoolExecutor() as threads:
         waited = {side: threads.submit(_side, setup, side, names) for side in ("cpu", "npu")}
     results = {side: each.result() for side, each in waited.items()}
@@ -54,7 +54,7 @@ def _names() -> list[str]:
 
 
 def _side(setup: Setup, side: str, names: Sequence[str]) -> Mapping[str, Any]:
-    """Return what a side computed, in a process of its own. Raises RuntimeError if it failed."""
+    """Compute one side in a process of its own and return its results. Raise RuntimeError if it failed."""
     import torch
 
     path = setup.scratch / f"{side}.pt"
@@ -62,7 +62,7 @@ def _side(setup: Setup, side: str, names: Sequence[str]) -> Mapping[str, Any]:
     if side != "npu":
         environ[SWITCH.name] = "off"
     if side == "cpu":
-        # Nothing of an NPU is to be loaded there.
+        # This side must not load anything for NPUs.
         environ.pop(VIRTUAL_NPUS, None)
         environ[AUTOLOAD] = "0"
     done = subprocess.run(
@@ -76,7 +76,7 @@ def _side(setup: Setup, side: str, names: Sequence[str]) -> Mapping[str, Any]:
     )
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise RuntimeError(f"the side {side} ended with status {done.returncode}: {(lines or ['no word'])[-1]}")
+        raise RuntimeError(f"the side {side} ended with status {done.returncode}: {(lines or ['no output'])[-1]}")
     return _loaded(torch, path)
 
 
@@ -88,7 +88,7 @@ def _loaded(torch: Any, path: Path) -> Mapping[str, Any]:
 def _applied(states: Mapping[str, str]) -> str:
     wrong = {name: states.get(name, "unknown") for name in ("attention", "fused_ops")}
     if any(state != "applied" for state in wrong.values()):
-        raise Wrong(", ".join(f"{name} is {state}" for name, state in wrong.items()), "both to be applied")
+        raise Wrong(", ".join(f"{name} is {state}" for name, state in wrong.items()), "both are applied")
     return "both are applied"
 
 
@@ -96,7 +96,7 @@ def _compared(setup: Setup, name: str, results: dict[str, Mapping[str, Any]]) ->
     from ..parity.compare import distances, failures
 
     expected, found = (results[side]["results"][name] for side in ("cpu", "npu"))
-    calls = ", ".join(sorted(found["calls"])) or "no operator of torch_npu's"
+    calls = ", ".join(sorted(found["calls"])) or "no operator of torch_npu"
     away = dict(distances(found["values"], expected["values"]))
     figures = {"largest relative distance": max(away.values())}
     wrong = failures(found, expected, name.rpartition("-")[2])
@@ -110,9 +110,9 @@ def _compared(setup: Setup, name: str, results: dict[str, Mapping[str, Any]]) ->
     if unexplained:
         shown = "; ".join(unexplained[:3])
         raise Wrong(f"{len(unexplained)} of {len(away)} tensors: {shown}", "as near as the unpatched model", figures)
-    return f"{len(wrong)} tensors are far from the host, and the unpatched model on the NPU is as far", figures
+    return f"tensors far from the host: {len(wrong)}, as far with the unpatched model on the NPU", figures
 
 
 def _tensor(line: str) -> str:
-    """The name in a line of `failures`."""
+    """Return the tensor's name from a line of `failures`."""
     return line.partition(" is ")[0]

@@ -1,4 +1,4 @@
-"""The operators: forward and backward, each type, against float64 on the host; what they refuse; their seconds."""
+"""Checks operators in each type, forward and backward, against float64 on the host; records refusals and times."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 _WIDEST = 8192
 _LONG = 0.03
-"""Seconds of a call after which no larger one is timed."""
+"""If a call takes longer than these seconds, no larger one is timed."""
 _MOST_DEATHS = 20
 _MEANING = "numbers of {used_by} would be wrong"
 
 
 def run(setup: Setup) -> None:
-    """Make a check of each case in each of its types; then see what is refused, and how long it takes."""
+    """Make a check of each case in each of its types, then record refusals and times."""
     setup.npus()
     import torch
 
@@ -44,7 +44,7 @@ def run(setup: Setup) -> None:
 
 
 def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, float]]:
-    """Compare one call, and its gradients, with float64's; write down what came of it."""
+    """Compare the results and gradients of one call with float64, and record them."""
     import torch_npu
 
     given = case.made(dtype)
@@ -72,14 +72,17 @@ def judge(setup: Setup, case: Case, dtype: str) -> str | tuple[str, dict[str, fl
     _observe(setup, case, dtype, results)
     figures = {"units of the last place, NPU": largest, "units of the last place, CPU": cpus}
     if over:
-        raise Wrong("; ".join(over), "what float64 says, within what the CPU's own type is away", figures)
-    return f"{len(results)} results, {largest:.3g} units of the last place at most, the CPU {cpus:.3g}", figures
+        raise Wrong("; ".join(over), "about the distance from float64 that the CPU has in the same type", figures)
+    return (
+        f"{len(results)} results, at most {largest:.3g} units of the last place from float64 (CPU: {cpus:.3g})",
+        figures,
+    )
 
 
 def computed(
     formula: Callable[..., Tensor | Sequence[Tensor]], given: Sequence[Tensor], gradients: bool
 ) -> list[tuple[str, Tensor]]:
-    """Return the results of a call by name, and the gradients of a weighted sum of them."""
+    """Return the results of a call and the gradients of a weighted sum of them, with their names."""
     import torch
 
     if gradients:
@@ -98,7 +101,7 @@ def computed(
 def _weights(like: Tensor, seed: int) -> Tensor:
     import torch
 
-    # In steps that every type has, so that all sum the same.
+    # Multiples of 1/8, which every type can hold, so that all types use the same weights.
     drawn = torch.randint(-8, 9, like.shape, generator=torch.Generator().manual_seed(seed))
     return (drawn / 8).to(like.dtype).to(like.device)
 
@@ -117,16 +120,16 @@ def _observe(setup: Setup, case: Case, dtype: str, results: Sequence[Result] = (
     setup.record.observe(made)
 
 
-# What is refused.
+# Refusals.
 
 
 def _refusals(setup: Setup) -> None:
-    """Have odd calls made in a process of their own, which one of them may end; write down what came of each."""
+    """Make odd calls in a process of their own, which a call may crash, and record the result of each."""
     record = setup.scratch / "refusals.jsonl"
     deaths: dict[str, str] = {}
     while len(deaths) < _MOST_DEATHS and setup.left > 0:
         words = ("refusals", str(record), str(setup.scratch), "1", f"{max(setup.left, 1.0):.1f}")
-        # What it says is of calls that are meant to be wrong.
+        # Its output is captured and dropped: these calls are meant to fail.
         done = subprocess.run(
             own_python("-m", "verl_npu_workbench.prove.stages", *words, *deaths),
             env=dict(os.environ),
@@ -151,7 +154,7 @@ def _end(status: int) -> str:
     return f"it ends the process: {signal.Signals(-status).name if status < 0 else f'status {status}'}"
 
 
-# How long it takes.
+# Times.
 
 
 def _timed() -> Iterator[Observation]:
@@ -174,21 +177,17 @@ def _timed() -> Iterator[Observation]:
     def square(width: int) -> Tensor:
         return torch.ones(width, width, dtype=torch.bfloat16, device="npu")
 
-    yield from timed("matmul", lambda n: _of_two(torch.matmul, square(n)), lambda n: 2.0 * n**3)
+    def product(width: int) -> Callable[[], object]:
+        operand = square(width)
+        return partial(torch.matmul, operand, operand)
+
+    yield from timed("matmul", product, lambda n: 2.0 * n**3)
     yield from timed("copy", lambda n: square(n).clone, lambda n: 4.0 * n * n)
-    yield from timed("softmax", lambda n: _of_one(functional.softmax, square(n)), lambda n: 4.0 * n * n)
-
-
-def _of_two(operator: Callable[..., object], x: Tensor) -> Callable[[], object]:
-    return lambda: operator(x, x)
-
-
-def _of_one(operator: Callable[..., object], x: Tensor) -> Callable[[], object]:
-    return lambda: operator(x, -1)
+    yield from timed("softmax", lambda n: partial(functional.softmax, square(n), -1), lambda n: 4.0 * n * n)
 
 
 def _shortest(done: Callable[[], object]) -> float:
-    """The shortest of three, after one that nobody counts."""
+    """Return the shortest time of three runs, after one that does not count."""
     import torch
 
     best = float("inf")

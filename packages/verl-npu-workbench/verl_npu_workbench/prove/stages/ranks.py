@@ -1,6 +1,6 @@
-"""Ranks of a stage: processes that are started together, meet in a folder, and leave an answer each.
+"""The ranks of a stage: processes that start together, meet in a folder, and leave one answer each.
 
-As a program it is one of them: MODULE FUNCTION RANK SIZE FOLDER, and what else the function reads.
+As a program, this module runs one rank: MODULE FUNCTION RANK SIZE FOLDER, and further arguments for the function.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _GRACE = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """What one of them is given, and how it meets the others."""
+    """One rank of a group, which joins the others and leaves an answer."""
 
     number: int
     size: int
     folder: Path
 
     def join(self, seconds: float) -> Any:
-        """Take its NPU, and the process group of all over HCCL; return torch.distributed."""
+        """Select the rank's NPU, join the HCCL process group of all ranks, and return torch.distributed."""
         from datetime import timedelta
 
         import torch
@@ -53,13 +53,13 @@ class Rank:
         return torch.distributed
 
     def answer(self, **facts: object) -> None:
-        """Leave what was found; a later answer takes the place of an earlier one."""
+        """Write the rank's answer, which replaces an earlier one."""
         put(self.folder / f"rank{self.number}.json", json.dumps(facts).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a rank ended, and what it left."""
+    """The end of a rank, and its answer."""
 
     status: int | None
     """None if it had to be ended."""
@@ -69,7 +69,7 @@ class Ended:
 
     @property
     def how(self) -> str:
-        """How it ended, in words."""
+        """A description of the end."""
         if self.status is None:
             return "had not ended"
         if self.status < 0:
@@ -80,11 +80,15 @@ class Ended:
 def started(
     setup: Setup, name: str, size: int, called: tuple[str, str], seconds: float, words: Sequence[str] = ()
 ) -> list[Ended]:
-    """Start the ranks of a group, wait for all of them for so long, and return how each ended.
+    """Start the ranks of a group, wait for all of them, and return how each ended.
 
     Args:
-        name: that of the folder in which they meet.
-        called: the module of this package, and the function in it, that each of them calls.
+        setup: the stage's setup.
+        name: the name of the folder in which they meet.
+        size: the number of ranks.
+        called: the module of this package and the function in it that each rank calls.
+        seconds: the time limit.
+        words: further arguments for the function.
     """
     folder = setup.scratch / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,16 +107,16 @@ def started(
     finally:
         processes.end(_GRACE)
     return [
-        Ended(status=status, facts=_facts(folder, number), last=(rank.last_lines(1) or ("no word",))[-1])
+        Ended(status=status, facts=_facts(folder, number), last=(rank.last_lines(1) or ("no output",))[-1])
         for number, (rank, status) in enumerate(zip(ranks, statuses, strict=True))
     ]
 
 
 def all_well(ended: Sequence[Ended]) -> Mapping[str, object]:
-    """Return what rank 0 left. Raises Wrong if a rank did not end well."""
+    """Return rank 0's answer. Raise Wrong if a rank failed."""
     wrong = [f"rank {number} {each.how}" for number, each in enumerate(ended) if each.status != 0]
     if wrong:
-        raise Wrong("; ".join(wrong), "all ranks to end with status 0")
+        raise Wrong("; ".join(wrong), "status 0 from all ranks")
     return ended[0].facts
 
 
@@ -122,7 +126,7 @@ def _facts(folder: Path, number: int) -> Mapping[str, object]:
 
 
 def main() -> None:
-    """Be one rank."""
+    """Run one rank."""
     module, function, number, size, folder, *words = sys.argv[1:]
     rank = Rank(number=int(number), size=int(size), folder=Path(folder))
     getattr(importlib.import_module(f"{__package__}.{module}"), function)(rank, *words)

@@ -1,7 +1,7 @@
-"""Odd calls of operators: types that they may not take, and types mixed. What each gives, or how it is refused.
+"""Calls operators with odd or mixed types, and records each result or refusal.
 
-Nothing here is judged: it is written down, for virtual NPUs to be judged by it. What the arguments after those of
-every stage name ended an earlier process, and is not called again.
+Nothing is judged here: virtual NPUs are judged by these records. The arguments after the usual ones of a stage name
+calls that crashed an earlier process; these are not made again.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-_OF_EVERY_STAGE = 6
+_STAGE_ARGUMENTS = 6
 
 
 def run(setup: Setup) -> None:
-    """Make each odd call that no earlier process was ended by."""
+    """Make each odd call that did not crash an earlier process."""
     setup.npus()
     import torch
 
     torch.npu.set_device(0)
-    left_out = set(sys.argv[_OF_EVERY_STAGE:])
+    left_out = set(sys.argv[_STAGE_ARGUMENTS:])
     for name, case, made in _calls():
         key = json.dumps([name, case])
         if key not in left_out:
@@ -62,14 +62,14 @@ def _calls() -> Iterator[tuple[str, str, Callable[[], Tensor | Sequence[Tensor]]
             if len(case.inputs) > 1:
                 mixed = ["bfloat16", *["float32"] * (len(case.inputs) - 1)]
                 yield case.name, "bfloat16 and float32", partial(_called, case, mixed)
-    yield from _of_torch()
+    yield from _torch_calls()
 
 
 def _called(case: Case, dtypes: Sequence[str]) -> Tensor | Sequence[Tensor]:
     import torch
     import torch_npu
 
-    # The numbers are float32's, in another type.
+    # Use the numbers of the float32 case, converted to another type.
     given = [
         each if not each.is_floating_point() else each.to(getattr(torch, dtype))
         for each, dtype in zip(case.made("float32"), dtypes, strict=True)
@@ -83,7 +83,7 @@ def _pair(operator: Callable[..., Tensor], first: torch.dtype, second: torch.dty
     return operator(torch.ones(8, 8, dtype=first, device="npu"), torch.ones(8, 8, dtype=second, device="npu"))
 
 
-def _of_torch() -> Iterator[tuple[str, str, Callable[[], Tensor | Sequence[Tensor]]]]:
+def _torch_calls() -> Iterator[tuple[str, str, Callable[[], Tensor | Sequence[Tensor]]]]:
     import torch
 
     floats = (torch.float32, torch.float16, torch.bfloat16)

@@ -1,4 +1,4 @@
-"""What a stage is given, and the NPUs that it finds."""
+"""The settings of a stage, and the NPUs that it finds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ...extras import is_installed
 from ..record import NotPossible, Recorder
 
 _PACKAGES = {"hydra": "hydra-core", "yaml": "PyYAML"}
-"""The packages of modules that have another name."""
+"""The packages whose modules have another name."""
 
 
 def require(*modules: str) -> None:
-    """Raise NotPossible if one of these is not installed."""
+    """Raise NotPossible if one of these modules is not installed."""
     for module in modules:
         if not is_installed(module):
             raise NotPossible(f"{_PACKAGES.get(module, module)} is not installed")
@@ -26,18 +26,18 @@ def require(*modules: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a stage is given."""
+    """The settings of a stage."""
 
     record: Recorder
     scratch: Path
     asked: int
-    """How many NPUs it may use; 0 for all."""
+    """Number of NPUs that it may use; 0 for all."""
     ends: float
-    """When its time is over, by `now`."""
+    """The end of its time, by `now`."""
     now: Callable[[], float]
-    """The seconds that count."""
+    """A clock that returns the counted seconds."""
     recipe: tuple[str, ...] = ()
-    """A launch script of the user's own, with its arguments, that is trained in place of the small ones."""
+    """The user's own launch script, with its arguments, to train instead of the small jobs."""
 
     @property
     def left(self) -> float:
@@ -51,7 +51,7 @@ class Setup:
 
     @property
     def has_the_wheel(self) -> bool:
-        """Whether the NPUs are virtual ones under torch_npu's own wheel."""
+        """Whether the NPUs are virtual NPUs under torch_npu's own wheel."""
         import torch_npu
 
         return str(getattr(torch_npu, "__simulated__", "")).startswith("virtual NPUs under torch_npu")
@@ -64,13 +64,13 @@ class Setup:
         return str(torch.npu.get_device_name(0))
 
     def npus(self) -> int:
-        """Import torch_npu, and return how many NPUs there are to be used. Raises NotPossible if there are none."""
+        """Import torch_npu, and return the number of NPUs to use. Raise NotPossible if there are none."""
         try:
             import torch
 
             software.import_torch_npu()
         except (ImportError, AscendSoftwareError) as error:
-            raise NotPossible(f"torch with NPUs cannot be imported: {error}") from error
+            raise NotPossible(f"torch cannot be imported with NPUs: {error}") from error
         import torch_npu
 
         count = int(torch.npu.device_count())

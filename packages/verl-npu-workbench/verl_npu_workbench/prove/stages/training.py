@@ -1,7 +1,7 @@
-"""A training: GRPO of a small model through verl's own trainer, beside a plan that was written down before it ran.
+"""Trains a small model with GRPO by verl's own trainer, and compares its memory with a plan made before.
 
-The trainer, its configuration and its workers are the installed verl's; model, data and reward are those of a
-rehearsal. The rollout engine is the one that is installed; on virtual NPUs without one, transformers' generate.
+Trainer, configuration, and workers come from the installed verl; model, data, and reward come from a rehearsal. The
+rollout engine is the installed one, or transformers' generate on virtual NPUs without an engine.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ _SHORT: Mapping[str, object] = {
     "trainer.save_freq": -1,
     "trainer.logger": ["console"],
 }
-"""What is changed in a user's own script: it makes a few steps, and saves nothing."""
+"""Changes to a user's own script: it takes a few steps and saves nothing."""
 _ALLOWED = 1.1
-"""How many times the planned memory a training may take: what is more was not foreseen."""
+"""The largest allowed ratio of a training's memory to the planned memory."""
 _PEAK = "perf/max_memory_allocated_gb"
 _STEP = "timing_s/step"
 _GRADIENT = "actor/grad_norm"
@@ -88,31 +88,31 @@ _SHOWN = ("actor/pg_loss", "critic/rewards/mean", "training/rollout_probs_diff_m
 _GIB = float(1 << 30)
 _MEANINGS = {
     "grpo": "GRPO does not train on these NPUs",
-    "one_step_off": "a training whose rollout has NPUs of its own does not train on these NPUs",
+    "one_step_off": "a job whose rollout has NPUs of its own does not train on these NPUs",
     "recipe": "your own script does not train on these NPUs",
 }
-_NO_PLAN = "whether a job fits could not be told before it runs"
+_NO_PLAN = "it would be unknown whether a job fits before it runs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Training:
-    """What is planned and then run."""
+    """A training that is planned and then run."""
 
     trainer: Trainer
-    """As the script has it."""
+    """The trainer as the script has it."""
     tree: Path
     folder: Path
     command: Sequence[str]
-    """What starts it, with what is changed in the trainer's settings."""
+    """The command that starts it with changed settings."""
     npus: int
 
 
 def run(setup: Setup) -> None:
-    """Plan each training, write that down, run it, and judge it beside its plan."""
+    """Plan each training, record the plan, run the training, and compare both."""
     npus = setup.npus()
     require("verl", "ray", "hydra", "yaml", "transformers")
     if setup.recipe:
-        _tried(setup, "recipe", partial(_of_the_user, setup, Path(setup.recipe[0]), setup.recipe[1:]))
+        _tried(setup, "recipe", partial(_from_script, setup, Path(setup.recipe[0]), setup.recipe[1:]))
         return
     _tried(setup, "grpo", partial(_small, setup, "grpo", "verl.trainer.main_ppo", _GRPO, min(npus, 2)))
     module = "verl.experimental.one_step_off_policy.main_ppo"
@@ -133,17 +133,17 @@ def _said(made: Callable[[], _Training]) -> _Training:
 
 
 def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: int) -> _Training:
-    """A small model's training, as a rehearsal scales one of full size down."""
+    """Return a training of a small model, scaled down from full size as in a rehearsal."""
     if not is_installed(module):
         raise NotPossible(f"the installed verl has no {module}")
     if name != "grpo" and npus < 2:
-        raise NotPossible("trainer and rollout need an NPU each, and there is one")
+        raise NotPossible("trainer and rollout need one NPU each, and there is only one")
     folder = setup.scratch / name
     folder.mkdir(exist_ok=True)
     job = compose(trainer_of_command(["python3", "-m", module, *settings], folder, {}), folder, unconfined=True)
     scaled = scale_down(job, name, Request(output=folder, steps=STEPS, npus=npus, unconfined=True))
     if not setup.simulated and any(change.key == ENGINE for change in scaled.changes):
-        raise NotPossible("no rollout engine for these NPUs is installed: vllm with vllm-ascend")
+        raise NotPossible("no rollout engine for these NPUs is installed; install vllm with vllm-ascend")
     return _Training(
         trainer=job.trainer,
         tree=folder,
@@ -153,8 +153,8 @@ def _small(setup: Setup, name: str, module: str, settings: Sequence[str], npus: 
     )
 
 
-def _of_the_user(setup: Setup, script: Path, arguments: Sequence[str]) -> _Training:
-    """The user's script at its full size, for a few steps."""
+def _from_script(setup: Setup, script: Path, arguments: Sequence[str]) -> _Training:
+    """Return the training of the user's script at its full size, for a few steps."""
     tree = tree_of(script).resolve()
     captured = capture(script, tree, arguments, os.environ, unconfined=bool(why_none()))
     trainer = with_secrets(trainer_of(captured), os.environ)
@@ -180,12 +180,12 @@ def _of_the_user(setup: Setup, script: Path, arguments: Sequence[str]) -> _Train
 
 
 def _file(setup: Setup, name: str) -> Path:
-    """Where the plan of a training is kept until it has run."""
+    """Return the file that keeps a training's plan until the training has run."""
     return setup.scratch / f"plan-{name}.json"
 
 
 def _planned(setup: Setup, name: str, training: _Training) -> tuple[str, dict[str, float]]:
-    """Have `verl-npu plan` say what the training takes, and write that down before it runs."""
+    """Run `verl-npu plan` for the training, and write the plan down before the training runs."""
     if not is_installed("virtual_ascend"):
         raise NotPossible("a plan needs the package virtual-ascend, which is not installed")
     words = ["--json", "--no-tries", "--unconfined", "--output", str(setup.scratch / f"plan-{name}")]
@@ -223,7 +223,7 @@ def _digest(content: bytes) -> str:
 
 
 def _run(setup: Setup, name: str, training: _Training) -> tuple[str, dict[str, float]]:
-    """Make the steps, and judge them."""
+    """Run the steps, and judge them."""
     done = train(
         training.command,
         training.trainer,
@@ -249,7 +249,7 @@ def _run(setup: Setup, name: str, training: _Training) -> tuple[str, dict[str, f
 
 
 def _by_the_wall(setup: Setup) -> float:
-    """The seconds of a clock on the wall that are left at most; what began the stage ends it when its time is over."""
+    """Return the most wall time that is left, in seconds; the stage itself is ended when its counted time is over."""
     return MOST * max(setup.left, 1.0)
 
 
@@ -263,19 +263,19 @@ def _figures(done: Run) -> dict[str, float]:
 def _check_numbers(done: Run, figures: Mapping[str, float]) -> None:
     gradients = [step[_GRADIENT] for number, step in done.steps.items() if number >= 1 and _GRADIENT in step]
     if not gradients or not all(map(math.isfinite, gradients)):
-        raise Wrong(f"the norms of the gradients are {gradients}", "a number for each step", figures)
+        raise Wrong(f"the gradient norms are {gradients}", "a finite number for each step", figures)
     if not any(gradients):
-        raise Wrong("each gradient is zero", "one that is not, in some step", figures)
+        raise Wrong("all gradients are zero", "a nonzero gradient in some step", figures)
 
 
 def _beside(setup: Setup, name: str, figures: Mapping[str, float]) -> str:
-    """What the plan said beside what was. Raises Wrong if the training took more memory than was planned."""
+    """Compare the training's memory with the plan. Raise Wrong if the training took more than was planned."""
     path, found = _file(setup, name), figures.get("GiB of tensors")
     if not path.is_file() or found is None:
-        return "there is no plan to compare with" if found is not None else "verl told no memory"
+        return "there is no plan to compare with" if found is not None else "verl did not report its memory"
     content = path.read_bytes()
     planned = max(json.loads(content)["bytes"].values()) / _GIB
     text = f"{found:.3f} GiB of tensors at most, planned {planned:.3f} (SHA-256 {_digest(content)}…)"
     if found > _ALLOWED * planned:
-        raise Wrong(text, f"at most {_ALLOWED:g} times what was planned", figures)
+        raise Wrong(text, f"at most {_ALLOWED:g} times the planned memory", figures)
     return text

@@ -1,8 +1,8 @@
-"""How far results are from float64's, in units of the last place, and whether that is as near as it should be.
+"""Measures the distance of results from float64's in units of the last place, and judges it.
 
-A unit is the distance of two neighbours of the type at a number, and no less than at the tensor's root mean square:
-where a sum cancels, what is left is as far away as what was summed. The NPU may be a few times as far from float64 as
-the CPU is in the same type. Rounding that is not to the nearest shows in the mean of the signed distances.
+A unit is the distance between neighbouring numbers of the type at the exact number, or at the tensor's root mean
+square if that is larger: if terms of a sum cancel, the error is still as large as the terms' own. The NPU's distance
+may be a few times the CPU's in the same type. Wrong rounding shows in the mean of the signed distances.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from torch import Tensor, dtype
 
 LEAST_LARGEST, LEAST_MEAN, LEAST_LEAN = 4.0, 1.0, 0.25
-"""Units that are always allowed: of the largest distance, of the mean, and of the mean with its sign."""
+"""Units that are always allowed: for the largest distance, the mean distance, and the mean signed distance."""
 TIMES_LARGEST, TIMES_MEAN = 10.0, 2.0
-"""How many times the CPU's own distance is allowed: those of msprobe's comparison with a benchmark."""
+"""Allowed multiples of the CPU's own distance, as in msprobe's comparison with a benchmark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """Of a result from float64's, in units of the last place."""
+    """The distance of a result from float64's, in units of the last place."""
 
     largest: float
     mean: float
     lean: float
-    """The mean with its sign: away from zero is positive."""
+    """The mean signed distance: away from zero is positive."""
 
     def within(self, cpu: Distance) -> str:
-        """Return what is more than allowed beside the CPU's own distance, in words; empty if nothing is."""
+        """Describe the distances that exceed their limits; empty if none does. Limits depend on the CPU's distance."""
         allowed = {
             "the largest distance": (self.largest, max(LEAST_LARGEST, TIMES_LARGEST * cpu.largest)),
             "the mean distance": (self.mean, max(LEAST_MEAN, TIMES_MEAN * cpu.mean)),
-            "the mean distance with its sign": (abs(self.lean), max(LEAST_LEAN, TIMES_MEAN * abs(cpu.lean))),
+            "the mean signed distance": (abs(self.lean), max(LEAST_LEAN, TIMES_MEAN * abs(cpu.lean))),
         }
-        # What is no number is more than any limit.
+        # NaN exceeds any limit.
         over = [
             f"{name} is {found:.3g} units of the last place, limit {most:.3g}"
             for name, (found, most) in allowed.items()
@@ -49,7 +49,7 @@ class Distance:
 
 
 def distance(found: Tensor, exact: Tensor) -> Distance:
-    """Return how far a result is from float64's."""
+    """Return the distance of a result from float64's."""
     import torch
 
     found, exact = found.detach().cpu(), exact.detach().cpu()
@@ -81,7 +81,7 @@ def _unit(size: Tensor, kind: dtype) -> Tensor:
 
 
 def result_of(name: str, found: Tensor, units: Mapping[str, float]) -> Result:
-    """Return what is kept of a tensor."""
+    """Return the parts of a tensor that are recorded."""
     import torch
 
     host = found.detach().cpu().contiguous()

@@ -1,4 +1,4 @@
-"""The weight sync: what arrives is what was sent, bit for bit; its share of a raw broadcast; a rank that is gone."""
+"""Checks the weight sync: exact bits, its speed compared with a raw broadcast, and a killed receiver."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from .setup import Setup
 _SECONDS = 120.0
 _PATIENCE = 10.0
 _BYTES = 32 << 20
-_STALE = "the rollout would answer with other weights than those that are trained"
-_SLOW = "each step would wait longer for the weights than it must"
+_STALE = "the rollout would use different weights than the trained ones"
+_SLOW = "each step would wait longer for the weights than necessary"
 _LEAST_SHARE = 0.2
-"""Of the raw broadcast's speed; below, a sync would take a good part of a step."""
+"""The least fraction of a raw broadcast's speed; below it, a sync would take a large part of a step."""
 
 
 def run(setup: Setup) -> None:
     """Make the checks between two NPUs."""
     if setup.npus() < 2:
-        raise NotPossible("there is one NPU, and weights are moved between two")
+        raise NotPossible("a weight sync needs two NPUs, and there is one")
     setup.record.check(
         "bit for bit",
         partial(_exact, setup),
@@ -46,12 +46,12 @@ def run(setup: Setup) -> None:
     setup.record.check(
         "a receiver that is killed",
         partial(_killed, setup),
-        "the trainer would hang, or go on with an engine that has no weights",
+        "the trainer would hang, or continue with an engine that has no weights",
     )
 
 
 class _Kept:
-    """An engine that keeps what it is given."""
+    """An engine that keeps the weights that it receives."""
 
     def __init__(self) -> None:
         self.held: dict[str, Any] = {}
@@ -70,14 +70,14 @@ class _Kept:
 
 
 class _Dropped(_Kept):
-    """An engine that drops what it is given: what it does with weights is its own time."""
+    """An engine that drops the weights that it receives, so that only the sync itself is timed."""
 
     def load(self, weights: Iterable[tuple[str, Any]]) -> None:
         return
 
 
 def _meet(rank: Rank, seconds: float) -> Any:
-    """Join a group of the weight sync, as trainer and rollout do; rank 0 opens the meeting."""
+    """Join a weight-sync group as trainer and rollout do. Rank 0 opens the meeting."""
     import torch
 
     from verl_npu.ascend import software
@@ -101,7 +101,7 @@ def _meet(rank: Rank, seconds: float) -> Any:
 
 
 def _tensors() -> dict[str, Any]:
-    """Weights of several types and shapes, the same in every process; with all bits that there are, NaN among them."""
+    """Return weights of several types and shapes with random bits, NaN included, the same in every process."""
     import torch
 
     generator = torch.Generator().manual_seed(5)
@@ -123,6 +123,7 @@ def _bits(tensor: Any) -> Any:
 
 
 def _changed(tensor: Any, turn: int) -> Any:
+    """Return the weights of another sync: the same tensor with other bits."""
     return _bits(tensor).bitwise_xor(turn).view(tensor.dtype).reshape(tensor.shape)
 
 
@@ -130,12 +131,12 @@ def _exact(setup: Setup) -> str:
     facts = ranks.all_well(ranks.started(setup, "exact", 2, ("weight_sync", "move"), _SECONDS)[::-1])
     wrong = facts.get("wrong")
     if wrong != []:
-        raise Wrong(f"other bits in {wrong}", "the bits that were sent")
+        raise Wrong(f"different bits in {wrong}", "the bits that were sent")
     return f"{facts['tensors']} tensors, {facts['bytes']} B, three times, with checksums"
 
 
 def move(rank: Rank) -> None:
-    """Be one rank: rank 0 sends three times, other weights each time, and rank 1 compares."""
+    """Run one rank: rank 0 sends three times, different weights each time, and rank 1 compares."""
     import torch
 
     from verl_npu.features.weight_sync.transport.sync import receive, send
@@ -146,11 +147,8 @@ def move(rank: Rank) -> None:
     wrong: list[str] = []
     for turn in range(3):
         if turn:
-            # What has come before must not be taken for what comes now.
-            tensors = {
-                name: _bits(each).bitwise_xor(turn).view(each.dtype).reshape(each.shape)
-                for name, each in tensors.items()
-            }
+            # With the same weights, a sync that sends nothing would look correct.
+            tensors = {name: _changed(each, turn) for name, each in tensors.items()}
         metadata = Metadata.of((name, each.shape, each.dtype) for name, each in tensors.items())
         if rank.number == 0:
             there = {name: each.npu() for name, each in tensors.items()}
@@ -175,14 +173,14 @@ def _share(setup: Setup) -> tuple[str, dict[str, float]]:
     figures = {"raw broadcast, GB/s": _BYTES / raw / 1e9, "sync, GB/s": _BYTES / sync / 1e9, "share": share}
     found = f"{share:.0%} of a raw broadcast's speed"
     if share < _LEAST_SHARE and setup.has_the_wheel:
-        raise NotPossible(f"{found}, but virtual NPUs under torch_npu's wheel take long to start an operator")
+        raise NotPossible(f"{found}, but virtual NPUs under torch_npu's wheel are slow to start an operator")
     if share < _LEAST_SHARE:
         raise Wrong(found, f"at least {_LEAST_SHARE:.0%}", figures)
     return found, figures
 
 
 def measure(rank: Rank) -> None:
-    """Be one rank: a raw broadcast and a sync of the same bytes in turn."""
+    """Run one rank: time a raw broadcast and a sync of the same bytes in turn."""
     import torch
 
     from verl_npu.features.weight_sync.transport.sync import receive, send
@@ -214,17 +212,17 @@ def measure(rank: Rank) -> None:
 def _killed(setup: Setup) -> str:
     sender, victim = ranks.started(setup, "killed", 2, ("weight_sync", "lose"), 6 * _PATIENCE)
     if victim.status != -signal.SIGKILL:
-        raise RuntimeError(f"the receiver that was to be killed {victim.how}")
+        raise RuntimeError(f"the receiver that should be killed {victim.how}")
     said = str(sender.facts.get("said", ""))
     if sender.status is None:
-        raise Wrong("the sender waits for it for ever", "an error that names the receiver")
+        raise Wrong("the sender waits for it forever", "an error that names the receiver")
     if "rank 1" not in said:
         raise Wrong(said or f"the sender {sender.how}", "an error that names rank 1")
-    return f"the sender says: {said}"
+    return f"the sender reports: {said}"
 
 
 def lose(rank: Rank) -> None:
-    """Be one rank: the receiver is killed before it takes anything."""
+    """Run one rank: the receiver is killed before it receives anything."""
     from verl_npu.errors import WeightSyncError
     from verl_npu.features.weight_sync.transport.sync import send
     from verl_npu.features.weight_sync.transport.tensors import Metadata
@@ -236,7 +234,7 @@ def lose(rank: Rank) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         send(joined, metadata, {name: each.npu() for name, each in tensors.items()}.items(), Settings())
-        rank.answer(said="nothing: the sync came to its end")
+        rank.answer(said="nothing: the sync finished")
     except WeightSyncError as error:
         rank.answer(said=str(error)[:600])
     os._exit(0)

@@ -1,7 +1,7 @@
-"""A rollout engine for virtual NPUs: transformers' `generate` behind verl's own rollout contracts.
+"""A rollout engine for virtual NPUs: transformers' `generate` behind verl's own rollout interfaces.
 
-No vLLM that these revisions take runs on a CPU beside the torch that the virtual NPUs are tested with. Never used on
-real NPUs: only the virtual Ascend has it registered.
+No vLLM that these revisions support runs on a CPU together with the torch that the virtual NPUs are tested with. The
+engine is never used on real NPUs, because only the virtual Ascend registers it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ NAME = "virtual"
 
 
 def register_rollout(base: ModuleType) -> None:
-    """Enter the engine into the registry of `verl.workers.rollout.base`, in each mode that the revision has.
+    """Add the engine to the registry of `verl.workers.rollout.base`, in each mode that the revision has.
 
-    A verl without that registry is served by `offer_in_vllms_place`.
+    For a verl without this registry, see `offer_in_vllms_place`.
     """
     registry: dict[tuple[str, str], str] | None = getattr(base, "_ROLLOUT_REGISTRY", None)
     if registry is None:
@@ -27,7 +27,7 @@ def register_rollout(base: ModuleType) -> None:
 
 
 def register_replica(replica: ModuleType) -> None:
-    """Enter the server into the registry of `verl.workers.rollout.replica`, if any."""
+    """Add the server to the registry of `verl.workers.rollout.replica`, if it has one."""
     registry = getattr(replica, "RolloutReplicaRegistry", None)
     if registry is None:
         return
@@ -41,7 +41,7 @@ def register_replica(replica: ModuleType) -> None:
 
 
 def offer_in_vllms_place(workers: ModuleType) -> None:
-    """Let workers build the engine that have no registry to find it in (796871d7)."""
+    """Make the workers of a verl without a registry (796871d7) build the engine."""
     from verl.workers.rollout import base
 
     if not hasattr(base, "_ROLLOUT_REGISTRY"):

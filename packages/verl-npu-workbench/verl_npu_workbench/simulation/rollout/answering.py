@@ -1,4 +1,4 @@
-"""Answers to a whole batch, as verl's synchronous rollouts give them: of one length, with masks and positions."""
+"""Answers a whole batch like verl's synchronous rollouts: with equal lengths, masks, and positions."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .weights import Weights
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-# What vLLM takes out of a batch as well.
+# vLLM's rollout removes these from a batch too.
 _READ = ("raw_prompt_ids", "multi_modal_data")
 
 
 class Answering:
     """One rank of a synchronous rollout.
 
-    Of the ranks that make a replica (tensor, data and pipeline parallel) the first has the model and gives the others
-    its answers; they check the weights that come to them. `config` is verl's section `rollout`.
+    The first rank of a replica (tensor, data, and pipeline parallel) has the model and shares its answers; the others
+    only check the weights that they receive. `config` is verl's section `rollout`.
     """
 
     def __init__(self, config: Any, model_config: ModelSettings, mesh: DeviceMesh, rank: int) -> None:
@@ -37,8 +37,8 @@ class Answering:
         self._engine: Engine | None = engine_of(config, model_config, own) if own.leads else None
         self._pad_token_id = int(model_config.tokenizer.pad_token_id)
         self.weights: Weights = checker_of(config, model_config) if self._engine is None else self._engine.weights
-        # verl collects garbage three times a step to return device memory. Over the half million objects of the loaded
-        # libraries that is most of a small step on a CPU core: what exists by now stays, and is not walked again.
+        # verl collects garbage three times a step to return device memory. With the half million objects of the loaded
+        # libraries, this takes most of a small step on one CPU core, so exclude the objects that exist by now.
         gc.collect()
         gc.freeze()
 
@@ -49,9 +49,9 @@ class Answering:
         return sampling(do_sample, source.temperature, source.top_p, source.top_k, repetition_penalty=penalty)
 
     def answer(self, prompts: DataProto) -> DataProto:
-        """Answer each row once: the trainer has already repeated the prompts n times.
+        """Answer each row once; the trainer has already repeated the prompts n times.
 
-        Raises RolloutError if no weights were handed over since the last release.
+        Raise RolloutError if no weights have arrived since the last release.
         """
         ids, mask = prompts.batch["input_ids"], prompts.batch["attention_mask"]
         eos = prompts.meta_info["eos_token_id"]
@@ -67,7 +67,7 @@ class Answering:
                 self._sampling(prompts.meta_info),
                 with_log_probs,
             )
-            # generate() stops when every row has ended.
+            # generate() stops as soon as all rows have ended.
             responses = _pad_right(answers.responses, length, self._pad_token_id).to(ids.device)
             if answers.log_probs is not None:
                 log_probs = _pad_right(answers.log_probs, length, -1.0).to(ids.device)
@@ -97,7 +97,7 @@ def _read(prompts: DataProto) -> list[Prompt]:
     if seen is None:
         rows = zip(prompts.batch["input_ids"].tolist(), prompts.batch["attention_mask"].tolist(), strict=True)
         return [Prompt([token for token, kept in zip(*row, strict=True) if kept]) for row in rows]
-    # The text's tokens, with one placeholder for each image.
+    # The tokens of the text, with one placeholder per image.
     return [
         Prompt(list(raw), _listed(data.get("image")), _listed(data.get("video")))
         for raw, data in zip(prompts.non_tensor_batch["raw_prompt_ids"], seen, strict=True)

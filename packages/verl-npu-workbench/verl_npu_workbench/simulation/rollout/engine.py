@@ -1,4 +1,4 @@
-"""A model that generates: transformers' `generate` on one virtual NPU, with the weights that it is given."""
+"""A model that generates with transformers' `generate` on one virtual NPU, with the weights that it receives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANNOUNCEMENT = "SIMULATED: virtual rollout engine (transformers' generate on the
 
 
 class RolloutSettings(Protocol):
-    """What is used of verl's section `rollout`."""
+    """The settings that are used of verl's section `rollout`."""
 
     dtype: str
     load_format: str
@@ -35,7 +35,7 @@ class RolloutSettings(Protocol):
 
 
 class ModelSettings(Protocol):
-    """What is used of verl's section `model`."""
+    """The settings that are used of verl's section `model`."""
 
     hf_config: PretrainedConfig
     local_path: str
@@ -55,16 +55,16 @@ class Sampling(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a batch of prompts was answered."""
+    """The answers to a batch of prompts."""
 
     responses: torch.Tensor
-    """(batch, new tokens), filled up with the pad token after each row's end."""
+    """[batch, new tokens], with the pad token after each row's end."""
     log_probs: torch.Tensor | None
-    """(batch, new tokens), fp32, of the chosen tokens at the sampling temperature."""
+    """[batch, new tokens], float32 log-probabilities of the chosen tokens at the sampling temperature."""
 
 
 class Engine:
-    """A model of its own, whose weights come from a trainer through `weights`, or from a checkpoint through `load`."""
+    """A model whose weights come from a trainer through `weights`, or from a checkpoint through `load`."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Engine:
         processor: Processor | None = None,
         path: str = "",
     ) -> None:
-        """Make the model; `path` is where its code lies, if transformers has none for it."""
+        """Make the model. `path` is the folder of its code if transformers has none for it."""
         self.device = torch.device("npu", torch.npu.current_device())
         self._config = config
         self._path = path
@@ -84,7 +84,7 @@ class Engine:
         self._prompts = Prompts(processor, pad_token_id, self._model)
 
     def load(self, path: str) -> None:
-        """Copy a checkpoint's weights, as engines do whose `load_format` is not dummy."""
+        """Load a checkpoint's weights, like an engine whose `load_format` is not dummy."""
         found = load(self._config, self._model.dtype, path)
         self.weights.take(found.state_dict().items())
         self.weights.complete()
@@ -98,15 +98,15 @@ class Engine:
         with_log_probs: bool,
         cut: threading.Event | None = None,
     ) -> Answers:
-        """Answer each prompt with at most `length` tokens; with fewer once `cut` is set.
+        """Answer each prompt with at most `length` tokens, or with fewer as soon as `cut` is set.
 
-        Raises RolloutError if no weights were handed over since the last release.
+        Raise RolloutError if no weights have arrived since the last release.
         """
         if not self.weights.ready:
             raise RolloutError(
                 subject="the virtual rollout engine",
-                expected="weights before it is asked to generate",
-                found="that none were handed over since it started or last released them",
+                expected="weights before it generates",
+                found="no weights since it started or last released them",
                 fix="call update_weights first",
             )
         config = GenerationConfig(
@@ -142,7 +142,7 @@ class Engine:
 
 
 def engine_of(config: RolloutSettings, model_config: ModelSettings, place: Place) -> Engine:
-    """The engine of a rollout; it has a checkpoint's weights from the start if `load_format` is not dummy."""
+    """Return the engine of a rollout, with a checkpoint's weights if `load_format` is not dummy."""
     if place.replica == 0:
         several = f", one for the {place.size} ranks of each replica" if place.size > 1 else ""
         report(ANNOUNCEMENT + several)
@@ -159,7 +159,7 @@ def engine_of(config: RolloutSettings, model_config: ModelSettings, place: Place
 
 
 def checker_of(config: RolloutSettings, model_config: ModelSettings) -> Weights:
-    """What checks the weights that arrive at a rank without a model, whose replica's first rank has it."""
+    """Return a checker for the weights that arrive at a rank whose replica has the model on another rank."""
     with torch.device("meta"):
         model = build(model_config.hf_config, getattr(torch, config.dtype), model_config.local_path)
     weights = Weights(model, text_settings(model_config.hf_config))
@@ -170,9 +170,9 @@ def checker_of(config: RolloutSettings, model_config: ModelSettings) -> Weights:
 
 
 def adapter_of(settings: object) -> Adapter:
-    """An adapter's configuration, which verl gives as peft's dataclass or as a dict."""
+    """Return an adapter's configuration, which verl gives as peft's dataclass or as a dict."""
     if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
-        # Not asdict: it would copy what cannot be copied.
+        # Not asdict: it copies values, and some cannot be copied.
         settings = {name.name: getattr(settings, name.name) for name in dataclasses.fields(settings)}
     return cast("Adapter", dict(cast("Mapping[str, object]", settings)))
 
@@ -180,10 +180,10 @@ def adapter_of(settings: object) -> Adapter:
 def sampling(
     do_sample: bool, temperature: float, top_p: float, top_k: int, min_p: float = 0.0, repetition_penalty: float = 1.0
 ) -> Sampling:
-    """Return vLLM's sampling parameters as transformers has them."""
+    """Return transformers' sampling parameters for vLLM's."""
     found: Sampling = {"do_sample": False}
     if do_sample and temperature != 0:
-        # vLLM's -1 is transformers' 0: no limit.
+        # vLLM's -1 and transformers' 0 mean no limit.
         found = {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": max(0, top_k)}
         if min_p:
             found["min_p"] = min_p

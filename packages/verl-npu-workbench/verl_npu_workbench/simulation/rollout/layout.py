@@ -1,4 +1,4 @@
-"""How a rollout's ranks are laid out: one rank of each replica has the model and answers for all of them."""
+"""The layout of a rollout's ranks: one rank of each replica has the model and answers for all of its ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Sizes(Protocol):
-    """What is used of verl's section `rollout`."""
+    """The settings that are used of verl's section `rollout`."""
 
     def get(self, key: str, default: int) -> int: ...
 
@@ -23,9 +23,9 @@ class Place:
 
     replica: int
     rank: int
-    """Within the replica."""
+    """The rank's number within the replica."""
     size: int
-    """Ranks of a replica."""
+    """The number of ranks in a replica."""
 
     @property
     def leads(self) -> bool:
@@ -34,7 +34,7 @@ class Place:
 
 
 def place(config: Sizes, rank: int) -> Place:
-    """The place of a rank: tensor, data and pipeline parallel ranks next to each other are a replica."""
+    """Return a rank's place. A replica is a row of adjacent tensor, data, and pipeline parallel ranks."""
     size = 1
     for key in ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size"):
         size *= config.get(key, 1) or 1
@@ -42,7 +42,7 @@ def place(config: Sizes, rank: int) -> Place:
 
 
 def share(tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """Give all ranks of a replica what its first rank has; `mesh` is verl's, (dp, infer_tp, infer_pp)."""
+    """Broadcast a tensor from a replica's first rank to its others. `mesh` is verl's: (dp, infer_tp, infer_pp)."""
     tensor = tensor.contiguous()
     for name in ("infer_pp", "infer_tp"):
         if name in (mesh.mesh_dim_names or ()) and mesh[name].size() > 1:

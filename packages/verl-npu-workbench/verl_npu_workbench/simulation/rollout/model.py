@@ -1,8 +1,8 @@
-"""The engine's model: its class is the one that verl's trainers take for the configuration, as a copy of its own.
+"""The engine's model: a private copy of the class that verl's trainers use for the configuration.
 
-A patch of verl's or ours changes a class of transformers for the whole process. The trainer wants that, and an engine
-that generates in the same process must not have it: with `use_fused_kernels` a patched forward returns no logits. So
-the engine has copies of a model's classes that nobody else has.
+A patch of verl or of ours changes a class of transformers for the whole process. The trainer needs the patch, but an
+engine in the same process must not have it: with `use_fused_kernels`, a patched forward returns no logits. So the
+engine uses private copies of a model's classes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _class_of(config: PretrainedConfig, path: str = "") -> type[PreTrainedModel]:
-    """The model's class for text, or for images and text; at `path` lies its code if transformers has none."""
+    """Return the model's class, for text or for images and text. `path` has its code if transformers has none."""
     remote = getattr(config, "auto_map", None) or {}
     for auto in (AutoModelForImageTextToText, AutoModelForCausalLM):
         mapping = auto._model_mapping
@@ -38,29 +38,29 @@ def _class_of(config: PretrainedConfig, path: str = "") -> type[PreTrainedModel]
 
 
 def build(config: PretrainedConfig, dtype: torch.dtype, path: str = "") -> PreTrainedModel:
-    """A model with random weights, on torch's default device, that does not learn."""
+    """Return a model with random weights on torch's default device, without gradients."""
     own = _class_of(config, path)
-    # Which attention the trainer uses is the trainer's business: a copy, so that its config stays as it is.
+    # Copy the configuration, because the trainer's attention setting in it must not change.
     model = own._from_config(copy.deepcopy(config), **_options(own, config, dtype))
     own_modules(model)
-    # generate() would mix the checkpoint's sampling defaults into ours.
+    # Otherwise, generate() mixes the checkpoint's sampling defaults into ours.
     model.generation_config = GenerationConfig()
     return cast("PreTrainedModel", model.eval().requires_grad_(False))
 
 
 def load(config: PretrainedConfig, dtype: torch.dtype, path: str) -> PreTrainedModel:
-    """The model of a checkpoint."""
+    """Return the model of a checkpoint."""
     own = _class_of(config, path)
     return cast("PreTrainedModel", own.from_pretrained(path, **_options(own, config, dtype)))
 
 
 def text_settings(config: PretrainedConfig) -> PretrainedConfig:
-    """The part of a configuration that describes the language model."""
+    """Return the part of a configuration that describes the language model."""
     return cast("PretrainedConfig", config.get_text_config())
 
 
 def _options(own: type[PreTrainedModel], config: PretrainedConfig, dtype: torch.dtype) -> dict[str, Any]:
-    # transformers called the first of them torch_dtype until 4.56. A few models have no sdpa.
+    # Until 4.56, transformers named the dtype torch_dtype. A few models do not support sdpa.
     named = "dtype" if hasattr(config, "dtype") else "torch_dtype"
     return {named: dtype, "attn_implementation": "sdpa" if own._supports_sdpa else "eager"}
 
@@ -71,10 +71,10 @@ _PREFIX = "_verl_npu_rollout_"
 
 
 def own_class(public: type) -> type:
-    """The class of the same name from a second import of the file that defines it.
+    """Return a private copy of a class, from a second import of the file that defines it.
 
     Raises:
-        RolloutError: the class is not in the file of its module.
+        RolloutError: the class is not defined in the file of its module.
     """
     if _is_own(public.__module__):
         return public
@@ -82,17 +82,17 @@ def own_class(public: type) -> type:
     if not isinstance(found, type):
         raise RolloutError(
             subject=f"the class {public.__name__} for the virtual rollout engine",
-            expected=f"it in the source of {public.__module__}",
-            found="none: it was made while the program ran",
-            fix="use a model whose class is defined in a module, or a vLLM for the CPU",
+            expected=f"a definition in the source of {public.__module__}",
+            found="a class that was made at run time",
+            fix="use a model whose class is defined in a module, or vLLM for CPUs",
         )
     return found
 
 
 def own_modules(model: torch.nn.Module) -> None:
-    """Give each part of the model its class's own copy, if transformers or the model's own files define that class.
+    """Change the class of each part of a model to a private copy, if transformers or the model's files define it.
 
-    A model takes parts from other models' modules, by import or through AutoModel.
+    A model can use parts from other models' modules, by import or through AutoModel.
     """
     for part in model.modules():
         module = type(part).__module__
@@ -102,7 +102,7 @@ def own_modules(model: torch.nn.Module) -> None:
 
 def _own_module(name: str) -> ModuleType:
     parent, _, last = name.rpartition(".")
-    # In the same package, so that its relative imports hold.
+    # In the same package, so that relative imports work.
     own = f"{parent}.{_PREFIX}{last}"
     if own in sys.modules:
         return sys.modules[own]

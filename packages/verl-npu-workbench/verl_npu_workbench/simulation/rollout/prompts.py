@@ -1,4 +1,4 @@
-"""Prompts of text, images and videos, made into what a model takes: as vLLM does, with the model's own processor."""
+"""Turns prompts of text, images, and videos into a model's inputs with the model's own processor, like vLLM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_npu.errors import RolloutError
 
 
 class Processor(Protocol):
-    """What is used of a model's processor."""
+    """The part of a model's processor that is used here."""
 
     tokenizer: Callable[..., dict[str, list[int]]]
 
@@ -22,34 +22,36 @@ class Processor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is to be answered."""
+    """One prompt to answer."""
 
     tokens: list[int]
-    """One placeholder for each image and video, or as many as the processor makes of it."""
+    """With one placeholder for each image and video, or with as many as the processor makes."""
     images: Sequence[object] = ()
     videos: Sequence[object] = ()
-    """Arrays of frames, or tuples of these and their metadata."""
+    """Arrays of frames, or tuples of an array and its metadata."""
     settings: dict[str, object] = field(default_factory=dict)
-    """Of the processor, for this prompt."""
+    """Settings of the processor for this prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a model takes, on the CPU: (prompts, tokens) padded on the left, and what is to be seen."""
+    """A model's inputs on the CPU."""
 
     ids: torch.Tensor
+    """[prompts, tokens], padded on the left."""
     mask: torch.Tensor
     seen: dict[str, torch.Tensor]
+    """The inputs for images and videos, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How images, or videos, are written into a prompt."""
+    """The placeholder of images or videos in a prompt."""
 
     word: str
     token: int
     around: tuple[int, ...] = ()
-    """What stands before and behind the placeholder and is replaced with it."""
+    """The tokens before and after the placeholder, which are replaced together with it."""
 
 
 class Prompts:
@@ -58,17 +60,17 @@ class Prompts:
     def __init__(self, processor: Processor | None, pad_token_id: int, model: torch.nn.Module) -> None:
         self._processor = processor
         self._pad = pad_token_id
-        # Since transformers 5 Qwen's models find an image's positions by it.
+        # Since transformers 5, Qwen models use this input to find an image's positions.
         self._typed = "mm_token_type_ids" in inspect.signature(model.forward).parameters
         self._kinds = {} if processor is None else _kinds(processor)
 
     @property
     def placeholders(self) -> list[int]:
-        """Tokens that stand for images and videos, which no answer may contain: there would be nothing behind them."""
+        """The placeholder tokens of images and videos, which answers must not contain."""
         return [kind.token for kind in self._kinds.values()]
 
     def batch(self, prompts: Sequence[Prompt]) -> Batch:
-        """Raises RolloutError for images or videos that the model or the prompt has no place for."""
+        """Return a batch. Raise RolloutError if the model or a prompt has no place for an image or a video."""
         rows: list[list[int]] = []
         seen: dict[str, list[torch.Tensor]] = {}
         for prompt in prompts:
@@ -101,9 +103,9 @@ class Prompts:
         if kind is None or self._processor is None:
             raise RolloutError(
                 subject="a prompt for the virtual rollout engine",
-                expected="tokens only, or a model whose processor takes images and videos",
+                expected="only text, or a model whose processor accepts images and videos",
                 found=f"{name}, for which this model's processor has no token",
-                fix="use a model of the kind that the data asks for",
+                fix="use a model that accepts the data's images and videos",
             )
         row = list(tokens)
         start = 0
@@ -126,7 +128,7 @@ def _kinds(processor: Processor) -> dict[str, _Kind]:
         tokens = processor.tokenizer(word, add_special_tokens=False)["input_ids"] if isinstance(word, str) else []
         if isinstance(word, str) and len(tokens) == 1:
             (token,) = tokens
-            # Qwen3-VL writes a video as its frames, each with its second and its own start and end.
+            # Qwen3-VL writes a video as frames, each with its time and its own start and end tokens.
             edges = [getattr(processor, f"vision_{edge}_token", None) for edge in ("start", "end")]
             if name == "video" and all(isinstance(edge, str) for edge in edges):
                 around = tuple(processor.tokenizer(edge, add_special_tokens=False)["input_ids"][0] for edge in edges)
@@ -140,13 +142,13 @@ def _asked(kind: _Kind, name: str, item: object) -> dict[str, Any]:
     asked: dict[str, Any] = {"text": [kind.word], "return_tensors": "pt"}
     if isinstance(item, tuple):
         item, metadata = item
-        # Whoever has metadata has chosen the frames already.
+        # A video with metadata is already a choice of frames.
         asked |= {"video_metadata": [metadata], "do_sample_frames": False}
     return asked | {name: [item]}
 
 
 def _place(row: list[int], start: int, kind: _Kind, written: list[int]) -> tuple[int, int]:
-    """From where to where the next placeholder is; a run of them, as the processor makes it, is one."""
+    """Return start and end of the next placeholder; consecutive placeholder tokens count as one."""
     width = len(written)
     for first in range(start, len(row)):
         if row[first : first + width] == written and kind.around:
@@ -161,6 +163,6 @@ def _place(row: list[int], start: int, kind: _Kind, written: list[int]) -> tuple
     raise RolloutError(
         subject="a prompt for the virtual rollout engine",
         expected=f"a placeholder (token {kind.token}) for each image and video",
-        found="fewer of them",
-        fix="keep max_prompt_length long enough for the prompt's text with its images",
+        found="fewer placeholders",
+        fix="set max_prompt_length large enough for prompts with their images",
     )

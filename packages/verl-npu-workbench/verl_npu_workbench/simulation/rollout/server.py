@@ -1,5 +1,7 @@
-"""The engine behind verl's server contract (async at v0.6.1, always from ccd7d934 on): an actor that answers requests,
-one for all ranks of a replica."""
+"""The engine behind verl's server interface (async at v0.6.1, always from ccd7d934 on).
+
+One Ray actor answers the requests to all ranks of a replica.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,12 @@ from .worker import server_name
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-# Requests that come within this time are answered as one batch.
+# Requests that arrive within this time are answered as one batch.
 GATHER_SECONDS = 0.02
 
 
 class _Asked(TypedDict, total=False):
-    """The sampling parameters of a request, as vLLM names them."""
+    """The sampling parameters of a request, with vLLM's names."""
 
     max_tokens: int
     max_new_tokens: int
@@ -54,13 +56,13 @@ class _Request:
     answer: asyncio.Future[TokenOutput]
 
     def batch_key(self) -> str:
-        # Of images and without: their models differ in what they return for the two.
+        # Prompts with and without images are separate, because processors return different inputs for them.
         seen = (bool(self.prompt.images), bool(self.prompt.videos))
         return repr((self.length, self.sampling, self.with_log_probs, seen))
 
 
 class VirtualServer:
-    """A Ray actor with a whole model; what is asked of it at the same time is generated as one batch."""
+    """A Ray actor with a whole model, which generates simultaneous requests as one batch."""
 
     def __init__(
         self,
@@ -71,23 +73,31 @@ class VirtualServer:
         place: Place,
         shares: bool,
     ) -> None:
-        """Take verl's sections `rollout` and `model`, the NPU, and who is told when it wakes; see VirtualReplica."""
+        """Make the server.
+
+        Args:
+            config, model_config: verl's sections `rollout` and `model`.
+            npu: the number of the NPU.
+            wakes: the workers to notify when the server wakes up or sleeps.
+            place: the replica's place.
+            shares: whether the NPU is shared with a trainer.
+        """
         self._config = omega_conf_to_dataclass(config)
         self._model_config = omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
-        # It asked Ray for no NPU and sees none: it uses that of its worker.
+        # The actor has no NPU from Ray, so it uses its worker's.
         os.environ[VISIBLE_DEVICES] = npu
         tokenizer = self._model_config.tokenizer
         self._eos: int | None = None if self._config.ignore_eos else tokenizer.eos_token_id
         self._engine = engine_of(self._config, self._model_config, place)
         self._shares = shares
         if not shares and not self._engine.weights.ready:
-            # As vLLM: who has no trainer beside it starts with the checkpoint's weights.
+            # Like vLLM, an engine without a trainer starts with the checkpoint's weights.
             self._engine.load(self._model_config.local_path)
         self._parts: list[tuple[str, torch.Tensor]] = []
         self._wakes = wakes
         self._global_steps: int | None = None
         self._waiting: list[_Request] = []
-        # The model is one: batches, and hand-overs of weights, take turns.
+        # Batches and weight syncs take turns, because there is one model.
         self._turn = asyncio.Lock()
         self._open = asyncio.Event()
         self._open.set()
@@ -105,16 +115,16 @@ class VirtualServer:
         mm_processor_kwargs: dict[str, object] | None = None,
         **others: object,
     ) -> TokenOutput:
-        """Answer one prompt, once generation is not paused.
+        """Answer one prompt as soon as generation is not paused.
 
-        Raises RolloutError for sound: the engine takes tokens, images and videos.
+        Raise RolloutError for audio, which the engine does not support.
         """
         if audio_data:
             raise RolloutError(
                 subject="a prompt for the virtual rollout engine",
-                expected="text, images and videos",
+                expected="text, images, and videos",
                 found="audio_data",
-                fix="use data without sound",
+                fix="use data without audio",
             )
         limit = sampling_params.get("max_tokens", sampling_params.get("max_new_tokens"))
         request = _Request(
@@ -149,7 +159,7 @@ class VirtualServer:
                 try:
                     outputs = await asyncio.to_thread(self._generate, batch)
                 except Exception as error:
-                    # Whoever asked gets it; a batch that is never answered would be a job that hangs.
+                    # Pass the error to all callers, or the job would hang.
                     for request in batch:
                         request.answer.set_exception(error)
                     continue
@@ -188,9 +198,9 @@ class VirtualServer:
         return TokenOutput(token_ids=[], log_probs=None, stop_reason="aborted", extra_fields=extra)
 
     async def abort_all_requests(self, reject_request: bool = False, **others: object) -> None:
-        """Answer all requests with the tokens that they have, and hold new ones, or reject them, until the resume.
+        """Answer all requests with the tokens so far, and hold or reject new ones until `resume_generation`.
 
-        Source: vLLMHttpServer's, whose clients ask again for the rest of an answer (verl's partial rollout).
+        Source: vLLMHttpServer, whose clients request the rest of an answer later (verl's partial rollout).
         """
         self._open.clear()
         self._rejects = reject_request
@@ -202,12 +212,12 @@ class VirtualServer:
             self._cut.clear()
 
     async def resume_generation(self) -> None:
-        """Take requests again, those that were held first."""
+        """Accept requests again, starting with those that were held."""
         self._rejects = False
         self._open.set()
 
     async def take_weights(self, weights: list[tuple[str, torch.Tensor]], adapter: Adapter | None = None) -> None:
-        """Copy a part of the trainer's weights; raises RolloutError if they do not fit the model."""
+        """Copy some of the trainer's weights. Raise RolloutError if they do not fit the model."""
         async with self._turn:
             if adapter is None:
                 self._engine.weights.take(weights)
@@ -215,53 +225,53 @@ class VirtualServer:
                 self._parts += weights
 
     async def complete_weights(self, global_steps: int | None, adapter: Adapter | None = None) -> None:
-        """End a hand-over; raises RolloutError if a weight never arrived."""
+        """End a weight sync. Raise RolloutError if a weight is missing."""
         async with self._turn:
             parts, self._parts = self._parts, []
             self._engine.weights.complete(adapter, parts)
             self._global_steps = global_steps
 
     async def wake_up(self) -> None:
-        """At revisions where the server asks for the weights (ccd7d934), have the workers hand them over."""
+        """Ask the workers for the weights, at revisions where the server does so (ccd7d934)."""
         await asyncio.gather(*[worker.wake_up.remote() for worker in self._wakes])
 
     async def sleep(self) -> None:
-        """Give up the weights; at revisions where the server says so, the workers go back to training."""
+        """Release the weights, and send the workers back to training, at revisions where the server does so."""
         if self._shares:
             async with self._turn:
                 self._engine.weights.release()
         await asyncio.gather(*[worker.sleep.remote() for worker in self._wakes])
 
     async def set_global_steps(self, global_steps: int) -> None:
-        """Say with which step's weights requests are answered."""
+        """Set the step whose weights answer requests from now on."""
         self._global_steps = global_steps
 
     async def clear_kv_cache(self) -> None:
-        """Nothing is kept between requests."""
+        """Do nothing: no cache is kept between requests."""
 
     async def release_kv_cache(self) -> None:
-        """Nothing is kept between requests."""
+        """Do nothing: no cache is kept between requests."""
 
     async def resume_kv_cache(self) -> None:
-        """Nothing is kept between requests."""
+        """Do nothing: no cache is kept between requests."""
 
     async def start_profile(self, **kwargs: object) -> None:
-        """There is no profiler of requests here."""
+        """Do nothing: the engine has no profiler."""
 
     async def stop_profile(self) -> None:
-        """There is no profiler of requests here."""
+        """Do nothing: the engine has no profiler."""
 
 
 class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no types
-    """One server on the NPU of the replica's first worker: one that trains, or one that only receives weights."""
+    """One server on the NPU of the replica's first worker, which either trains or only receives weights."""
 
     async def launch_servers(self) -> None:
-        """Start the server beside its worker. Raises RolloutError for a mode without one."""
+        """Start the server beside its worker. Raise RolloutError in a mode that the engine does not support."""
         if self.rollout_mode is RolloutMode.COLOCATED or getattr(self, "is_reward_model", False):
             raise self._alone()
         first, *_ = self.workers
         node, npu = await first.__ray_call__.remote(_place)
-        # Until v0.7.0 the server tells its workers when to hand over weights; later the trainer does.
+        # Until v0.7.0, the server tells its workers when to send weights; later, the trainer does.
         wakes = [worker for worker in self.workers if hasattr(worker, "wake_up")]
         server = (
             ray.remote(VirtualServer)
@@ -282,10 +292,13 @@ class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no t
         self.servers = [server]
         self._server_handle = server
         self._server_address = server_name(self.replica_rank)
-        await server.clear_kv_cache.remote()  # it is up, or its error is raised here
+        await server.clear_kv_cache.remote()  # wait for the start, and raise its error here
 
     def get_ray_class_with_init_args(self) -> Any:
-        """Workers that receive weights for a server without a trainer, from v0.7.1 on; before, raises RolloutError."""
+        """Return the class of workers that receive weights for a server without a trainer, which verl 0.7.1 added.
+
+        Raise RolloutError before 0.7.1.
+        """
         base = RolloutReplica.get_ray_class_with_init_args
         if getattr(base, "__isabstractmethod__", False):
             raise self._alone()
@@ -294,9 +307,9 @@ class VirtualReplica(RolloutReplica):  # type: ignore[misc]  # verl carries no t
     def _alone(self) -> RolloutError:
         return RolloutError(
             subject="the mode of the virtual rollout engine",
-            expected="that it shares its NPU with a trainer's worker, or from verl 0.7.1 on stands alone",
+            expected="an NPU that it shares with a trainer's worker, or, from verl 0.7.1 on, one of its own",
             found=str(self.rollout_mode) + (" for a reward model" if getattr(self, "is_reward_model", False) else ""),
-            fix="use a vLLM for the CPU for this one",
+            fix="use vLLM for CPUs in this mode",
         )
 
 

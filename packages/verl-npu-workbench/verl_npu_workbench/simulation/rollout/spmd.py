@@ -1,6 +1,6 @@
-"""The engine at 796871d7, whose workers know no engine but their own two: it stands in vLLM's place in their process.
+"""The engine for verl 796871d7, whose workers know only two engines: it replaces vLLM in their process.
 
-verl's sharding managers hand the weights over, gather the prompts of a replica's ranks and share the answers out.
+verl's sharding managers send the weights, gather the prompts of a replica's ranks, and distribute the answers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BUILD = "_build_rollout"
 
 
 def offer(module: ModuleType) -> None:
-    """Let the workers of `module` build the engine for `rollout.name=virtual`."""
+    """Make the workers of `module` build the engine for `rollout.name=virtual`."""
     worker = module.ActorRolloutRefWorker
     original = vars(worker)[_BUILD]
 
@@ -48,13 +48,13 @@ def offer(module: ModuleType) -> None:
 
 
 class _Model:
-    """What verl's sharding managers call vLLM's model."""
+    """The object that verl's sharding managers use as vLLM's model."""
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """Take a whole hand-over; raises RolloutError if it does not fit the model."""
+        """Receive a whole weight sync. Raise RolloutError if it does not fit the model."""
         arrived: set[str] = set()
 
         def noted() -> Iterator[tuple[str, torch.Tensor]]:
@@ -69,7 +69,7 @@ class _Model:
 
 @dataclass(frozen=True, slots=True)
 class _Adapter:
-    """What verl calls a TensorLoRARequest."""
+    """The class that verl uses as TensorLoRARequest."""
 
     lora_name: str
     lora_int_id: int
@@ -79,7 +79,7 @@ class _Adapter:
 
 
 class _Engine:
-    """What verl's sharding managers call vLLM's engine."""
+    """The class that verl's sharding managers use as vLLM's engine."""
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
@@ -88,10 +88,10 @@ class _Engine:
         self.llm_engine = SimpleNamespace(model_executor=executor, add_lora=self._add)
 
     def wake_up(self, tags: list[str] | None = None) -> None:
-        """Take memory back: here it was never given up."""
+        """Do nothing: this engine never frees its memory."""
 
     def sleep(self, level: int = 1) -> None:
-        """Give up the weights until the next hand-over."""
+        """Release the weights until the next sync."""
         self._weights.release()
 
     def _add(self, adapter: _Adapter) -> None:
@@ -99,7 +99,7 @@ class _Engine:
 
 
 class _Rollout:
-    """What verl calls vLLMRollout."""
+    """The class that verl uses as vLLMRollout."""
 
     def __init__(
         self,
@@ -125,29 +125,29 @@ class _Rollout:
         _groups.mesh = device_mesh
 
     def generate_sequences(self, prompts: DataProto, **kwargs: object) -> DataProto:
-        """Answer each row once; raises RolloutError if no weights were handed over since the last release."""
+        """Answer each row once. Raise RolloutError if no weights have arrived since the last release."""
         return self._answering.answer(prompts)
 
 
 class _Served:
-    """What verl calls vLLMAsyncRollout: its servers are vLLM's own, and have no other."""
+    """The class that verl uses as vLLMAsyncRollout, which always raises: only vLLM has such servers."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         raise RolloutError(
             subject="rollout.mode with the virtual rollout engine at this verl",
             expected="sync",
-            found="async, whose servers are vLLM's own here",
+            found="async, which needs vLLM's own servers here",
             fix="set actor_rollout_ref.rollout.mode=sync",
         )
 
 
 class _Groups:
-    """What verl's sharding managers call vLLM's parallel_state: the ranks of a replica."""
+    """The object that verl's sharding managers use as vLLM's parallel_state: the ranks of a replica."""
 
     mesh: DeviceMesh | None = None
 
     def get_tensor_model_parallel_group(self) -> SimpleNamespace:
-        """The group whose ranks see the same prompts."""
+        """Return the group of ranks that see the same prompts."""
         return SimpleNamespace(device_group=None if self.mesh is None else self.mesh.get_group("infer_tp"))
 
 
@@ -155,7 +155,7 @@ _groups = _Groups()
 
 
 def _nothing(*args: object, **kwargs: object) -> None:
-    """Do nothing: vLLM is not here to be patched."""
+    """Do nothing, because there is no vLLM to patch."""
 
 
 @contextlib.contextmanager
@@ -168,9 +168,9 @@ def _in_vllms_place(settings: DictConfig) -> Iterator[None]:
         "verl.utils.vllm.patch": {"patch_vllm_moe_model_weight_loader": _nothing},
         "verl.workers.rollout.vllm_rollout": {"vLLMRollout": _Rollout, "vLLMAsyncRollout": _Served},
     }
-    # They stay: verl imports some of them when it hands weights over.
+    # These modules stay, because verl imports some of them in a weight sync.
     for name, members in stand_ins.items():
-        sys.modules[name] = ModuleType(name, "The virtual rollout engine in vLLM's place.")
+        sys.modules[name] = ModuleType(name, "The virtual rollout engine instead of vLLM.")
         vars(sys.modules[name]).update(members)
     settings.name = "vllm"
     try:

@@ -1,4 +1,4 @@
-"""The engine behind verl's synchronous rollout contract (v0.6.1): it generates in the worker, a batch at a time."""
+"""The engine behind verl's synchronous rollout interface (v0.6.1): it generates one batch at a time in the worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no types
-    """Generates with a model of its own, whose weights come through `update_weights` if `load_format` is dummy."""
+    """Generates with its own model, whose weights come from `update_weights` if `load_format` is dummy."""
 
     def __init__(self, config: RolloutSettings, model_config: ModelSettings, device_mesh: DeviceMesh) -> None:
         super().__init__(config, model_config, device_mesh)
@@ -27,10 +27,10 @@ class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no type
         self._weights = self._answering.weights
 
     async def resume(self, tags: list[str]) -> None:
-        """Take memory back before weights or a cache are handed over: here it was never given up."""
+        """Do nothing: this engine never frees its memory."""
 
     async def release(self) -> None:
-        """Give up the weights, as an engine that sleeps does: the next generation needs a new hand-over."""
+        """Release the weights, like an engine that sleeps. The next generation needs a new weight sync."""
         self._weights.release()
 
     async def update_weights(
@@ -40,9 +40,9 @@ class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no type
         base_sync_done: bool = False,
         **kwargs: object,
     ) -> None:
-        """Copy the trainer's weights, or its adapter, into this engine's own model.
+        """Copy the trainer's weights or its adapter into the engine's model.
 
-        Raises RolloutError if they do not fit it.
+        Raise RolloutError if they do not fit.
         """
         if peft_config and base_sync_done:
             self._weights.adapt(weights, adapter_of(peft_config))
@@ -51,8 +51,8 @@ class VirtualRollout(BaseRollout):  # type: ignore[misc]  # verl carries no type
             self._weights.complete()
 
     def generate_sequences(self, prompts: DataProto) -> DataProto:
-        """Answer each row once: the trainer has already repeated the prompts n times.
+        """Answer each row once; the trainer has already repeated the prompts n times.
 
-        Raises RolloutError if no weights were handed over since the last release.
+        Raise RolloutError if no weights have arrived since the last release.
         """
         return self._answering.answer(prompts)

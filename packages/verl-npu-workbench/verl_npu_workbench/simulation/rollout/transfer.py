@@ -1,7 +1,7 @@
-"""What verl's HCCL checkpoint engine takes from vLLM and vllm-ascend, where neither is installed.
+"""Replaces the parts of vLLM and vllm-ascend that verl's HCCL checkpoint engine needs, if neither is installed.
 
-From v0.7.1 on, weights reach rollouts on NPUs of their own through that engine. It asks vLLM for a process group
-outside of torch's default one, and vllm-ascend for a communicator over it; both are torch's own here, over `hccl`.
+From v0.7.1 on, weights reach rollouts on NPUs of their own through this engine. It needs a process group of vLLM's
+outside torch's default group, and a communicator of vllm-ascend's over it; here, both are torch's own, over `hccl`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VLLM = "vllm"
 _GROUPS = "vllm.distributed.utils"
 _ENGINE = "verl.checkpoint_engine.hccl_checkpoint_engine"
 _TIMEOUT = 300.0
-"""Seconds that the ranks wait for each other, as upstream's own group does."""
+"""Seconds that the ranks wait for each other, as in upstream's own group."""
 
 
 class Communicator:
@@ -63,7 +63,7 @@ def make_group(
 ) -> Communicator:
     """Return a communicator over the ranks that meet at this address, for tensors on `device`.
 
-    Rank 0 listens at that address and no other. verl hands over no secret: whoever reaches the port may join.
+    Rank 0 listens only at this address. verl provides no secret, so whoever reaches the port can join.
     """
     if rank == 0:
         store = messages.serve(master_address, master_port, _TIMEOUT)
@@ -74,13 +74,13 @@ def make_group(
 
 
 def offer_group(distributed: ModuleType) -> None:
-    """Have `verl.utils.distributed` make such groups, unless vLLM is installed."""
+    """Make `verl.utils.distributed` use `make_group`, unless vLLM is installed."""
     if hasattr(distributed, "stateless_init_process_group") and not _has_vllm():
         vars(distributed)["stateless_init_process_group"] = make_group
 
 
 def offer_checkpoint_engine(package: ModuleType) -> None:
-    """Import the engine into `verl.checkpoint_engine`, which could not do it without vLLM."""
+    """Import the engine into `verl.checkpoint_engine`, which cannot import it without vLLM."""
     if _has_vllm() or getattr(package, "HCCLCheckpointEngine", None) is not None:
         return
     if importlib.util.find_spec(_ENGINE) is None:
@@ -91,13 +91,13 @@ def offer_checkpoint_engine(package: ModuleType) -> None:
 
 def _has_vllm() -> bool:
     known = sys.modules.get(_VLLM)
-    # Ours, of `_named`, has no specification.
+    # The module that `_named` makes has no spec.
     return importlib.util.find_spec(_VLLM) is not None if known is None else known.__spec__ is not None
 
 
 @contextlib.contextmanager
 def _named(module: str, member: str) -> Iterator[None]:
-    """Let a module and its packages be imported meanwhile, for the sake of a name in an annotation."""
+    """Make a module importable inside the `with` block, because an annotation needs one of its names."""
     parts = module.split(".")
     names = [".".join(parts[: count + 1]) for count in range(len(parts))]
     for name in names:

@@ -1,4 +1,4 @@
-"""A hand-over of weights to a model: each has to fit, and all have to arrive, before it generates."""
+"""Receives a weight sync into a model: every weight must fit, and all must arrive before the model generates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LORA = re.compile(r"^(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?\.weight$
 
 
 class Adapter(TypedDict, total=False):
-    """What is used of a LoRA adapter's configuration."""
+    """The settings that are used of a LoRA adapter's configuration."""
 
     r: int
     lora_alpha: float
@@ -30,11 +30,11 @@ class _Settings(Protocol):
 
 
 class Weights:
-    """The weights of a model. On the `meta` device a hand-over is only checked, and nothing is copied."""
+    """The weights of a model. On the `meta` device, a weight sync is only checked, and nothing is copied."""
 
     def __init__(self, model: torch.nn.Module, settings: _Settings) -> None:
-        """Take the model, and the part of its configuration that counts the language model's layers."""
-        # keep_vars: the very parameters, so that tied ones are one.
+        """`settings` is the part of the configuration that has the language model's number of layers."""
+        # keep_vars returns the parameters themselves, so that tied ones count once.
         self._own: dict[str, torch.Tensor] = dict(model.state_dict(keep_vars=True))
         self._names = Names(
             self._own,
@@ -43,25 +43,25 @@ class Weights:
             settings.num_hidden_layers,
         )
         self._arrived: dict[int, dict[str, int]] = {}
-        # By module: what an adapter was added to.
+        # By module: the weight without the adapter.
         self._base: dict[str, torch.Tensor] = {}
         self._whole = False
         self._ready = False
 
     @property
     def ready(self) -> bool:
-        """Whether all weights are there."""
+        """Whether all weights have arrived."""
         return self._ready
 
     def release(self) -> None:
-        """Give up the weights until the next hand-over.
+        """Release the weights until the next sync.
 
-        One of an adapter is enough: verl hands over once what adapters are added to.
+        A sync of an adapter is then enough, because verl sends the base weights of adapters only once.
         """
         self._ready = False
 
     def take(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Copy a part of the weights; raises RolloutError if one is unknown or has another shape."""
+        """Copy some of the weights. Raise RolloutError if one is unknown or has another shape."""
         self._ready = False
         self._whole = False
         self._base.clear()
@@ -75,7 +75,7 @@ class Weights:
             self._arrived.setdefault(id(place.target), {})[place.part] = place.view.numel()
 
     def complete(self, adapter: Adapter | None = None, parts: Iterable[tuple[str, torch.Tensor]] = ()) -> None:
-        """End a hand-over, of whole weights or an adapter's; raises RolloutError if a weight never arrived."""
+        """End a sync of whole weights or of an adapter. Raise RolloutError if a weight is missing."""
         if adapter is not None:
             self.adapt(parts, adapter)
             return
@@ -88,16 +88,16 @@ class Weights:
         if missing:
             raise RolloutError(
                 subject="weights for the virtual rollout engine",
-                expected=f"all {len(self._own)} of its model",
-                found=f"that {len(missing)} never arrived, the first of them {missing[0]}",
-                fix="hand over every weight before `complete`",
+                expected=f"all {len(self._own)} weights of its model",
+                found=f"{len(missing)} missing, the first of them {missing[0]}",
+                fix="send every weight before `complete`",
             )
         self._whole = self._ready = True
 
     def adapt(self, weights: Iterable[tuple[str, torch.Tensor]], adapter: Adapter) -> None:
-        """Add a LoRA adapter to the whole weights, in place of the one before.
+        """Add a LoRA adapter to the base weights, in place of an earlier adapter.
 
-        Raises RolloutError if there are no whole weights, or the adapter does not fit them.
+        Raise RolloutError if there are no base weights, or if the adapter does not fit them.
         """
         halves: dict[str, dict[str, torch.Tensor]] = {}
         others: list[tuple[str, torch.Tensor]] = []
@@ -110,9 +110,9 @@ class Weights:
         if not self._whole:
             raise RolloutError(
                 subject="a LoRA adapter for the virtual rollout engine",
-                expected="the weights that it is added to before it",
-                found="none since the engine started or gave them up",
-                fix="hand over the base weights first, or set actor_rollout_ref.rollout.load_format=safetensors",
+                expected="base weights before the adapter",
+                found="none since the engine started or released them",
+                fix="send the base weights first, or set actor_rollout_ref.rollout.load_format=safetensors",
             )
         for name, value in others:
             place = self._known(name)
@@ -129,7 +129,7 @@ class Weights:
                 subject=f"the LoRA adapter of {module}",
                 expected="lora_A and lora_B",
                 found=f"only lora_{''.join(pair)}",
-                fix="hand over the adapter whole",
+                fix="send the whole adapter",
             )
         place = self._known(f"{module}.weight")
         if place.view.is_meta:
@@ -163,7 +163,7 @@ def _unknown(name: str) -> RolloutError:
     return RolloutError(
         subject="weights for the virtual rollout engine",
         expected="weights that its model has",
-        found=f"the weight {name}, which it has not",
+        found=f"the weight {name}, which it does not have",
         fix="start both from the same model",
     )
 
@@ -178,9 +178,9 @@ def _check(name: str, own: torch.Tensor, value: torch.Tensor) -> None:
         )
 
 
-# Names: which weight of the model a trainer's weight is differs with transformers and the trainer.
+# The names of weights depend on the trainer and on the release of transformers.
 
-# What vLLM maps as well: the checkpoints of image-text models have other names than transformers' modules.
+# Checkpoints of image-text models have other names than transformers' modules; vLLM maps them too.
 _PREFIXES = (
     ("visual.", "model.visual."),
     ("language_model.model.", "model.language_model."),
@@ -194,28 +194,28 @@ _LAYER = re.compile(r"^(?:model\.|language_model\.)*layers\.(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a weight goes."""
+    """The destination of a weight."""
 
     target: torch.Tensor
     """The model's parameter or buffer."""
     view: torch.Tensor
-    """The part of it that the weight is."""
+    """The part of `target` that the weight fills."""
     part: str
-    """Which part: empty for the whole."""
+    """The name of this part; empty for the whole."""
 
 
 class Names:
-    """The weights of a model, found by any name that they are known under."""
+    """Finds the weights of a model by any of their names."""
 
     def __init__(self, own: Mapping[str, torch.Tensor], renamed: Mapping[str, str], ignored: list[str], layers: int):
-        """Take the model's weights, its class's patterns of checkpoint names, those to ignore, and its layers."""
+        """`renamed` and `ignored` are its class's patterns of checkpoint names; `layers` is its number of layers."""
         self._own = own
         self._renamed = renamed
         self._ignored = [re.compile(pattern) for pattern in ignored]
         self._layers = layers
 
     def find(self, name: str) -> Destination | None:
-        """The place of a weight; None if the model has none of that name."""
+        """Return the destination of a weight; None if the model has no weight of this name."""
         for known in self._alike(name.replace(".base_layer.", ".")):
             if known in self._own:
                 return Destination(self._own[known], self._own[known], "")
@@ -225,7 +225,7 @@ class Names:
         return None
 
     def superfluous(self, name: str) -> bool:
-        """Whether engines pass the weight over: those of layers for multi-token prediction, and computed buffers."""
+        """Tell whether engines ignore the weight, such as layers for multi-token prediction and computed buffers."""
         layer = _LAYER.match(name)
         return (
             (layer is not None and int(layer[1]) >= self._layers)
@@ -245,7 +245,7 @@ class Names:
                 yield replacement + name[len(prefix) :]
 
     def _of_experts(self, name: str) -> Destination | None:
-        # Since transformers 5, and in some models before, all experts of a layer are one parameter.
+        # All experts of a layer are one parameter since transformers 5, and in some models earlier.
         match = _EXPERT.match(name)
         if match is None:
             return None
@@ -254,7 +254,7 @@ class Names:
         both = self._own.get(f"{block}.gate_up_proj")
         if down is None or both is None or expert >= down.shape[0]:
             return None
-        # Of an expert (out, in), or in some models (in, out).
+        # An expert's weight is [out, in], or in some models [in, out].
         transposed = down.shape[1] * 2 == both.shape[2]
         if half == "down_proj":
             view = down[expert]

@@ -1,4 +1,4 @@
-"""The worker's side of verl's server contract: it hands the trainer's weights to the server of its replica."""
+"""The worker's side of verl's server interface: it sends the trainer's weights to the server of its replica."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ BUCKET_BYTES = 256 << 20
 
 
 def server_name(replica_rank: int) -> str:
-    """The name of a replica's server among Ray's actors."""
+    """Return the name of a replica's server actor."""
     return f"virtual_server_{replica_rank}"
 
 
 class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries no types
-    """Hands weights over if it is the first rank of its replica, whose server has the model; others check theirs."""
+    """Sends weights to the server if it is the first rank of its replica; other ranks only check their weights."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries n
         self.replica_rank = own.replica if replica_rank == -1 else replica_rank
         self.is_leader_rank = own.leads
         self._weights = None if own.leads else checker_of(self.config, self.model_config)
-        # What a LoRA adapter is added to outlives the server's sleep: verl then hands it over once.
+        # Base weights survive the server's sleep at this level, so verl sends them only once for LoRA adapters.
         self.sleep_level = 1
 
     async def resume(self, tags: list[str]) -> None:
-        """Take memory back before weights or a cache are handed over: here it was never given up."""
+        """Do nothing: this engine never frees its memory."""
 
     async def release(self) -> None:
-        """The server gives up its weights when it is told to sleep."""
+        """Do nothing: the server releases its weights in its own `sleep`."""
 
     async def update_weights(
         self,
@@ -58,7 +58,7 @@ class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries n
         base_sync_done: bool = False,
         **kwargs: object,
     ) -> None:
-        """Hand over a whole set of weights, or a LoRA adapter; raises RolloutError if they do not fit the model."""
+        """Send all weights or a LoRA adapter. Raise RolloutError if they do not fit the model."""
         adapter = adapter_of(peft_config) if peft_config and base_sync_done else None
         if self._weights is not None:
             parts: list[tuple[str, torch.Tensor]] = []
@@ -78,12 +78,12 @@ class VirtualServerAdapter(BaseRollout):  # type: ignore[misc]  # verl carries n
 async def buckets(
     weights: Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Tensor]],
 ) -> AsyncIterator[list[tuple[str, torch.Tensor]]]:
-    """Weights in parts that are small enough to be sent; a checkpoint engine gives them one at a time, and waits."""
+    """Yield weights in parts that are small enough to send. A checkpoint engine yields one at a time, and waits."""
     bucket: list[tuple[str, torch.Tensor]] = []
     size = 0
     async for name, value in _one_by_one(weights):
-        # detach(): a parameter would be sent with its gradient.
-        # A copy: a checkpoint engine writes the next weight into the same memory.
+        # Detach, because a parameter would be sent with its gradient. Copy, because a checkpoint engine writes the
+        # next weight into the same memory.
         bucket.append((name, value.detach().to("cpu", copy=True)))
         size += value.nbytes
         if size >= BUCKET_BYTES:
