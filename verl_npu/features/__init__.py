@@ -81,6 +81,7 @@ def _features() -> Sequence[Feature]:
     """All features; of those with modules beside them for their patches, these are imported."""
     from .attention import attention, flash, padding  # noqa: F401
     from .device import device
+    from .engine_sleep import engine_sleep
     from .fleet import fleet
     from .fused_kernels import fused_kernels
     from .fused_ops import experts, fsdp2, fused_ops, layers  # noqa: F401
@@ -99,6 +100,7 @@ def _features() -> Sequence[Feature]:
         fused_kernels,
         micro_batches,
         rollout,
+        engine_sleep,
         weight_sync,
         megatron,
         fleet,

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 from .... import environment
 from ....errors import EngineError
 from ....reporting import warn
+from ...engine_sleep import changed_since_wake_up
 from ..transport.tensors import digest_of
 from .captured import moved, readers, remembered
 from .layout import Layout, Section, layouts_of
+from .processing import is_copy
 
 if TYPE_CHECKING:
     import torch
@@ -106,6 +108,8 @@ class Verdict:
     """The engine's tensors that could not be compared, and why."""
     moved: tuple[str, ...] = ()
     """Those that lie elsewhere than when the engine captured its graphs, if nothing tells which of them these read."""
+    changed: tuple[str, ...] = ()
+    """Tensors that are neither weights nor buffers, and have changed since the engine woke up."""
 
     def __str__(self) -> str:
         held = "the engine holds them bit for bit"
@@ -129,6 +133,12 @@ class Verdict:
                 f"{len(self.moved)} weights of the rollout engine lie elsewhere than at its first weight sync, and it "
                 f"has captured graphs, which read the old memory: {_first(self.moved)}. Compare an answer with one of "
                 "enforce_eager=True before you train with it"
+            )
+        if self.changed:
+            warn(
+                f"{len(self.changed)} tensors of the rollout engine that are neither weights nor buffers have changed "
+                f"since it woke up: {_first(self.changed)}. If the engine does not compute them from the weights, its "
+                "answers are wrong"
             )
         if not self.differences:
             return
@@ -285,7 +295,8 @@ class Proof:
         for name, reader in (reading or {}).items():
             differences.append(Difference(name, "", _STALE.format(**asdict(reader))))
         unsure = tuple(elsewhere) if reading is None and self._captures else ()
-        return Verdict(len(now), tuple(differences), unknown, unsure)
+        changed = tuple(name for name in changed_since_wake_up() if not is_copy(name))
+        return Verdict(len(now), tuple(differences), unknown, unsure, changed)
 
     def _expected_of(self, number: int, layout: Layout) -> tuple[list[Expected], list[Difference]]:
         """Return what was sent for a tensor of the engine, and what of it was not."""
