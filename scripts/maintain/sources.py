@@ -18,7 +18,13 @@ from verl_npu import environment
 
 __all__ = ["DownloadFailed", "NotHere", "all_of", "find"]
 
-_DISTRIBUTIONS = {"verl": "verl", "transformers": "transformers", "hydra": "hydra-core", "tensordict": "tensordict"}
+_DISTRIBUTIONS = {
+    "verl": "verl",
+    "transformers": "transformers",
+    "hydra": "hydra-core",
+    "tensordict": "tensordict",
+    "vllm-ascend": "vllm-ascend",
+}
 
 
 class NotHere(Exception):

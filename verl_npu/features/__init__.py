@@ -84,6 +84,7 @@ def _features() -> Sequence[Feature]:
     """Return all features, and import the modules that declare their patches."""
     from .attention import attention, flash, padding  # noqa: F401
     from .device import device
+    from .engine_sleep import engine_sleep
     from .fleet import fleet
     from .fused_kernels import fused_kernels
     from .fused_ops import experts, fsdp2, fused_ops, layers  # noqa: F401
@@ -102,6 +103,7 @@ def _features() -> Sequence[Feature]:
         fused_kernels,
         micro_batches,
         rollout,
+        engine_sleep,
         weight_sync,
         megatron,
         fleet,

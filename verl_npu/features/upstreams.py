@@ -14,6 +14,7 @@ UPSTREAMS = (
     Upstream("tensordict", ("tensordict",)),
     # MindSpeed is in no package index: its pins are revisions of its git repository.
     Upstream("mindspeed", ("mindspeed",)),
+    Upstream("vllm-ascend", ("vllm_ascend",)),
 )
 
 _GIVEN = ("is_npu_available", "is_torch_npu_available")

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 from .... import environment
 from ....errors import EngineError
 from ....reporting import warn
+from ...engine_sleep import changed_since_wake_up
 from ..transport.tensors import digest_of
 from .captured import moved, readers, remembered
 from .layout import Layout, Section, layouts_of
+from .processing import is_copy
 
 if TYPE_CHECKING:
     import torch
@@ -109,6 +111,8 @@ class Verdict:
     """The engine's tensors that could not be compared, and the reasons."""
     moved: tuple[str, ...] = ()
     """Tensors that moved after the engine captured its graphs, if we cannot tell which of them the graphs read."""
+    changed: tuple[str, ...] = ()
+    """Tensors that are neither weights nor buffers, and have changed since the engine woke up."""
 
     def __str__(self) -> str:
         held = "the engine holds them bit for bit"
@@ -133,6 +137,11 @@ class Verdict:
                 f"{count} {'weight' if count == 1 else 'weights'} of the rollout engine moved in memory after its "
                 f"first weight sync, but captured graphs still read the old memory: {_shown(self.moved)}. Before you "
                 "train, compare an answer with one from enforce_eager=True"
+            )
+        if self.changed:
+            warn(
+                f"since the rollout engine woke up, these tensors have changed, which are neither weights nor buffers: "
+                f"{_shown(self.changed)}. If the engine does not compute them from the weights, its answers are wrong"
             )
         if not self.differences:
             return
@@ -289,7 +298,8 @@ class Proof:
         for name, reader in (reading or {}).items():
             differences.append(Difference(name, "", _STALE.format(**asdict(reader))))
         unsure = tuple(elsewhere) if reading is None and self._captures else ()
-        return Verdict(len(now), tuple(differences), unknown, unsure)
+        changed = tuple(name for name in changed_since_wake_up() if not is_copy(name))
+        return Verdict(len(now), tuple(differences), unknown, unsure, changed)
 
     def _expected_of(self, number: int, layout: Layout) -> tuple[list[Expected], list[Difference]]:
         """Return the expected parts of an engine tensor, and a difference for each part that was not sent."""

@@ -1,0 +1,194 @@
+"""Tensors of a vLLM engine that a deep sleep loses are kept: those that are neither parameters nor buffers.
+
+Sleep of level 2 drops the memory in which the model was loaded. A weight sync fills the parameters again, and
+vllm-ascend saves the buffers. A tensor that is a plain attribute is lost: the experts' token dispatcher keeps the
+numbers of its experts in one, and answers fluently and wrongly without them (verl#7086).
+"""
+
+from __future__ import annotations
+
+import bisect
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from ..registry.patch import Feature
+from ..registry.source.probe import Never, Reads
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Kept",
+    "changed_since_wake_up",
+    "engine_sleep",
+    "find_plain_tensors",
+    "keep_plain_tensors",
+    "restore_plain_tensors",
+]
+
+engine_sleep = Feature(
+    "engine_sleep", "Tensors that are neither weights nor buffers survive the deep sleep of an engine."
+)
+
+_ALLOCATOR = "vllm_ascend.device_allocator.camem:CaMemAllocator"
+_WEIGHTS = "weights"
+"""vLLM's tag of the memory in which the model was loaded."""
+_ASLEEP = "_verl_npu_asleep"
+_RESTORED = "_verl_npu_restored"
+_WHY = "Sleep of level 2 drops all memory of the model, and vllm-ascend saves named buffers alone. A tensor that is a "
+_WHY += "plain attribute comes back with arbitrary values: with expert parallelism the engine answers fluently and "
+_WHY += "wrongly."
+_LINK = "https://github.com/verl-project/verl/issues/7086"
+_RETIRED_BY = Never("a release of vllm-ascend would have to save tensors that are not named buffers")
+
+
+class _Allocation(Protocol):
+    handle: Sequence[int]
+    """Device, size in bytes, address, and more."""
+    tag: str
+
+
+class Allocator(Protocol):
+    """vllm-ascend's allocator of memory that can sleep."""
+
+    pointer_to_data: Mapping[int, _Allocation]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A plain tensor of an engine, and its values before the engine slept."""
+
+    name: str
+    """The class of its owner and the attribute, or where else it is held."""
+    tensor: torch.Tensor
+    values: torch.Tensor
+    """A copy on the host."""
+
+
+@engine_sleep.wrap(
+    f"{_ALLOCATOR}.sleep",
+    why=_WHY,
+    how="Before such a sleep the plain tensors in that memory are copied to the host.",
+    link=_LINK,
+    retired_by=_RETIRED_BY,
+    requires=Reads(f"{_ALLOCATOR}.sleep", "pointer_to_data"),
+)
+def keep_plain_tensors(
+    original: Callable[..., object], allocator: Allocator, offload_tags: str | Iterable[str] | None = None
+) -> object:
+    """Put the memory to sleep; copy its plain tensors to the host first if the values would be dropped."""
+    offloaded = (offload_tags,) if isinstance(offload_tags, str) else tuple(offload_tags or ())
+    # A second sleep finds memory that is gone, and nothing to read.
+    if _WEIGHTS not in offloaded and not hasattr(allocator, _ASLEEP):
+        setattr(allocator, _ASLEEP, [Kept(name, each, each.cpu()) for name, each in find_plain_tensors(allocator)])
+    return original(allocator, offload_tags)
+
+
+@engine_sleep.wrap(
+    f"{_ALLOCATOR}.wake_up",
+    why=_WHY,
+    how="As the memory comes back, the plain tensors get the values that they had.",
+    link=_LINK,
+    retired_by=_RETIRED_BY,
+    requires=Reads(f"{_ALLOCATOR}.wake_up", "pointer_to_data"),
+)
+def restore_plain_tensors(
+    original: Callable[..., object], allocator: Allocator, tags: Iterable[str] | None = None
+) -> object:
+    """Wake the memory up, and copy the values of its plain tensors back."""
+    import torch
+
+    done = original(allocator, tags)
+    asleep: list[Kept] | None = getattr(allocator, _ASLEEP, None)
+    if asleep is not None and (tags is None or _WEIGHTS in tags):
+        with torch.inference_mode():
+            for each in asleep:
+                each.tensor.copy_(each.values)
+        delattr(allocator, _ASLEEP)
+        setattr(allocator, _RESTORED, asleep)
+    return done
+
+
+def changed_since_wake_up() -> list[str]:
+    """Return the names of the plain tensors of this process's engine that no longer have the values which its last
+    wake-up restored."""
+    import torch
+
+    module = sys.modules.get(_ALLOCATOR.partition(":")[0])
+    allocator = getattr(getattr(module, "CaMemAllocator", None), "instance", None)
+    restored: Sequence[Kept] = getattr(allocator, _RESTORED, ())
+    # Bytes: NaN is not equal to itself.
+    return [each.name for each in restored if not torch.equal(_bytes(each.tensor.cpu()), _bytes(each.values))]
+
+
+def find_plain_tensors(allocator: Allocator) -> list[tuple[str, torch.Tensor]]:
+    """Return the tensors in the memory of the model that share no storage with a parameter, with a name for each."""
+    # The engine freezes all objects once it has started, and the collector does not show frozen ones.
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()
+    try:
+        plain = _plain_tensors(allocator)
+        return list(zip(_names(plain), plain, strict=True))
+    finally:
+        if frozen:
+            gc.collect()
+            gc.freeze()
+
+
+def _plain_tensors(allocator: Allocator) -> list[torch.Tensor]:
+    import torch
+
+    spans = sorted(
+        (address, address + each.handle[1])
+        for address, each in allocator.pointer_to_data.items()
+        if each.tag == _WEIGHTS
+    )
+    # By its type: some objects import a library when they are asked for their class.
+    tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    on_npu = [each for each in tensors if each.device.type == "npu"]
+    filled = {_storage(each) for each in on_npu if isinstance(each, torch.nn.Parameter)}
+    found: dict[tuple[object, ...], torch.Tensor] = {}
+    for each in on_npu:
+        if type(each) is torch.Tensor and each.numel() > 0 and _storage(each) not in filled:
+            at = bisect.bisect(spans, (each.data_ptr(), float("inf"))) - 1
+            if at >= 0 and each.data_ptr() < spans[at][1]:
+                found.setdefault((each.data_ptr(), each.shape, each.stride(), each.dtype), each)
+    return list(found.values())
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage().data_ptr())
+
+
+def _names(tensors: Sequence[torch.Tensor]) -> Iterator[str]:
+    """Yield a name for each tensor, by the object that holds it."""
+    found: dict[int, str] = {}
+    # Each search reads the whole heap. An object without a dictionary of its own yet refers to its attributes itself.
+    holders = gc.get_referrers(*tensors) if tensors else []
+    owners = {id(each.__dict__): type(each) for each in holders if _has_attributes(each)}
+    dictionaries = [each for each in holders if type(each) is dict]
+    owners |= {id(each.__dict__): type(each) for each in gc.get_referrers(*dictionaries) if _has_attributes(each)}
+    held = {id(each) for each in tensors}
+    for attributes in [*dictionaries, *(each.__dict__ for each in holders if _has_attributes(each))]:
+        owner = owners.get(id(attributes))
+        for key, value in list(attributes.items()):
+            if id(value) in held and owner is not None:
+                found.setdefault(id(value), f"{owner.__qualname__}.{key}")
+    seen: dict[str, int] = {}
+    for each in tensors:
+        name = found.get(id(each), f"a tensor of shape {tuple(each.shape)}")
+        seen[name] = seen.get(name, 0) + 1
+        yield name if seen[name] == 1 else f"{name} ({seen[name]})"
+
+
+def _has_attributes(holder: object) -> bool:
+    return hasattr(type(holder), "__dict__") and type(getattr(holder, "__dict__", None)) is dict
