@@ -107,7 +107,7 @@ class Recipe:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def ready(self) -> bool:
-        """Whether a finished environment of these very inputs is there."""
+        """Tell whether a finished environment of these very inputs is there."""
         mark = self.folder / STAMP
         return self.python.exists() and mark.is_file() and mark.read_text() == self.stamp()
 

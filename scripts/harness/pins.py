@@ -101,7 +101,7 @@ class Pin:
 
 
 def is_released(name: str) -> bool:
-    """Whether a pin of that name is a release; the others are commits, and in git only."""
+    """Tell whether a pin of that name is a release; the others are commits, and in git only."""
     return name.startswith("v")
 
 

@@ -56,7 +56,7 @@ class Absent:
 
 
 def is_older_than(version: str) -> bool:
-    """Whether the pretended torch_npu comes before `version`."""
+    """Tell whether the pretended torch_npu comes before `version`."""
     return names.release(Settings.read().torch_npu_version) < Version(version)
 
 

@@ -8,7 +8,7 @@ __all__ = ["get_autocast_dtype", "is_autocast_enabled", "set_autocast_dtype", "s
 
 
 def is_autocast_enabled() -> bool:
-    """Whether operators on NPUs are cast at present."""
+    """Tell whether operators on NPUs are cast at present."""
     return bool(torch.is_autocast_enabled("npu"))
 
 

@@ -62,7 +62,7 @@ def _get_device_index(device: Place = None, optional: bool = True, allow_cpu: bo
 
 
 def is_available() -> bool:
-    """Whether this process sees an NPU."""
+    """Tell whether this process sees an NPU."""
     return device_count() > 0
 
 
@@ -81,7 +81,7 @@ def init() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether an NPU has been used."""
+    """Tell whether an NPU has been used."""
     return bool(_C.is_initialized())
 
 
@@ -198,7 +198,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def can_device_access_peer(device_id: Place, peer_device_id: Place) -> bool:
-    """Whether one NPU reaches another's memory: any but itself.
+    """Tell whether one NPU reaches another's memory: any but itself.
 
     Raises:
         AssertionError: there is no such NPU.

@@ -108,7 +108,7 @@ def set_compile_mode(jit_compile: bool = False) -> None:
 
 
 def is_jit_compile_false() -> bool:
-    """Whether operators are taken ready-made; they are, unless `set_compile_mode` said otherwise."""
+    """Tell whether operators are taken ready-made; they are, unless `set_compile_mode` said otherwise."""
     return not _state["jitCompile"]
 
 

@@ -173,7 +173,7 @@ def _place(stream: torch.Stream | None) -> tuple[int, int]:
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether the current stream's work is being captured in a graph."""
+    """Tell whether the current stream's work is being captured in a graph."""
     return bool(_C.is_initialized() and _C.is_capturing(current_device()))
 
 

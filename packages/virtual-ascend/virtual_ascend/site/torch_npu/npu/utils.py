@@ -64,7 +64,7 @@ def get_cann_version(module: str = "CANN") -> str:
 
 
 def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:
-    """Whether a part of CANN is of this version or a newer one.
+    """Tell whether a part of CANN is of this version or a newer one.
 
     Raises:
         RuntimeError: asked for a version below 8.1.RC1, which older CANNs cannot answer.
@@ -81,7 +81,7 @@ def is_support_inf_nan() -> bool:
 
 
 def npu_check_overflow(grad: float | torch.Tensor) -> bool:
-    """Whether a gradient has an infinity or a NaN.
+    """Tell whether a gradient has an infinity or a NaN.
 
     Raises:
         RuntimeError: neither a float nor a tensor.
