@@ -1,7 +1,7 @@
 """The part of the virtual Ascend that Python's start and the end of `import torch` load.
 
-It imports the rest inside a try block, so that a damaged file of the rest ends neither. For that reason it is short and
-imports nothing of the package by itself.
+It imports the rest inside a try block, so that a damaged file of the rest ends neither. For that reason it is short
+and imports nothing of the package by itself.
 
 Nothing happens unless VIRTUAL_ASCEND is set.
 """

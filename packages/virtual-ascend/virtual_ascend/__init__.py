@@ -4,8 +4,8 @@ It is off unless `VIRTUAL_ASCEND=<number of NPUs>` is set. Everything it compute
 program runs on the `npu` device, and not the numbers, the HCCL, or the speed of a real NPU. Programs can read this in
 `torch_npu.__simulated__`.
 
-The public parts are the functions here, `virtual_ascend.ledger`, `virtual_ascend.testing`, `virtual_ascend.errors`, and
-the variables in `virtual_ascend.variables`. A package that has something to do when virtual NPUs come up names a
+The public parts are the functions here, `virtual_ascend.ledger`, `virtual_ascend.testing`, `virtual_ascend.errors`,
+and the variables in `virtual_ascend.variables`. A package that has something to do when virtual NPUs come up names a
 function without arguments in the entry points `virtual_ascend.extensions`. The virtual Ascend calls it once in each
 process with virtual NPUs, before `import torch` returns.
 """

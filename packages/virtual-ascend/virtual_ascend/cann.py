@@ -1,8 +1,8 @@
 """Stand-ins for the command `npu-smi` and for the CANN folder of $ASCEND_HOME_PATH, which programs look at.
 
 Programs read `Software Version` from `npu-smi info -t board -i <n>`, and `version=` from
-`$ASCEND_HOME_PATH/<arch>-linux/ascend_toolkit_install.info`, for example to choose between device IPC and shared memory.
-From driver 25.3.rc1 on some choose IPC; the default here is older. `VIRTUAL_ASCEND_DRIVER_VERSION` and
+`$ASCEND_HOME_PATH/<arch>-linux/ascend_toolkit_install.info`, for example to choose between device IPC and shared
+memory. From driver 25.3.rc1 on some choose IPC; the default here is older. `VIRTUAL_ASCEND_DRIVER_VERSION` and
 `VIRTUAL_ASCEND_CANN_VERSION` set other versions.
 """
 

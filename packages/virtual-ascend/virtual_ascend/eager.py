@@ -15,7 +15,8 @@ _installed = False
 def install() -> None:
     """Make torch.compile return its argument unchanged for the backend Inductor. Repeated calls do nothing.
 
-    This applies to the whole process, including tensors on the CPU: the device is only known when the result is called.
+    This applies to the whole process, including tensors on the CPU: the device is only known when the result is
+    called.
     """
     global _installed
     if _installed:

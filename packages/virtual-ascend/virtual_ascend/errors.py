@@ -19,7 +19,8 @@ class VirtualAscendError(RuntimeError):
     def __str__(self) -> str:
         return f"{self.subject}: expected {self.expected}, found {self.found}; {self.fix}"
 
-    # RuntimeError's own reduction would call __init__ with the text alone, and unpickling in another process would fail.
+    # RuntimeError's own reduction would call __init__ with the text alone, and unpickling in another process would
+    # fail.
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.subject, self.expected, self.found, self.fix))
 

@@ -26,8 +26,8 @@ _SET = ("PATH", HOME, OPERATORS, HCCL_LIBRARY)
 def load() -> None:
     """Load the virtual Ascend, once. A call during a load, because torch_npu imports us back, returns at once.
 
-    Afterwards everything is loaded, or nothing is: after a failure `torch_npu` cannot be imported, and each further call
-    raises the same error.
+    Afterwards everything is loaded, or nothing is: after a failure `torch_npu` cannot be imported, and each further
+    call raises the same error.
 
     Raises:
         VirtualAscendError: a subclass of it says what is missing.

@@ -20,7 +20,8 @@ def _recorded() -> dict[str, dict[str, str]]:
 
 
 def release(version: str) -> Version:
-    """Return the release that a version belongs to. Candidates and builds count as the release, post-releases do not."""
+    """Return the release that a version belongs to. Candidates and builds count as the release, post-releases do
+    not."""
     read = Version(version)
     return Version(read.base_version if read.post is None else f"{read.base_version}.post{read.post}")
 

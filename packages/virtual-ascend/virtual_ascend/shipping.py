@@ -1,7 +1,7 @@
 """`python -m virtual_ascend.shipping` puts the compiled device for the installed torch into this package.
 
-A wheel built from this tree (`python -m build --wheel`) then contains the device. Machines with the same torch, Python,
-and architecture need no compiler; all others compile as before.
+A wheel built from this tree (`python -m build --wheel`) then contains the device. Machines with the same torch,
+Python, and architecture need no compiler; all others compile as before.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Changes TORCH_DEVICE_BACKEND_AUTOLOAD as the import of torch_npu does, which depends on the version.
 
 torch_npu sets the variable to 0 before it imports torch, which would otherwise import torch_npu again. If torch was
-imported first, the variable is set back. If torch_npu comes first, some versions leave it at 0, and the children of the
-process start without torch_npu.
+imported first, the variable is set back. If torch_npu comes first, some versions leave it at 0, and the children of
+the process start without torch_npu.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Makes the Python part of torchvision importable beside a torch that its compiled part does not fit.
 
-PyPI's torchvision is compiled for CUDA, and virtual NPUs run on a torch without CUDA. The image and video processors of
-transformers use functions of torchvision that are written in Python, but importing torchvision fails if the operator
-`nms` is not declared.
+PyPI's torchvision is compiled for CUDA, and virtual NPUs run on a torch without CUDA. The image and video processors
+of transformers use functions of torchvision that are written in Python, but importing torchvision fails if the
+operator `nms` is not declared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Extension(Protocol):
 
 
 def declare_operators(extension: Extension) -> None:
-    """Declare the operators that torchvision's import needs if its compiled part did not load. They cannot be called."""
+    """Declare the operators that torchvision's import needs if its compiled part did not load. They cannot be
+    called."""
     # A failed import may be tried again.
     if extension._has_ops() or _libraries:
         return

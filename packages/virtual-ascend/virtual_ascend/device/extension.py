@@ -147,11 +147,12 @@ class Extension(Protocol):
         """Return how many allocations and frees there have been."""
 
     def ledger_blocks(self) -> list[tuple[int, int, int, int]]:
-        """Return each block: its bytes, when it was allocated and freed (0: not yet), and its holder (csrc/ledger.h)."""
+        """Return each block: its bytes, when it was allocated and freed (0: not yet), and its holder
+        (csrc/ledger.h)."""
 
     def take_ledger(self) -> tuple[list[tuple[str, int, float, float, float]], list[tuple[str, int, int, float]]]:
-        """Return the work since the last call: operators with calls, flops, bytes, and least seconds, and messages with
-        the size of their group, calls, and bytes."""
+        """Return the work since the last call: operators with calls, flops, bytes, and least seconds, and messages
+        with the size of their group, calls, and bytes."""
 
     def groups_in_ledger(self) -> int:
         """Return how many process groups with other ranks have communicated."""
@@ -167,7 +168,8 @@ class Extension(Protocol):
 
     def end_pool(self) -> None: ...
     def set_pool_callbacks(self, malloc: Callable[[Handle], None], free: Callable[[int], Handle]) -> None:
-        """Set the functions that are told of each allocation by `my_malloc` and `my_free`, which the library exports."""
+        """Set the functions that are told of each allocation by `my_malloc` and `my_free`, which the library
+        exports."""
 
     def map_memory(self, data: int) -> None:
         """Map poisoned memory at a reserved address. Raise RuntimeError if it is mapped already, or not reserved."""

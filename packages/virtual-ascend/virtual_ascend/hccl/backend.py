@@ -176,9 +176,9 @@ def _addressed() -> Iterator[str]:
 def interface(environment: Mapping[str, str], present: Sequence[str]) -> str | None:
     """Choose one of the network interfaces that are `present`; return None for loopback.
 
-    `HCCL_SOCKET_IFNAME` is read as HCCL documents it: names after `=`, otherwise prefixes of names, separated by commas;
-    a leading `^` selects all other interfaces. Names that this machine does not have are not an error, because people
-    try a recipe on a laptop with the settings of the cluster. If it selects none, `GLOO_SOCKET_IFNAME` counts.
+    `HCCL_SOCKET_IFNAME` is read as HCCL documents it: names after `=`, otherwise prefixes of names, separated by
+    commas; a leading `^` selects all other interfaces. Names that this machine does not have are not an error, because
+    people try a recipe on a laptop with the settings of the cluster. If it selects none, `GLOO_SOCKET_IFNAME` counts.
     """
     asked = environment.get(HCCL_INTERFACE, "")
     others, exact = asked.startswith("^"), asked.removeprefix("^").startswith("=")

@@ -92,8 +92,8 @@ def _npu_flash_attention_qlens(
     """Attention of the last tokens of each sequence to its paged cache, causal from the bottom right corner.
 
     Shapes: query and out [T,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, most blocks], seq_len and
-    context_lens int32 [B] on the host: the tokens of each sequence in query, and in all. The mask is a causal template of
-    128 x 128, with the upper triangle left out.
+    context_lens int32 [B] on the host: the tokens of each sequence in query, and in all. The mask is a causal template
+    of 128 x 128, with the upper triangle left out.
 
     Raises:
         RuntimeError: shapes or dtypes that do not match, or a template other than the causal one.
@@ -212,9 +212,9 @@ def _npu_paged_attention_splitfuse(
     """Attention of the last tokens of each sequence to its paged cache, for partial prompts and answers in one call.
 
     Shapes: query and out [T,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, most blocks], seq_len and
-    context_lens int32 [B] on the host: the tokens of each sequence in query, and in all. The mask [T, longest sequence]
-    is added to the scores in every dtype: callers pass -10000 where they pass 1 to `_npu_flash_attention` (vllm-ascend,
-    AttentionMaskBuilder.get_splitfuse_attn_mask).
+    context_lens int32 [B] on the host: the tokens of each sequence in query, and in all. The mask [T, longest
+    sequence] is added to the scores in every dtype: callers pass -10000 where they pass 1 to `_npu_flash_attention`
+    (vllm-ascend, AttentionMaskBuilder.get_splitfuse_attn_mask).
 
     Raises:
         RuntimeError: shapes or dtypes that do not match.

@@ -1,8 +1,8 @@
 """Attention for training: sparse modes and masks, layouts, the arithmetic on scores, and the operators.
 
 Some of it is shared with attention for inference: the split of a batch into its sequences, and the check of dtypes. A
-real NPU takes float16 and bfloat16. The virtual Ascend takes float32 as well, with one warning, so that the tokens of a
-rollout can be compared with transformers'.
+real NPU takes float16 and bfloat16. The virtual Ascend takes float32 as well, with one warning, so that the tokens of
+a rollout can be compared with transformers'.
 
 torch's scaled_dot_product_attention on NPUs is npu_fusion_attention where possible: op-plugin,
 op_plugin/ops/opapi/ScaledDotProductAttentionKernelNpuOpApi.cpp.
@@ -200,7 +200,8 @@ def check_heads(heads: int, key_heads: int) -> None:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, how: How, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute attention: query [B,N,Sq,D], key and value [B,Nkv,Skv,D] -> [B,N,Sq,D], row maximum and sum [B,N,Sq,8]."""
+    """Compute attention: query [B,N,Sq,D], key and value [B,Nkv,Skv,D] -> [B,N,Sq,D], row maximum and sum
+    [B,N,Sq,8]."""
     heads, key_heads = query.shape[1], key.shape[1]
     check_heads(heads, key_heads)
     if heads != key_heads:
@@ -268,7 +269,8 @@ def _scores(query: Tensor, key: Tensor, how: How, keep: Tensor | None) -> Tensor
 
 
 class Layout(Enum):
-    """The order of the dimensions: B batch, S sequence, N heads, D head size, H = N*D, T all tokens of a packed batch."""
+    """The order of the dimensions: B batch, S sequence, N heads, D head size, H = N*D, T all tokens of a packed
+    batch."""
 
     BSH = "BSH"
     SBH = "SBH"
@@ -415,7 +417,8 @@ _warned: set[str] = set()
 
 
 def check_half(operator: str, argument: str, tensor: Tensor) -> None:
-    """Raise RuntimeError unless the tensor is float16 or bfloat16; only warn, once for each operator, about float32."""
+    """Raise RuntimeError unless the tensor is float16 or bfloat16; only warn, once for each operator, about
+    float32."""
     if tensor.dtype in (torch.float16, torch.bfloat16):
         return
     if tensor.dtype != torch.float32:
@@ -505,7 +508,8 @@ def _added(mask: Tensor | None, query: Tensor) -> Tensor | None:
 
 
 def _masked(mask: Tensor | None, is_causal: bool, query: Tensor, key: Tensor) -> Tensor | None:
-    """Return the mask that the fused operator takes and keeps: True where a score is left out, or a causal template."""
+    """Return the mask that the fused operator takes and keeps: True where a score is left out, or a causal
+    template."""
     if is_causal:
         # The real operator makes an upper triangle of ones. Here nobody reads it, because the rule is known.
         whole = torch.empty(TEMPLATE, TEMPLATE, dtype=torch.bool, device=query.device)
@@ -553,13 +557,13 @@ def npu_fusion_attention(
     """Attention: `dropout(softmax(mask(scale * (Q K^T + pse)))) V`, computed in float32; differentiable in query, key,
     value, pse, and sink.
 
-    Shapes: query [B,S,N*D] (BSH), [S,B,N*D] (SBH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). Key and value have
-    the same layout with Nkv heads, and N is a multiple of Nkv. TND takes the cumulative lengths of its sequences, without
-    the leading 0. `atten_mask` is True where a score is left out. It has the shape of the scores for sparse modes 0 and 1,
-    and is a template of 2048x2048 for 2 to 4, 7 and 8 (a packed batch), and of 3072x2048 for 6. With `atten_mask=None` the
-    sparse mode is ignored, as documented. `prefix` has a length for each sequence (modes 5 and 6). `pse`
-    [B|1,N,Sq|1,Skv] is added to the products; TND does not take it. `sink` [N] is one more score of each row, without a
-    value. A fully masked row gives zeros.
+    Shapes: query [B,S,N*D] (BSH), [S,B,N*D] (SBH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). Key and value
+    have the same layout with Nkv heads, and N is a multiple of Nkv. TND takes the cumulative lengths of its sequences,
+    without the leading 0. `atten_mask` is True where a score is left out. It has the shape of the scores for sparse
+    modes 0 and 1, and is a template of 2048x2048 for 2 to 4, 7 and 8 (a packed batch), and of 3072x2048 for 6. With
+    `atten_mask=None` the sparse mode is ignored, as documented. `prefix` has a length for each sequence (modes 5 and
+    6). `pse` [B|1,N,Sq|1,Skv] is added to the products; TND does not take it. `sink` [N] is one more score of each
+    row, without a value. A fully masked row gives zeros.
 
     Returns:
         (attention, softmax_max, softmax_sum, empty, seed, offset, numels); maximum and sum are float32 [B,N,S,8], for
@@ -734,7 +738,8 @@ def _dense(
 
 
 def dense(query: Tensor, key: Tensor, value: Tensor, heads: int, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-    """Convert query, key, and value from a dense layout to [B,N,S,D]. The width of key determines its number of heads."""
+    """Convert query, key, and value from a dense layout to [B,N,S,D]. The width of key determines its number of
+    heads."""
     width = query.shape[-1] // heads if layout in (Layout.BSH, Layout.SBH) else query.shape[-1]
     key_heads = key.shape[-1] // width if layout in (Layout.BSH, Layout.SBH) else 0
     return by_head(query, layout, heads), by_head(key, layout, key_heads), by_head(value, layout, key_heads)

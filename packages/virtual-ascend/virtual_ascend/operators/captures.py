@@ -1,9 +1,9 @@
 """Captures operators that are written in Python into a graph.
 
 Each operator is one task, like the kernel that it replaces. The task keeps the addresses of its tensors and the host
-values of its arguments, and computes anew at each replay. The single steps of such an operator cannot be captured: they
-wait for values, which a capture refuses, and the number of steps depends on values. A call that needs a gradient is
-still captured step by step, because each step has its own gradient; a fused operator (fused.py) is one step.
+values of its arguments, and computes anew at each replay. The single steps of such an operator cannot be captured:
+they wait for values, which a capture refuses, and the number of steps depends on values. A call that needs a gradient
+is still captured step by step, because each step has its own gradient; a fused operator (fused.py) is one step.
 """
 
 from __future__ import annotations

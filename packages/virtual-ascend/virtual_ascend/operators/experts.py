@@ -282,8 +282,8 @@ def npu_moe_init_routing_v2(
 
     Returns:
         (rows [M,H]; row_idx int32 [T*K]: where each copy went, -1 for nowhere (row_idx_type 0), or the order of the
-        copies (1); tokens of each expert int64, as ends (expert_tokens_num_type 0), counts (1) or (expert, count) pairs
-        (2), empty without the flag; the scale of the rows [M], empty without `scale`).
+        copies (1); tokens of each expert int64, as ends (expert_tokens_num_type 0), counts (1) or (expert, count)
+        pairs (2), empty without the flag; the scale of the rows [M], empty without `scale`).
 
     Raises:
         RuntimeError: the shapes or the range do not fit; and in backward.
@@ -367,7 +367,8 @@ def _unwritten(name: str, what: str) -> NotImplementedError:
 
 
 def _experts_kept(name: str, x: Tensor, expert_idx: Tensor, experts: Sequence[int]) -> tuple[int, int]:
-    """Return the range [first, end) of the experts whose rows are copied; raise RuntimeError if anything does not fit."""
+    """Return the range [first, end) of the experts whose rows are copied; raise RuntimeError if anything does not
+    fit."""
     if x.dim() != 2 or expert_idx.dim() != 2 or expert_idx.shape[0] != x.shape[0]:
         raise RuntimeError(
             f"{name}: expected x [T,H] and expert_idx [T,K], but got {tuple(x.shape)} and {tuple(expert_idx.shape)}"
@@ -383,7 +384,8 @@ def _experts_kept(name: str, x: Tensor, expert_idx: Tensor, experts: Sequence[in
 def _routes(
     expert_idx: Tensor, first: int, end: int, limit: int, *, by_destination: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the copied rows in the order of the copies, where each copy went, and the number of tokens of each expert.
+    """Return the copied rows in the order of the copies, where each copy went, and the number of tokens of each
+    expert.
 
     With `by_destination` the second result is the order of the copies instead.
     """
@@ -425,9 +427,9 @@ def npu_moe_finalize_routing(
 ) -> Tensor:
     """`skip1 + skip2 + sum_k scales[i,k] * (rows[place[i,k]] + bias[expert[i,k]])`; no gradient.
 
-    Shapes: rows [T*K,H] (drop_pad_mode 0, 2) or [E,C,H] (1, 3; the place -1 is a row of zeros), skips [T,H], bias [E,H],
-    scales [T,K] (without them K is `k`), places int32 [T*K], column by column (0, 1) or row by row (2, 3), experts
-    int32 [T,K].
+    Shapes: rows [T*K,H] (drop_pad_mode 0, 2) or [E,C,H] (1, 3; the place -1 is a row of zeros), skips [T,H], bias
+    [E,H], scales [T,K] (without them K is `k`), places int32 [T*K], column by column (0, 1) or row by row (2, 3),
+    experts int32 [T,K].
 
     Raises:
         RuntimeError: an unknown mode, skip2 without skip1, or bias without experts; and in backward.
@@ -649,8 +651,8 @@ def _npu_moe_token_unpermute_with_routing_map(
     """Do `npu_moe_token_unpermute_with_routing_map`, and also return what its gradient needs with drop_and_pad.
 
     Returns:
-        ([T,H]; out_index int32 [M], the rows in the tokens' order; permuted_token_id int32 [M], their tokens; the probs
-        of the rows [M] or None).
+        ([T,H]; out_index int32 [M], the rows in the tokens' order; permuted_token_id int32 [M], their tokens; the
+        probs of the rows [M] or None).
 
     Raises:
         RuntimeError: as in npu_moe_token_unpermute_with_routing_map.
@@ -791,8 +793,8 @@ def npu_grouped_matmul(
 ) -> list[Tensor]:
     """Grouped matrix products; no gradient (callers wrap it in an autograd.Function).
 
-    group_type -1: x[i] [M_i,K_i] @ weight[i] [K_i,N_i]. 0: the rows of x [M,K] are E groups, weight [E,K,N] -> [M,N]. 2:
-    the columns of x [M,K] and the rows of weight [K,N] are E groups -> [E,M,N]. `group_list` has the ends
+    group_type -1: x[i] [M_i,K_i] @ weight[i] [K_i,N_i]. 0: the rows of x [M,K] are E groups, weight [E,K,N] -> [M,N].
+    2: the columns of x [M,K] and the rows of weight [K,N] are E groups -> [E,M,N]. `group_list` has the ends
     (group_list_type 0) or the counts (1) of the groups. split_item 0 and 1 return a tensor for each group, 2 and 3 one
     tensor. If a `group_list` tensor ends before that tensor does, the remaining rows are zeros here; an NPU does not
     write them.

@@ -279,12 +279,7 @@ def npu_ring_mla_out(
     causal = _mode(name, "mask_type", mask_type or "no_mask", _MASKS) == "mask_type_triu"
     first = _mode(name, "calc_type", calc_type or "calc_type_first_ring", _CALCULATIONS) == "calc_type_first_ring"
     _mode(name, "input_layout", input_layout or "type_bsnd", ("type_bsnd",))
-    _mode(
-        name,
-        "kernel_type",
-        kernel_type or "kernel_type_default",
-        ("kernel_type_default", "kernel_type_high_precision"),
-    )
+    _mode(name, "kernel_type", kernel_type or "kernel_type_default", _KERNELS)
     check_half(name, "q_nope", q_nope)
     if seqlen.dtype != torch.int32 or seqlen.device.type != "cpu":
         raise RuntimeError(f"{name}: seqlen must be int32 on the host, but is {seqlen.dtype} on {seqlen.device}")
@@ -428,11 +423,12 @@ def npu_fused_infer_attention_score(
 ) -> tuple[Tensor, Tensor]:
     """Attention for inference, computed in float32; no gradient.
 
-    Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). The result has the same layout, or
-    the layout after an underscore: BSND, NBSD or NTD. Key and value are like query or, with `block_table` int32 [B, most
-    blocks], a cache [blocks, block_size, Nkv*D] or [blocks, Nkv, block_size, D]. Lengths are given for each sequence; in
-    TND they are cumulative, except for a cache. Rows beyond a sequence's length are zeros. `num_key_value_heads=0` means
-    as many as `num_heads`. `query_rope` and `key_rope` are further columns of query and key.
+    Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). The result has the same layout,
+    or the layout after an underscore: BSND, NBSD or NTD. Key and value are like query or, with `block_table` int32 [B,
+    most blocks], a cache [blocks, block_size, Nkv*D] or [blocks, Nkv, block_size, D]. Lengths are given for each
+    sequence; in TND they are cumulative, except for a cache. Rows beyond a sequence's length are zeros.
+    `num_key_value_heads=0` means as many as `num_heads`. `query_rope` and `key_rope` are further columns of query and
+    key.
 
     Returns:
         (attention, log-sum-exp of the scores float32 [B,N,S,1], in TND [T,N,1]; empty without the flag).

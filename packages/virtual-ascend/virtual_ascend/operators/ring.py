@@ -71,8 +71,8 @@ def npu_fusion_attention_grad(
     all blocks, while key and value are one block.
 
     Returns:
-        The gradients of query, key, value, pse, and sink; empty for arguments that were not given. torch_npu before 2.9
-        returns only the first four.
+        The gradients of query, key, value, pse, and sink; empty for arguments that were not given. torch_npu before
+        2.9 returns only the first four.
 
     Raises:
         RuntimeError: an argument is out of range, or the maximum, the sum, or the attention is missing.
@@ -108,7 +108,8 @@ def npu_fusion_attention_grad(
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The results of the forward operator: the attention, and the maximum and sum of its rows [B,N,S,1], TND [T,N,1]."""
+    """The results of the forward operator: the attention, and the maximum and sum of its rows [B,N,S,1], TND
+    [T,N,1]."""
 
     attention: Tensor
     top: Tensor

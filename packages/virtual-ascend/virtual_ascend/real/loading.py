@@ -39,13 +39,15 @@ class _Compute(Protocol):
     ) -> tuple[list[str], list[str]]:
         """Make the CPU compute the operators.
 
-        `default_generator` returns the generator of a device. `failing` are the operators that must fail, each with its
-        call (0 for all) and rank (-1 for all). Return the operators that the CPU computes, and those without a reference.
+        `default_generator` returns the generator of a device. `failing` are the operators that must fail, each with
+        its call (0 for all) and rank (-1 for all). Return the operators that the CPU computes, and those without a
+        reference.
         """
 
 
 def expose() -> None:
-    """Prepare the import of the installed torch_npu: it will find a stub CANN, and the CPU will compute its operators."""
+    """Prepare the import of the installed torch_npu: it will find a stub CANN, and the CPU will compute its
+    operators."""
     global _exposed
     if _exposed:
         return

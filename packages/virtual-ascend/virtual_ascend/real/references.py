@@ -2,7 +2,8 @@
 
 torch_npu differentiates some operators by another operator, `…_backward` or `…_grad`. The reference of that one
 differentiates the reference of the first. The order here is: fused attention, dropout with the mask that torch_npu
-keeps, gradients, the routing of tokens to experts where it differs from the documents, and the table of all references.
+keeps, gradients, the routing of tokens to experts where it differs from the documents, and the table of all
+references.
 """
 
 from __future__ import annotations

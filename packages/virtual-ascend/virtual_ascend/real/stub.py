@@ -1,4 +1,5 @@
-"""The stub CANN for one torch_npu: libraries generated from the symbols that the wheel needs, compiled once per machine."""
+"""The stub CANN for one torch_npu: libraries generated from the symbols that the wheel needs, compiled once per
+machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Reads what an installed torch_npu needs from CANN: libraries, symbols, and the operators that it looks up by name."""
+"""Reads what an installed torch_npu needs from CANN: libraries, symbols, and the operators that it looks up by
+name."""
 
 from __future__ import annotations
 
