@@ -17,7 +17,7 @@ from pathlib import Path
 from packaging.version import Version
 from verl_npu_workbench.pins import PINS, Cell, Claim, Component, Pin, Pins, Source
 
-# The scripts are no package that is installed.
+# The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness.pins import DEFAULT, is_released
 from maintain.section import options, replaced, rewrite
