@@ -119,7 +119,7 @@ def main() -> None:
         return
     print("SIMULATED: two virtual NPUs, gloo over loopback; only the ratios mean anything, not this machine's seconds")
     print(
-        "share of the raw broadcast's bandwidth, by the medians (by the best runs, which a busy machine affects less)"
+        "share of the raw broadcast's bandwidth, by the medians (by the best runs)"
     )
     print(f"{'GB/s':>5} {'MB':>6} {'tensors':>8} {'raw s':>14} {'sync':>16} {'with checksums':>16} {'each':>14}")
     for bandwidth, megabytes, count in itertools.product(given.bandwidth, given.megabytes, given.tensors):
