@@ -118,9 +118,7 @@ def main() -> None:
         rank_main(int(rank), Path(folder), int(count), int(megabytes), int(repeats))
         return
     print("SIMULATED: two virtual NPUs, gloo over loopback; only the ratios mean anything, not this machine's seconds")
-    print(
-        "share of the raw broadcast's bandwidth, by the medians (by the best runs)"
-    )
+    print("share of the raw broadcast's bandwidth, by the medians (by the best runs)")
     print(f"{'GB/s':>5} {'MB':>6} {'tensors':>8} {'raw s':>14} {'sync':>16} {'with checksums':>16} {'each':>14}")
     for bandwidth, megabytes, count in itertools.product(given.bandwidth, given.megabytes, given.tensors):
         found = measure(count, megabytes, given.repeats, bandwidth)
