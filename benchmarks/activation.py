@@ -1,8 +1,8 @@
-"""What verl-npu costs a process: importing it, `import torch`, and a patched call.
+"""Measures what verl-npu costs a process: importing it, `import torch`, and a patched call.
 
-Each figure is measured beside what it is compared with, in turns, in one run: the machine is noisy, the ratio is not.
-Imports are measured in processor time, with bytecode cached as pip leaves it for an installed package.
-Run it with the python of an environment that has verl-npu, torch and verl: `python benchmarks/activation.py`.
+Each figure and its baseline are measured in turns, in one run, because the machine is noisy and the ratio is not.
+Imports are measured in CPU time, with cached bytecode, as in an installed package. Run it with the Python of an
+environment that has verl-npu, torch, and verl: `python benchmarks/activation.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-# `import torch` as if verl-npu were not installed: torch looks for entry points all the same, and finds not ours.
+# `import torch` as if verl-npu were not installed: torch still looks for entry points, but does not find ours.
 TORCH_WITHOUT = """
 import importlib.metadata as metadata
 every = metadata.entry_points
@@ -27,7 +27,7 @@ import torch
 """
 TORCH_WITH = TORCH_WITHOUT.replace(' if entry.name != "verl_npu"', "")
 
-# Each variant is a program and the variables that it runs under.
+# For each row, the two programs, and the two sets of environment variables.
 IMPORTS = {
     "import verl_npu, no Ascend software": ("pass", "import verl_npu", {}, {}),
     "import torch, no Ascend software": (TORCH_WITHOUT, TORCH_WITH, {}, {}),
@@ -42,11 +42,11 @@ IMPORTS = {
 
 
 def seconds(program: str, environment: dict[str, str]) -> float:
-    """Processor time of a new interpreter that runs `program`, measured inside it from its first line."""
+    """Return the CPU time of a new interpreter that runs `program`, measured inside it from the first line."""
     timed = f"import time; began = time.process_time()\n{program}\nprint('took', time.process_time() - began)"
     dropped = ("VERL_NPU", "PYTHONDONTWRITEBYTECODE")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
-    # One thread, as far as libraries can be told: what idle ones burn is not what is measured.
+    # One thread where libraries allow it, because idle threads would add CPU time.
     inherited["OMP_NUM_THREADS"] = "1"
     result = subprocess.run(
         [sys.executable, "-c", timed], env={**inherited, **environment}, capture_output=True, text=True, check=True
@@ -55,7 +55,7 @@ def seconds(program: str, environment: dict[str, str]) -> float:
 
 
 def imports(repeats: int) -> Table:
-    """Medians over `repeats` alternating runs."""
+    """Return a table of the medians of `repeats` alternating runs."""
     table = Table("import", "without", "with", "difference", "ratio", title=f"median of {repeats} runs in turns")
     for name, (plain, ours, plain_env, our_env) in IMPORTS.items():
         without, with_ = [], []
@@ -70,7 +70,7 @@ def imports(repeats: int) -> Table:
 
 
 def calls() -> Table:
-    """A call of a function as it is, replaced, and wrapped; the patched ones as the registry makes them."""
+    """Return a table of the time of a plain call, and of calls that the registry has replaced and wrapped."""
     from verl_npu.registry.apply.replacement import build
     from verl_npu.registry.apply.slots import Slot
     from verl_npu.registry.patch import Feature

@@ -1,8 +1,9 @@
-"""What attention and experts cost around their arithmetic, before and after our patches: counts, and one ratio.
+"""Measures the cost of attention and experts beyond their arithmetic, before and after our patches.
 
-`python benchmarks/attention.py`, with verl and transformers installed; virtual NPUs serve, for what is counted does
-not depend on the device: how often a forward waits for the device, and how many copies it makes of each expert. The
-padding helpers are timed against flash_attn's algorithm on the CPU of this machine, in turns. One line of JSON.
+Run `python benchmarks/attention.py` with verl and transformers installed. It counts how often a forward pass waits for
+the device, and how many copies it makes of each expert. Virtual NPUs suffice, because these counts do not depend on
+the device. It times the padding helpers against flash_attn's algorithm on this machine's CPU, in turns. It prints one
+line of JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 LAYERS = 4
-# What hands numbers of a device to the host, or must know them to know a shape.
+# The operators that copy values from the device to the host, or need values to compute a shape.
 WAITS = (
     "_local_scalar_dense",
     "nonzero",
@@ -41,7 +42,7 @@ OPERATORS = (
 
 
 def _outside(names: tuple[str, ...], inside: list[int]) -> None:
-    # What a reference operator does within itself is no business of ours: the real ones are kernels.
+    # The inside of a reference operator does not count, because the real operator is a kernel.
     import torch  # noqa: F401  # brings torch_npu, where it is virtual
     import torch_npu
 
@@ -66,7 +67,7 @@ def _measured() -> dict[str, Any]:
     _outside(OPERATORS, inside)
     import torch
     import transformers
-    import verl  # noqa: F401  # what verl-npu waits for
+    import verl  # noqa: F401  # verl-npu waits for this import
     from torch.utils._python_dispatch import TorchDispatchMode
 
     counts: Counter[str] = Counter()
@@ -91,7 +92,7 @@ def _measured() -> dict[str, Any]:
             return result
 
     def counted(model: Any, **inputs: Any) -> dict[str, int]:
-        model(**inputs, use_cache=False)  # what is made once and kept
+        model(**inputs, use_cache=False)  # a first pass fills caches
         inputs = {name: value.clone() for name, value in inputs.items()}
         counts.clear()
         with Counting():
@@ -113,7 +114,7 @@ def _measured() -> dict[str, Any]:
         transformers.Qwen3MoeConfig(**sizes, **moe), attn_implementation="flash_attention_2"
     ).npu()
     experts.update({(40, 64), (64, 40)})
-    # One row: upstream's own block at v0.6.1 gives the wrong rank for more.
+    # One row only, because upstream's own block at v0.6.1 returns the wrong rank for more rows.
     mixed = counted(sparse, input_ids=ids[:1], position_ids=packed)
     return {
         "waits_padded": counted(dense, input_ids=ids, attention_mask=mask).get("waits", 0),
@@ -135,7 +136,7 @@ def _single_thread() -> Iterator[None]:
 
 
 def _padding() -> dict[str, float]:
-    """Seconds of ours over those of flash_attn's algorithm, the best of many: unpad and pad, with their backward."""
+    """Return our time divided by that of flash_attn's algorithm, best of many: unpad and pad, with backward."""
     import torch
     from torch import Tensor
 
@@ -196,7 +197,7 @@ def _padding() -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure both ways, and print one line of JSON."""
+    """Measure before and after our patches, and print one line of JSON."""
     if sys.argv[1:] == ["--measure"]:
         print(json.dumps(_measured()))
         return

@@ -1,11 +1,12 @@
-"""How fast upstream's HCCL checkpoint engine moves weights, against one raw broadcast of the same bytes.
+"""Compares the speed of upstream's HCCL checkpoint engine with one raw broadcast of the same bytes.
 
     python benchmarks/checkpoint_engine.py [--tensors 500] [--megabytes 256] [--bucket 64] [--bandwidth 0 1]
 
-Two ranks on two virtual NPUs over the virtual hccl (gloo on loopback): SIMULATED. A trainer sends and a server takes,
-as in `trainer.v1.trainer_mode=separate_async`; the server drops the weights. It prints ratios within one run: the
-bytes that the engine broadcasts for each byte of weights (its last bucket goes whole, however little is in it), and
-the share of the raw broadcast's bandwidth. `--bandwidth` is explained in weight_sync.py. It needs verl 0.7.1 or newer.
+It uses two ranks on two virtual NPUs with the virtual hccl (gloo on loopback): SIMULATED. A trainer sends and a server
+receives, as in `trainer.v1.trainer_mode=separate_async`, and the server drops the weights. It prints two ratios within
+one run: the bytes that the engine broadcasts for each byte of weights (its last bucket is sent whole even if it is
+almost empty), and the share of the raw broadcast's bandwidth. weight_sync.py explains `--bandwidth`. It needs verl
+0.7.1 or newer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LIMIT = timedelta(minutes=10)
 
 
 def rank_main(rank: int, folder: Path, count: int, megabytes: int, bucket: int, repeats: int) -> None:
-    """Measure on one rank; rank 0 prints the seconds of each way and the bytes of a sync, as JSON."""
+    """Measure on one rank. Rank 0 prints the seconds of each way, and the bytes of a sync, as JSON."""
     import torch
 
     group, device = join(rank, folder)
@@ -37,7 +38,7 @@ def rank_main(rank: int, folder: Path, count: int, megabytes: int, bucket: int, 
     engine: Any = CheckpointEngineRegistry.new("nccl", bucket << 20, is_master=rank == 0)
     master = engine.prepare()
     if rank == 0:
-        # Only what this benchmark itself wrote is read.
+        # The other rank reads this file.
         (folder / "master").write_text(json.dumps([vars(master)]))
     group.messages.exchange("master", b"")
     if rank:
@@ -84,7 +85,7 @@ def main() -> None:
         rank, folder, *numbers = given.rank
         rank_main(int(rank), Path(folder), *map(int, numbers))
         return
-    print("SIMULATED: two virtual NPUs, gloo over loopback; seconds are of this machine, only ratios mean anything")
+    print("SIMULATED: two virtual NPUs, gloo over loopback; only the ratios mean anything, not this machine's seconds")
     print(f"{'GB/s':>5} {'bucket MB':>9} {'raw s':>8} {'engine s':>8} {'bytes':>6} {'bandwidth':>10}")
     for bandwidth, bucket in itertools.product(given.bandwidth, given.bucket):
         words = [str(number) for number in (given.tensors, given.megabytes, bucket, given.repeats)]

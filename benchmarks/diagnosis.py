@@ -1,9 +1,9 @@
-"""How long `verl-npu doctor --log` reads logs of any kind: a long one, one line, no text, colours without end, packed.
+"""Measures how long `verl-npu doctor --log` takes for various logs: long, one line, binary, only colours, compressed.
 
-Each log is made in a temporary folder and judged in this process. The seconds are of processor time, and stand beside
-those for splitting the same text into lines and searching each for one word. Run it with the python of an environment
-that has verl-npu: `python benchmarks/diagnosis.py`, or with `--megabytes 1` for a short look. The status is 1 if a log
-is judged otherwise than it was made.
+Each log is written into a temporary folder and judged in this process. The CPU time is shown beside the time for
+splitting the same text into lines and searching each for one word. Run it with the Python of an environment that has
+verl-npu: `python benchmarks/diagnosis.py`, or with `--megabytes 1` for a quick look. The status is 1 if a log does not
+get the expected verdict.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OOM = "RuntimeError: NPU out of memory. Tried to allocate 5.03 GiB (NPU 3; 60.9
 
 
 def _lines(size: int) -> Iterator[str]:
-    """A training's log with what logs have most of: steps, workers' and engines' lines, warnings that name errors."""
+    """Yield the lines of a typical training log: steps, lines of workers and engines, warnings that name errors."""
     chance = random.Random(1)
     written = step = 0
     while written < size:
@@ -74,35 +74,35 @@ class Kind:
 
     name: str
     share: float
-    """Its size, as a multiple of what was asked for."""
+    """Its size, as a multiple of --megabytes."""
     make: Callable[[int], bytes]
     expected: Conclusion
     packed: bool = False
 
 
 KINDS = (
-    Kind("a training's log that ends in an error", 1, _long, Conclusion.CAUSE),
-    Kind("the same, packed with gzip", 1, _long, Conclusion.CAUSE, packed=True),
-    Kind("one line, and an error", 4, _one_line, Conclusion.CAUSE),
-    Kind("colour codes without end, and an error", 1, _colours, Conclusion.CAUSE),
-    Kind("no text", 1, _binary, Conclusion.UNKNOWN),
+    Kind("a training log that ends in an error", 1, _long, Conclusion.CAUSE),
+    Kind("the same log, compressed with gzip", 1, _long, Conclusion.CAUSE, packed=True),
+    Kind("one long line, and an error", 4, _one_line, Conclusion.CAUSE),
+    Kind("only colour codes, and an error", 1, _colours, Conclusion.CAUSE),
+    Kind("binary data", 1, _binary, Conclusion.UNKNOWN),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """How long a log took."""
+    """The time that a log took."""
 
     kind: Kind
     megabytes: float
     plain: float
-    """Seconds to split the text into lines, and to look for one word in each."""
+    """Seconds to split the text into lines, and to search each for one word."""
     judged: float
     said: Conclusion
 
 
 def measured(kind: Kind, megabytes: float, folder: Path) -> Taken:
-    """Make a log of a kind, and judge it."""
+    """Write a log of a kind, and judge it."""
     content = kind.make(int(megabytes * kind.share * MEGABYTE))
     began = time.process_time()
     sum("Traceback" in line for line in content.decode(errors="replace").splitlines())

@@ -1,12 +1,11 @@
-"""What graphs cost on virtual NPUs: a decoding step that is replayed, and its capture, against the same step without a
-graph.
+"""Measures what graphs cost on virtual NPUs: the replay and the capture of a decoding step, against the eager step.
 
     python benchmarks/graphs.py [--layers 8] [--width 512] [--turns 15]
 
 The step is that of a small transformer with a cache: embedding, norms, projections, attention over the cache, a gated
-MLP. The two take turns, in processor time, so that a busy machine slows neither; a ratio is the median of the turns'
-ratios. Prints one line of JSON. SIMULATED: on a real NPU a graph saves the time of starting kernels, here it saves
-nothing but Python's.
+MLP. Both are measured in turns, in CPU time, so that a busy machine slows neither. A ratio is the median of the turns'
+ratios. It prints one line of JSON. SIMULATED: on a real NPU a graph saves the time for starting kernels. Here it only
+saves the time of Python.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ HEADS, CACHED, WORDS = 8, 128, 1024
 
 
 def step_of(layers: int, width: int, batch: int) -> Callable[[], Any]:
-    """Return a decoding step over inputs and a cache that stay where they are."""
+    """Return a decoding step whose inputs and cache stay at the same addresses."""
     import torch
     from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
 
@@ -62,7 +61,7 @@ def step_of(layers: int, width: int, batch: int) -> Callable[[], Any]:
 
 
 def seconds(call: Callable[[], object], count: int) -> float:
-    """Return the processor time of one call, of this process and all its threads."""
+    """Return the CPU time of one call, of this process with all its threads."""
     import torch
 
     began = time.process_time()
@@ -73,7 +72,7 @@ def seconds(call: Callable[[], object], count: int) -> float:
 
 
 def measured(layers: int, width: int, batch: int, turns: int) -> dict[str, float]:
-    """Return the milliseconds of a step without a graph and of its replay, their ratio, and what a capture takes."""
+    """Return the milliseconds of an eager step and of its replay, their ratio, and the time of a capture in steps."""
     import torch
 
     step = step_of(layers, width, batch)
@@ -85,7 +84,7 @@ def measured(layers: int, width: int, batch: int, turns: int) -> dict[str, float
         capture = time.process_time() - began
         graph.replay()
         if not torch.equal(out, step()):
-            raise SystemExit("expected a replay to give what the step gives, found other values")
+            raise SystemExit("expected a replay to give the same values as the step, found other values")
         count = max(3, int(0.2 / seconds(step, 3)))
         pairs = []
         for turn in range(turns):
@@ -101,7 +100,7 @@ def measured(layers: int, width: int, batch: int, turns: int) -> dict[str, float
 
 
 def main() -> None:
-    """Measure each size of batch."""
+    """Measure each batch size, and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=512)

@@ -1,8 +1,8 @@
-"""What keeping the token budget costs: our partition beside upstream's, on the same batches in one run.
+"""Measures the cost of keeping the token budget: our partition against upstream's, on the same batches in one run.
 
-Each batch has as many sequences as one rank has in RL, of one mix of lengths. Upstream's partition has as many bins as
-the tokens fill, and balances lengths, as at 796871d7, or work, as from v0.6.1 on; ours gets the same weights. The
-machine is noisy and the ratios are not. It runs in an environment that has verl-npu and verl, from a clone:
+Each batch has as many sequences as one rank has in RL, with a certain mix of lengths. Upstream's partition has as many
+bins as the tokens fill. It balances lengths, as at 796871d7, or work, as from v0.6.1 on; ours gets the same weights.
+The machine is noisy, and the ratios are not. Run it from a clone, in an environment that has verl-npu and verl:
 `python benchmarks/micro_batches.py`.
 """
 
@@ -23,23 +23,23 @@ from rich.table import Table
 
 from verl_npu.features.micro_batches.packing import Bins, pack, spread
 
-# The mixes are those of the tests, which are no package that is installed.
+# The mixes are in the tests, which are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.features.micro_batches.mixes import MIXES, first_fit_decreasing, work
 
-CALLS = 20  # taking the sequences out of the batch is most of it, and slow
+CALLS = 20  # few, because taking the sequences out of the batch is slow
 
 Split = Callable[[list[int], int, list[int]], Bins]
 
 
 def ours(lengths: list[int], budget: int, weights: list[int]) -> Bins:
-    """Our partition."""
+    """Return our partition."""
     packed = pack(lengths, budget)
     return spread(packed, lengths, budget, len(packed), weights)
 
 
 def upstreams(lengths: list[int], budget: int, weights: list[int]) -> Bins:
-    """Upstream's partition with the number of bins that upstream chooses."""
+    """Return upstream's partition, with the number of bins that upstream chooses."""
     from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
 
     count = min(len(lengths), -(-sum(lengths) // budget))
@@ -48,7 +48,7 @@ def upstreams(lengths: list[int], budget: int, weights: list[int]) -> Bins:
 
 @dataclass(slots=True)
 class Tally:
-    """What one way of splitting did with all batches of a mix."""
+    """The results of one way of splitting, for all batches of a mix."""
 
     bins: int = 0
     over: int = 0
@@ -57,7 +57,7 @@ class Tally:
     seconds: list[float] = field(default_factory=list)
 
     def split(self, split: Split, lengths: list[int], budget: int, weights: list[int]) -> None:
-        """Split one batch and look at the result."""
+        """Split one batch, and record the result."""
         began = time.process_time()
         bins = split(lengths, budget, weights)
         self.seconds.append(time.process_time() - began)
@@ -74,7 +74,7 @@ def _sums(bins: Bins, values: Sequence[int]) -> list[int]:
 
 
 def rows(mix: str, batches: int) -> list[tuple[str, ...]]:
-    """Split the same random batches of a mix in both ways, in turns."""
+    """Split the same random batches of a mix in both ways, in turns, and return the rows of the table."""
     draw, budget = MIXES[mix]
     found = []
     for name, weigh in {"lengths": list, "work": work}.items():
@@ -103,7 +103,7 @@ def rows(mix: str, batches: int) -> list[tuple[str, ...]]:
 
 
 def calls(batches: int) -> Table:
-    """The installed verl's rearrange_micro_batches without padding, as it is and patched, in turns."""
+    """Time the installed verl's rearrange_micro_batches without padding, unchanged and patched, in turns."""
     from tests.features.micro_batches.upstream import load, nested, patched
 
     os.environ["VERL_NPU_TOKEN_BUDGET"] = "1"
@@ -128,17 +128,17 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=300, help="random batches of each mix (default 300)")
     batches = parser.parse_args().batches
     table = Table(
-        "mix, what is balanced",
+        "mix, balanced by",
         "",
         "batches over",
         "fullest",
         "bins",
-        "to FFD's",
+        "bins / FFD",
         "heaviest",
         "time",
-        "to upstream's",
-        title=f"The partition, {batches} batches a mix. over: batches with a bin over the budget; fullest: the "
-        "fullest\nbin, in budgets; FFD: first-fit-decreasing; heaviest: the heaviest bin by the mean; time: median",
+        "/ upstream",
+        title=f"The partition, {batches} batches for each mix. over: batches with a bin over the budget; fullest: the "
+        "fullest\nbin / budget; FFD: first-fit-decreasing; heaviest: the heaviest bin / mean; time: median",
     )
     for mix in MIXES:
         for row in rows(mix, batches):

@@ -1,8 +1,9 @@
-"""What a full-size training step costs each NPU, without values: FSDP2 as verl has it (float32 shards, bfloat16
-computation, AdamW) over virtual NPUs with phantom memory, one process each.
+"""Measures the memory of a full-size training step on each NPU, without values.
 
-Run as `python benchmarks/phantom.py --npus 8 --sequence 4096 --recompute`. Prints one line of JSON: each phase's peak,
-the host memory of a process, and how long it took; or the error of an NPU with too little memory. SIMULATED.
+It uses FSDP2 as verl does (float32 shards, bfloat16 computation, AdamW), on virtual NPUs with phantom memory, with one
+process for each. Run `python benchmarks/phantom.py --npus 8 --sequence 4096 --recompute`. It prints one line of JSON:
+the peak of each phase, the host memory of a process, and the time; or the error of an NPU with too little memory.
+SIMULATED.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import time
 from typing import Any
 
 GIB = 1 << 30
-# hidden, intermediate, layers, heads, key heads, width of a head, vocabulary: those of Qwen3
+# hidden size, intermediate size, layers, heads, key heads, head size, vocabulary of Qwen3 models
 SIZES = {"0.6b": (1024, 3072, 28, 16, 8, 128, 151936), "8b": (4096, 12288, 36, 32, 8, 128, 151936)}
 
 
 def train(asked: argparse.Namespace, rank: int, init: str) -> dict[str, Any]:
-    """One rank: two steps, with the peak of each phase of the second."""
+    """Train two steps on one rank, and return the peak of each phase of the second step."""
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -90,7 +91,7 @@ def train(asked: argparse.Namespace, rank: int, init: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Start the ranks, and print what the first one found; of an NPU without memory the error."""
+    """Start the ranks, and print the result of the first one, or its error if it has too little memory."""
     asking = argparse.ArgumentParser(description="Peak memory of a full-size FSDP2 step, without values.")
     asking.add_argument("--model", choices=SIZES, default="8b")
     asking.add_argument("--npus", type=int, default=8)
@@ -117,7 +118,7 @@ def main() -> None:
         for rank in ranks:
             rank.wait()
     if not first.strip():
-        raise SystemExit("the first rank ended without a result: its error is above")
+        raise SystemExit("the first rank ended without a result; see its error above")
     found = json.loads(first.splitlines()[-1])
     print(json.dumps({**found, "seconds_in_all": round(time.monotonic() - began, 1)}))
 

@@ -1,16 +1,18 @@
-"""What `verl-npu plan` says of jobs whose figures verl-ascend-recipe has published, beside those figures.
+"""Compares the plans of `verl-npu plan` with the figures that verl-ascend-recipe has published for the same jobs.
 
-Run as `python benchmarks/plan_baselines.py CHECKOUT [JOB ...] [--lengths mean|spread|greatest]`, in an environment
-that has the packages of that verl, MindSpeed and Megatron too for the jobs that need them. The scripts are the
-checkout's own; its recipe/ must be there for DAPO. Lengths are not published. Their mean follows from throughput, NPUs
-and seconds of a step; how much of it is the question is an assumption. That the answers' standard deviation is half of
-their mean is another ("spread"), the same for all jobs. With "mean" all sequences are alike, with "greatest" they are
-the longest that a script allows, as a plan takes them by default. Prints one line of JSON for each job.
+Run `python benchmarks/plan_baselines.py CHECKOUT [JOB ...] [--lengths mean|spread|greatest]` in an environment with
+the packages of that verl, and with MindSpeed and Megatron for the jobs that need them. The scripts are in the
+checkout, which must contain recipe/ for DAPO. It prints one line of JSON for each job.
 
-Memory is the largest of all phases on the rank that verl reports, which in a pipeline is one of the last stage; verl
-never resets the counter that it reports. Nothing is fitted to memory. What an engine needs for a layer and token of
-the longest answer is fitted for each job to the seconds of all others with such an engine, that is with graphs or
-without ("left_out"). Of those without there is one job, so that what users reported of theirs is taken. SIMULATED.
+The lengths of sequences are not published. Their mean follows from throughput, NPUs, and seconds of a step. The length
+of the question is an assumption. With "spread", the standard deviation of the answers is assumed to be half of their
+mean, for all jobs. With "mean" all sequences have the same length. With "greatest" they have the maximum length of the
+script, which is the default of a plan.
+
+Memory is the largest of all phases on the rank that verl reports, which is one of the last stage in a pipeline. verl
+never resets the counter that it reports. No parameter is fitted to memory. The time of an engine for a layer and token
+of the longest answer is fitted for each job to the times of all other jobs with such an engine, with graphs or without
+("left_out"). Only one job has an engine without graphs, so the reports of users serve for it. SIMULATED.
 """
 
 from __future__ import annotations
@@ -32,16 +34,16 @@ from verl_npu_workbench.comparison.standards import BASELINES
 GIB = 1 << 30
 SPREAD = 0.5
 COUNTED = ("log-probabilities", "reference", "values", "update critic", "update actor")
-"""Phases whose memory verl's processes of the trainer have: an engine has processes of its own."""
+"""The phases in verl's trainer processes. An engine has processes of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a user measured of an engine without graphs that served a model of experts on A2."""
+    """A user's measurement of an engine without graphs that served a mixture-of-experts model on A2."""
 
     source: str
     token: float
-    """Seconds between two tokens of a sequence."""
+    """The seconds between two tokens of a sequence."""
     layers: int
 
     def decoding(self) -> float:
@@ -51,23 +53,23 @@ class Report:
 EAGER_REPORTS = (
     Report("vllm-ascend issue 770: Qwen3-30B-A3B, 6 tokens a second", 1 / 6, 48),
     Report("vllm-ascend issue 5714: Qwen3-Next-80B-A3B, 6 tokens a second", 1 / 6, 48),
-    Report("vllm-ascend issue 2446: GLM-4.5, 400 ms and more for a token", 0.4, 92),
+    Report("vllm-ascend issue 2446: GLM-4.5, at least 400 ms for a token", 0.4, 92),
     Report("vllm-plugin-FL pull request 349: Qwen3.6-35B-A3B, 161 ms for a token", 0.161, 40),
 )
-"""All that a search of the two projects' threads found with the model, the time, and enforce_eager or its equal."""
+"""All reports in the threads of the two projects that give the model, the time, and enforce_eager or an equivalent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A published job, and what its script says."""
+    """A published job, and the settings of its script."""
 
     baseline: str
     sequences: int
     npus: int
     prompt: int = 130
-    """Tokens of a question: about those of GSM8K in Qwen3's template."""
+    """The tokens of a question, about as many as GSM8K has in Qwen3's template."""
     picture: int = 0
-    """Of which so many are its picture's."""
+    """The tokens of its picture among them."""
 
 
 JOBS = (
@@ -82,18 +84,18 @@ JOBS = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A job's plan, beside its figures."""
+    """The plan of a job."""
 
     job: Job
     tokens: int
     memory: float
-    """GiB."""
+    """In GiB."""
     least: float
     most: float
     training: float
-    """Seconds of a step without the rollout, at worst."""
+    """The most seconds of a step without the rollout."""
     decoded: int
-    """Layers times tokens of the longest answer."""
+    """The number of layers times the tokens of the longest answer."""
     eager: bool
     took: float
 
@@ -101,13 +103,13 @@ class Found:
         return BASELINES[self.job.baseline].step_seconds
 
     def decoding(self) -> float:
-        """Seconds for a layer and token that the measured step leaves."""
+        """Return the seconds for a layer and token that remain of the measured step."""
         return (self.measured() - self.training) / self.decoded
 
 
 def main() -> None:
-    """Plan each job, and print it beside what was measured."""
-    asking = argparse.ArgumentParser(description="Plans beside published figures.")
+    """Plan each job, and print it beside the measurements."""
+    asking = argparse.ArgumentParser(description="Compare plans with published figures.")
     asking.add_argument("checkout", type=Path)
     asking.add_argument("jobs", nargs="*", choices=[[], *(job.baseline for job in JOBS)])
     asking.add_argument("--lengths", choices=("mean", "spread", "greatest"), default="spread")
@@ -185,7 +187,7 @@ def _plan(job: Job, checkout: Path, sizes: Mapping[str, float]) -> Mapping[str, 
             check=False,
         )
     if not done.stdout:
-        raise SystemExit(f"{job.baseline} was not planned: the error is above")
+        raise SystemExit(f"{job.baseline} was not planned; see the error above")
     found: Mapping[str, Any] = json.loads(done.stdout)
     failed = [rank["error"] for rank in found["ranks"] if rank["error"]]
     if failed:

@@ -1,11 +1,12 @@
-"""Whether the commands that read what others wrote take four times as long for four times as much, and which memory.
+"""Checks that the time of commands that read files grows linearly with the size of the file, and measures their
+memory.
 
-Each input is made at two sizes, a quarter and the whole, in a temporary folder, and given to `verl-npu` in a process
-of its own. Seconds are of processor time; memory is the most that the process held. The status is 1 if one takes over
-30 s or 500 MB, or grows more than six times from a quarter to the whole.
+Each input is written at two sizes, a quarter and the whole, into a temporary folder, and given to `verl-npu` in a
+process of its own. Seconds are CPU time, and memory is the peak of the process. The status is 1 if a command takes
+over 30 s or 500 MB, or takes more than six times as long for the whole as for the quarter.
 
-    python benchmarks/scaling.py                      # all, at the sizes that are promised
-    python benchmarks/scaling.py --share 0.01         # a short look
+    python benchmarks/scaling.py                      # all inputs, at the promised sizes
+    python benchmarks/scaling.py --share 0.01         # a quick look
     python benchmarks/scaling.py tracebacks --share 1
 """
 
@@ -46,12 +47,12 @@ def _raised(number: int, prefix: str = "", error: str = "ValueError: row {number
 
 
 def tracebacks(count: int) -> Iterator[str]:
-    """Tracebacks that no rule knows, each with a text of its own."""
+    """Return tracebacks that no rule knows, each with a different text."""
     return map(_raised, range(count))
 
 
 def caught(count: int) -> Iterator[str]:
-    """Tracebacks that the job survives: a step follows each hundred."""
+    """Yield tracebacks that the job survives: a step follows each hundred."""
     for number in range(count):
         yield _raised(number)
         if number % 100 == 99:
@@ -59,13 +60,13 @@ def caught(count: int) -> Iterator[str]:
 
 
 def known(count: int) -> Iterator[str]:
-    """Tracebacks of out of memory, which a rule knows, each with numbers of its own."""
+    """Return out-of-memory tracebacks, which a rule knows, each with different numbers."""
     error = "RuntimeError: NPU out of memory. Tried to allocate {number} MiB (NPU 3; 60.96 GiB total capacity)"
     return (_raised(number, error=error) for number in range(count))
 
 
 def of_cann(count: int) -> Iterator[str]:
-    """CANN's messages with the times at which they were written."""
+    """Yield messages of CANN, with times."""
     for number in range(count):
         yield f"[ERROR] 2026-01-01-10:00:{number % 60:02} (PID:{number % 5000}, Device:0, RankID:0) "
         yield "ERR01100 OPS error\n"
@@ -73,7 +74,7 @@ def of_cann(count: int) -> Iterator[str]:
 
 
 def processes(count: int) -> Iterator[str]:
-    """Processes on as many hosts, each with lines that have a time, and one traceback, mixed with one another."""
+    """Yield the interleaved lines of many processes on different hosts, each with a traceback."""
     for line in range(6):
         for number in range(count):
             prefix = f"(WorkerDict pid={number}, ip=10.{number >> 16}.{number >> 8 & 255}.{number & 255}) "
@@ -85,12 +86,12 @@ def processes(count: int) -> Iterator[str]:
 
 
 def steps(count: int) -> Iterator[str]:
-    """Steps of a training, and no more."""
+    """Return only the steps of a training."""
     return map(_step, range(1, count + 1))
 
 
 def odd_steps(count: int) -> Iterator[str]:
-    """Steps of which each third is odd in several ways."""
+    """Yield steps of which two in three are odd in several ways."""
     for number in range(1, count + 1):
         yield f"step:{number} - critic/rewards/mean:{'nan' if number % 3 else 0.5} - actor/entropy:0.5 - "
         yield f"actor/grad_norm:{1 if number % 30 else 100} - timing_s/step:{10 if number % 3 else 30}"
@@ -98,12 +99,12 @@ def odd_steps(count: int) -> Iterator[str]:
 
 
 def restarts(count: int) -> Iterator[str]:
-    """A job that is started again after each ten steps, from the beginning."""
+    """Return the steps of a job that starts from the beginning after every ten steps."""
     return (_step(number % 10 + 1) for number in range(count))
 
 
 def observations(count: int) -> dict[str, object]:
-    """The corpus of a proof with so many observations."""
+    """Return the corpus of a proof with `count` observations."""
     parts = [
         {"key": {"kind": "seconds", "name": f"op{n}", "case": "c"}, "said": "", "results": [], "figures": {"s": 1.0}}
         for n in range(count)
@@ -112,7 +113,7 @@ def observations(count: int) -> dict[str, object]:
 
 
 def nested(count: int) -> dict[str, object]:
-    """A corpus of lists in lists, which no proof has."""
+    """Return a corpus of nested lists, which no proof has."""
     return {"schema": 1, "observations": [[] for _ in range(count)]}
 
 
@@ -144,11 +145,11 @@ def _bundle(make: Callable[[int], dict[str, object]]) -> Callable[[Path, int], N
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input, and the commands that are given it: `LOG` stands for it."""
+    """An input, and the commands that read it. `LOG` stands for its path."""
 
     name: str
     count: int
-    """As many as are promised."""
+    """The promised size."""
     write: Callable[[Path, int], None]
     commands: tuple[str, ...]
 
@@ -170,7 +171,7 @@ INPUTS = (
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a command took; `status` is that of a signal, as a negative number, where it was ended."""
+    """The time and memory of a command. If a signal ended it, `status` is the negative signal number."""
 
     status: int
     seconds: float
@@ -179,7 +180,7 @@ class Taken:
 
 
 def taken(command: str, path: Path) -> Taken:
-    """Run a command, and return what it took of the processor and of memory."""
+    """Run a command, and return its CPU time and memory."""
     words = [sys.executable, "-m", "verl_npu", *(str(path) if word == "LOG" else word for word in command.split())]
     with tempfile.TemporaryFile() as output:
         started = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, preexec_fn=_limited)
@@ -190,17 +191,17 @@ def taken(command: str, path: Path) -> Taken:
 
 
 def _limited() -> None:
-    # What is not linear is ended, and fills no machine.
+    # A command that is not linear must end, and must not fill the machine.
     resource.setrlimit(resource.RLIMIT_CPU, (int(_PATIENCE), int(_PATIENCE)))
     resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 
 
 def main() -> int:
-    """Measure all that is asked for, and print a line for each."""
+    """Measure the requested inputs, and print a line for each command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="INPUT", help=", ".join(each.name for each in INPUTS))
-    parser.add_argument("--share", type=float, default=1.0, help="of the sizes that are promised")
-    parser.add_argument("--seconds", type=float, default=_PATIENCE, help="of processor time until a command is ended")
+    parser.add_argument("--share", type=float, default=1.0, help="the share of the promised sizes (default 1)")
+    parser.add_argument("--seconds", type=float, default=_PATIENCE, help="the CPU time after which a command is ended")
     asked = parser.parse_args()
     globals()["_PATIENCE"] = asked.seconds
     failed = False

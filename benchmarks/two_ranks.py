@@ -1,4 +1,4 @@
-"""Two ranks on two virtual NPUs over the virtual hccl, for the benchmarks of weight syncs: started, and met."""
+"""Starts two ranks on two virtual NPUs with the virtual hccl, and joins them, for the benchmarks of weight syncs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["join", "start", "timed_in_turn"]
 
 
 def start(script: str, given: list[str], bandwidth: float) -> dict[str, Any]:
-    """Run `script --rank RANK FOLDER *given` as both ranks, and return what rank 0 printed last, as JSON.
+    """Run `script --rank RANK FOLDER *given` as both ranks, and return rank 0's last line, parsed as JSON.
 
-    `bandwidth` is in GB/s, 0 for loopback as it is. Ends the program if a rank fails.
+    `bandwidth` is in GB/s; 0 does not limit it. End the program if a rank fails.
     """
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "VIRTUAL_ASCEND": "2", "OMP_NUM_THREADS": "1"}
@@ -40,7 +40,8 @@ def start(script: str, given: list[str], bandwidth: float) -> dict[str, Any]:
 
 
 def join(rank: int, folder: Path) -> tuple[Any, Any]:
-    """The group of weight sync that both ranks are in, and this rank's device; rank 0 opens it, through `folder`."""
+    """Join the weight-sync group of both ranks, which meet through `folder`; return the group and this rank's
+    device."""
     import torch
     import torch_npu  # noqa: F401
 
@@ -65,9 +66,9 @@ def join(rank: int, folder: Path) -> tuple[Any, Any]:
 def timed_in_turn(
     group: Any, ways: Mapping[str, Callable[[], object]], repeats: int, slow: Collection[str] = ()
 ) -> dict[str, list[float]]:
-    """Run each way so many times on both ranks, and return its seconds; a slow way runs twice at most.
+    """Run each way `repeats` times on both ranks, and return its seconds. A slow way runs at most twice.
 
-    The ways take turns, so that other work on the machine falls on all of them alike. The first turn is not counted.
+    The ways run in turns, so that other work on the machine affects all of them. The first turn does not count.
     """
     spent: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(repeats + 1):

@@ -1,12 +1,12 @@
-"""What the virtual Ascend costs against plain CPU, in one run: `import torch`, a small operator, a training step of a
-transformer of 100 million parameters, and an all-reduce of 64 MB over 2 ranks.
+"""Compares the virtual Ascend with the plain CPU in one run: `import torch`, a small operator, a training step of a
+transformer with 100 million parameters, and an all-reduce of 64 MB over 2 ranks.
 
-Run as `python benchmarks/virtual_overhead.py`; compiles the device first if it must. Takes some minutes and 6 GB of
-memory. Prints one line of JSON. The two devices take turns, so that a busy machine slows both; a ratio is the median
-of the turns' ratios.
+Run `python benchmarks/virtual_overhead.py`. It compiles the device first if necessary, takes some minutes and 6 GB of
+memory, and prints one line of JSON. Both devices are measured in turns, so that a busy machine slows both. A ratio is the
+median of the turns' ratios.
 """
 
-# ruff: noqa: E501 - the lines of programs in strings
+# ruff: noqa: E501 - lines of programs in strings
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _result(*processes: subprocess.Popen[str]) -> dict[str, Any]:
     outputs = [process.communicate()[0] for process in processes]
     for process in processes:
         if process.returncode != 0:
-            raise SystemExit(f"a measuring process ended with status {process.returncode}: its error is above")
+            raise SystemExit(f"a measuring process ended with status {process.returncode}; see its error above")
     measured: dict[str, Any] = json.loads(outputs[0].splitlines()[-1])
     return measured
 

@@ -1,11 +1,12 @@
-"""What VERL_NPU_WEIGHT_SYNC_CHECK=engine costs: a sync that is proven, against the same sync alone.
+"""Measures the cost of VERL_NPU_WEIGHT_SYNC_CHECK=engine: a verified sync against the same sync without verification.
 
     python benchmarks/weight_proof.py [--megabytes 512] [--shares 1 8] [--bandwidth 0 2] [--repeats 5]
 
-Two ranks on two virtual NPUs over the virtual hccl (gloo on loopback): SIMULATED. The receiver loads into a model of
-linear layers, of which it holds all or one share of so many (tensor parallelism). What is printed are ratios within
-one run. Over loopback a link is as fast as memory; with `--bandwidth` N it moves N GB/s at most, as a link of NPUs is
-slower than their memory. A digest is taken on the host: what its way there costs on a real NPU is not in the figures.
+It uses two ranks on two virtual NPUs with the virtual hccl (gloo on loopback): SIMULATED. The receiver loads the
+weights into a model of linear layers, of which it holds all or one of several shares (tensor parallelism). It prints
+ratios within one run. Loopback is as fast as memory, and a link of real NPUs is slower than their memory, so
+`--bandwidth` N limits it to N GB/s. Digests are computed on the host. The figures do not include the copy to the host
+on a real NPU.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ WIDTH = 2048
 
 
 def rank_main(rank: int, folder: Path, megabytes: int, shares: int, repeats: int) -> None:
-    """Measure on one rank; rank 0 prints the seconds of each way, as JSON."""
+    """Measure on one rank. Rank 0 prints the seconds of each way, as JSON."""
     import torch
 
     from verl_npu.features.weight_sync.engines.proof import Proof
@@ -33,7 +34,7 @@ def rank_main(rank: int, folder: Path, megabytes: int, shares: int, repeats: int
     from verl_npu.features.weight_sync.transport.tensors import Metadata
 
     class ColumnParallelLinear(torch.nn.Module):
-        """As vLLM's, by its name and its sizes."""
+        """A layer with the name and sizes of vLLM's."""
 
         def __init__(self, device: Any) -> None:
             super().__init__()
@@ -42,7 +43,7 @@ def rank_main(rank: int, folder: Path, megabytes: int, shares: int, repeats: int
             self.weight = torch.nn.Parameter(empty, requires_grad=False)
 
     class Engine:
-        """Copies its share of what it is given, and proves it if it is asked to."""
+        """Copies its share of the weights, and verifies it on request."""
 
         def __init__(self, model: Any) -> None:
             self.model, self.proof = model, None
@@ -54,7 +55,7 @@ def rank_main(rank: int, folder: Path, megabytes: int, shares: int, repeats: int
                 own[name].copy_(tensor.narrow(0, shares // 2 * size, size))
 
         def open(self) -> None:
-            """Nothing was closed."""
+            """Do nothing, because nothing was closed."""
 
         def expect(self, weights: Any) -> None:
             self.proof = self.proof or Proof(self.model)
@@ -88,7 +89,7 @@ def rank_main(rank: int, folder: Path, megabytes: int, shares: int, repeats: int
 
 
 def measure(megabytes: int, shares: int, repeats: int, bandwidth: float) -> dict[str, list[float]]:
-    """Run both ranks and return the seconds of rank 0."""
+    """Run both ranks, and return the seconds of rank 0."""
     return start(__file__, [str(megabytes), str(shares), str(repeats)], bandwidth)
 
 
@@ -105,7 +106,7 @@ def main() -> None:
         rank, folder, *numbers = given.rank
         rank_main(int(rank), Path(folder), *map(int, numbers))
         return
-    print("SIMULATED: two virtual NPUs, gloo over loopback; seconds are of this machine, only ratios mean anything")
+    print("SIMULATED: two virtual NPUs, gloo over loopback; only the ratios mean anything, not this machine's seconds")
     print(f"{'GB/s':>5} {'shares':>7} {'sync s':>8} {'proven s':>9} {'ratio of medians (of the best)':>32}")
     for bandwidth, shares in itertools.product(given.bandwidth, given.shares):
         found = measure(given.megabytes, shares, given.repeats, bandwidth)

@@ -1,14 +1,16 @@
-"""How fast a weight sync is: against one raw broadcast of the same bytes, and against one broadcast per tensor.
+"""Compares the speed of a weight sync with one raw broadcast of the same bytes, and with one broadcast per tensor.
 
     python benchmarks/weight_sync.py [--tensors 500 20000] [--megabytes 256 2048] [--bandwidth 0 1] [--repeats 5]
 
-Two ranks on two virtual NPUs over the virtual hccl (gloo on loopback): SIMULATED. What is printed are ratios within
-one run, for the same tensors over the same communicator; they say nothing of HCCL on real NPUs. The sync includes the
-check of metadata and the verdict of both ranks; its loader drops what it gets, as the raw broadcast's receiver does.
+It uses two ranks on two virtual NPUs with the virtual hccl (gloo on loopback): SIMULATED. It prints ratios within one
+run, for the same tensors and the same communicator. They say nothing about HCCL on real NPUs. The sync includes the
+check of metadata and the verdict of both ranks. Its loader drops the weights, as the receiver of the raw broadcast
+does.
 
-Over loopback a message is itself a copy in memory, so packing a bucket, one more copy, costs about as much as moving
-it, and on two cores the two take turns. A link is slower than an NPU's memory: with `--bandwidth` N it moves N GB/s at
-most (`VIRTUAL_ASCEND_FAULTS=slow:bandwidth=N`), and the packing is hidden behind it or not. 0 is loopback as it is.
+On loopback a message is a copy in memory. So packing a bucket, which is one more copy, costs about as much as moving
+it, and on two cores they cannot overlap. A real link is slower than an NPU's memory. `--bandwidth` N limits loopback
+to N GB/s (`VIRTUAL_ASCEND_FAULTS=slow:bandwidth=N`), which shows whether packing overlaps with moving. 0 does not
+limit it.
 """
 
 from __future__ import annotations
@@ -28,24 +30,24 @@ LIMIT = timedelta(minutes=10)
 
 
 class Sink:
-    """Takes weights and leaves them where they came."""
+    """An engine that drops the weights."""
 
     def load(self, weights: Any) -> None:
-        """Nothing is copied: what an engine does with them is its own time."""
+        """Drop the weights, because the time of a real engine does not count."""
 
     def open(self) -> None:
-        """Nothing was closed."""
+        """Do nothing, because nothing was closed."""
 
     def expect(self, weights: Any) -> None:
-        """Nothing is kept."""
+        """Do nothing, because nothing is verified."""
 
     def prove(self) -> str:
-        """Nothing is held."""
+        """Return no result, because there are no weights."""
         return ""
 
 
 def rank_main(rank: int, folder: Path, count: int, megabytes: int, repeats: int) -> None:
-    """Measure on one rank; rank 0 prints for each way the median and the best of its seconds, as JSON."""
+    """Measure on one rank. Rank 0 prints the median and the best time of each way in seconds, as JSON."""
     import torch
 
     from verl_npu.features.weight_sync.settings import Check, Settings
@@ -55,7 +57,7 @@ def rank_main(rank: int, folder: Path, count: int, megabytes: int, repeats: int)
     group, device = join(rank, folder)
 
     elements = megabytes * (1 << 20) // 2 // count
-    # Of one piece of memory: a model of 2 GB and its copy on the other rank must fit beside each other.
+    # All tensors share one piece of memory, so that a model of 2 GB and its copy on the other rank fit.
     flat = torch.zeros(elements * count, dtype=torch.bfloat16, device=device)
     parts = flat.split(elements)
     tensors = [(f"layers.{number}.weight", part.view(-1, 1)) for number, part in enumerate(parts)]
@@ -67,7 +69,7 @@ def rank_main(rank: int, folder: Path, count: int, megabytes: int, repeats: int)
         group.broadcast(raw).wait(LIMIT)
 
     def one_each() -> None:
-        # As upstream's loop: a new tensor, a copy into it on the source, a broadcast, and the wait for it.
+        # Like upstream's loop: a new tensor, a copy into it on the source, a broadcast, and the wait for it.
         for _, tensor in tensors:
             moved = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
             if rank == 0:
@@ -98,7 +100,7 @@ def rank_main(rank: int, folder: Path, count: int, megabytes: int, repeats: int)
 
 
 def measure(count: int, megabytes: int, repeats: int, bandwidth: float) -> dict[str, tuple[float, float]]:
-    """Run both ranks and return the median and the best of rank 0 in seconds, by way."""
+    """Run both ranks, and return rank 0's median and best time of each way in seconds."""
     return start(__file__, [str(count), str(megabytes), str(repeats)], bandwidth)
 
 
@@ -115,10 +117,8 @@ def main() -> None:
         rank, folder, count, megabytes, repeats = given.rank
         rank_main(int(rank), Path(folder), int(count), int(megabytes), int(repeats))
         return
-    print("SIMULATED: two virtual NPUs, gloo over loopback; seconds are of this machine, only ratios mean anything")
-    print(
-        "share of the raw broadcast's bandwidth, of the medians (and of the best runs, spoilt less by a busy machine)"
-    )
+    print("SIMULATED: two virtual NPUs, gloo over loopback; only the ratios mean anything, not this machine's seconds")
+    print("share of the raw broadcast's bandwidth, by the medians (by the best runs)")
     print(f"{'GB/s':>5} {'MB':>6} {'tensors':>8} {'raw s':>14} {'sync':>16} {'with checksums':>16} {'each':>14}")
     for bandwidth, megabytes, count in itertools.product(given.bandwidth, given.megabytes, given.tensors):
         found = measure(count, megabytes, given.repeats, bandwidth)

@@ -1,13 +1,15 @@
-"""What graphs in the device cost a job that has none: eager steps with the device of this tree against the same with
-that of the commit before graphs. What else the device was given since then counts as well.
+"""Measures what the device's support for graphs costs a job without graphs.
+
+It compares eager steps with the device of this tree with the same steps on the device of the commit before graphs. All
+other changes of the device since then count, too.
 
     python benchmarks/without_graphs.py [--before COMMIT] [--turns 9] [--starts 9]
 
-Each device is in a process of its own, and the old one in two, which tell the noise. They take turns, in processor
-time, so that a busy machine slows none of them alone; a start's ratio is the median of its turns' ratios. Where its
-memory happens to lie makes a process some percent faster or slower for all its life, so that they are started again
-and again, and the median of all starts' ratios counts. The steps are one small operator, a decoding step and a
-training step. Compiles the devices first if it must. Prints one line of JSON. SIMULATED.
+Each device runs in a process of its own, and the old device in two processes, which shows the noise. They are measured
+in turns, in CPU time, so that a busy machine slows all of them. The placement of its memory makes a process some
+percent faster or slower for its whole life. So the processes are started several times. The ratio of a start is the
+median of its turns' ratios, and the result is the median of all starts. The steps are one small operator, a decoding
+step, and a training step. It compiles the devices first if necessary, and prints one line of JSON. SIMULATED.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ SECONDS = 0.1
 
 
 def training_step() -> Callable[[], object]:
-    """Return forward, backward and AdamW of two layers of a transformer."""
+    """Return a training step: forward, backward, and AdamW of two layers of a transformer."""
     import torch
 
     layers = [torch.nn.TransformerEncoderLayer(256, 8, 1024, dropout=0.0, batch_first=True) for _ in range(2)]
@@ -49,7 +51,7 @@ def training_step() -> Callable[[], object]:
 
 
 def steps() -> dict[str, Callable[[], object]]:
-    """Return what is measured, by its name."""
+    """Return the steps to measure, by name."""
     import torch
     from graphs import step_of
 
@@ -68,7 +70,7 @@ def steps() -> dict[str, Callable[[], object]]:
 
 
 def serve() -> None:
-    """Say how long each step takes that a line of stdin names."""
+    """Read names of steps from stdin, and print the time of each."""
     import torch
     import virtual_ascend
     from graphs import seconds
@@ -97,10 +99,10 @@ def started(tree: Path) -> subprocess.Popen[str]:
 
 
 def answer(process: subprocess.Popen[str]) -> Any:
-    """Return its next line."""
+    """Return the next line of a process, parsed as JSON."""
     line = process.stdout.readline() if process.stdout else ""
     if not line:
-        raise SystemExit("a measuring process ended: its error is above")
+        raise SystemExit("a measuring process ended; see its error above")
     return json.loads(line)
 
 
@@ -135,7 +137,7 @@ def once(old: Path, now: Path, turns: int) -> dict[str, dict[str, float]]:
 
 
 def summary(starts: list[dict[str, float]]) -> dict[str, float]:
-    """Return the milliseconds of a step, the ratio of all starts, and how far two processes of one device differ."""
+    """Return the milliseconds of a step, the ratio over all starts, and the difference of two equal processes."""
     return {
         "before_ms": statistics.median(one["before_ms"] for one in starts),
         "ratio": statistics.median(one["now"] for one in starts),
@@ -145,7 +147,7 @@ def summary(starts: list[dict[str, float]]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure each step."""
+    """Measure each step, and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", default="d9db7c9a^")
     parser.add_argument("--turns", type=int, default=9)

@@ -1,4 +1,4 @@
-"""plan.sh: the environment of a verl revision, and `verl-npu plan` in it."""
+"""plan.sh: make the environment of a verl revision, and run `verl-npu plan` in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
-# Makes the environment of a verl revision, and plans a launch script in it: `verl-npu plan`, with the same words.
+# Makes the environment of a verl revision, and runs `verl-npu plan` in it with the same arguments.
 set -euo pipefail
 exec "$(dirname "${BASH_SOURCE[0]}")/with-python.sh" plan "$@"

@@ -1,4 +1,4 @@
-"""quickstart.sh: train, watch, and see what came of it."""
+"""quickstart.sh: train, watch the steps, and see the results."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from verl_npu.language import translate
 
 
 def run(request: Request, machine: Machine) -> int:
-    """Train and print what came of it; raises RunFailed if the job did not train."""
-    # Not at the top: these live in the environment that the script makes first.
+    """Train and print the results; raise RunFailed if the job did not train."""
+    # Not at the top, because these are in the environment that the script makes first.
     from harness import jobs, progress, summary, training
     from rich.console import Console
 
     result = request.output / "quickstart.json"
-    # A run that dies early must not leave an older run's result to be taken for its own.
+    # If this run dies early, an older run's result must not be mistaken for its own.
     result.unlink(missing_ok=True)
-    # Without markup: a path may hold brackets.
+    # Without markup, because a path may have brackets in it.
     console = Console(no_color=request.plain, highlight=False, markup=False)
     kind = _("virtual NPUs (SIMULATED)") if machine.virtual else _("NPUs")
     said = _("verl {pin}: GRPO on {npus} {kind}, {steps} steps")

@@ -1,4 +1,4 @@
-"""rehearse.sh: the environment of a verl revision, and `verl-npu rehearse` in it."""
+"""rehearse.sh: make the environment of a verl revision, and run `verl-npu rehearse` in it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from harness.start import become, whole
 
 _COMMANDS = environment.PROJECT / "docs" / "commands.md"
 _LATER = "0.16.0"
-"""The megatron-core whose MindSpeed and bridge import more."""
-_OF_MINDSPEED = ("triton==3.4.0",)
-"""What MindSpeed core_r0.16.0 imports as it is itself imported; triton 3.9 refuses one of its kernels' decorators."""
-_OF_BRIDGE = ("nvidia-modelopt==0.47.0",)
-"""What Megatron-Bridge imports as a model is made. Itself it comes from where PYTHONPATH says."""
+"""The megatron-core whose MindSpeed and Megatron-Bridge need more packages."""
+_MINDSPEED_NEEDS = ("triton==3.4.0",)
+"""MindSpeed core_r0.16.0 imports triton at once. triton 3.9 refuses the decorator of one of its kernels."""
+_BRIDGE_NEEDS = ("nvidia-modelopt==0.47.0",)
+"""Megatron-Bridge imports this to create a model. Megatron-Bridge itself is found through PYTHONPATH."""
 _VISION = {"2.13.0": "0.28.0", "2.8.0": "0.23.0"}
-"""The torchvision of a torch."""
+"""The torchvision for each torch."""
 
 
 def main(program: str, given: Sequence[str], command: str = "rehearse") -> int:
-    """Make the environment that the pin and the script need, and pass all other words on to a command of verl-npu."""
+    """Make the environment that the pin and the script need, and pass all other arguments to a command of verl-npu."""
     return whole(program, lambda: _main(program, given, command))
 
 
@@ -34,12 +34,12 @@ def _main(program: str, given: Sequence[str], command: str) -> int:
     parser = argparse.ArgumentParser(
         prog=program,
         description=doing,
-        epilog=f"All other words are those of verl-npu {command}:\n\n{help_of(command)}",
+        epilog=f"All other arguments go to verl-npu {command}:\n\n{help_of(command)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--pin", help=f"verl revision: {', '.join(pins.PINS)} (default: the checkout's)")
-    parser.add_argument("--verl", metavar="PATH", help="a checkout of verl (default: what the script lies in)")
+    parser.add_argument("--verl", metavar="PATH", help="a checkout of verl (default: the script's)")
     own = _before_the_dashes(given)
     asked, words = parser.parse_known_args(own)
     python = environment.make(_recipe(asked, words))
@@ -49,13 +49,13 @@ def _main(program: str, given: Sequence[str], command: str) -> int:
 
 
 def help_of(command: str) -> str:
-    """Return what a command of verl-npu prints for --help, from its page: its own needs packages of an environment."""
+    """Return the --help of a command of verl-npu, from docs/commands.md, because the command needs packages to run."""
     section = _COMMANDS.read_text().partition(f"\n## verl-npu {command}\n")[2]
     return section.partition("```text\n")[2].partition("```")[0]
 
 
 def _before_the_dashes(words: Sequence[str]) -> list[str]:
-    """What follows -- are the script's own arguments."""
+    """Return the words before `--`. The words after it are arguments of the script."""
     return list(words[: words.index("--")] if "--" in words else words)
 
 
@@ -66,14 +66,14 @@ def _recipe(asked: argparse.Namespace, words: list[str]) -> environment.Recipe:
         raise BadInput(f"--pin {pin.name}: this revision is in git only. Give a checkout with --verl PATH")
     found = machine.look(2, sys.executable)
     if not found.virtual:
-        raise BadInput("this is for virtual NPUs, and this machine has real ones. Run the script itself")
+        raise BadInput("this is for virtual NPUs, and this machine has real NPUs. Run the script itself")
     return environment.Recipe(
         pin, checkout, pin.transformers, virtual=True, packages=_packages(pin, words), extras="report"
     )
 
 
 def _checkout_of(words: list[str]) -> pins.Checkout | None:
-    """The tree that a script of the command line lies in, if it is verl's."""
+    """Return the checkout of verl that contains a script on the command line, if any."""
     for word in words:
         path = Path(word)
         for folder in path.resolve().parents if path.is_file() else ():
@@ -83,7 +83,7 @@ def _checkout_of(words: list[str]) -> pins.Checkout | None:
 
 
 def pin_for(named: str, checkout: pins.Checkout | None, words: list[str]) -> pins.Pin:
-    """Return the pin that is named, else the checkout's, else that of a script's line `# pin: v0.6.1`, else ours."""
+    """Return the named pin, else the checkout's, else the one in a script's line `# pin: v0.6.1`, else the default."""
     if named:
         return pins.find(named)
     if checkout is not None:
@@ -96,17 +96,20 @@ def pin_for(named: str, checkout: pins.Checkout | None, words: list[str]) -> pin
 
 
 def speaks_of_megatron(text: str) -> bool:
-    """Return whether a script says that it trains on Megatron."""
+    """Tell whether a script mentions Megatron or MindSpeed."""
     return re.search("megatron|mindspeed", text, re.IGNORECASE) is not None
 
 
 def _packages(pin: pins.Pin, words: list[str]) -> tuple[str, ...]:
-    """Megatron, if a script of the command line speaks of it. MindSpeed comes from where VERL_NPU_MINDSPEED says."""
+    """Return the packages of Megatron, if a script mentions it, and those for images, if a script trains on images.
+
+    MindSpeed itself is found through VERL_NPU_MINDSPEED.
+    """
     texts = [Path(word).read_text(errors="replace") for word in words if Path(word).is_file()]
     words = "\n".join(texts).lower()
     megatron = (f"megatron-core=={pin.megatron_core}", "einops==0.8.1", "scipy==1.15.3", "mbridge==0.15.1")
-    megatron += (*_OF_MINDSPEED, *_OF_BRIDGE) if pin.megatron_core == _LATER else ()
-    # Its compiled part is for CUDA and does not load; what processors of images need of it is Python.
+    megatron += (*_MINDSPEED_NEEDS, *_BRIDGE_NEEDS) if pin.megatron_core == _LATER else ()
+    # torchvision's compiled part is for CUDA and does not load. Image processors only need its Python part.
     images = (f"torchvision=={_VISION[pin.torch]}", "qwen-vl-utils==0.0.14", "av==16.0.1")
     return (megatron if speaks_of_megatron(words) else ()) + (
         images if re.search(r"[-_]vl\b|[-_]vl[-_]|\dvl|qwen3[._]5|geo3k", words) else ()

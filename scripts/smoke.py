@@ -1,6 +1,6 @@
-"""smoke.sh: the same for CI: status 0 only if the job trained, the weights moved, and all features are applied.
+"""smoke.sh: the quickstart for CI. Status 0 means that the job trained, the weights changed, and all features applied.
 
-A recipe's name as --job rehearses that launch script: status 0 only if it trained.
+With a recipe's name as --job it rehearses that launch script. Status 0 then means that the script trained.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from harness.request import Request
 
 
 def run(request: Request, machine: Machine) -> int:
-    """Train and judge; raises RunFailed with all that is wrong."""
-    # Not at the top: these live in the environment that the script makes first.
+    """Train and check the results; raise RunFailed if anything is wrong."""
+    # Not at the top, because these are in the environment that the script makes first.
     from harness import jobs, manifests, progress, summary, training, weights
     from harness.jobs.base import UNUSED
 
     job = jobs.JOBS[request.job]
     result = request.output / "smoke.json"
-    # A run that dies early must not leave an older run's result to be taken for its own.
+    # If this run dies early, an older run's result must not be mistaken for its own.
     result.unlink(missing_ok=True)
     outcome = training.train(request, machine, progress.Lines(request.steps, job))
     training.write(result, {**outcome.as_json(), "job": request.job})

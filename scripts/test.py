@@ -1,4 +1,4 @@
-"""test.sh: lint, types and tests, in an environment of their own."""
+"""test.sh: run ruff, mypy, and the tests in an environment of their own."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 
 from harness import environment, machine, pins, start
 
-# Two processes, on however many cores: tests/conftest.py keeps trainings to one of them, for their memory.
+# Two processes, whatever the number of cores. tests/conftest.py runs all trainings in one of them, to save memory.
 _ALL = ("-q", "--durations=30", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
 
 
 _NO_TESTS = 5
-"""The status of pytest where it found no test."""
+"""pytest's exit status if it found no test."""
 _HELP = """usage: test.sh [ARGUMENT ...]
 
-Make an environment (minutes, once), and run ruff, mypy and all tests in it. Arguments go to pytest:
-test.sh tests/registry -k name. Paths are those of one distribution."""
+Make an environment (minutes, once), and run ruff, mypy, and all tests in it. Arguments go to pytest:
+test.sh tests/registry -k name. All paths must be in the same distribution."""
 
 
 def install_sandbox() -> None:
-    """Install bubblewrap for the tests of rehearsals, if that can be; they are skipped without it."""
+    """Install bubblewrap for the tests of the sandbox, if possible. Without it they are skipped."""
     if shutil.which("bwrap") or not shutil.which("apt-get") or os.geteuid() != 0:
         return
     command = ["apt-get", "install", "-y", "bubblewrap"]
@@ -34,23 +34,23 @@ def install_sandbox() -> None:
     if done.returncode:
         said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         print(
-            f"test.sh: bubblewrap could not be installed, so the tests of its sandbox are skipped: {said}", flush=True
+            f"test.sh: bubblewrap could not be installed, so the tests of the sandbox are skipped: {said}", flush=True
         )
 
 
 def main() -> int:
-    """Make the environment, then run every check in it; the status is that of the first one that fails."""
+    """Make the environment, run every check in it, and return the status of the first check that fails."""
     if {"-h", "--help"} & set(sys.argv[1:2]):
         print(_HELP)
         return 0
-    # For its errors: no compiler, for one, is said now and not after minutes of installing.
+    # Only for its errors: a missing compiler, for example, is reported now and not after minutes of installing.
     machine.look(2, sys.executable)
     pin = pins.find(pins.DEFAULT)
     recipe = environment.Recipe(pin, None, pin.transformers, virtual=True, purpose="test", extras="dev")
     python = environment.make(recipe)
     install_sandbox()
     inherited = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ASCEND"}
-    # Once: compiling it takes longer than a test may. Meanwhile the other core reads the source.
+    # Compile the device once, because a test's timeout is shorter. The linters run on the other core meanwhile.
     print("$ building the virtual device", flush=True)
     building = subprocess.Popen(
         [str(python), "-c", "import torch, torch_npu"],
@@ -69,27 +69,27 @@ def main() -> int:
     except ValueError as error:
         print(f"test.sh: {error}", file=sys.stderr)
         return 2
-    # The tests of each distribution by themselves: they must not need another's.
+    # Run each distribution's tests separately, because they must not need another distribution's tests.
     statuses = [run(python, inherited, ("pytest", *words), folder=folder) for folder, words in folders.items()]
-    # A name that is asked for may be of one distribution alone.
+    # A test name in the arguments may exist in one distribution only.
     return max([status for status in statuses if status != _NO_TESTS] or statuses)
 
 
 def folders_of(words: Sequence[str]) -> dict[Path, list[str]]:
-    """Return the folders in which pytest is to run, with its arguments in each: one folder if paths are named.
+    """Return the folders in which pytest must run, with its arguments for each. If paths are named, it is one folder.
 
-    Raises ValueError if the paths lie in several distributions, whose tests cannot share a process.
+    Raise ValueError if the paths are in several distributions, because their tests cannot share a process.
     """
     packages = (environment.VIRTUAL_ASCEND, environment.PROJECT, environment.WORKBENCH)
     if not words:
         return {package: [*_ALL] for package in packages}
     paths = {word: Path(word.partition("::")[0]).resolve() for word in words}
-    # What follows an option is its value, whatever files there are.
+    # A word after one of these options is its value, even if a file has that name.
     values = {word for option, word in pairwise(words) if option in ("-k", "-m", "-p", "--since")}
     named = {word: path for word, path in paths.items() if word[:1] != "-" and word not in values and path.exists()}
     owners = {_owner(path) for path in named.values()}
     if len(owners) > 1:
-        raise ValueError(f"expected paths of one distribution, found {', '.join(named)}. Call it once for each")
+        raise ValueError(f"expected paths of one distribution, found {', '.join(named)}. Run test.sh once for each")
     if not owners:
         return {package: [*words] for package in packages}
     (owner,) = owners
@@ -99,7 +99,7 @@ def folders_of(words: Sequence[str]) -> dict[Path, list[str]]:
 
 
 def _owner(path: Path) -> Path:
-    """Return the distribution whose folder a path lies in."""
+    """Return the folder of the distribution that contains a path."""
     inner = (environment.VIRTUAL_ASCEND, environment.WORKBENCH)
     return next((package for package in inner if path.is_relative_to(package)), environment.PROJECT)
 
@@ -107,7 +107,7 @@ def _owner(path: Path) -> Path:
 def run(
     python: Path, variables: Mapping[str, str], *commands: tuple[str, ...], folder: Path = environment.PROJECT
 ) -> int:
-    """Run modules of the environment one after another; the status is that of the first one that fails."""
+    """Run modules of the environment one after another, and return the status of the first one that fails."""
     for command in commands:
         print(f"$ {' '.join(command)}", flush=True)
         status = subprocess.run([str(python), "-m", *command], cwd=folder, env=variables, check=False).returncode

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts one of the scripts beside this one, by its name without .py, with a Python that it can use.
+# Starts a Python script of this folder, named without .py, with a supported Python.
 set -euo pipefail
 name="$1"
 shift

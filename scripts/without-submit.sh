@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs a launch script that hands its job to `ray job submit`, and starts the job itself instead.
-# Within `verl-npu launch` the script runs on that cluster already: what it submits with --no-wait would not be waited
-# for, and would end with the cluster at once.
+# Runs a launch script that submits its job with `ray job submit`, and starts the job directly instead.
+# Within `verl-npu launch` the script already runs on the cluster. A job submitted with --no-wait would end at once,
+# together with the cluster, because nobody waits for it.
 #   without-submit.sh SCRIPT.sh [ARGUMENT…]
 set -euo pipefail
 

@@ -1,5 +1,7 @@
-"""What Python's start and the end of `import torch` load of the virtual Ascend: it imports the rest under protection,
-so that no damage to the files of the rest ends either. It stands alone, and is short, for that reason.
+"""The part of the virtual Ascend that Python's start and the end of `import torch` load.
+
+It imports the rest inside a try block, so that a damaged file of the rest ends neither. For that reason it is short
+and imports nothing of the package by itself.
 
 Nothing happens unless VIRTUAL_ASCEND is set.
 """
@@ -13,7 +15,7 @@ __all__ = ["autoload", "damage", "start"]
 
 
 def start() -> None:
-    """Called by `virtual_ascend.pth` as Python starts."""
+    """Start the virtual Ascend if it is asked for. `virtual_ascend.pth` calls this as Python starts."""
     if _asked_for():
         try:
             __import__("virtual_ascend.activation")
@@ -22,7 +24,10 @@ def start() -> None:
 
 
 def autoload() -> None:
-    """The entry point of `torch.backends`: called at the end of `import torch`, it never raises."""
+    """Bring up virtual NPUs if they are asked for; never raise.
+
+    This is the entry point of `torch.backends`, called at the end of `import torch`.
+    """
     if _asked_for():
         try:
             from virtual_ascend import activation
@@ -33,7 +38,7 @@ def autoload() -> None:
 
 
 def damage(error: Exception) -> str:
-    """Say in one line which file could not be loaded, and what to do."""
+    """Return a line that says which file could not be loaded, and what to do."""
     name = error.name if isinstance(error, ImportError) else None
     where = getattr(error, "filename", None) or name or "virtual_ascend"
     said = f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -51,7 +56,7 @@ _silent = False
 
 
 def _say(line: str) -> None:
-    """Write one line to stderr, the first time."""
+    """Write a line to stderr, only once in a process."""
     global _silent
     if _silent or sys.stderr is None:
         return

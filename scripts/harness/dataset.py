@@ -1,4 +1,4 @@
-"""Training data: generated sums in GSM8K's parquet layout, a local parquet folder or file, or a hub set."""
+"""Training data: generated sums in GSM8K's parquet layout, a local parquet folder or file, or a dataset of the hub."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def _row(source: str, question: str, answer: str, truth: str, split: str, index:
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": truth},
         "extra_info": {"split": split, "index": index, "answer": answer, "question": question},
-        # GSM8K has none: what verl's later trainer for supervised fine-tuning reads.
+        # GSM8K does not have this column. verl's later trainer for supervised fine-tuning reads it.
         "messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}],
     }
 
 
 def generate(folder: Path, seed: int, train: int = 512, test: int = 64) -> tuple[Path, Path]:
-    """Write sums of two digits as train.parquet and test.parquet, the same for the same seed."""
+    """Write sums of two digits to train.parquet and test.parquet. The same seed gives the same sums."""
     numbers = random.Random(seed)
     paths = []
     for split, count in (("train", train), ("test", test)):
@@ -66,7 +66,7 @@ def _checked(path: Path) -> Path:
 
 
 def obtain(source: str, folder: Path) -> tuple[Path, Path]:
-    """Return the train and test parquet of a local path or a hub name; raises BadInput when it is neither."""
+    """Return the train and test parquet of a local path or a hub name; raise BadInput if it is neither."""
     path = Path(source)
     if path.is_file():
         return _checked(path.resolve()), _checked(path.resolve())
@@ -87,11 +87,11 @@ def _from_hub(name: str, folder: Path) -> tuple[Path, Path]:
     import datasets
 
     try:
-        # GSM8K and sets like it have a configuration called main.
+        # GSM8K and similar datasets have a configuration called main.
         configurations = datasets.get_dataset_config_names(name)
         loaded = datasets.load_dataset(name, "main" if "main" in configurations else configurations[0])
     except Exception as error:
-        # The hub's client raises errors of many libraries for the one fact that the set cannot be had.
+        # If a dataset cannot be downloaded, the hub's client raises errors of many libraries.
         raise BadInput(
             _("--data: expected a path or a hub name, found {name!r}: {error}").format(name=name, error=error)
         ) from error

@@ -1,4 +1,4 @@
-"""The virtual environment of a run: made once, reused while its inputs stay the same. Standard library only."""
+"""The virtual environment of a run: made once, and reused while its inputs stay the same. Standard library only."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from vllm.v1.later_outputs import DraftTokenIds, without_proposals
 
 ModelRunnerOutput.__init__ = without_proposals(ModelRunnerOutput.__init__)
 """
-"""What is added to the vLLM of an engine that is built from a commit; see later_outputs.py."""
+"""Code that is appended to vLLM's outputs.py if the engine is built from a commit; see later_outputs.py."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What goes into an environment."""
+    """The inputs of an environment."""
 
     pin: Pin
     checkout: Checkout | None
@@ -41,17 +41,17 @@ class Recipe:
     virtual: bool
     purpose: str = "quickstart"
     extras: str = "report"
-    """Extras of the workbench, separated by commas; `dev` is what the tests of all distributions need."""
+    """Extras of the workbench, separated by commas; `dev` is for the tests of all distributions."""
     packages: tuple[str, ...] = ()
-    """Installed last, without what they ask for themselves."""
+    """Packages that are installed last, without their dependencies."""
     rollout: str = SMALL
-    """What generates on virtual NPUs, one of pins.ENGINES."""
+    """The rollout engine on virtual NPUs, one of pins.ENGINES."""
     torch_npu: str | None = None
-    """The version of the wheel that virtual NPUs are to have; its torch comes with it."""
+    """The version of the torch_npu wheel for virtual NPUs; it determines the torch."""
 
     @property
     def engine(self) -> Engine | None:
-        """What is installed to generate on virtual NPUs beside the project's own engine."""
+        """The engine that is installed for virtual NPUs in addition to the project's own engine."""
         engine = self.pin.engine if self.virtual else None
         return engine if engine is not None and (engine.always or self.rollout != SMALL) else None
 
@@ -64,7 +64,7 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """Where the environment lies: under VERL_NPU_VENVS, else at the root of the project."""
+        """The folder of the environment: below VERL_NPU_VENVS, otherwise in the root of the project."""
         name = f"{self.purpose}-{self.pin.name}"
         if self.transformers != self.pin.transformers:
             name += f"-transformers-{self.transformers}"
@@ -86,7 +86,7 @@ class Recipe:
         return self.folder / "bin" / "python"
 
     def stamp(self) -> str:
-        """Return a hash of all that the environment is made from."""
+        """Return a hash of all inputs of the environment."""
         parts = [
             sys.version,
             str(self.folder),
@@ -107,18 +107,19 @@ class Recipe:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def ready(self) -> bool:
-        """Whether a finished environment of these very inputs is there."""
+        """Tell whether a finished environment with these inputs exists."""
         mark = self.folder / STAMP
         return self.python.exists() and mark.is_file() and mark.read_text() == self.stamp()
 
     def requirements(self) -> str:
-        """Return the pin's list with the transformers that was asked for, and with what its engine needs besides."""
+        """Return the pin's requirements with the requested transformers, and the requirements of its engine."""
         lines = (*self.pin.requirements, *(self.engine.requirements if self.engine is not None else ()))
         kept = [line for line in lines if not line.startswith("transformers==")]
         return "\n".join([*kept, f"transformers=={self.transformers}", ""])
 
     def engine_packages(self) -> tuple[str, ...]:
-        """Return what is installed without dependencies, for they ask for another torch: vLLM first."""
+        """Return vLLM and vllm-ascend, which are installed without dependencies because those include another
+        torch."""
         if self.engine is None:
             return ()
         served = () if self.rollout == SMALL or self.engine.commit else (f"vllm-ascend=={self.engine.vllm_ascend}",)
@@ -132,31 +133,31 @@ def _pip(recipe: Recipe, *arguments: str, **variables: str) -> None:
         done = subprocess.run(command, check=False, env=os.environ | variables)
     if done.returncode != 0:
         raise RunFailed(
-            _("pip install {packages} failed, see above. Start again: what is done is not kept").format(
+            _("pip install {packages} failed, see above. Start again; unfinished environments are replaced").format(
                 packages=" ".join(arguments)
             )
         )
 
 
 def make(recipe: Recipe) -> Path:
-    """Make the environment where it is not ready, and return its python; raises RunFailed when an install fails."""
+    """Make the environment unless it is ready, and return its Python; raise RunFailed if an installation fails."""
     if recipe.ready():
         _point(recipe)
         return recipe.python
     if recipe.engine is not None and recipe.rollout != SMALL and recipe.engine.commit:
-        engine_source(recipe.engine)  # before minutes are spent
+        engine_source(recipe.engine)  # raises at once, and not after minutes of installing
     print(translate(_("making {folder} (minutes, once)").format(folder=recipe.folder)), flush=True)
-    # A half-made environment, or one of other inputs, tells us nothing worth keeping.
+    # An unfinished environment, or one with other inputs, is not worth keeping.
     shutil.rmtree(recipe.folder, ignore_errors=True)
-    # On real NPUs torch, torch_npu, vllm and vllm-ascend are the machine's own and must not be replaced by ours.
-    # Whether the pin's list agrees with what they need could not be tried: no NPU was at hand.
+    # On real NPUs torch, torch_npu, vllm, and vllm-ascend are the machine's own, and must not be replaced. Nobody has
+    # tried yet whether the pin's requirements agree with theirs, because no NPU was available.
     venv.create(recipe.folder, with_pip=True, system_site_packages=not recipe.virtual, symlinks=True)
     if recipe.virtual:
         _pip(recipe, f"torch=={recipe.torch}")
     own, workbench = ("[dev]", "") if recipe.extras == "dev" else ("", f"[{recipe.extras}]")
-    # Editable, so that a second start runs the project as it is now.
+    # Editable, so that a later start runs the current state of the project.
     ours = ["--editable", str(VIRTUAL_ASCEND)] if recipe.virtual else []
-    # The project first: with extras, pip takes it for what the workbench requires only once it has chosen it.
+    # The project comes first: with extras, pip accepts it as the workbench's requirement only once it is chosen.
     _pip(recipe, "--editable", f"{PROJECT}{own}", "--editable", f"{WORKBENCH}{workbench}", *ours)
     listed = recipe.folder / "requirements.txt"
     listed.write_text(recipe.requirements())
@@ -178,9 +179,9 @@ def make(recipe: Recipe) -> Path:
 
 
 def _build(recipe: Recipe, engine: Engine) -> None:
-    """Build vllm-ascend from the user's checkout, without its operators, for which the virtual Ascend has others."""
+    """Build vllm-ascend from the user's checkout, without its operators, which the virtual Ascend replaces."""
     with tempfile.TemporaryDirectory() as folder:
-        # A build writes into its source.
+        # The build writes into its source folder.
         source = Path(folder) / "vllm-ascend"
         shutil.copytree(engine_source(engine), source, ignore=shutil.ignore_patterns(".git"))
         variables = {
@@ -189,7 +190,7 @@ def _build(recipe: Recipe, engine: Engine) -> None:
             "SETUPTOOLS_SCM_PRETEND_VERSION": engine.vllm_ascend,
         }
         _pip(recipe, "--no-deps", "--no-build-isolation", str(source), **variables)
-    # It offers to sleep only if its allocator was compiled, in whose place the virtual Ascend puts its own.
+    # vllm-ascend has a sleep mode only if its allocator was compiled. The virtual Ascend replaces that allocator.
     said = _packages(recipe) / "vllm_ascend" / "_build_info.py"
     said.write_text(said.read_text().replace("__sleep_mode_enabled__ = False", "__sleep_mode_enabled__ = True"))
     outputs = _packages(recipe) / "vllm" / "v1" / "outputs.py"
@@ -202,13 +203,13 @@ def _packages(recipe: Recipe) -> Path:
 
 
 def _call_it_vllm(recipe: Recipe, version: str) -> None:
-    # verl asks for a distribution named vllm, and vLLM looks for `cpu` in that one's version to know what it runs on.
+    # verl requires a distribution named vllm, and vLLM finds its platform by `cpu` in that distribution's version.
     metadata = _packages(recipe) / f"vllm-{version}+cpu.dist-info"
     metadata.mkdir(exist_ok=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
 
 
 def _point(recipe: Recipe) -> None:
-    # An install from the folder would write build/ and egg-info into it; a .pth line leaves it alone.
+    # Installing the checkout would write build/ and egg-info into it. A .pth file does not change it.
     if recipe.checkout is not None:
         (_packages(recipe) / "verl-checkout.pth").write_text(f"{recipe.checkout.path}\n")

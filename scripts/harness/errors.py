@@ -1,18 +1,18 @@
-"""Errors that end a run with one clear line."""
+"""The errors that end a run with one line."""
 
 from __future__ import annotations
 
 
 class BadInput(Exception):
-    """What was asked for cannot be done: the message says what was expected, what was found, and the fix."""
+    """The request cannot be fulfilled. The message says what was expected, what was found, and how to fix it."""
 
 
 class RunFailed(Exception):
-    """The run started and did not do what it should."""
+    """The run started, and did not do what it should."""
 
 
 class Stopped(Exception):
-    """A signal came; `status` is the exit status that says so, as shells do."""
+    """A signal stopped the run. `status` is the exit status that a shell gives for that signal."""
 
     def __init__(self, status: int) -> None:
         self.status = status

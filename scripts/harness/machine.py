@@ -1,4 +1,7 @@
-"""What this machine has: real NPUs, or what virtual ones need. Standard library only: it runs before any install."""
+"""Finds out whether this machine has real NPUs, or a compiler for virtual ones.
+
+It uses only the standard library, because it runs before anything is installed.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def _real_npus(python: str) -> int:
 
 
 def look(npus: int, python: str = sys.executable) -> Machine:
-    """Choose real NPUs where a working torch_npu shows any, else virtual ones; raises BadInput when it cannot be."""
+    """Choose real NPUs if a working torch_npu finds any, otherwise virtual ones; raise BadInput if neither works."""
     asked = os.environ.get("VIRTUAL_ASCEND")
     if asked is not None and (not asked.isdigit() or int(asked) < 1):
         raise BadInput(

@@ -1,4 +1,4 @@
-"""What verl-npu did in each process of a run, read from the manifests that the processes wrote."""
+"""Reads from the manifests of a run's processes what verl-npu did in each."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from verl_npu.features.fleet.comparison import differences
 from verl_npu.manifest import Manifest, read_manifests
 
 DONE = frozenset({"applied", "native", "absent"})
-# A process that never imported a feature's targets has nothing to apply it to, as long as another one did.
+# A process that never imports a feature's targets stays pending. That is fine if another process applied the feature.
 WAITING = "pending"
 
 
 def read(folder: Path) -> list[Manifest]:
-    """Return the manifests in a folder, by role; raises RunFailed for one that cannot be read."""
+    """Return the manifests in a folder, sorted by role; raise RunFailed for one that cannot be read."""
     found, unread = read_manifests(folder)
     if unread:
         raise RunFailed(str(unread[0])) from unread[0]
@@ -23,22 +23,22 @@ def read(folder: Path) -> list[Manifest]:
 
 
 def process(manifest: Manifest) -> str:
-    """Return the name of the process in reports."""
+    """Return the name of a process in reports."""
     return f"{manifest['role']}:{manifest['pid']}"
 
 
 def states(manifest: Manifest) -> dict[str, str]:
-    """Return the state of each feature in one process."""
+    """Return the state of each feature in a process."""
     return {name: str(feature["state"]) for name, feature in manifest["features"].items()}
 
 
 def by_process(manifests: Sequence[Manifest]) -> dict[str, dict[str, str]]:
-    """Return the features' states for each process."""
+    """Return the states of the features for each process."""
     return {process(manifest): states(manifest) for manifest in manifests}
 
 
 def refusals(manifests: Sequence[Manifest]) -> dict[str, str]:
-    """Return the reason for each patch that a process refused or lost, by patch."""
+    """Return the patches that a process refused or lost, each with the reason."""
     return {
         patch_id: str(patch["reason"])
         for manifest in manifests
@@ -51,10 +51,10 @@ def refusals(manifests: Sequence[Manifest]) -> dict[str, str]:
 def faults(
     manifests: Sequence[Manifest], processes: int, idle: Sequence[str] = (), applied: Sequence[str] = ()
 ) -> list[str]:
-    """Return one line for each thing that keeps a run from counting as patched: none is what one wants.
+    """Return one line for each reason why a run does not count as patched.
 
-    Features named in `idle` need not be applied anywhere: the job does not import what they patch. Patches named in
-    `applied` must be so in every process, if there is anything to patch.
+    The features in `idle` need not be applied, because the job does not import their targets. The patches in `applied`
+    must be applied in every process that has anything to patch.
     """
     found = []
     if len(manifests) < processes:

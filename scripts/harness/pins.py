@@ -1,6 +1,6 @@
-"""The upstream revisions that the scripts can install and run: the pins of which the workbench has a file.
+"""The revisions of verl that the scripts can install and run: the pins for which the workbench has a file.
 
-Standard library only, and what pip brings.
+It uses only the standard library and the packages inside pip.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from verl_npu.language import gettext as _
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    # Nothing is installed yet, and pip brings its own copy.
+    # Nothing is installed yet, but pip contains a copy.
     from pip._vendor import tomli as tomllib
 
 SCRIPTS = Path(__file__).resolve().parent.parent
@@ -32,28 +32,28 @@ DEFAULT = "v0.6.1"
 
 @dataclass(frozen=True)
 class Engine:
-    """vLLM's build for CPUs and the vllm-ascend that serves on it on virtual NPUs, as a pin's documents name them."""
+    """vLLM's build for CPUs, and the vllm-ascend that serves with it on virtual NPUs, as the pin's documents say."""
 
     vllm_ascend: str
-    """The version whose wheel is installed where it is asked for."""
+    """The version of vllm-ascend."""
     torch_npu: str
-    """What the virtual Ascend says that it is."""
+    """The version of torch_npu that the virtual Ascend pretends to be."""
     torch: str
     packages: tuple[str, ...]
-    """vLLM and what goes with it: installed without dependencies, for it asks for a torch of its own index, and the
-    pin's lists have the others."""
+    """vLLM and its companions. They are installed without dependencies, because vLLM requires a torch of its own
+    index, and the pin's lists have the other dependencies."""
     always: bool = False
-    """vLLM is in each environment of the pin: other jobs need it as well."""
+    """Whether every environment of the pin has vLLM, because other jobs need it, too."""
     requirements: tuple[str, ...] = ()
-    """What it needs beside the pin's own."""
+    """Requirements in addition to the pin's own."""
     commit: str = ""
-    """The commit of vllm-ascend that is built, from a checkout that the user has, where no release is meant."""
+    """The commit of vllm-ascend to build from the user's checkout, if it is not a release."""
     transformers: str = ""
-    """The version that goes with it, if that is not the pin's."""
+    """The version of transformers for it, if it is not the pin's."""
     mode: str = "async"
-    """The `rollout.mode` in which verl of that time serves with it."""
+    """The `rollout.mode` in which the pin's verl serves with it."""
     graphs: bool = False
-    """Whether it captures graphs on virtual NPUs: one of simulation/graphs.py's."""
+    """Whether it captures graphs on virtual NPUs (simulation/graphs.py)."""
 
     @property
     def vllm(self) -> str:
@@ -63,45 +63,46 @@ class Engine:
 
 @dataclass(frozen=True)
 class Pin:
-    """A verl revision by name, and what the jobs have to know of it."""
+    """A revision of verl, and the facts about it that jobs need."""
 
     name: str
     commit: str
     version: str
-    """What verl/version/version says in the release, or at the commit if there is no release."""
+    """The content of verl/version/version in the release, or at the commit if there is no release."""
     transformers: str
     jobs: tuple[str, ...]
-    """The names of those that train at it."""
+    """The names of the jobs that train at this pin."""
     requirements: tuple[str, ...]
-    """What verl runs on here. Nothing is installed from a checkout, so it is complete by itself; verl, torch, vLLM and
-    torch_npu come from elsewhere. Without torchvision, whose newest in the registry does not match a CPU torch."""
+    """All packages that verl needs here, except verl, torch, vLLM, and torch_npu. The list is complete, because
+    nothing is installed from a checkout. It has no torchvision, because the newest one does not match a CPU torch."""
     megatron_core: str
-    """The version that its documents name."""
+    """The version of megatron-core that the pin's documents name."""
     recipes: bool
-    """Whether `recipe/` lies beside the package in a checkout; no wheel has it."""
+    """Whether a checkout has `recipe/` beside the package; no wheel has it."""
     ray_init: str = "ray_kwargs.ray_init"
-    """The Hydra path of what goes to ray.init."""
+    """The Hydra path of the arguments of ray.init."""
     sft: str = "verl.trainer.sft_trainer"
     """The module of the trainer for supervised fine-tuning."""
     virtual_rollout: str = "virtual"
-    """The rollout engine for virtual NPUs; on real ones it is vllm."""
+    """The rollout engine for virtual NPUs. On real NPUs it is vllm."""
     small: tuple[str, ...] = ()
-    """Settings for a small machine without Inductor: verl starts eight actors of a gigabyte each for agent loops."""
+    """Settings for a small machine without Inductor. By default verl starts eight agent loop actors of a gigabyte
+    each."""
     reward: str = "custom_reward_function"
     """The Hydra path of the user's own reward function."""
     in_git: str = ""
-    """What that file says in git, if the release says otherwise."""
+    """The content of that file in git, if it differs from the release."""
     torch: str = "2.13.0"
     engine: Engine | None = None
 
     @property
     def on_pypi(self) -> bool:
-        """Whether pip can install it by its version."""
+        """Whether pip can install the pin by its version."""
         return is_released(self.name)
 
 
 def is_released(name: str) -> bool:
-    """Whether a pin of that name is a release; the others are commits, and in git only."""
+    """Tell whether a pin of that name is a release. Other pins are commits, which are in git only."""
     return name.startswith("v")
 
 
@@ -144,27 +145,27 @@ def _read() -> dict[str, Pin]:
 
 SMALL = "small"
 ENGINES = (SMALL, "vllm-ascend")
-"""What generates on virtual NPUs: the project's own engine, or the real vllm-ascend."""
+"""The rollout engines on virtual NPUs: the project's own engine, or the real vllm-ascend."""
 SOURCE = "VERL_NPU_VLLM_ASCEND_SOURCE"
-"""The variable that names a checkout of vllm-ascend, for a pin whose engine is a commit and no release."""
+"""The variable that names a checkout of vllm-ascend, for a pin whose engine is a commit and not a release."""
 
 
 PINS = _read()
-"""The default first, the others oldest first."""
+"""The pins: the default first, then the others from the oldest."""
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """A folder with verl's source; nothing in it is ever changed."""
+    """A folder with verl's source, in which nothing is ever changed."""
 
     path: Path
     version: str
     revision: str | None
-    """The git commit, where the folder is a git checkout."""
+    """The git commit, if the folder is a git checkout."""
 
 
 def find(name: str) -> Pin:
-    """Return the pin of that name; raises BadInput with the known ones."""
+    """Return the pin of that name; raise BadInput with the known names if there is none."""
     if name not in PINS:
         raise BadInput(
             _("--pin: expected one of {pins}, found {name!r}. Other revisions: --verl PATH").format(
@@ -175,7 +176,7 @@ def find(name: str) -> Pin:
 
 
 def check_engine(name: str, pin: Pin) -> None:
-    """Raise BadInput unless there is a rollout engine of that name, and the pin has it."""
+    """Raise BadInput unless a rollout engine of that name exists and the pin has it."""
     if name not in ENGINES:
         raise BadInput(
             _("--rollout: expected one of {engines}, found {name!r}").format(engines=_(", ").join(ENGINES), name=name)
@@ -185,24 +186,24 @@ def check_engine(name: str, pin: Pin) -> None:
         raise BadInput(
             _(
                 "--rollout {name}: expected a pin whose vLLM and vllm-ascend can be installed here ({pins}), "
-                "found {pin}. Leave it out: the small engine then generates"
+                "found {pin}. Leave the option out to use the small engine"
             ).format(name=name, pins=_(", ").join(have), pin=pin.name)
         )
 
 
 def transformers_for(pin: Pin, rollout: str) -> str:
-    """Return the version of transformers that is installed unless another is asked for."""
+    """Return the default version of transformers for a pin and a rollout engine."""
     return (pin.engine.transformers if pin.engine is not None and rollout != SMALL else "") or pin.transformers
 
 
 def engine_source(engine: Engine) -> Path:
-    """Return the checkout that the engine is built from; raises BadInput unless one of its commit is named."""
+    """Return the checkout to build the engine from; raise BadInput unless SOURCE names one at the right commit."""
     named = os.environ.get(SOURCE, "")
     if not (Path(named) / "vllm_ascend" / "__init__.py").is_file():
         raise BadInput(
             _(
                 "--rollout vllm-ascend: expected {variable} to be the folder of a checkout of vllm-ascend at "
-                "{commit}, found {found}. Clone vllm-ascend, check out {commit} and name the folder"
+                "{commit}, found {found}. Clone vllm-ascend, check out {commit}, and name the folder"
             ).format(variable=SOURCE, commit=engine.commit, found=named or _("nothing"))
         )
     revision = _revision(Path(named))
@@ -217,20 +218,20 @@ def engine_source(engine: Engine) -> Path:
 
 
 def read_checkout(path: Path) -> Checkout:
-    """Look at a folder that should hold verl; raises BadInput when it does not."""
+    """Read the version of verl in a folder; raise BadInput if the folder has no verl."""
     version_file = path / "verl" / "version" / "version"
     if not version_file.is_file() or not (path / "verl" / "__init__.py").is_file():
         raise BadInput(
             _(
                 "--verl: expected a folder with verl's source (verl/__init__.py and verl/version/version), found "
-                "{path}. Give the root of a clone of verl"
+                "{path}. Name the root of a clone of verl"
             ).format(path=path)
         )
     return Checkout(path.resolve(), version_file.read_text().strip(), _revision(path))
 
 
 def _revision(path: Path) -> str | None:
-    """Return the commit of a git checkout; None of any other folder."""
+    """Return the commit of a git checkout; None for any other folder."""
     if not (path / ".git").exists():
         return None
     command = ["git", "-C", str(path), "rev-parse", "HEAD"]
@@ -240,7 +241,7 @@ def _revision(path: Path) -> str | None:
 
 
 def pin_of(checkout: Checkout) -> Pin:
-    """Return the pin that a checkout stands for, by commit, else by version; raises BadInput unless it is one."""
+    """Return the pin of a checkout, by commit or else by version; raise BadInput if it is not exactly one."""
     for pin in PINS.values():
         if checkout.revision == pin.commit:
             return pin
@@ -249,8 +250,8 @@ def pin_of(checkout: Checkout) -> Pin:
         names = _(" and ").join(pin.name for pin in alike)
         raise BadInput(
             _(
-                "--verl: {path} says that it is version {version}, as {pins} do, and it is no git checkout of any. "
-                "Say which with --pin"
+                "--verl: {path} has version {version}, as {pins} do, and is not a git checkout of any of them. "
+                "Name the right pin with --pin"
             ).format(path=checkout.path, version=checkout.version, pins=names)
         )
     if alike:
@@ -258,7 +259,7 @@ def pin_of(checkout: Checkout) -> Pin:
     raise BadInput(
         _(
             "--verl: expected a revision near one of {pins}, found version {version} in {path}. "
-            "Name the nearest with --pin"
+            "Name the nearest pin with --pin"
         ).format(
             pins=_(", ").join(f"{pin.name} ({pin.version})" for pin in PINS.values()),
             version=checkout.version,

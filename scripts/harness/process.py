@@ -1,4 +1,4 @@
-"""Running a command whole: its log, its time limit, and the end of every process that it leaves behind."""
+"""Runs a command with a log and a time limit, and ends every process that it leaves behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verl_npu_workbench.processes import Interrupted, Interruptions, ProcessTree
 from harness.errors import Stopped
 
 _GRACE = 5.0
-"""Seconds between asking and killing."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ def run(
     timeout: float | None,
     tick: Callable[[], None] = lambda: None,
 ) -> Ended:
-    """Run a command with its output in `log`, calling `tick` twice a second; nothing of it survives the return.
+    """Run a command with its output in `log`, and call `tick` twice a second. No process of it survives the return.
 
-    Raises Stopped, after that, if Ctrl-C, SIGTERM or SIGHUP came meanwhile.
+    If Ctrl-C, SIGTERM, or SIGHUP comes, end the command and raise Stopped.
     """
     started = time.monotonic()
     timed_out = False

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a line or a bar for its steps."""
+"""Shows the progress of a run: a line for each step, or a bar."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Bar", "Lines"]
 
 
 class Lines:
-    """One plain line a step."""
+    """Prints one plain line for each step."""
 
     def __init__(self, steps: int, job: Job) -> None:
         self._steps, self._job = steps, job
@@ -28,12 +28,12 @@ class Lines:
         value, seconds = metrics.get(self._job.metric), metrics.get("timing_s/step")
         shown = f"no {self._job.label}" if value is None else f"{self._job.label} {value:.3f}"
         took = "" if seconds is None else f"  {seconds:.2f} s"
-        # In English whatever the user speaks: `verl-npu doctor --log` and `verl-npu watch` read this line.
+        # Not translated, because `verl-npu doctor --log` and `verl-npu watch` read this line.
         print(f"step {step:>3}/{self._steps}  {shown}{took}", flush=True)
 
 
 class Bar:
-    """A bar that moves with the steps."""
+    """Shows a bar that moves with the steps."""
 
     def __init__(self, steps: int, job: Job, console: Console) -> None:
         columns = (

@@ -14,7 +14,7 @@ RECIPES = SCRIPTS / "recipes"
 
 
 def rehearsal_of(words: Sequence[str]) -> list[str]:
-    """Return the words of rehearse.sh for those of smoke.sh whose --job is a recipe's name; none if it is not."""
+    """Translate the arguments of smoke.sh to those of rehearse.sh, if --job is a recipe's name; else return []."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--job", default="")
     asked, others = parser.parse_known_args(list(words))

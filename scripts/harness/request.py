@@ -1,4 +1,4 @@
-"""What the user asked for, read from the command line and checked before anything is installed."""
+"""The user's request, read from the command line and checked before anything is installed."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         _("verl revision: {pins} (default {default})").format(pins=_(", ").join(pins.PINS), default=pins.DEFAULT),
         {},
     ),
-    ("--verl", _("a checkout of verl; used as it lies, never written to"), {"metavar": "PATH"}),
-    ("--transformers", _("another transformers than the pin's default"), {"metavar": "VERSION"}),
+    ("--verl", _("a checkout of verl; it is used in place and never changed"), {"metavar": "PATH"}),
+    ("--transformers", _("a version of transformers other than the pin's default"), {"metavar": "VERSION"}),
     (
         "--torch-npu",
-        _("virtual NPUs under this torch_npu's own wheel, with the torch that it belongs to (default: our own)"),
+        _("virtual NPUs under the wheel of this torch_npu, with the torch for it (default: our own torch_npu)"),
         {"metavar": "VERSION"},
     ),
     (
         "--rollout",
-        _("what generates on virtual NPUs: {engines} (default {default})").format(
+        _("the rollout engine on virtual NPUs: {engines} (default {default})").format(
             engines=_(" or ").join(pins.ENGINES), default=pins.SMALL
         ),
         {"default": pins.SMALL},
     ),
-    ("--output", _("where results go (default outputs)"), {"metavar": "DIR", "default": "outputs"}),
-    ("--npus", _("NPUs to train on (default 2)"), {"default": "2"}),
-    ("--seed", _("seed of the generated model and data (default 0)"), {"default": "0"}),
-    ("--no-venv", _("use the calling python, with what is installed there"), {"action": "store_true"}),
-    ("overrides", _("after --: settings passed on to verl, such as -- trainer.nnodes=1"), {"nargs": "*"}),
+    ("--output", _("the folder for results (default outputs)"), {"metavar": "DIR", "default": "outputs"}),
+    ("--npus", _("the number of NPUs to train on (default 2)"), {"default": "2"}),
+    ("--seed", _("the seed of the generated model and data (default 0)"), {"default": "0"}),
+    ("--no-venv", _("use the current Python and its installed packages"), {"action": "store_true"}),
+    ("overrides", _("after --: settings for verl, such as -- trainer.nnodes=1"), {"nargs": "*"}),
 )
-_OF_SMOKE: tuple[tuple[str, str, dict[str, Any]], ...] = (
+_SMOKE_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--job", _("one of {jobs}, or a recipe's name").format(jobs=_(", ").join(jobs.JOBS)), {"required": True}),
-    ("--steps", _("training steps (default 12)"), {"default": "12"}),
-    ("--timeout", _("seconds that the training may take (default 600)"), {"default": "600"}),
+    ("--steps", _("the number of training steps (default 12)"), {"default": "12"}),
+    ("--timeout", _("the time limit of the training in seconds (default 600)"), {"default": "600"}),
 )
-_OF_QUICKSTART: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("--model", _("default: a small random Qwen2, made on the spot"), {"metavar": "PATH|HUB"}),
-    ("--data", _("default: generated sums in GSM8K's layout"), {"metavar": "PATH|HUB"}),
-    ("--steps", _("training steps (default 40)"), {"default": "40"}),
-    ("--plain", _("plain lines, no plot"), {"action": "store_true"}),
+_QUICKSTART_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("--model", _("the model (default: a generated small Qwen2 with random weights)"), {"metavar": "PATH|HUB"}),
+    ("--data", _("the training data (default: generated sums in GSM8K's layout)"), {"metavar": "PATH|HUB"}),
+    ("--steps", _("the number of training steps (default 40)"), {"default": "40"}),
+    ("--plain", _("print plain lines and no plot"), {"action": "store_true"}),
 )
 
 
 @dataclass(frozen=True)
 class Request:
-    """One run, as asked for."""
+    """The user's request for one run."""
 
     pin: pins.Pin
     checkout: pins.Checkout | None
@@ -66,9 +66,9 @@ class Request:
     seed: int
     transformers: str
     torch_npu: str | None
-    """The version of torch_npu that virtual NPUs are to have, from its wheel; None for our own."""
+    """The version of the torch_npu wheel for virtual NPUs; None for our own torch_npu."""
     rollout: str
-    """What generates on virtual NPUs, one of pins.ENGINES."""
+    """The rollout engine on virtual NPUs, one of pins.ENGINES."""
     output: Path
     plain: bool
     timeout: float | None
@@ -77,7 +77,7 @@ class Request:
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]  # argparse prints the usage too: one line is asked
+    def error(self, message: str) -> None:  # type: ignore[override]  # argparse prints the usage too; we want one line
         raise BadInput(_("{message}. See {program} --help").format(message=message, program=self.prog))
 
 
@@ -94,15 +94,15 @@ def _whole(name: str, text: str, least: int) -> int:
 def _parser(program: str, smoke: bool) -> argparse.ArgumentParser:
     parser = _Parser(
         prog=program,
-        description=translate(_("Train real verl on Ascend NPUs, or on virtual ones where there are none.")),
+        description=translate(_("Train real verl on Ascend NPUs, or on virtual NPUs if there are none.")),
     )
-    for name, text, settings in (*_OPTIONS, *(_OF_SMOKE if smoke else _OF_QUICKSTART)):
+    for name, text, settings in (*_OPTIONS, *(_SMOKE_OPTIONS if smoke else _QUICKSTART_OPTIONS)):
         parser.add_argument(name, help=translate(text), **settings)
     return parser
 
 
 def parse(arguments: list[str], program: str, smoke: bool) -> Request:
-    """Read the command line; raises BadInput with one line."""
+    """Read the command line; raise BadInput if it is wrong."""
     found = _parser(program, smoke).parse_args(arguments)
     checkout = None
     if found.verl is not None:
@@ -114,7 +114,7 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
             raise BadInput(
                 _(
                     "--pin {pin}: this revision is in git only. "
-                    "Clone verl, check out {commit} and give the folder with --verl PATH"
+                    "Clone verl, check out {commit}, and name the folder with --verl PATH"
                 ).format(pin=pin.name, commit=pin.commit[:8])
             )
     for setting in found.overrides:
@@ -140,7 +140,7 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
         going = _(" or ").join(each.name for each in jobs.JOBS.values() if found.rollout in each.engines)
         raise BadInput(
             _(
-                "--rollout {rollout}: it goes with --job {jobs}, and with the virtual Ascend's own torch_npu. "
+                "--rollout {rollout}: it works only with --job {jobs}, and with the virtual Ascend's own torch_npu. "
                 "Leave the other option out"
             ).format(rollout=found.rollout, jobs=going)
         )

@@ -1,4 +1,4 @@
-"""The reward of the generated sums, in the form of verl's custom_reward_function. verl loads this file by its path."""
+"""The reward for the generated sums, as verl's custom_reward_function. verl loads this file by its path."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from verl_npu_workbench.rehearse import reward
 def grade(
     data_source: str, solution_str: str, ground_truth: str, extra_info: object = None, **others: object
 ) -> float:
-    """Grade from 0 to 1, as a rehearsal does, and return the score alone."""
+    """Return the score from 0 to 1 that a rehearsal gives."""
     return reward.grade(data_source, solution_str, ground_truth)["score"]

@@ -1,10 +1,10 @@
-"""An agent loop of two turns for a small model, which cannot call a tool: the loop calls it after the first turn.
+"""An agent loop of two turns for a small model that cannot call a tool: the loop calls the tool after the first turn.
 
     PYTHONPATH=scripts ./scripts/smoke.sh --pin v0.9.1 --job separate_async -- \
         actor_rollout_ref.rollout.agent.agent_loop_config_path=$PWD/scripts/harness/scripted_tool.yaml \
         actor_rollout_ref.rollout.agent.default_agent_loop=scripted_tool
 
-Both turns are the model's own tokens and are trained on; the tool's answer between them is not.
+Both turns consist of the model's own tokens, which are trained on. The tool's answer between them is masked out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 
 
 class ScriptedTool(AgentLoopBase):
-    """Generate a turn, append the answer of a tool, and generate another turn."""
+    """Generates a turn, appends the answer of a tool, and generates another turn."""
 
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> AgentLoopOutput:
-        """Return the two turns of one answer, the tool's tokens masked out."""
+        """Return the two turns of one answer, with the tool's tokens masked out."""
         prompt = await self.ct_build_initial_tokens(list(kwargs["raw_prompt"]))
         told = self.tokenizer.encode("tool", add_special_tokens=False)[:2]
         half = (self.rollout_config.response_length - len(told)) // 2
@@ -27,7 +27,7 @@ class ScriptedTool(AgentLoopBase):
         mask: list[int] = []
         probabilities: list[float] = []
         begun: dict[str, Any] = {}
-        # One identity for both turns: the balancer sends the second to the server that has the first.
+        # Both turns have the same id, so that the load balancer sends both to the same server.
         request = uuid4().hex
         for turn in range(2):
             if turn:

@@ -1,4 +1,4 @@
-"""How both scripts start: check what was asked, make the environment, go on inside it."""
+"""The start of both scripts: check the request, make the environment, and continue inside it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ BAD_INPUT, FAILED = 2, 1
 
 
 def main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], int]) -> int:
-    """Run a script from its command line to its exit status: 0 done, 1 failed, 2 asked for what cannot be."""
+    """Run a script and return its exit status: 0 for success, 1 for a failed run, 2 for bad input."""
     return whole(program, lambda: _main(program, smoke, run))
 
 
 def whole(program: str, run: Callable[[], int]) -> int:
-    """Run a script to its exit status, in the language of the user; a signal ends it with all that it has started."""
+    """Run a function in the user's language, and return its exit status or that of its error.
+
+    A signal ends it together with every process that it has started.
+    """
     with speaking_to_the_user(LANGUAGE.text()):
         try:
             with ended_whole():
@@ -39,7 +42,7 @@ def whole(program: str, run: Callable[[], int]) -> int:
         except RunFailed as error:
             return _said(f"{program}: FAILED: {translate(error.args[0])}", FAILED)
         except (Signalled, Stopped) as error:
-            said = translate(_("interrupted"))  # a catalogue's texts are not looked for inside of an f-string
+            said = translate(_("interrupted"))  # the catalogue does not find texts inside an f-string
             return _said(f"{program}: {said}", error.status)
 
 
@@ -54,9 +57,9 @@ def _main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], i
     found = machine.look(request.npus, os.environ.get(INSIDE) or sys.executable)
     if request.make_environment and INSIDE not in os.environ:
         if request.rollout != pins.SMALL and not found.virtual:
-            raise BadInput(_("--rollout: it is for virtual NPUs, and this machine has real ones. Leave it out"))
+            raise BadInput(_("--rollout: it is for virtual NPUs, and this machine has real NPUs. Leave it out"))
         if request.torch_npu and not found.virtual:
-            raise BadInput(_("--torch-npu: it is for virtual NPUs, and this machine has real ones. Leave it out"))
+            raise BadInput(_("--torch-npu: it is for virtual NPUs, and this machine has real NPUs. Leave it out"))
         recipe = environment.Recipe(
             request.pin,
             request.checkout,
@@ -75,11 +78,11 @@ def _main(program: str, smoke: bool, run: Callable[[Request, machine.Machine], i
 
 
 def become(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
-    """Go on as another program: in this very process, so that a signal reaches what it is meant for."""
+    """Replace this process with another program, so that signals reach that program directly."""
     sys.stdout.flush()
     os.execve(command[0], command, variables)
 
 
 def _virtual(request: Request) -> dict[str, str]:
-    """What the script's own process needs where torch_npu's wheel is installed: it can be imported on virtual NPUs."""
+    """Return the variables with which the script can import an installed torch_npu wheel on virtual NPUs."""
     return {"VIRTUAL_ASCEND": os.environ.get("VIRTUAL_ASCEND", str(request.npus))} if request.torch_npu else {}

@@ -1,4 +1,4 @@
-"""What a person sees of a run that has ended: features by process, its numbers, a plot in the terminal and a PNG."""
+"""The summary of a run: the features in each process, the results, a plot in the terminal, and a PNG."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from verl_npu.reporting import clean
 __all__ = ["picture", "plot", "print_features", "print_outcome", "shape"]
 
 _MEANING = {
-    "applied": _("the patches were read back and are ours"),
-    "pending": _("the process has not imported what it would patch"),
+    "applied": _("checked: our patches are in place"),
+    "pending": _("the process has not imported the modules to patch"),
     "native": _("upstream does it itself"),
-    "absent": _("nothing to patch at this revision, or the package for it is not installed"),
+    "absent": _("nothing to patch at this revision, or the package is not installed"),
 }
 
 
 def print_features(found: Sequence[Manifest], console: Console) -> None:
-    """Print the state of each feature with the processes that are in it, and why one was refused."""
+    """Print each feature's states with the processes in that state, and the reason for each refused patch."""
     if not found:
-        nothing = _("verl-npu: no process wrote a manifest: nothing is known of its features")
+        nothing = _("verl-npu: no process wrote a manifest, so the states of the features are unknown")
         console.print(translate(nothing), style="yellow")
         return
-    # Features and not processes are the rows: their number is fixed, and that of the processes grows with the job.
+    # The rows are features and not processes, because the number of processes grows with the job.
     headers = map(translate, (_("feature"), _("state"), _("processes")))
     table = Table(*headers, title=translate(_("verl-npu in each process")), title_justify="left")
     last = ""
@@ -57,12 +57,12 @@ def plot(outcome: Outcome) -> None:
     plotext.plot(range(1, len(outcome.values) + 1), outcome.values, marker="braille")
     title = _("mean reward by step (SIMULATED)") if outcome.machine.virtual else _("mean reward by step")
     plotext.title(translate(title))
-    # Its colours are switched off above; what is left of them would show as noise in a file.
+    # The remaining colour codes would be noise in a file.
     print(plotext.uncolorize(plotext.build()))
 
 
 def picture(outcome: Outcome, path: Path) -> None:
-    """Write the reward by step as PNG."""
+    """Write the reward by step to a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -78,7 +78,7 @@ def picture(outcome: Outcome, path: Path) -> None:
 
 
 def print_outcome(outcome: Outcome, console: Console) -> None:
-    """Print what the run came to."""
+    """Print the result of the run."""
     request = outcome.request
     if outcome.machine.virtual:
         said = _("SIMULATED: {npus} virtual NPUs. Nothing here is a measurement of an NPU.").format(npus=request.npus)
@@ -89,7 +89,7 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
     console.print(translate(source))
     if outcome.machine.virtual:
         console.print(translate(_("rollouts by {engine}").format(engine=_engine(outcome))))
-    # In English whatever the user speaks: `verl-npu doctor --log` reads this line.
+    # Not translated, because `verl-npu doctor --log` reads this line.
     console.print(f"{len(outcome.values)} of {request.steps} steps in {outcome.ended.seconds:.0f} s, start included")
     if outcome.values:
         speed = _("{speed:.2f} steps per second; reward {shape}").format(
@@ -99,7 +99,7 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
 
 
 def _engine(outcome: Outcome) -> str:
-    """What generated on virtual NPUs, as a person knows it."""
+    """Return the name of the rollout engine on virtual NPUs, for a person."""
     request = outcome.request
     if request.rollout != pins.SMALL and request.pin.engine is not None:
         return f"{request.rollout} {request.pin.engine.vllm_ascend}"
@@ -109,7 +109,7 @@ def _engine(outcome: Outcome) -> str:
 
 
 def shape(values: list[float]) -> str:
-    """Return the mean of the first and of the last quarter: single steps are noise."""
+    """Describe the mean of the first and the last quarter, because single steps are noisy."""
     few = max(1, len(values) // 4)
     first, last = sum(values[:few]) / few, sum(values[-few:]) / few
     return _("{first:.3f} in the first {few} steps, {last:.3f} in the last {few}").format(

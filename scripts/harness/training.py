@@ -1,4 +1,4 @@
-"""One run from request to outcome: model, data, command, process, and what came of it."""
+"""One run from request to outcome: model, data, command, process, and results."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from harness.request import Request
 from verl_npu.language import gettext as _
 from verl_npu.manifest import Manifest
 
-_FOR_THE_ENGINE = {
-    # Weights are handed over again and again, which a layout of the NPU's own does not survive.
+_ENGINE_VARIABLES = {
+    # Weights are updated after each step, and FRACTAL_NZ does not survive an update.
     "VLLM_ASCEND_ENABLE_NZ": "0",
-    # The cache of keys and values takes its share of this, of the host's memory, in each rank.
+    # Each rank's KV cache takes a share of this, and it is host memory.
     "VIRTUAL_ASCEND_MEMORY": "2",
     "OMP_NUM_THREADS": "1",
 }
@@ -36,7 +36,7 @@ _ERROR = re.compile(r"^(\(\w+ pid=\d+\) )?([\w.]+\.)?\w*(Error|Exception): ")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run did, as far as it got."""
+    """The outcome of a run, also if it did not finish."""
 
     request: Request
     machine: Machine
@@ -44,7 +44,7 @@ class Outcome:
     log: Path
     ended: process.Ended
     values: list[float]
-    """The job's metric by step."""
+    """The job's metric at each step."""
     steps: dict[int, dict[str, float]]
     manifests: list[Manifest]
 
@@ -54,9 +54,9 @@ class Outcome:
 
     @property
     def failure(self) -> str:
-        """Why the run does not count as trained."""
+        """The reason why the run does not count as trained."""
         if self.ended.timed_out:
-            return _("no end after {seconds:.0f} s: ended by the time limit at step {step}").format(
+            return _("the time limit ended the run after {seconds:.0f} s, at step {step}").format(
                 seconds=self.ended.seconds, step=len(self.values)
             )
         if self.ended.status != 0:
@@ -73,7 +73,7 @@ class Outcome:
         return len(self.values) / spent if spent else 0.0
 
     def as_json(self) -> dict[str, object]:
-        """Return the keys that outputs/quickstart.json and outputs/smoke.json share."""
+        """Return the common content of outputs/quickstart.json and outputs/smoke.json."""
         checkout = self.request.checkout
         known = self.request.pin.commit if checkout is None else checkout.revision
         return {
@@ -91,8 +91,8 @@ class Outcome:
 def _plan(request: Request, machine: Machine, run_dir: Path) -> jobs.Plan:
     if request.model is None:
         job = jobs.JOBS[request.job]
-        # verl's vLLM gives no chance to what is beyond the tokenizer, and its trainer does: with random weights their
-        # probabilities would never agree.
+        # verl's vLLM masks tokens beyond the tokenizer's vocabulary, and its trainer does not. With random weights
+        # their probabilities would never agree.
         padded = request.rollout == pins.SMALL
         chosen = str(model.generate(run_dir / "model", request.seed, job.key_value_heads, job.experts, padded=padded))
     else:
@@ -120,14 +120,14 @@ def _plan(request: Request, machine: Machine, run_dir: Path) -> jobs.Plan:
 
 def _environment(request: Request, machine: Machine, run_dir: Path, ray_dir: Path) -> dict[str, str]:
     environment = dict(jobs.JOBS[request.job].environment) | dict(os.environ)
-    # A cluster that somebody else runs on this machine is not ours to join.
+    # Do not join a cluster that somebody else runs on this machine.
     environment.pop("RAY_ADDRESS", None)
     environment |= {
         "VERL_NPU_MANIFEST_DIR": str(run_dir / "manifests"),
         "RAY_TMPDIR": str(ray_dir),
         "RAY_DEDUP_LOGS": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray would start a worker for each of the CPUs that we tell it of, many more than there are.
+        # Ray would start a worker for each CPU, and we tell it of many more CPUs than there are.
         "RAY_prestart_worker_first_driver": "0",
         "PYTHONUNBUFFERED": "1",
         "HYDRA_FULL_ERROR": "1",
@@ -137,7 +137,7 @@ def _environment(request: Request, machine: Machine, run_dir: Path, ray_dir: Pat
     if sources:
         environment["PYTHONPATH"] = os.pathsep.join([*sources, *filter(None, [environment.get("PYTHONPATH")])])
     if request.checkout is not None:
-        # Not even a __pycache__ goes into a checkout.
+        # Not even a __pycache__ may be written into a checkout.
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
     if request.model is None and request.data is None:
         environment["HF_HUB_OFFLINE"] = "1"
@@ -147,12 +147,12 @@ def _environment(request: Request, machine: Machine, run_dir: Path, ray_dir: Pat
     engine = request.pin.engine
     if request.rollout != pins.SMALL and engine is not None:
         versions = {"VLLM_VERSION": engine.vllm, "VIRTUAL_ASCEND_TORCH_NPU_VERSION": engine.torch_npu}
-        environment = _FOR_THE_ENGINE | versions | environment
+        environment = _ENGINE_VARIABLES | versions | environment
     return environment
 
 
 def _source(job: str, variable: str) -> Path:
-    """The checkout that the variable names; raises BadInput where it names none."""
+    """Return the checkout that the variable names; raise BadInput if it names none."""
     folder = os.environ.get(variable)
     if not folder or not Path(folder).is_dir():
         raise BadInput(
@@ -164,7 +164,7 @@ def _source(job: str, variable: str) -> Path:
 
 
 def _build_device(environment: dict[str, str], folder: Path) -> None:
-    """Have the virtual device compiled before the clock starts; raises RunFailed when it does not load."""
+    """Compile the virtual device before the clock starts; raise RunFailed if it does not load."""
     answer = subprocess.run(
         [sys.executable, "-c", "import torch, torch_npu"], env=environment, cwd=folder, check=False
     )
@@ -173,7 +173,7 @@ def _build_device(environment: dict[str, str], folder: Path) -> None:
 
 
 def train(request: Request, machine: Machine, progress: Callable[[int, dict[str, float]], None]) -> Outcome:
-    """Run the job in a folder of its own below the output folder; raises BadInput for unusable model or data."""
+    """Run the job in a new folder below the output folder; raise BadInput if the model or the data are unusable."""
     job = jobs.JOBS[request.job]
     stamp = time.strftime("%Y%m%d-%H%M%S")
     run_dir = request.output / f"{request.job}-{request.pin.name}-{stamp}-{os.getpid()}"
@@ -181,13 +181,13 @@ def train(request: Request, machine: Machine, progress: Callable[[int, dict[str,
         (run_dir / "manifests").mkdir(parents=True)
     except OSError as error:
         raise BadInput(
-            _("--output: expected a folder that can be written, found {folder}: {error}").format(
+            _("--output: expected a writable folder, found {folder}: {error}").format(
                 folder=request.output, error=error
             )
         ) from error
     plan = _plan(request, machine, run_dir)
     log = run_dir / "train.log"
-    # Ray puts sockets here, whose paths may have no more than 107 characters: the run's own folder is too deep.
+    # Ray puts sockets here, whose paths may have at most 107 characters. The run's own folder is too deep for that.
     ray_dir = Path(tempfile.mkdtemp(prefix="vn-"))
     steps = Steps(lambda: [path for path in (log, *ray_dir.glob("ray/session_2*/logs/worker-*.out")) if path.exists()])
 
@@ -230,7 +230,7 @@ def _keep_logs(ray_dir: Path, kept: Path) -> None:
 
 
 def missing_evidence(outcome: Outcome) -> list[str]:
-    """Return a line for each thing that the log does not say, though the job must; print how often it said some."""
+    """Return a line for each pattern that the job must log and did not; print how many syncs were verified."""
     job = jobs.JOBS[outcome.request.job]
     log = outcome.log.read_text(errors="replace")
     missing = [f"expected a line like {pattern!r} in the log, found none" for pattern in job.lines]
@@ -244,7 +244,7 @@ def missing_evidence(outcome: Outcome) -> list[str]:
 
 
 def write(path: Path, content: Mapping[str, object]) -> None:
-    """Write a result file in whole."""
+    """Write a result file, so that nobody sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(content, indent=2) + "\n")
@@ -252,11 +252,11 @@ def write(path: Path, content: Mapping[str, object]) -> None:
 
 
 def tail(log: Path, lines: int = 12) -> str:
-    """Return the end of a log that says why: the first error's line with what led to it, else the last lines."""
+    """Return the lines of a log up to its first error; without an error, its last lines."""
     text = [
         re.sub(r"\x1b\[[0-9;]*m", "", line)[:300]
         for line in log.read_text(errors="replace").splitlines()
-        # A native backtrace hides the one line that matters.
+        # A native backtrace hides the line that matters.
         if "frame #" not in line and "logging.cc" not in line
     ]
     last = next((number for number, line in enumerate(text) if _ERROR.search(line)), len(text) - 1)

@@ -1,4 +1,4 @@
-"""Whether training moved the weights: the saved model against the one that it started from."""
+"""Checks that training changed the weights, by comparing the saved model with the initial one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.errors import RunFailed
 
 @dataclass(frozen=True)
 class Movement:
-    """How far the weights went."""
+    """How far the weights moved."""
 
     tensors: int
     moved: int
@@ -30,13 +30,13 @@ _WRAPPING = re.compile(r"^base_model\.model\.|\.base_layer(?=\.)")
 
 
 def _adapter(old: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> Movement:
-    """Return how far the second factors went: each of them starts as zero."""
+    """Return how far the second factors of the adapters moved from zero, where each of them starts."""
     base = {_WRAPPING.sub("", name): tensor for name, tensor in new.items() if _ADAPTER not in name}
     if old.keys() != base.keys():
         raise RunFailed(f"weights: the saved model has other tensors: {sorted(old.keys() ^ base.keys())[:3]}")
     for name, was in old.items():
         if not torch.equal(base[name].to(was.dtype), was):
-            raise RunFailed(f"weights: {name}: expected it as it was, because LoRA trains the adapter alone")
+            raise RunFailed(f"weights: {name}: expected no change, because LoRA trains only the adapter")
     seconds = {name: tensor.to(torch.float32) for name, tensor in new.items() if ".lora_B" in name}
     if not all(bool(torch.isfinite(tensor).all()) for tensor in seconds.values()):
         raise RunFailed("weights: expected finite numbers in the adapter")
@@ -55,9 +55,9 @@ def _load(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def compare(before: Path, after: Path) -> Movement:
-    """Compare two saved models; raises RunFailed when they do not match by name and shape or are not finite.
+    """Compare two saved models; raise RunFailed if names or shapes differ, or a number is not finite.
 
-    A model that was trained with LoRA is saved with peft's names: the adapter must have moved, and the rest not.
+    A model trained with LoRA is saved with peft's names. Its adapter must have moved, and its base weights must not.
     """
     old, new = _load(before), _load(after)
     if any(_ADAPTER in name for name in new):

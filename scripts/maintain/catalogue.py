@@ -1,10 +1,11 @@
-"""Makes the catalogues of what the commands print for a person, one for each distribution that prints: the files
-locale/*/LC_MESSAGES/verl_npu.po and .mo below verl_npu, and those named verl_npu_workbench below the workbench.
+"""Makes the translation catalogues for the texts that commands print, one for the plugin and one for the workbench.
+
+They are locale/*/LC_MESSAGES/verl_npu.po and .mo in verl_npu, and verl_npu_workbench.po and .mo in the workbench.
 
 python scripts/maintain/catalogue.py            collect all texts, keep their translations, compile
 python scripts/maintain/catalogue.py --check    status 1 if a catalogue is not up to date
 
-A text that is new has an empty translation afterwards: write it into the .po, and run this again.
+Afterwards a new text has an empty translation. Write it into the .po, and run this again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from verl_npu.cli import COMMANDS, wording
 from verl_npu.cli import main as command
 from verl_npu.language import CHINESE
 
-# The scripts are no package that is installed.
+# The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import options
 
@@ -42,7 +43,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 LANGUAGES = (CHINESE,)
 _KEYWORDS: dict[str, tuple[int, ...] | None] = {"_": None, "ngettext": (1, 2)}
 _WHEN = datetime(2026, 1, 1, tzinfo=timezone.utc)
-"""A time in the head of a catalogue would be a difference in each change."""
+"""A fixed date for the head of a catalogue, because the current time would differ in each change."""
 _WIDTH = 119
 SCRIPTS = PROJECT / "scripts"
 CAUSES_FILE = KNOWN.with_name("causes.json")
@@ -54,7 +55,7 @@ class Catalogues:
 
     domain: str
     folder: Path
-    """Where they are: one folder for each language."""
+    """The folder that has one folder for each language."""
 
     @property
     def package(self) -> Path:
@@ -67,12 +68,12 @@ CATALOGUES = (PLUGIN, WORKBENCH)
 
 
 def po(catalogues: Catalogues, language: str) -> Path:
-    """The file that is edited."""
+    """Return the .po file, which people edit."""
     return catalogues.folder / language / "LC_MESSAGES" / f"{catalogues.domain}.po"
 
 
 def texts(catalogues: Catalogues) -> Iterator[tuple[str | tuple[str, str], str]]:
-    """Yield each text for people, or its forms for one and for many, and the file that has it."""
+    """Yield each text for people, or its singular and plural, with the file that contains it."""
     files = sorted(catalogues.package.rglob("*.py"))
     if catalogues is WORKBENCH:
         files += sorted((*SCRIPTS.glob("*.py"), *SCRIPTS.glob("harness/**/*.py")))
@@ -89,7 +90,7 @@ def texts(catalogues: Catalogues) -> Iterator[tuple[str | tuple[str, str], str]]
 
 
 def _of_codes(catalogues: Catalogues) -> Iterator[tuple[str, str]]:
-    """What `verl-npu explain` says of codes in words of its own: what it is about, when it is said, and the labels."""
+    """Yield the texts of `verl-npu explain` about codes: the subject, the occasion, and the labels."""
     of = codes if catalogues is WORKBENCH else plugins_codes
     meanings = codes.meanings() if catalogues is WORKBENCH else plugins_codes.own()
     where = str(Path(str(of.__file__)).relative_to(PROJECT))
@@ -98,7 +99,7 @@ def _of_codes(catalogues: Catalogues) -> Iterator[tuple[str, str]]:
         for label, text in each.rows.items():
             yield label, where
             if label == "about":
-                # Some are filled in, and translated by the words before that.
+                # Some texts have values filled in. Their template is translated.
                 yield getattr(text, "_words", text), where
 
 
@@ -113,7 +114,7 @@ def _of_rules() -> Iterator[tuple[str, str]]:
 
 def _commands(group: click.Group) -> Iterator[tuple[click.Command, str]]:
     yield group, "verl-npu --help"
-    # They are imported when they are asked for.
+    # Commands are imported when they are looked up.
     context = click.Context(group)
     for one in filter(None, (group.get_command(context, name) for name in group.list_commands(context))):
         yield one, f"verl-npu {one.name} --help"
@@ -135,7 +136,7 @@ def collected(catalogues: Catalogues) -> Catalog:
 
 
 def made(catalogues: Catalogues, language: str) -> Catalog:
-    """Return the catalogue of a language: all texts, with the translations that there are."""
+    """Return the catalogue of a language: all texts, with their existing translations."""
     path = po(catalogues, language)
     before = read_po(io.StringIO(path.read_text("utf-8")), locale=language) if path.is_file() else Catalog(language)
     after = Catalog(
@@ -167,23 +168,23 @@ def _add(catalogue: Catalog, message: Message, before: Message | None) -> None:
         translation = translation[0]
     files = sorted({(file, 0) for file, _line in message.locations})
     added = catalogue.add(message.id, translation, locations=files)
-    added.flags.clear()  # a percent sign is text here
+    added.flags.clear()  # a percent sign is plain text here
 
 
 def untranslated(catalogue: Catalog) -> list[str | tuple[str, str]]:
-    """Return the texts that a catalogue has no translation of."""
+    """Return the texts of a catalogue that have no translation."""
     return [each.id for each in catalogue if each.id and not all(each.string if each.pluralizable else [each.string])]
 
 
 def written(catalogue: Catalog) -> bytes:
-    """Return a catalogue as the text that is edited."""
+    """Return a catalogue in the .po format."""
     stream = io.BytesIO()
     write_po(stream, catalogue, width=_WIDTH, sort_output=True, include_lineno=False)
     return stream.getvalue()
 
 
 def compiled(catalogue: Catalog) -> bytes:
-    """Return a catalogue as gettext reads it."""
+    """Return a catalogue in the .mo format, which gettext reads."""
     stream = io.BytesIO()
     write_mo(stream, catalogue)
     return stream.getvalue()

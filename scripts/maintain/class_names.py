@@ -1,9 +1,9 @@
-"""Writes the workbench's diagnosis/classes.json: the names of classes by which the diagnosis tells whose an error is.
+"""Writes the workbench's diagnosis/classes.json: the class names by which the diagnosis finds the owner of an error.
 
 python scripts/maintain/class_names.py OWNER=FOLDER …
 
-OWNER is engine, verl, training, swift or torch_npu, or anything else for a folder whose names are only to be left out
-of the others. A name that classes of several owners have is left out.
+OWNER is engine, verl, training, swift, or torch_npu. Any other OWNER only excludes the names in its folder from the
+others. A name that several owners have is left out.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ FILE = Path(verl_npu_workbench.__file__).with_name("diagnosis") / "classes.json"
 OWNERS = ("engine", "verl", "training", "swift", "torch_npu")
 _ENGINE = "vllm"
 _NO_WORD = re.compile(r"(?=.{8})(?!_).*[a-z][A-Z]|(?=.{8})[A-Z]{2,}[a-z]")
-"""A name that is no word of the language: `KVCacheSpec`, not `Message`."""
+"""Matches names that are not English words: `KVCacheSpec`, not `Message`."""
 
 
 def classes(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the classes that a folder defines, and those that it imports from vllm with the owner that they have."""
+    """Yield the classes that a folder defines, and those that it imports from vllm, with the owner `engine`."""
     for file in folder.rglob("*.py"):
         if {"test", "tests"} & set(file.parts):
             continue
@@ -44,7 +44,7 @@ def classes(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def owned(folders: dict[str, list[Path]]) -> dict[str, list[str]]:
-    """Return of each owner the names that no other has."""
+    """Return for each owner the names that no other owner has."""
     found: dict[str, set[str]] = {owner: set() for owner in (*OWNERS, *folders)}
     for owner, places in folders.items():
         for place in places:

@@ -1,4 +1,4 @@
-"""Draws the contracts of pyproject.toml in docs/design.md and its Chinese twin, with a line for each module.
+"""Draws the import contracts of pyproject.toml for docs/design.md and its Chinese twin, with a line for each module.
 
 python scripts/maintain/design_page.py            rewrite the pictures and tables
 python scripts/maintain/design_page.py --check    status 1 if one is not up to date
@@ -15,7 +15,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# The scripts are no package that is installed.
+# The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import options, replaced, rewrite
 
@@ -36,7 +36,7 @@ _FOLDERS = {"virtual_ascend": "packages/virtual-ascend", "verl_npu_workbench": "
 
 
 def render(text: str, language: str) -> str:
-    """Return the text of a page with its picture and table made anew. Raises ValueError if a marker is missing."""
+    """Return the text of a page with a new picture and table; raise ValueError if a marker is missing."""
     storeys, tools, _ = _contracts()
     rows = [
         _HEADINGS[language],
@@ -50,7 +50,7 @@ def render(text: str, language: str) -> str:
 
 
 def _contracts() -> tuple[list[list[str]], list[list[str]], list[str]]:
-    """The layers of the plugin and of its tools, the highest first, and what alone imports virtual_ascend."""
+    """Return the layers of the plugin and of the workbench, from the top, and the importers of virtual_ascend."""
     with (PROJECT / "pyproject.toml").open("rb") as file:
         contracts = {each["id"]: each for each in tomllib.load(file)["tool"]["importlinter"]["contracts"]}
     storeys = [_names(layer) for layer in contracts[_PLUGIN]["layers"]]
@@ -64,7 +64,7 @@ def _names(layer: str) -> list[str]:
 
 
 def picture() -> str:
-    """A box for each layer, as SVG: it may import the box that its arrow leads to, and all that follow."""
+    """Draw a box for each layer, as SVG. A layer may import the box below its arrow, and all boxes further down."""
     storeys, tools, importers = _contracts()
     boxes = [*((layer, _TOOL) for layer in tools), *((layer, _PLAIN) for layer in storeys)]
     drawn: list[str] = []

@@ -14,7 +14,7 @@ from verl_npu import environment, language
 from verl_npu.language import CHINESE, ENGLISH, translate
 from verl_npu.variable import CONTRIBUTOR, USER, Variable
 
-# The scripts are no package that is installed.
+# The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import options, replaced, rewrite
 
@@ -36,7 +36,7 @@ _LANGUAGES = {"en": ENGLISH, "zh": CHINESE}
 
 
 def render(text: str, page: str, variables: Mapping[str, Variable] = environment.VARIABLES) -> str:
-    """Return the text of a page with its tables made anew. Raises ValueError if a marker is missing."""
+    """Return the text of a page with new tables; raise ValueError if a marker is missing."""
     for audience in (USER, CONTRIBUTOR):
         begin, end = BEGIN.format(audience=audience), END.format(audience=audience)
         chosen = [variable for variable in variables.values() if variable.audience == audience]

@@ -1,9 +1,9 @@
-"""Judge upstream's own history: which of its commits changed a verdict, and for which patch.
+"""Finds the commits in upstream's history that changed the verdict on a patch.
 
     python scripts/maintain/history.py --repository FOLDER [--first COMMIT] [--last COMMIT] [--sample N] [--json FILE]
 
-The repository may be a bare one, and must have the pins. Every commit of the main line that touches a file which a
-patch is about is judged as `verl-npu check` would judge its tree, and a sample of the others. Prints Markdown.
+The repository may be bare, and must contain the pins. The program judges every commit of the main line that touches a
+file of a patch's targets, and a sample of the other commits, as `verl-npu check` does. It prints Markdown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from verl_npu.registry.source.tree import Memory, SourceTree
 
 VERL = UPSTREAMS[0]
 FIRST, *_, LAST = (pin.commit for pin in pins().values() if pin.commit)
-"""The main line that is judged."""
+"""The first and the last commit of the main line to judge."""
 
 
 class GitError(Exception):
@@ -45,15 +45,15 @@ def _git(repository: Path, *words: str) -> str:
 
 
 class Past:
-    """The source of verl at any commit of a repository, of which each file is read once."""
+    """The source of verl at any commit of a repository. Each file is read once."""
 
     def __init__(self, repository: Path) -> None:
         self._repository = repository
         self._memory = Memory(limit=400)
 
     def tree(self, commit: str) -> SourceTree:
-        """Return the source at a commit. Raises GitError if there is no such commit."""
-        # A submodule is a commit of another repository: there is nothing of it here.
+        """Return the source at a commit; raise GitError if there is no such commit."""
+        # Submodules are left out, because they are commits of other repositories.
         listed = [line.split() for line in _git(self._repository, "ls-tree", commit, *VERL.packages).splitlines()]
         folders = [name for _, kind, _, name in listed if kind == "tree"]
         with tempfile.NamedTemporaryFile(suffix=".zip") as packed:
@@ -76,12 +76,12 @@ class Commit:
     date: str
     subject: str
     files: frozenset[str]
-    """What it changed, added or deleted."""
+    """The files that it changed, added, or deleted."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A verdict that a commit changed."""
+    """A changed verdict, and the commit that changed it."""
 
     commit: Commit
     patch: str
@@ -91,22 +91,22 @@ class Change:
 
 @dataclass(frozen=True)
 class Walk:
-    """What came of a walk."""
+    """The result of a walk along the main line."""
 
     commits: int
     touching: int
-    """Commits that touch a file that a patch is about."""
+    """The number of commits that touch a file of a patch's targets."""
     sampled: int
-    """Commits that touch none, and were judged all the same."""
+    """The number of other commits that were judged."""
     judged: int
-    """All that were judged, with those in between that were needed to find the cause of a change."""
+    """The number of all judged commits, including those that were judged to find the cause of a change."""
     changes: Sequence[Change]
     first: Mapping[str, Said]
     last: Mapping[str, Said]
 
 
 def commits(repository: Path, first: str, last: str) -> list[Commit]:
-    """Return the commits of the main line after `first` up to `last`, oldest first. Raises GitError."""
+    """Return the commits of the main line after `first` up to `last`, oldest first; raise GitError."""
     form = (
         "--first-parent",
         "--reverse",
@@ -125,7 +125,7 @@ def _commit(entry: str) -> Commit:
 
 
 def walk(line: Sequence[Commit], first: str, judge: Judge, files: Collection[str], sample: int) -> Walk:
-    """Judge `first`, each commit that touches one of `files`, and `sample` of the others: always the same ones."""
+    """Judge `first`, each commit that touches one of `files`, and a fixed sample of the other commits."""
     touching = [n for n, commit in enumerate(line) if commit.files & set(files)]
     others = sorted(set(range(len(line))) - set(touching))
     sampled = random.Random(len(line)).sample(others, min(sample, len(others)))
@@ -147,7 +147,7 @@ def walk(line: Sequence[Commit], first: str, judge: Judge, files: Collection[str
 def _between(
     line: Sequence[Commit], old: int, new: int, judged: Callable[[int], Mapping[str, Said]]
 ) -> Iterator[Change]:
-    """Return the changes after one commit up to another; what lies between them is judged only if there are any."""
+    """Yield the changes after one commit up to another. The commits between are judged only if a verdict differs."""
     before, after = judged(old), judged(new)
     differing = [patch for patch in after if before[patch][0] != after[patch][0]]
     if not differing:
@@ -162,7 +162,7 @@ def _between(
 
 
 def as_json(walked: Walk) -> dict[str, object]:
-    """Return the whole result in plain form."""
+    """Return the whole result for JSON."""
     return {
         "commits": walked.commits,
         "touching": walked.touching,
@@ -185,12 +185,12 @@ def as_json(walked: Walk) -> dict[str, object]:
 
 
 def as_markdown(walked: Walk) -> str:
-    """Return the counts; the commits that changed a verdict, and the reasons, are in the JSON."""
+    """Return the counts as Markdown. Only the JSON has the commits that changed a verdict, and the reasons."""
     causes = {change.commit.name for change in walked.changes}
     lines = [
-        f"{walked.commits} commits, of which {walked.touching} touch a file that a patch is about; {walked.judged} "
-        f"were judged, {walked.sampled} of them a sample of the others. {len(walked.changes)} verdicts changed, by "
-        f"{len(causes)} commits.",
+        f"{walked.commits} commits, of which {walked.touching} touch a file of a patch's targets. {walked.judged} "
+        f"were judged, {walked.sampled} of them a sample of the others. {len(causes)} commits changed "
+        f"{len(walked.changes)} verdicts.",
         "",
         "| from | to | verdicts |",
         "|---|---|---|",
@@ -201,14 +201,14 @@ def as_markdown(walked: Walk) -> str:
 
 
 def main() -> int:
-    """Walk, and print what was found."""
+    """Walk along the main line, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repository", type=Path, required=True, help="a clone of verl, bare or not")
     parser.add_argument("--first", default=FIRST, help="the commit to begin with")
     parser.add_argument("--last", default=LAST, help="the commit to end with")
-    parser.add_argument("--sample", type=int, default=100, help="how many of the other commits (default 100)")
-    parser.add_argument("--transformers", default="4.57.6", help="the transformers beside it (default 4.57.6)")
-    parser.add_argument("--json", type=Path, help="where to write the whole result")
+    parser.add_argument("--sample", type=int, default=100, help="the number of other commits to judge (default 100)")
+    parser.add_argument("--transformers", default="4.57.6", help="the version of transformers (default 4.57.6)")
+    parser.add_argument("--json", type=Path, help="the file for the whole result")
     asked = parser.parse_args()
 
     start = time.monotonic()
@@ -239,13 +239,13 @@ def _judge(past: Past, beside: SourceTree) -> Judge:
 
 
 def _watched() -> frozenset[str]:
-    """Return the files that a patch is about."""
+    """Return the files of all patches' targets."""
     locks = read_locks(locks_folder(), VERL.name)
     return frozenset(name for lock in locks for module in lock.files for name in _files(module))
 
 
 def _files(module: str) -> tuple[str, ...]:
-    if "/" in module:  # a file of the configuration
+    if "/" in module:  # a configuration file
         return (module,)
     stem = module.replace(".", "/")
     return f"{stem}.py", f"{stem}/__init__.py"

@@ -1,6 +1,7 @@
-"""Record the contract of a MindSpeed revision: `python scripts/maintain/mindspeed_contract.py --help`.
+"""Records the contract of a MindSpeed revision: `python scripts/maintain/mindspeed_contract.py --help`.
 
-It reads source and imports neither MindSpeed nor Megatron. It records names, types, defaults and choices.
+It records the names, types, defaults, and choices of arguments. It reads source code, and imports neither MindSpeed
+nor Megatron.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--mindspeed", type=Path, required=True, help="a checkout of MindSpeed")
     parser.add_argument("--megatron", type=Path, required=True, help="a checkout, or a site-packages folder")
-    parser.add_argument("--revision", required=True, help="the name to record it under, for example f2b0977e")
+    parser.add_argument("--revision", required=True, help="the name of the record, for example f2b0977e")
     parser.add_argument("--core", required=True, help="the version of Megatron-Core, for example 0.12.1")
     parser.add_argument("--output", type=Path, default=locks_folder() / "mindspeed")
     given = parser.parse_args()

@@ -1,13 +1,14 @@
-"""The net under the registry: what is said of all that this project judges, as a record that can be compared.
+"""The safety net under the registry: a record of all verdicts of this project, to compare before and after a change.
 
     VERL_NPU_UPSTREAMS=FOLDER python scripts/maintain/net.py record OUT [--only pins,edited,history,…]
         [--repository CLONE] [--sample] [--line] [--jobs 2] [--commit]
     python scripts/maintain/net.py compare BEFORE AFTER [--reasons] [--all]
     python scripts/maintain/net.py figures OUT
 
-`record` writes OUT/<section>.json, and ends with status 1 if a state has not the hash in `tests/pins/net.json`; with
-`--commit` it writes the hashes. The history needs a clone of verl. `--sample` takes some revisions and one pin,
-`--line` each commit of the main line. `compare` lists what moved, with status 1 if anything did.
+`record` writes OUT/<section>.json, and ends with status 1 if the states do not have the hashes in
+`tests/pins/net.json`. `--commit` writes the hashes. The history needs a clone of verl. `--sample` takes some revisions
+and one pin, and `--line` takes each commit of the main line. `compare` lists the verdicts that moved, and ends with
+status 1 if any did.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
-# Neither the tests nor the scripts are a package that is installed.
+# Neither the tests nor the scripts are an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.append(str(Path(__file__).resolve().parent))
 import history
@@ -39,7 +40,7 @@ from tests.pins import by_hand, live
 from tests.pins.losses import FEATURES, LOCKS, Pin, pin_at
 from tests.pins.mutants import Mutant, changes, harmless
 
-# All that is used of the registry.
+# Everything that this program uses of the registry.
 from verl_npu.features import UPSTREAMS
 from verl_npu.registry.judge.verdict import Verdict, judge
 from verl_npu.registry.source.tree import SourceTree
@@ -49,14 +50,15 @@ PINS = [lock.pin for lock in LOCKS["verl"]]
 VERL = UPSTREAMS[0].packages
 SAMPLE_PIN, SAMPLE_STEP = "v0.7.0", 20
 TRANSFORMERS_BESIDE, VERL_BESIDE = "4.57.6", "v0.9.1"
-_OF_PATCH = re.compile(r"(?:(?P<what>.*), )?(?P<patch>[a-z_]+\.\w+)")
-NOT_HERE = ("not asked", "")
+_PATCH_KEY = re.compile(r"(?:(?P<what>.*), )?(?P<patch>[a-z_]+\.\w+)")
+NOT_ASKED = ("not asked", "")
 _MOVED = ", patches that moved: "
 
 Said = tuple[str, str]
-"""A state, or what else came of it, and the reason."""
+"""A state, or another outcome, and the reason."""
 Group = Mapping[str, Said]
-"""What was said at one pin or revision, by patch or by edit. What stands before a colon is counted together."""
+"""The verdicts at one pin or revision, by patch or by edit. Keys with the same text before a colon are counted
+together."""
 One = TypeVar("One")
 
 
@@ -66,7 +68,7 @@ def at_pin(pin: str) -> Group:
 
 
 def at_edited_pin(name: str) -> Group:
-    """Judge an upstream at a pin with a comment in each file: no lock answers for what is no pin's."""
+    """Judge an upstream at a pin with a comment added to each file, so that no lock matches by its hash."""
     upstream, _, pin = name.rpartition(" ")
     packages = next(each.packages for each in UPSTREAMS if each.name == (upstream or "verl"))
     source = sources.all_of(upstream or "verl", pin)[0]
@@ -87,7 +89,7 @@ def at_revision(past: history.Past, revision: str) -> Group:
 
 
 def of_hand(name: str) -> Group:
-    """Judge the edits by hand of a pin: whether what each is about is as it should be, and what else moved."""
+    """Judge the edits by hand of a pin: does each have the expected verdict, and which other verdicts moved?"""
     pin, said = _pin(name), {}
     for edit in _ticking(f"hand, {name}", [edit for edit in by_hand.EDITS if edit.pin == name]):
         mutant = edit.of(pin.upstream)
@@ -98,7 +100,7 @@ def of_hand(name: str) -> Group:
 
 
 def of_live(name: str) -> Group:
-    """Ask a process of a pin what it says of what is put over each target."""
+    """Ask a process with a pin's verl how it judges each replacement of each target."""
     with tempfile.TemporaryDirectory() as folder:
         tree = sources.all_of("verl", name)[0]
         if tree.is_file():
@@ -114,7 +116,7 @@ def of_live(name: str) -> Group:
 
 
 def of_mutants(name: str) -> Group:
-    """Judge the mutants of a pin: what came of each, and the patches of which another state is said than there."""
+    """Judge the mutants of a pin: the outcome of each, and the patches whose state differs from the pin's."""
     pin, said = _pin(name), {}
     for mutant in _ticking(f"mutants, {name}", pin.losses()):
         after = pin.judged(mutant)
@@ -127,7 +129,7 @@ def of_mutants(name: str) -> Group:
 
 
 def of_edits(name: str) -> Group:
-    """Judge each edit by program of each target at a pin, for its own patch."""
+    """Judge each generated edit of each target at a pin, for the patch of that target."""
     pin = _pin(name)
     return {
         f"{effect.value}: {mutant.subject} {_digest(mutant)}, {patch.id}": _said(pin.verdict(patch, mutant))
@@ -165,7 +167,7 @@ def _moved(
 
 
 def _digest(mutant: Mutant) -> str:
-    """Return a hash of what was changed, so that only the same edits are compared."""
+    """Return a hash of the changed files, so that only the same edits are compared."""
     return hashlib.sha256(repr(sorted(mutant.files.items())).encode()).hexdigest()[:6]
 
 
@@ -183,7 +185,7 @@ def _pin(name: str) -> Pin:
 
 
 def _ticking(what: str, every: Iterable[One]) -> Iterator[One]:
-    """Say every half a minute how far it is."""
+    """Yield the items, and print every half minute how many are done."""
     told = time.monotonic()
     for n, one in enumerate(every, 1):
         yield one
@@ -193,20 +195,20 @@ def _ticking(what: str, every: Iterable[One]) -> Iterator[One]:
 
 
 def record(asked: argparse.Namespace) -> int:
-    """Judge, write a file for each section as it ends, and compare with the hashes; status 1 if one differs."""
+    """Judge, write a file for each section, and compare with the hashes; return 1 if one differs."""
     asked.out.mkdir(parents=True, exist_ok=True)
     status = 0
     for section in asked.only:
         start, known = time.monotonic(), hashes().get(section, {})
         groups = groups_of(section, asked, known)
-        # Revisions that follow each other have most files in common: one process judges them all.
+        # Consecutive revisions share most files, so one process judges many of them.
         size = -(-len(groups) // asked.jobs) if section == "history" else 1
         found: dict[str, Group] = {}
         with ProcessPoolExecutor(asked.jobs) as pool:
             parts = [groups[at : at + size] for at in range(0, len(groups), size)]
             for done in as_completed([pool.submit(_part, section, part, asked.repository) for part in parts]):
                 found |= done.result()
-                # What was judged is not lost if this is interrupted.
+                # Write now, so that nothing is lost if the program is interrupted.
                 write(asked.out / f"{section}.json", {group: found[group] for group in groups if group in found})
         made = hashed(found)
         differing = [group for group in made if made[group] != known.get(group)]
@@ -214,7 +216,7 @@ def record(asked: argparse.Namespace) -> int:
         print(f"{section}: {len(found)} in {time.monotonic() - start:.0f} s, {len(differing)} not as in {HASHES.name}")
         print("".join(f"  {group}\n" for group in differing[:10]), end="", flush=True)
         if asked.commit:
-            # Another section may have been written meanwhile.
+            # Read the hashes again, because another section may have been written meanwhile.
             every = hashes() | {section: {**known, **made} if asked.sample else made}
             every = {name: every[name] for name in SECTIONS if name in every}
             every["all"] = {"all": hashlib.sha256(json.dumps(every).encode()).hexdigest()}
@@ -228,7 +230,7 @@ def hashes() -> dict[str, dict[str, str]]:
 
 
 def groups_of(section: str, asked: argparse.Namespace, known: Mapping[str, str]) -> list[str]:
-    """Return the pins or revisions of a section; of the history, those that have a hash, or all if none has."""
+    """Return the pins or revisions of a section; for the history, those that have a hash, or all if none has."""
     if section == "edited":
         return [f"{name} {lock.pin}".removeprefix("verl ") for name, locks in LOCKS.items() for lock in locks]
     if section != "history":
@@ -246,13 +248,13 @@ def _part(section: str, groups: list[str], repository: Path | None) -> Mapping[s
 
 
 def hashed(section: Mapping[str, Group]) -> dict[str, str]:
-    """Return the hash of the states of each group."""
+    """Return a hash of each group's states."""
     states = {name: sorted((key, said[0]) for key, said in group.items()) for name, group in section.items()}
     return {name: hashlib.sha256(repr(pairs).encode()).hexdigest()[:12] for name, pairs in states.items()}
 
 
 def write(path: Path, section: Mapping[str, Group]) -> None:
-    """Write a section, in which each thing that is said stands once."""
+    """Write a section, with each distinct verdict written only once."""
     words: dict[Said, int] = {}
     groups = {
         name: {key: words.setdefault(said, len(words)) for key, said in group.items()}
@@ -262,14 +264,14 @@ def write(path: Path, section: Mapping[str, Group]) -> None:
 
 
 def read(path: Path) -> dict[str, Group]:
-    """Read what `write` wrote; nothing if there is no such file."""
+    """Read a section that `write` wrote; return an empty one if there is no such file."""
     found = json.loads(path.read_text()) if path.is_file() else {"said": [], "groups": {}}
     words = [(state, reason) for state, reason in found["said"]]
     return {name: {key: words[n] for key, n in group.items()} for name, group in found["groups"].items()}
 
 
 def compare(asked: argparse.Namespace) -> int:
-    """Print what moved, in the pins and revisions that both have; status 1 if anything did."""
+    """Print the verdicts that moved, at the pins and revisions that both records have; return 1 if any did."""
     status = 0
     at_pins = [read(folder / "pins.json") for folder in (asked.before, asked.after)]
     for section in SECTIONS:
@@ -279,12 +281,12 @@ def compare(asked: argparse.Namespace) -> int:
         count = reworded = 0
         for group in both:
             for key in dict.fromkeys([*old[group], *new[group]]):
-                one = _OF_PATCH.fullmatch(key)
+                one = _PATCH_KEY.fullmatch(key)
                 patch, what = (one["patch"], one["what"]) if one else key.split(": ", 1)
-                # A patch of which the same is said as at the pin is not written down with each mutant.
+                # A mutant's record has only the patches whose state differs from the pin's.
                 as_there = (pins.get(group, {}) if _MOVED in key else {} for pins in at_pins)
                 a, b = (
-                    said[group].get(key) or there.get(patch, NOT_HERE)
+                    said[group].get(key) or there.get(patch, NOT_ASKED)
                     for said, there in zip((old, new), as_there, strict=True)
                 )
                 count += 1
@@ -306,7 +308,7 @@ def compare(asked: argparse.Namespace) -> int:
 
 
 def figures(asked: argparse.Namespace) -> int:
-    """Print a table for each section: how often each state was said, of what."""
+    """Print a table for each section: how often each state occurs, by pin or kind of edit."""
     for section in SECTIONS:
         found = read(asked.out / f"{section}.json")
         counts: Counter[Said] = Counter()
@@ -325,7 +327,7 @@ def figures(asked: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Do what was asked."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("record")

@@ -1,12 +1,12 @@
-"""Makes the pictures of the documents from real runs of the commands: what each prints, and what each draws.
+"""Makes the pictures in the documents from real runs of the commands: their output, and their charts.
 
-python scripts/maintain/pictures.py --verl PATH                 all of them, in about 10 minutes
-python scripts/maintain/pictures.py --verl PATH plan.png        some of them
-python scripts/maintain/pictures.py --verl PATH --work FOLDER   keeps what the commands wrote there, and starts none of
-                                                                them again whose output lies there already
+python scripts/maintain/pictures.py --verl PATH                 make all pictures, in about 10 minutes
+python scripts/maintain/pictures.py --verl PATH plan.png        make some of them
+python scripts/maintain/pictures.py --verl PATH --work FOLDER   keep the commands' output in FOLDER, and do not run a
+                                                                command again whose output is there already
 
-PATH is a checkout of verl v0.6.1, which also has to be installed here, with `verl-npu-workbench[report]`. SIMULATED:
-what trains does so on virtual NPUs.
+PATH is a checkout of verl v0.6.1, which must also be installed here, with `verl-npu-workbench[report]`. SIMULATED: the
+trainings run on virtual NPUs.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from rich.text import Text
 PROJECT = Path(__file__).resolve().parents[2]
 PICTURES = PROJECT / "docs" / "pictures"
 SCRIPT = "examples/ppo_trainer/run_qwen3-8b_npu.sh"
-"""The launch script that is planned and rehearsed: PPO of an 8B model on 8 NPUs."""
+"""The launch script to plan and rehearse: PPO of an 8B model on 8 NPUs."""
 STEPS = 20
-"""How long the trainings are that are watched and compared."""
+"""The length of the trainings to watch and compare."""
 COLUMNS, NARROW, WIDE = 116, 78, 124
-"""Of terminals: for the plan's bars, for a picture beside another one, and for two curves beside each other."""
+"""Widths of terminals: for the bars of a plan, for a picture beside another one, and for two curves side by side."""
 MARK = "…"
 
 _WIDEST = 1000
@@ -44,13 +44,13 @@ _FONT_OF_ANOTHER_SERVER = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """Where the commands run, and the verl that they are given."""
+    """The folder in which the commands run, and the verl that they get."""
 
     folder: Path
     verl: Path
 
     def printed(self, name: str, *arguments: str, columns: int = COLUMNS, **variables: str) -> str:
-        """Return what a command prints on a terminal; it is not run again if its output lies in the folder."""
+        """Return the output of a command on a terminal. If the folder has the output already, do not run it again."""
         kept = self.folder / f"{name}.txt"
         if not kept.is_file():
             command = [sys.executable, "-m", "verl_npu", *arguments]
@@ -60,7 +60,7 @@ class Workshop:
         return text.replace("\r\n", "\n")
 
     def trained(self, name: str, **variables: str) -> Path:
-        """Rehearse the script for some steps, and return the training's log."""
+        """Rehearse the script for STEPS steps, and return the log of the training."""
         output = f"trained-{name}"
         script = str(self.verl / SCRIPT)
         self.printed(output, "rehearse", script, "--steps", str(STEPS), "--output", output, **variables)
@@ -72,7 +72,7 @@ class Workshop:
 
 
 def rehearsal(workshop: Workshop) -> bytes:
-    """What a rehearsal prints: its beginning, some of what it scales, and its verdict."""
+    """Make the picture of a rehearsal's output: its beginning, some of the scaled settings, and the verdict."""
     lines = workshop.printed("rehearse", "rehearse", str(workshop.verl / SCRIPT), columns=NARROW).rstrip().splitlines()
     scaled, trained = _line_with(lines, "lengths"), _line_with(lines, "step 1:")
     shown = [*lines[:3], MARK, *lines[scaled : scaled + 6], MARK, *lines[trained:-1]]
@@ -80,7 +80,7 @@ def rehearsal(workshop: Workshop) -> bytes:
 
 
 def plan(workshop: Workshop) -> bytes:
-    """What a plan prints about memory."""
+    """Make the picture of a plan's output about memory."""
     lines = _planned(workshop).splitlines()
     return _screen(
         f"verl-npu plan {Path(SCRIPT).name}", lines[_line_with(lines, "fits") : _line_with(lines, "reserve, ")]
@@ -88,20 +88,20 @@ def plan(workshop: Workshop) -> bytes:
 
 
 def plan_over_time(workshop: Workshop) -> bytes:
-    """What a plan draws."""
+    """Make the chart of a plan."""
     _planned(workshop)
     return _small(workshop.folder / "plan.png")
 
 
 def watch(workshop: Workshop) -> bytes:
-    """The screen of a training that is watched."""
+    """Make the picture of `verl-npu watch`."""
     log = workshop.trained("npu")
     printed = workshop.printed("watch", "watch", log.name, "--once", columns=WIDE)
     return _screen(f"verl-npu watch {log.name}", printed.rstrip().splitlines(), WIDE)
 
 
 def compare(workshop: Workshop) -> bytes:
-    """Two trainings as curves: with the fused operators of NPUs, and without."""
+    """Make the chart that compares two trainings: with the fused operators of NPUs, and without."""
     npu, plain = workshop.trained("npu"), workshop.trained("plain", VERL_NPU_DISABLE="fused_ops")
     workshop.printed("compare", "compare", npu.name, plain.name, "--png", "compare.png")
     return _small(workshop.folder / "compare.png")
@@ -114,7 +114,7 @@ MADE: dict[str, Callable[[Workshop], bytes]] = {
     "watch.svg": watch,
     "compare.png": compare,
 }
-"""Each picture, and what makes it."""
+"""The pictures, and the functions that make them."""
 
 
 def _planned(workshop: Workshop) -> str:
@@ -123,7 +123,7 @@ def _planned(workshop: Workshop) -> str:
 
 
 def _on_a_terminal(command: Sequence[str], folder: Path, variables: dict[str, str]) -> Iterator[str]:
-    """Yield what a command prints where it believes to be on a terminal of so many columns."""
+    """Yield the output of a command that runs on a pseudo terminal."""
     ours, its = pty.openpty()
     path = os.pathsep.join(map(str, (PROJECT, PROJECT / "packages" / "virtual-ascend")))
     environment = {**os.environ, "PYTHONPATH": path, "TERM": "xterm-256color", **variables}
@@ -134,7 +134,7 @@ def _on_a_terminal(command: Sequence[str], folder: Path, variables: dict[str, st
             try:
                 read = os.read(ours, 1 << 16)
             except OSError:
-                # So Linux says that nothing has the other end open any more.
+                # Linux raises this when no process has the other end open any more.
                 break
             text = decoder.decode(read)
             sys.stderr.write(text)
@@ -149,7 +149,7 @@ def _line_with(lines: Sequence[str], text: str) -> int:
 
 
 def _small(picture: Path) -> bytes:
-    """Return a chart no wider than a page, and with few colours, which is all that it has."""
+    """Return a chart at the width of a page, with few colours, because it has few."""
     target = io.BytesIO()
     drawn = Image.open(picture).convert("RGB")
     drawn.thumbnail((_WIDEST, drawn.height), Image.Resampling.LANCZOS)
@@ -158,17 +158,18 @@ def _small(picture: Path) -> bytes:
 
 
 def _screen(command: str, lines: Sequence[str], columns: int = COLUMNS) -> bytes:
-    """Return a terminal with a command and what it printed, as SVG that asks no other server for its font."""
+    """Return a terminal with a command and its output, as SVG that loads no font from a server."""
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=columns, file=nowhere, force_terminal=True)
         console.print(Text(f"$ {command}", style="bold"))
         shown = Text.from_ansi("\n".join(lines))
-        # Each run of characters whose width a browser's font may not keep gets a place of its own by another style.
+        # A browser's font may give these characters another width. With a style of its own, each run of them gets its
+        # own position.
         shown.highlight_regex(r"[\u2800-\u28ff]+", "cyan")
         shown.highlight_regex(r"[\u2500-\u257f]+", "bright_black")
         console.print(shown)
         drawn = console.export_svg(title="", unique_id="screen")
-    # A size of its own, by which a table divides its width.
+    # Tables need the picture's size to divide their width.
     drawn = re.sub(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', r'\g<0> width="\1" height="\2"', drawn, count=1)
     drawn = _FONT_OF_ANOTHER_SERVER.sub("", drawn)
     return drawn.replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, monospace").encode()

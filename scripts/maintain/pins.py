@@ -3,12 +3,13 @@
     python scripts/maintain/pins.py            write what is made
     python scripts/maintain/pins.py --check    status 1 if something is not up to date
 
-Made are the tables of versions in the workbench's docs/doctor.md, those of pins in the READMEs and their line of the
-releases of transformers that have a lock, the jobs of .github/workflows/smoke.yml and the checkouts of nightly.yml.
+It makes the tables of versions in the workbench's docs/doctor.md, the READMEs' tables of pins and their line about the
+releases of transformers, the jobs of smoke.yml and tests.yml in .github/workflows, and the checkouts of nightly.yml.
 """
 
 from __future__ import annotations
 
+import datetime
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -16,9 +17,9 @@ from pathlib import Path
 from packaging.version import Version
 from verl_npu_workbench.pins import PINS, Cell, Claim, Component, Pin, Pins, Source
 
-# The scripts are no package that is installed.
+# The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from harness.pins import is_released
+from harness.pins import DEFAULT, is_released
 from maintain.section import options, replaced, rewrite
 
 from verl_npu.pins import locks_folder
@@ -37,7 +38,7 @@ _YAML_BEGIN = "# Made by scripts/maintain/pins.py."
 _YAML_END = "# End of what is made."
 
 _KEYS = {
-    "": "version_in_git recipes nightly_checkout seen training smoke environment",
+    "": "published version_in_git recipes nightly_checkout seen training smoke environment",
     "training": "jobs transformers torch ray_init sft virtual_rollout reward megatron_core small requirements engine",
     "smoke": "job transformers torch_npu rollout mindspeed",
     "environment": "id source like revision images documents versions published",
@@ -56,7 +57,12 @@ _LOCKED = {
     "en": (" to ", ", ", "The patches of transformers have [locks](patches/README.md) for {}."),
     "zh": (" 至 ", "、", "对 transformers 的补丁有以下版本的[锁](patches/README.md)：{}。"),
 }
-_SEEN = {"en": ("pin", "from", "seen on virtual NPUs"), "zh": ("pin", "来源", "在虚拟 NPU 上看到的")}
+_SEEN = {
+    "en": ("pin", "from", "supported until", "seen on virtual NPUs"),
+    "zh": ("pin", "来源", "支持至", "在虚拟 NPU 上看到的"),
+}
+SUPPORT_MONTHS = 18
+"""How long a pin is supported after upstream published the revision."""
 
 
 class BadPin(Exception):
@@ -86,18 +92,35 @@ def made(pins: Pins = PINS) -> dict[Path, str]:
     check(pins)
     found = {page: render(page.read_text(), language, pins) for language, page in DOCTOR.items()}
     for language, page in READMES.items():
-        rows = [
-            (f"`{name}`", "PyPI" if is_released(name) else "git", pins.said(name)["seen"][language]) for name in pins
-        ]
-        content = _table(_SEEN[language], rows)
-        text = replaced(page.read_text(), BEGIN.format(table="pins"), END.format(table="pins"), content)
+        text = replaced(page.read_text(), BEGIN.format(table="pins"), END.format(table="pins"), _seen(pins, language))
         line = locked((path.name for path in (locks_folder() / "transformers").iterdir()), language)
         found[page] = replaced(text, BEGIN.format(table="transformers"), END.format(table="transformers"), line)
-    for page, lines in (("smoke.yml", _smoke(pins)), ("nightly.yml", _checkouts(pins))):
+    made_lines = {
+        "smoke.yml": _smoke(pins),
+        "nightly.yml": _checkouts(pins),
+        "tests.yml": _smoke_of_pull_requests(pins),
+    }
+    for page, lines in made_lines.items():
         path = WORKFLOWS / page
         begin, end = (_marker(path.read_text(), marker) for marker in (_YAML_BEGIN, _YAML_END))
         found[path] = replaced(path.read_text(), begin, end, "\n".join(lines))
     return found
+
+
+def supported_until(published: datetime.date) -> str:
+    """Return the last month in which a pin is supported, as YYYY-MM."""
+    months = published.year * 12 + published.month - 1 + SUPPORT_MONTHS
+    return f"{months // 12}-{months % 12 + 1:02}"
+
+
+def _seen(pins: Pins, language: str) -> str:
+    """Return the READMEs' table of pins."""
+    rows = []
+    for name in pins:
+        said = pins.said(name)
+        origin = "PyPI" if is_released(name) else "git"
+        rows.append((f"`{name}`", origin, supported_until(said["published"]), said["seen"][language]))
+    return _table(_SEEN[language], rows)
 
 
 def locked(releases: Iterable[str], language: str) -> str:
@@ -126,6 +149,12 @@ def _smoke(pins: Pins) -> Iterator[str]:
             built = said["training"].get("engine", {}).get("commit") if "rollout" in row else None
             asked = {"pin": name, "job": row["job"], **source, **row, **({"engine": built} if built else {})}
             yield f"          - {{ {', '.join(f'{key}: {value}' for key, value in asked.items())} }}"
+
+
+def _smoke_of_pull_requests(pins: Pins) -> Iterator[str]:
+    """The default pin and the newest release: both come from PyPI."""
+    for name in (DEFAULT, [name for name in pins if is_released(name)][-1]):
+        yield f"          - {{ pin: {name}, job: grpo }}"
 
 
 def _checkouts(pins: Pins) -> Iterator[str]:

@@ -1,9 +1,10 @@
-"""Writes the tables of the workbench's docs/recipes.md and its Chinese twin: from the header comments of the recipes,
-and from what several_machines.py has recorded of upstream's scripts.
+"""Writes the tables of the workbench's docs/recipes.md and its Chinese twin.
+
+They come from the header comments of the recipes, and from the record of several_machines.py.
 
 python scripts/maintain/recipes_page.py                     rewrite the tables
 python scripts/maintain/recipes_page.py --check             status 1 if a table is not up to date
-python scripts/maintain/recipes_page.py --add RESULT.json…  take results of `verl-npu rehearse` first
+python scripts/maintain/recipes_page.py --add RESULT.json…  first record results of `verl-npu rehearse`
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # JSON.
 
-# The scripts are no package that is installed.
+# The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness.recipe import RECIPES
 from maintain import several_machines
@@ -33,17 +34,17 @@ BEGIN, END = "<!-- recipes: made by scripts/maintain/recipes_page.py -->", "<!--
 BEGIN_SEVERAL = "<!-- several machines: made by scripts/maintain/recipes_page.py -->"
 END_SEVERAL = "<!-- end of several machines -->"
 _KEPT = ("verdict", "steps", "npus", "pin", "engine", "curves", "versions")
-"""What of a rehearsal's result is put on record, beside its day."""
+"""The parts of a rehearsal's result that are recorded, in addition to the date."""
 _SEVERAL = {
-    "en": ("script", "at", "machines", "other numbers of machines", "command"),
+    "en": ("script", "revisions", "machines", "to change the number of machines", "command"),
     "zh": ("脚本", "版本", "机器", "其他机器数量", "命令"),
 }
 _OTHER = {
-    "en": ("in the variable `{}`", "`trainer.nnodes=…` behind the script", "only in the script"),
+    "en": ("set the variable `{}`", "add `trainer.nnodes=…` after the script", "edit the script"),
     "zh": ("用变量 `{}`", "在脚本后面写 `trainer.nnodes=…`", "只能改脚本"),
 }
 _HEADINGS = {
-    "en": ("row", "pin", "script", "what it takes", "rehearsed", "what only an NPU can show"),
+    "en": ("row", "pin", "script", "NPUs", "rehearsed", "needs a real NPU to test"),
     "zh": ("支持表的行", "版本", "脚本", "需要什么", "预演", "只有 NPU 能展示的"),
 }
 _WORDS = {
@@ -62,7 +63,7 @@ _CURVES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a recipe's header says."""
+    """The header of a recipe."""
 
     path: Path
     algorithm: str
@@ -72,14 +73,14 @@ class Recipe:
     """The rollout engine; empty if nothing is generated."""
     pin: str
     source: str
-    """The file of that revision, or of another project, that the numbers come from."""
+    """The file of that revision, or of another project, from which the numbers come."""
     nodes: int
     npus: int
-    """On each node."""
+    """The number of NPUs on each node."""
 
 
 def read(path: Path) -> Recipe:
-    """Read one script. Raises ValueError with the line that it lacks."""
+    """Read one script; raise ValueError with the line that is missing."""
     text = path.read_text()
     row = [word.strip() for word in _line(text, r"# row: (.+)", path).split("|")]
     if len(row) != 4:
@@ -98,12 +99,12 @@ def _line(text: str, pattern: str, path: Path) -> str:
 
 
 def recipes() -> list[Recipe]:
-    """Return all recipes, by name."""
+    """Return all recipes, sorted by name."""
     return [read(path) for path in sorted(RECIPES.glob("*.sh"))]
 
 
 Results = Mapping[str, Mapping[str, Any]]
-"""What is kept of each recipe's last rehearsal, by the recipe's name."""
+"""The recorded result of each recipe's last rehearsal, by the recipe's name."""
 
 
 def table(found: Sequence[Recipe], results: Results, language: str) -> str:
@@ -129,7 +130,7 @@ def table(found: Sequence[Recipe], results: Results, language: str) -> str:
 
 
 def rehearsed(result: Mapping[str, Any], language: str) -> str:
-    """Return what is kept of a rehearsal, as a cell of the table. What an older one did not keep is not there."""
+    """Return the recorded result of a rehearsal as a cell of the table. Older records have fewer parts."""
     day, steps, npus, engine, pin = _REHEARSED[language]
     said = [steps.format(result["steps"]), npus.format(result["npus"])]
     said += [pin.format(result["pin"])] if result.get("pin") else []
@@ -162,18 +163,18 @@ def several(language: str) -> str:
 
 
 def render(text: str, language: str, results: Results) -> str:
-    """Return the text of a page with its tables made anew. Raises ValueError if a marker is missing."""
+    """Return the text of a page with new tables; raise ValueError if a marker is missing."""
     text = replaced(text, BEGIN, END, table(recipes(), results, language))
     return replaced(text, BEGIN_SEVERAL, END_SEVERAL, several(language))
 
 
 def results() -> dict[str, dict[str, Any]]:
-    """Return what became of each recipe's last rehearsal that is on record."""
+    """Return the recorded results."""
     return json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
 
 
 def add(paths: Sequence[Path]) -> None:
-    """Put results of `verl-npu rehearse` on record, under the day on which they were written."""
+    """Record results of `verl-npu rehearse`, with the date on which they were written."""
     known = results()
     for path in paths:
         result = json.loads(path.read_text())

@@ -1,11 +1,10 @@
-"""Record which releases of vLLM and vllm-ascend have the names that verl-npu relies on, and write the table of them.
+"""Records which releases of vLLM and vllm-ascend have the names that verl-npu relies on, and writes a table of them.
 
-python scripts/maintain/record_engine_names.py           look them up below VERL_NPU_UPSTREAMS, and write both
-python scripts/maintain/record_engine_names.py --check   status 1 if the table is not what the record says
+python scripts/maintain/record_engine_names.py           look them up in VERL_NPU_UPSTREAMS, and write both
+python scripts/maintain/record_engine_names.py --check   status 1 if the table does not match the record
 
-The folders are `vllm-v<release>/` with `vllm/` in it, from the source distributions on PyPI, and
-`vllm-ascend-v<release>/` with `vllm_ascend/`, from the tags of github.com/vllm-project/vllm-ascend. None of them is
-imported.
+The folders are `vllm-v<release>/` with `vllm/`, from the source distributions on PyPI, and `vllm-ascend-v<release>/`
+with `vllm_ascend/`, from the tags of github.com/vllm-project/vllm-ascend. Nothing is imported from them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-# The scripts are no package that is installed.
+# The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness.pins import PINS as INSTALLED
 from maintain import sources
@@ -39,7 +38,7 @@ RELEASES: Mapping[str, Sequence[str]] = {
     "vllm": ("0.7.3", "0.9.1", "0.11.0", "0.13.0", "0.18.0", "0.23.0", "0.25.1"),
     "vllm_ascend": ("0.7.3.post1", "0.9.1", "0.11.0rc1", "0.11.0", "0.13.0", "0.18.0", "0.23.0", "0.25.1rc1"),
 }
-"""Those that verl's documents name for the pins that can be installed, and the newest pair that has a tag."""
+"""The releases that verl's documents name for the installable pins, and the newest pair that has a tag."""
 _HEADINGS = {
     "en": (("pin", "vLLM", "vllm-ascend"), ("name", "package", "releases that have it", "relied on by")),
     "zh": (("版本", "vLLM", "vllm-ascend"), ("名称", "软件包", "具有它的发行版", "使用它的模块")),
@@ -50,22 +49,22 @@ _SINCE = {"en": "from {} on", "zh": "自 {} 起"}
 _BETWEEN = {"en": "{} to {}", "zh": "{} 至 {}"}
 
 Record = Mapping[str, Mapping[str, Mapping[str, str | None]]]
-"""By package and title: what a name is from a release on, and None if it is not there from that release on."""
+"""By package and title: the form of a name from a release on, or None if it is missing from that release on."""
 
 
 def source_of(package: str, release: str) -> SourceTree:
-    """Return the source of one release. Raises maintain.sources.NotHere if it is not here."""
+    """Return the source of one release; raise maintain.sources.NotHere if it is missing."""
     return SourceTree.at(sources.find(package.replace("_", "-"), f"v{release}"), (package,))
 
 
 def described(name: Name, tree: SourceTree) -> str | None:
-    """Return where the source has a name, with its signature; None if it does not."""
+    """Return the place and signature of a name in the source; None if it does not exist."""
     found = find(name, tree)
     return None if found is None else f"{found.place}{found.signature}"
 
 
 def read(record: Record, name: Name, release: str) -> str | None:
-    """Return what the record says of a name in one of `RELEASES`."""
+    """Return the recorded form of a name in one of `RELEASES`."""
     said: str | None = None
     for one in RELEASES[name.package]:
         said = record[name.package][name.title].get(one, said)
@@ -75,7 +74,7 @@ def read(record: Record, name: Name, release: str) -> str | None:
 
 
 def release_of(pin: Pin, package: str) -> str:
-    """Return the recorded release that a pin's documents name. Raises ValueError if it is not recorded."""
+    """Return the recorded release that a pin's documents name; raise ValueError if it is not recorded."""
     named = pin.engines[package.replace("_", "-")]
     found = [*SpecifierSet(f"=={named}").filter(RELEASES[package], prereleases=True)]
     if not found:
@@ -84,7 +83,7 @@ def release_of(pin: Pin, package: str) -> str:
 
 
 def recorded() -> Record:
-    """Look every name up in every release."""
+    """Look up every name in every release."""
     record: dict[str, dict[str, dict[str, str | None]]] = {}
     for package, releases in RELEASES.items():
         names = [name for name in NAMES if name.package == package]
@@ -102,7 +101,7 @@ def recorded() -> Record:
 
 
 def render(record: Record, language: str) -> str:
-    """Return the two tables: which releases belong to which pin, and which have which name."""
+    """Return the two tables: the releases for each pin, and the releases that have each name."""
     of_pins, of_names = _HEADINGS[language]
     lines = [_row(of_pins), _row(["---"] * len(of_pins))]
     for pin in pins().values():

@@ -1,10 +1,10 @@
-"""Write every lock and diff under patches/ again, after a patch was added or changed.
+"""Writes every lock and diff in patches/ again, after a patch was added or changed.
 
     [VERL_NPU_UPSTREAMS=FOLDER] python scripts/maintain/relock.py [--upstream NAME] [--pin NAME]
 
 Wheels are downloaded from PyPI. A pin that is in no registry, or that has recipes beside its package, is read from its
-checkout in FOLDER, which is named as scripts/testing/fixtures.py says. If there is no such checkout, its lock stays as
-it is, a line says so, and the status is 1.
+checkout in FOLDER; scripts/testing/fixtures.py says how the checkouts are named. If a checkout is missing, its lock
+does not change, a line says so, and the status is 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from verl_npu.maintain.__main__ import main as maintain
 
 @dataclass(frozen=True)
 class Heading:
-    """What of a lock has to be known to make it anew, of whatever schema it is."""
+    """The parts of a lock that are needed to write it again, in any schema."""
 
     upstream: str
     pin: str
@@ -37,7 +37,7 @@ def heading(path: Path) -> Heading:
 
 
 def main() -> int:
-    """Lock each pin that has a lock, under the same name and for the same revision."""
+    """Lock each pin that has a lock again, with the same name and revision."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--upstream", choices=[upstream.name for upstream in UPSTREAMS])
     parser.add_argument("--pin")
@@ -53,7 +53,7 @@ def main() -> int:
         try:
             source = sources.find(lock.upstream, lock.pin)
         except (sources.NotHere, sources.DownloadFailed) as error:
-            print(f"relock.py: left as it is: {error}", file=sys.stderr)
+            print(f"relock.py: not changed: {error}", file=sys.stderr)
             left += 1
             continue
         arguments = ["--upstream", lock.upstream, "--pin", lock.pin, "--revision", lock.revision, "--replace"]

@@ -1,4 +1,4 @@
-"""Writes the table of rules of the workbench's docs/diagnosis.md and its Chinese twin from its diagnosis/known.
+"""Writes the table of rules in the workbench's docs/diagnosis.md and its Chinese twin, from diagnosis/known.
 
 python scripts/maintain/rules_page.py            rewrite the tables
 python scripts/maintain/rules_page.py --check    status 1 if a table is not up to date
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from verl_npu_workbench.diagnosis.rules import BY_CODE, LogRule, Precision
 
-# The scripts are no package that is installed.
+# The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import options, replaced, rewrite
 
@@ -23,7 +23,7 @@ DOCS = Path(__file__).resolve().parents[2] / "packages" / "verl-npu-workbench" /
 PAGES = {"en": DOCS / "diagnosis.md", "zh": DOCS / "diagnosis.zh-CN.md"}
 BEGIN, END = "<!-- rules: made by scripts/maintain/rules_page.py -->", "<!-- end of rules -->"
 _HEADINGS = {
-    "en": ("rule", "it is", "so in", "told before the run by", "seen in"),
+    "en": ("rule", "kind", "versions", "found before the run by", "seen in"),
     "zh": ("规则", "性质", "适用版本", "运行前由谁提示", "出处"),
 }
 _LIKELY = "likely"
@@ -32,11 +32,11 @@ _WORDS: Mapping[str, Mapping[Precision | str, str]] = {
         Precision.OWN: "verl-npu's own error",
         Precision.EXACT: "a cause",
         Precision.SYMPTOM: "a consequence",
-        Precision.ECHO: "an echo of another process's end",
+        Precision.ECHO: "a result of another process's end",
         Precision.CODE: "a code with many causes",
         _LIKELY: "a likely cause",
-        Precision.HINT: "a note, no error",
-        Precision.GUESS: "a kind of error that no rule knows",
+        Precision.HINT: "a note, not an error",
+        Precision.GUESS: "a kind of error without a rule",
     },
     "zh": {
         Precision.OWN: "verl-npu 自己的错误",
@@ -64,7 +64,7 @@ def table(rules: Sequence[LogRule], language: str) -> str:
 
 
 def render(text: str, language: str, rules: Sequence[LogRule] = tuple(BY_CODE.values())) -> str:
-    """Return the text of a page with its table made anew. Raises ValueError if a marker is missing."""
+    """Return the text of a page with a new table; raise ValueError if a marker is missing."""
     return replaced(text, BEGIN, END, table(rules, language))
 
 

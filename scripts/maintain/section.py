@@ -1,4 +1,4 @@
-"""Pages, or parts of them between two markers, that a program makes."""
+"""Helpers for programs that make pages, or the parts of pages between two markers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["options", "replaced", "rewrite"]
 
 
 def replaced(text: str, begin: str, end: str, content: str) -> str:
-    """Return `text` with `content` between the markers. Raises ValueError if one is missing."""
+    """Return `text` with `content` between the markers; raise ValueError if one is missing."""
     before, found, rest = text.partition(begin)
     _, closed, after = rest.partition(end)
     if not found or not closed:
@@ -27,7 +27,7 @@ def options(description: str | None) -> argparse.ArgumentParser:
 
 
 def rewrite(made: Mapping[Path, str], check: bool) -> int:
-    """Write pages whose text is made anew, or with `check` say which are old; return the exit status."""
+    """Write the pages whose text has changed, or with `check` only name them; return the exit status."""
     old = [page for page, text in made.items() if not page.is_file() or page.read_text() != text]
     for page in old:
         if check:

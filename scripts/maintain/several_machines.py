@@ -1,9 +1,9 @@
-"""Upstream's own launch scripts for NPUs on several machines: what each takes, and the command that starts it.
+"""Records upstream's own launch scripts for NPUs on several machines: their machines, and the command to start them.
 
-python scripts/maintain/several_machines.py v0.9.0=TREE verl-recipe@COMMIT=TREE…   record what the scripts of trees say
+python scripts/maintain/several_machines.py v0.9.0=TREE verl-recipe@COMMIT=TREE…   record the scripts in these trees
 
-A script is one for NPUs if its name or folder says so; what it takes is read from its own settings. The record is
-scripts/recipes/several_machines.json, of which recipes_page.py makes a table.
+A script is for NPUs if its name or folder says so. Its numbers are read from its settings. The record is
+scripts/recipes/several_machines.json, and recipes_page.py makes a table of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# The scripts are no package that is installed.
+# The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness.recipe import RECIPES
 
@@ -30,26 +30,26 @@ _STARTS_RAY = re.compile(r"(?m)^\s*ray start\b")
 
 @dataclass(frozen=True)
 class Script:
-    """What one script takes."""
+    """A launch script and the machines that it needs."""
 
     path: str
     nodes: int
     npus: int
-    """On each node."""
+    """The number of NPUs on each node."""
     submits: bool
-    """Whether it hands its job to `ray job submit`."""
+    """Whether it submits its job with `ray job submit`."""
     takes: str
-    """What sets the nodes from outside: a variable, `overrides` if it passes its arguments on, or nothing."""
+    """The way to set the number of nodes: a variable, `overrides` if it passes its arguments on, or "" for none."""
 
 
 def read(path: str, text: str) -> Script | None:
-    """Read a script. Returns None if it trains on one machine, or starts Ray and not a trainer."""
+    """Read a script; return None if it trains on one machine, or starts Ray and not a trainer."""
     if _STARTS_RAY.search(text):
         return None
     trained, rollout = (_setting(text, rf"{each}\.nnodes") for each in ("trainer", "rollout"))
     if trained is None:
         return None
-    # Trainer and rollout have machines of their own if they are given by different settings.
+    # If trainer and rollout have different settings, they have different machines.
     counts = [trained] if rollout in (None, trained) else [trained, rollout]
     nodes = sum(_number(text, count) for count in counts)
     npus = _number(text, _setting(text, "NGPUS_PER_NODE|NPUS_PER_NODE") or "")
@@ -66,7 +66,7 @@ def _setting(text: str, name: str) -> str | None:
 
 
 def _number(text: str, value: str) -> int:
-    """The number that a value stands for: 2, ${NNODES}, or ${NNODES:-2}; 0 if it is none."""
+    """Return the number that a value such as 2, ${NNODES}, or ${NNODES:-2} stands for; 0 if there is none."""
     variable = re.fullmatch(r"\$\{?(\w+)(?::-(\w+))?\}?", value)
     if variable:
         default = variable[2] or _setting(text, variable[1])
@@ -92,13 +92,13 @@ def scan(tree: Path) -> list[Script]:
 
 
 def recorded() -> dict[str, list[Script]]:
-    """Return the scripts of each revision, in the order in which they were recorded."""
+    """Return the recorded scripts of each revision, in the order of the record."""
     content = json.loads(RECORD.read_text())
     return {revision: [Script(**script) for script in scripts] for revision, scripts in content.items()}
 
 
 def rows(record: Mapping[str, Iterable[Script]]) -> list[tuple[Script, list[str]]]:
-    """Return each script once for all revisions at which it takes the same."""
+    """Return each script once, with all revisions at which it is the same."""
     found: dict[Script, list[str]] = {}
     for revision, scripts in record.items():
         for script in scripts:
@@ -107,13 +107,13 @@ def rows(record: Mapping[str, Iterable[Script]]) -> list[tuple[Script, list[str]
 
 
 def command(script: Script, checkout: str = "PATH_OF_VERL_NPU") -> str:
-    """Return the command that starts it, the same on every machine."""
+    """Return the command that starts a script. It is the same on every machine."""
     words = f"{checkout}/scripts/without-submit.sh" if script.submits else "bash"
     return f"verl-npu launch --nodes {script.nodes} --head HOST -- {words} {script.path}"
 
 
 def main() -> int:
-    """Record what the scripts of trees say."""
+    """Record the scripts of the trees on the command line."""
     content = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
     for word in sys.argv[1:]:
         revision, _, tree = word.partition("=")

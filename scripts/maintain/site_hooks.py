@@ -1,7 +1,7 @@
-"""Hooks of mkdocs, which calls these functions by their names.
+"""Hooks for mkdocs, which calls these functions by their names.
 
-The pages lie in three folders and are written for a repository: they link to their twins in the other language, and to
-files that the site does not have.
+The pages are in three folders, and are written for the repository: they link to their twins in the other language, and
+to files that the site does not have.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any  # A page of mkdocs, which is no package of the project.
+from typing import Any  # for pages of mkdocs, which is not a dependency of the project
 
 __all__ = ["FOLDERS", "on_config", "on_page_markdown", "on_post_build"]
 
@@ -23,19 +23,19 @@ FOLDERS = (
     PROJECT / "packages" / "verl-npu-workbench" / "docs",
     PROJECT / "packages" / "virtual-ascend" / "docs",
 )
-"""The folders of pages. The site puts all of them into one."""
+"""The folders with pages. The site puts all pages into one folder."""
 _PICTURES = PROJECT / "docs" / "pictures"
 _READMES = (PROJECT / "README.md", PROJECT / "README.zh-CN.md")
 _TWIN = re.compile(r" ?\[(?:中文|English)\]\((?!http)[^)]+\)")
 _LINK = re.compile(r"\[([^\]]*)\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 _BROKEN_LINE = re.compile(r"(?<=[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef])\n *(?=[\u4e00-\u9fff\uff08])")
-"""A line break between two Chinese characters, which a browser would show as a blank."""
+"""A line break between two Chinese characters, which a browser would show as a space."""
 _INCLUDED = re.compile(r"<!-- on the site: \.\./(README[\w.-]*\.md) -->")
 _BEGIN, _END = "<!-- the site's home has this too -->", "<!-- and no more -->"
 
 
 def on_config(config: MutableMapping[str, Any], **_others: object) -> None:
-    """Have mkdocs read the pages of all folders from one."""
+    """Copy the pages of all folders into one folder for mkdocs."""
     staged = Path(tempfile.mkdtemp(prefix="verl-npu-site-"))
     atexit.register(shutil.rmtree, staged, ignore_errors=True)
     for folder in FOLDERS:
@@ -44,9 +44,11 @@ def on_config(config: MutableMapping[str, Any], **_others: object) -> None:
 
 
 def on_page_markdown(markdown: str, config: Mapping[str, Any], page: Any = None, **_others: object) -> str:
-    """Return a page for the site, without the link to its twin, and the home with sections of the README.
+    """Return the text of a page for the site: without the link to its twin, and with the README's sections in the
+    home.
 
-    Links lead to the site's pages or to the repository; they are plain words if its address is not known.
+    Links lead to pages of the site or to the repository. Without the repository's address, the latter become plain
+    text.
     """
     folder = _folder(Path(page.file.abs_src_path).name) if page is not None else FOLDERS[0]
     text = _linked(_TWIN.sub("", markdown), folder, config)
@@ -55,7 +57,7 @@ def on_page_markdown(markdown: str, config: Mapping[str, Any], page: Any = None,
 
 
 def on_post_build(config: Mapping[str, Any], **_others: object) -> None:
-    """Lead the index for programs to the site's own pages."""
+    """Change the links in llms.txt to the pages of the site."""
     index = Path(config["site_dir"]) / "llms.txt"
     text = _linked(index.read_text(), FOLDERS[0], config).replace("](README.md)", "](./)")
     index.write_text(re.sub(r"\]\(([\w-]+)\.md\)", r"](\1/)", text))
@@ -66,12 +68,12 @@ def _folder(page: str) -> Path:
 
 
 def _sections(readme: Path, config: Mapping[str, Any]) -> str:
-    """Return what the home includes of a README."""
+    """Return the sections of a README for the home page."""
     return _linked(readme.read_text().partition(_BEGIN)[2].partition(_END)[0], readme.parent, config).strip()
 
 
 def _linked(text: str, folder: Path, config: Mapping[str, Any]) -> str:
-    """Return the text of a file in a folder with its links as the site needs them."""
+    """Return the text of a file in a folder, with its links changed for the site."""
     repository = str(config["repo_url"] or "").rstrip("/")
 
     def lead(found: re.Match[str]) -> str:

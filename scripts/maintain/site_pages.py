@@ -1,4 +1,4 @@
-"""Writes the pages that are made from the code alone, in both languages: commands and patches; and llms.txt.
+"""Writes the pages that come from the code alone, in both languages: commands and patches; and llms.txt.
 
 python scripts/maintain/site_pages.py            rewrite the pages
 python scripts/maintain/site_pages.py --check    status 1 if a page is not up to date
@@ -15,7 +15,7 @@ import click
 from verl_npu.cli import main as command
 from verl_npu.features import load
 
-# The scripts are no package that is installed.
+# The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.section import options, rewrite
 
@@ -26,9 +26,9 @@ _MADE = "<!-- made by scripts/maintain/site_pages.py -->"
 
 
 def commands(language: str) -> str:
-    """The help of each command, as it is printed at 100 columns."""
+    """Return the page of commands: the --help of each command at 100 columns."""
     head = {
-        "en": "# Commands\n\nWhat each command prints for `--help`. [中文](commands.zh-CN.md)\n",
+        "en": "# Commands\n\nThis page lists the `--help` of each command. [中文](commands.zh-CN.md)\n",
         "zh": "# 命令\n\n每个命令的 `--help` 输出。[English](commands.md)\n",
     }[language]
     parts = [head, _MADE]
@@ -46,10 +46,10 @@ def commands(language: str) -> str:
 
 
 def patches(language: str) -> str:
-    """Each patch: what it changes, and what asked for it."""
+    """Return the page of patches: the target of each patch, and a link to its reason."""
     head = {
-        "en": "# Patches\n\nWhat each patch changes; `verl-npu explain PATCH` says why it exists, how it works, "
-        "and what will make it unnecessary. [中文](patches.zh-CN.md)\n",
+        "en": "# Patches\n\nThis page lists the function that each patch changes. `verl-npu explain PATCH` says why "
+        "the patch exists, how it works, and what will make it unnecessary. [中文](patches.zh-CN.md)\n",
         "zh": "# 补丁\n\n每个补丁改变什么；`verl-npu explain PATCH` 说明它为什么存在、怎样工作、什么会使它不再需要。"
         "[English](patches.md)\n",
     }[language]
@@ -66,7 +66,7 @@ def patches(language: str) -> str:
 
 
 def llms() -> str:
-    """The index of the documents for programs that read them, after llmstxt.org."""
+    """Return the index of the documents for programs, in the format of llmstxt.org."""
     questions = (DOCS / "README.md").read_text().partition("\n## ")[2]
     rows = re.findall(r"(?m)^\| (.+?) \| \[([^\]]+)\]\(([^)]+)\) \|$", questions)
     lines = [
@@ -89,7 +89,7 @@ def llms() -> str:
 
 
 def pages() -> dict[Path, str]:
-    """All pages with their texts."""
+    """Return all pages with their texts."""
     made = {"commands": commands, "patches": patches}
     suffixes = {"en": "", "zh": ".zh-CN"}
     found = {DOCS / "llms.txt": llms()}

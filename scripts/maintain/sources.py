@@ -1,6 +1,6 @@
-"""Where the source of an upstream at a pin is: a wheel from PyPI, or a checkout below `VERL_NPU_UPSTREAMS`.
+"""Finds the source of an upstream at a pin: a wheel from PyPI, or a checkout in `VERL_NPU_UPSTREAMS`.
 
-A release of verl up to v0.7.0 has both: recipes lie beside the package in the checkout, and are in no wheel.
+Releases of verl up to v0.7.0 have both, because only the checkout has recipes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# The scripts are no package that is installed.
+# The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness.pins import PINS, is_released
 
@@ -28,7 +28,7 @@ _DISTRIBUTIONS = {
 
 
 class NotHere(Exception):
-    """The source of a pin is in no registry, and there is no checkout of it: the message says which is missing."""
+    """The source of a pin is in no registry, and its checkout is missing. The message names the checkout."""
 
 
 class DownloadFailed(Exception):
@@ -36,9 +36,10 @@ class DownloadFailed(Exception):
 
 
 def find(upstream: str, pin: str) -> Path:
-    """Return what holds all of a pin: its checkout if a wheel lacks a part of it, else the wheel, downloaded once.
+    """Return the complete source of a pin: its checkout if the wheel lacks a part, otherwise the wheel, downloaded
+    once.
 
-    Raises NotHere or DownloadFailed.
+    Raise NotHere or DownloadFailed.
     """
     if _is_released(upstream, pin) and not _has_recipes(upstream, pin):
         return _wheel(_DISTRIBUTIONS[upstream], pin.removeprefix("v"))
@@ -54,9 +55,9 @@ def find(upstream: str, pin: str) -> Path:
 
 
 def all_of(upstream: str, pin: str) -> list[Path]:
-    """Return every source of a pin that can be had: the checkout, if it is here, before the wheel.
+    """Return every available source of a pin: first the checkout, if there is one, then the wheel.
 
-    Raises NotHere if there is none, and DownloadFailed.
+    Raise NotHere if there is none, or DownloadFailed.
     """
     if not _is_released(upstream, pin):
         return [find(upstream, pin)]
@@ -79,7 +80,7 @@ def _has_recipes(upstream: str, pin: str) -> bool:
 
 def _why_no_wheel(upstream: str, pin: str) -> str:
     if _has_recipes(upstream, pin):
-        return "has recipes that no wheel holds"
+        return "has recipes that are in no wheel"
     return "has wheels of hundreds of megabytes" if upstream == "vllm" else "is in git only"
 
 
@@ -90,11 +91,11 @@ def _wheel(distribution: str, version: str) -> Path:
     pattern = f"{distribution.replace('-', '_')}-{version}-*.whl"
     if not list(folder.glob(pattern)):
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-        # Beside its place: another process that looks for it finds a whole wheel or none.
+        # Download into a folder beside its place, so that another process finds a complete wheel or none.
         with tempfile.TemporaryDirectory(dir=folder, prefix="download-") as beside:
             command += ["--python-version=3.11", "--dest", beside, f"{distribution}=={version}"]
             if subprocess.run(command, check=False).returncode:
-                raise DownloadFailed(f"pip could not download {distribution}=={version}: its own lines above say why")
+                raise DownloadFailed(f"pip could not download {distribution}=={version}; see its output above")
             (downloaded,) = Path(beside).glob(pattern)
             downloaded.replace(folder / downloaded.name)
     (wheel,) = folder.glob(pattern)

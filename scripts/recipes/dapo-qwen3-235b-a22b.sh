@@ -13,13 +13,13 @@ export HCCL_EXEC_TIMEOUT=17340 HCCL_CONNECT_TIMEOUT=7200 HCCL_ASYNC_ERROR_HANDLI
 export VLLM_USE_V1=1 VLLM_ASCEND_ENABLE_MOE_ALL2ALL_SEQ=1 P2P_HCCL_BUFFSIZE=20
 override=actor_rollout_ref.actor.megatron.override_transformer_config
 
-# This revision has no configuration for DAPO over Megatron: what it lacks is added.
+# This revision has no configuration for DAPO with Megatron. These settings are added to it.
 dapo=("${dapo[@]/#reward_model.overlong/+reward_model.overlong}")
 dapo=("${dapo[@]/#actor_rollout_ref.model.use/+actor_rollout_ref.model.use}")
 lengths 1024 34816 8
 batches 256 256 32
 sizes=("${sizes[@]/#data.gen_batch_size/+data.gen_batch_size}")
-# 128 NPUs share the experts: 32 engines of 4.
+# 32 engines of 4 NPUs each: the experts are spread over all 128 NPUs.
 engine 4 0.6 0.7
 filter True 30
 groups=("${groups[@]/#/+}")

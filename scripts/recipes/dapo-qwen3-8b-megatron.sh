@@ -9,7 +9,7 @@ NPUS_PER_NODE=${NPUS_PER_NODE:-16}
 source "$(dirname "${BASH_SOURCE[0]}")/settings/dapo.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/settings/megatron.sh"
 
-# This revision has no configuration for DAPO over Megatron: what it lacks is added.
+# This revision has no configuration for DAPO with Megatron. These settings are added to it.
 dapo=("${dapo[@]/#reward_model.overlong/+reward_model.overlong}")
 dapo=("${dapo[@]/#actor_rollout_ref.model.use/+actor_rollout_ref.model.use}")
 lengths 2048 8192 1

@@ -2,7 +2,7 @@
 # row: GRPO | DeepSeek-V3-671B | Megatron | vLLM
 # pin: ccd7d934
 # from: recipe/r1_ascend/run_deepseekv3_671b_grpo_megatron_npu.sh, ray_start_grpo_npu.sh
-# MindSpeed f6688, as the recipe's image has it: later ones end at use_fused_rotary_pos_emb without its type.
+# MindSpeed f6688, as in the recipe's image. Later revisions fail at use_fused_rotary_pos_emb without its type.
 set -euo pipefail
 MODEL=${MODEL:-$HOME/models/DeepSeek-V3-hf}
 NODES=${NODES:-16}
@@ -14,7 +14,7 @@ export PYTORCH_NPU_ALLOC_CONF=expandable_segments:True TASK_QUEUE_ENABLE=2
 export HCCL_BUFFSIZE=300 HCCL_CONNECT_TIMEOUT=600 HCCL_EXEC_TIMEOUT=600 HCCL_OP_EXPANSION_MODE=AIV
 export VLLM_USE_V1=1 VLLM_ENABLE_GRAPH_MODE=1 VLLM_ENABLE_MC2=1
 engine_tp=2
-# The recipe's engine splits the experts over all NPUs.
+# The recipe's engine uses expert parallelism over all NPUs.
 export VLLM_DP_SIZE=$((NODES * NPUS_PER_NODE / engine_tp))
 
 over_megatron 1 8 32 1 False

@@ -12,7 +12,7 @@ export VLLM_USE_V1=1 TASK_QUEUE_ENABLE=2 CPU_AFFINITY_CONF=1
 lengths 1024 1024
 engine 2 0.9
 offload True
-# Micro batches are counted in tokens.
+# The size of micro-batches is counted in tokens.
 sizes=(data.train_batch_size=512 actor_rollout_ref.actor.ppo_mini_batch_size=256)
 start_grpo "${gsm8k[@]}" \
     actor_rollout_ref.model.use_remove_padding=True \

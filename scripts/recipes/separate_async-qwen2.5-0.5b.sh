@@ -6,17 +6,17 @@ set -euo pipefail
 MODEL=${MODEL:-Qwen/Qwen2.5-0.5B-Instruct}
 NODES=${NODES:-1}
 NPUS_PER_NODE=${NPUS_PER_NODE:-8}
-# NPUs of each node that the servers have; the trainer has the others.
+# The NPUs of the servers on each node. The trainer has the others.
 ROLLOUT_NPUS=${ROLLOUT_NPUS:-$((NPUS_PER_NODE / 2))}
 whole=$NPUS_PER_NODE
 NPUS_PER_NODE=$((whole - ROLLOUT_NPUS))
 source "$(dirname "${BASH_SOURCE[0]}")/settings/common.sh"
 
-# A batch is the mini batches between two syncs of the weights.
+# A batch is all mini-batches between two weight syncs.
 mini_batch=16
 sync_step=4
 
-# On NPUs the checkpoint engine over HCCL is registered as nccl.
+# On NPUs, the HCCL checkpoint engine is registered as nccl.
 offload True
 start verl.trainer.main_ppo "${job[@]}" "${eager[@]}" "${gsm8k[@]}" "${fsdp_offload[@]}" \
     trainer.use_v1=True \

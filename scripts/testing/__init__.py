@@ -1,1 +1,1 @@
-"""What the tests of several distributions of this project use. Conftests put scripts/ on the path."""
+"""Helpers for the tests of several distributions of this project. Conftests put scripts/ on the path."""

@@ -1,4 +1,4 @@
-"""What the tests of the commands share: a call, and copies of an installed verl that may be edited."""
+"""Fixtures for tests of commands: a function that calls a command, and editable copies of an installed verl."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Run = Callable[..., tuple[int, str]]
 
 @pytest.fixture(autouse=True)
 def no_ascend_software(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests before may have brought virtual NPUs up in this very process: the commands are not to see them."""
+    """Hide virtual NPUs from commands, because an earlier test may have brought them up in this process."""
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry) not in (SITE, CANN_SITE)])
     for name in [name for name in sys.modules if name.partition(".")[0] == "torch_npu"]:
         monkeypatch.delitem(sys.modules, name)
@@ -28,7 +28,7 @@ def no_ascend_software(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run() -> Run:
-    """Call the command at 80 columns: its exit status, and what it printed on both streams. No traceback passes."""
+    """Return a function that calls the command and returns its exit status and output. Exceptions fail the test."""
 
     def call(*arguments: str, columns: int = 80) -> tuple[int, str]:
         result = CliRunner().invoke(main, arguments, catch_exceptions=False, env={"COLUMNS": str(columns)})
@@ -39,7 +39,7 @@ def run() -> Run:
 
 @pytest.fixture
 def maintain() -> Run:
-    """Call `python -m verl_npu.maintain`, as `run` calls the command."""
+    """Return a function that calls `python -m verl_npu.maintain`, like `run`."""
 
     def call(*arguments: str) -> tuple[int, str]:
         result = CliRunner().invoke(maintain_main, arguments, catch_exceptions=False, env={"COLUMNS": "80"})
@@ -64,7 +64,7 @@ def tree(pristine: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def drifted(tree: Path) -> Path:
-    """A verl in which one target has another parameter."""
+    """Return a copy of verl in which one target has an additional parameter."""
     file = tree / "verl/trainer/main_ppo.py"
     text = file.read_text()
     old = "def run_ppo(config, task_runner_class=None)"
@@ -79,7 +79,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def manifest(pid: int, role: str, state: str = "applied", **changes: object) -> dict[str, object]:
-    """Return the manifest of one process as a job writes it."""
+    """Return the manifest of one process, like one that a job writes."""
     patch = {"target": "verl.trainer.main_ppo:run_ppo", "state": state, "reason": "as at v0.6.1"}
     return {
         "host": "node0",

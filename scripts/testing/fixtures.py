@@ -1,10 +1,10 @@
-"""What the tests of several distributions use: the wheel of this project, and the sources of the pins.
+"""Fixtures for the tests of several distributions: the wheel of this project, and the sources of the pins.
 
-Those come from PyPI as wheels, and as the checkouts that `VERL_NPU_UPSTREAMS` names. MindSpeed is in no registry, and
-vllm-ascend's packages bring an NPU's own: their tests run where that folder has `mindspeed-<revision>/`, checkouts of
-github.com/Ascend/MindSpeed, and `vllm-ascend-<version>/`, of github.com/vllm-project/vllm-ascend. vLLM's wheels are
-large: tests of its source need `vllm-<version>/`, unpacked from the source distribution. `kuberay-<version>/`, of
-github.com/ray-project/kuberay, has the schema of a RayJob.
+The sources of verl are wheels from PyPI, and checkouts in the folder that `VERL_NPU_UPSTREAMS` names. Some tests need
+more in that folder: `mindspeed-<revision>/`, checkouts of github.com/Ascend/MindSpeed, which is in no registry;
+`vllm-ascend-<version>/`, checkouts of github.com/vllm-project/vllm-ascend, whose packages need an NPU;
+`vllm-<version>/`, unpacked from the source distribution, because vLLM's wheels are large; and `kuberay-<version>/`, a
+checkout of github.com/ray-project/kuberay, for the schema of a RayJob.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from verl_npu import progress, reporting
 from .interpreter import Interpreter
 
 PROJECT = Path(__file__).resolve().parents[2]
-# What the commands print is compared with English texts, whoever runs the tests.
+# The tests compare the output of commands with English texts, whatever the language of the person who runs them.
 for _name in ("LC_ALL", "LC_MESSAGES", "LANGUAGE", "VERL_NPU_LANGUAGE"):
     os.environ.pop(_name, None)
 os.environ["LANG"] = "C.UTF-8"
 
 
 def in_order(config: pytest.Config, items: list[pytest.Item], device: Path | None = None) -> None:
-    """Put tests in the order in which processes may share them out (`-n 2 --dist loadgroup --no-loadscope-reorder`).
+    """Order and group the tests for `-n 2 --dist loadgroup --no-loadscope-reorder`.
 
-    The tests below the folder `device` that load the virtual device into their own process are first, and all in one:
-    torch's autograd engine must not have run before, as it counts the devices once. Trainings come next, one at a
-    time: each needs gigabytes. A file of other tests stays together, because its fixtures are shared.
+    First come the tests in the folder `device` that load the virtual device into their own process, all in one
+    process: torch's autograd engine counts the devices when it first runs, so it must not have run before. Trainings
+    come next, one at a time, because each needs gigabytes. Other tests of one file stay together, because they share
+    fixtures.
     """
 
     def group(item: pytest.Item) -> str:
@@ -52,20 +53,22 @@ def in_order(config: pytest.Config, items: list[pytest.Item], device: Path | Non
 
 @pytest.fixture(autouse=True)
 def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What this process prints is not to depend on how fast this machine is."""
+    """Turn off progress lines, because they depend on the speed of the machine."""
     monkeypatch.setattr(progress, "EVERY", 3600.0)
 
 
 @pytest.fixture(autouse=True)
 def nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line is said once in a process, and the tests of many files share one."""
+    """Forget the lines that were reported. Each line is reported once in a process, and many tests share a process."""
     monkeypatch.setattr(reporting, "_said", set())
 
 
 @pytest.fixture
 def heeds_ctrl_c() -> Iterator[None]:
-    """Have what is started meanwhile heed Ctrl-C and SIGHUP: a shell that starts tests in the background, or nohup,
-    has them ignore these."""
+    """Make child processes react to Ctrl-C and SIGHUP.
+
+    A shell that starts the tests in the background, or nohup, makes processes ignore these signals.
+    """
     before = {
         number: signal.signal(number, handler)
         for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL))
@@ -86,18 +89,18 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def source() -> Callable[[str, str], Path]:
-    """Give the source of an upstream at a pin, with the recipes if it has any and they are here."""
+    """Return a function that finds the source of an upstream at a pin, with its recipes if they are available."""
     return lambda upstream, pin: all_sources(upstream, pin)[0]
 
 
 @pytest.fixture(scope="session")
 def sources() -> Callable[[str, str], list[Path]]:
-    """Give every source of an upstream at a pin: a checkout, a wheel, or both."""
+    """Return a function that finds every source of an upstream at a pin: a checkout, a wheel, or both."""
     return all_sources
 
 
 def all_sources(upstream: str, pin: str) -> list[Path]:
-    """Downloaded once, or checkouts; skips if none can be had."""
+    """Return the sources of a pin, downloaded once or from checkouts; skip the test if there are none."""
     from maintain import sources
 
     try:
@@ -110,7 +113,7 @@ def all_sources(upstream: str, pin: str) -> list[Path]:
 
 @pytest.fixture(scope="session")
 def importable(source: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Give a folder from which verl at a pin is imported, by PYTHONPATH; nothing is installed."""
+    """Return a function that finds a folder to put on PYTHONPATH, to import verl at a pin without installing it."""
     unpacked: dict[str, Path] = {}
 
     def find(pin: str) -> Path:

@@ -1,4 +1,5 @@
-"""Python processes for tests of activation, which happens once in a process, with fake packages on their path."""
+"""Starts Python processes with fake packages on their path, for tests of activation, which happens once in a
+process."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from pathlib import Path
 __all__ = ["SHOW", "Interpreter", "Result", "import_path", "python"]
 
 SHOW = "import json, verl_npu; print(json.dumps(verl_npu.status()))"
-"""A program whose last line `Result.status` reads."""
+"""A program that prints the status as its last line, for `Result.status`."""
 
 
 def import_path(*folders: Path) -> str:
-    """PYTHONPATH of a process that imports from some folders first, and then what a new process can import.
+    """Return a PYTHONPATH with `folders` before the current PYTHONPATH.
 
-    Not `sys.path`: tests before may have added the virtual Ascend to it.
+    It does not use `sys.path`, because earlier tests may have added the virtual Ascend to it.
     """
     return os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
 
@@ -32,8 +33,10 @@ def python(
     seconds: float = 600,
     **more: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run this Python to its end, with folders first on its path, without variables that begin as `clean` says, and
-    with `more` ones."""
+    """Run this Python to its end, with `paths` first on its path.
+
+    Environment variables that begin with `clean` are removed, and the variables in `more` are added.
+    """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(clean)}
     return subprocess.run(
         [sys.executable, *words],
@@ -48,7 +51,7 @@ def python(
 
 @dataclass
 class Result:
-    """How a program ended."""
+    """The output and exit status of a program."""
 
     out: str
     err: str

@@ -1,4 +1,4 @@
-"""Layers with the names and the sizes of vLLM's, as one rank has them."""
+"""Layers with the names and sizes of vLLM's layers on one rank."""
 
 from __future__ import annotations
 
@@ -55,24 +55,24 @@ class VocabParallelEmbedding(torch.nn.Module):
 
 
 class AscendUnquantizedFusedMoEMethod:
-    """vllm-ascend's: experts are transposed."""
+    """vllm-ascend's method, which transposes the experts."""
 
 
-OF_THE_IMAGE = type("AscendUnquantizedFusedMoEMethod", (), {})()
-"""vllm-ascend's at 1de16ead8e, of the same name: experts are as they were sent."""
+IMAGE_METHOD = type("AscendUnquantizedFusedMoEMethod", (), {})()
+"""vllm-ascend's method at 1de16ead8e, of the same name, which leaves the experts as they were sent."""
 
 
 class UnquantizedFusedMoEMethod:
-    """vLLM's own: they are not."""
+    """vLLM's own method, which does not transpose the experts."""
 
 
 class Fp8LinearMethod:
-    """One that has scales besides."""
+    """A method that has scales, too."""
 
 
 class FusedMoE(torch.nn.Module):
     def __init__(self, experts: list[int], of: int, hidden: int, rows: int, method: Any, ranks: int = 1) -> None:
-        """Hold these experts of so many, each with so many rows on this rank."""
+        """Create a layer with `experts` of `of` experts, each with `rows` rows on this rank."""
         super().__init__()
         self.tp_rank, self.tp_size, self.quant_method = 0, ranks, method
         w13, w2 = torch.zeros(len(experts), 2 * rows, hidden), torch.zeros(len(experts), hidden, rows)

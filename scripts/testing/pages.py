@@ -1,4 +1,4 @@
-"""What tests of the documents read in a Markdown page."""
+"""Reads the parts of a Markdown page for tests of the documents."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ __all__ = ["Fence", "fences", "outside_of_fences"]
 
 @dataclass(frozen=True)
 class Fence:
-    """A fenced block: the word after its opening fence, and its text without the indentation of a list."""
+    """A fenced block: the word after its opening fence, and its text without a list's indentation."""
 
     language: str
     text: str
 
 
 def fences(page: str) -> list[Fence]:
-    """The fenced blocks of a page, in order."""
+    """Return the fenced blocks of a page, in order."""
     return [block for block, _ in _parts(page) if block is not None]
 
 
 def outside_of_fences(page: str) -> list[str]:
-    """The lines of a page that are in no fenced block."""
+    """Return the lines of a page outside of fenced blocks."""
     return [line for block, lines in _parts(page) if block is None for line in lines]
 
 
 def _parts(page: str) -> list[tuple[Fence | None, list[str]]]:
-    # Odd ones are inside: the pages have no unclosed fence, which would also break them on GitHub.
+    # Every second part is inside a fence, because fences are always closed.
     parts: list[tuple[Fence | None, list[str]]] = []
     language: str | None = None
     lines: list[str] = []

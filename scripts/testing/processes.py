@@ -1,4 +1,4 @@
-"""Whether processes that tests know by their ids have ended."""
+"""Checks whether processes have ended, by their ids."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there, and not only its status."""
+    """Tell whether a process runs, and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
@@ -15,7 +15,7 @@ def runs(pid: int) -> bool:
 
 
 def gone(pid: int, within: float = 1) -> bool:
-    """Whether a process is gone within some seconds: the system takes a moment to end it."""
+    """Tell whether a process ends within some seconds."""
     until = time.monotonic() + within
     while runs(pid) and time.monotonic() < until:
         time.sleep(0.01)

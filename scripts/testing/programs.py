@@ -1,4 +1,4 @@
-"""Programs that tests run under several torch_npu."""
+"""Programs that tests run with several versions of torch_npu."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .interpreter import import_path
 
-# What transformers 4.53.3 checks when it is imported, and what is installed here is newer.
+# transformers 4.53.3 checks these versions on import, and the installed ones are newer.
 OLDER = {"tokenizers": "0.21.4", "huggingface_hub": "0.34.0"}
 ACTOR = """
 import verl
@@ -19,7 +19,7 @@ print(dp_actor.rearrange(torch.arange(6).view(1, 2, 3), "b s ... -> (b s) ...").
 
 
 def path_with(site: Path, transformers: Path, verl: Path) -> str:
-    """The PYTHONPATH of a process with an older transformers, unpacked into `site`, and an older verl."""
+    """Return a PYTHONPATH with an older transformers, unpacked into `site`, and an older verl."""
     with zipfile.ZipFile(transformers) as wheel:
         wheel.extractall(site)
     for name, older in OLDER.items():

@@ -1,6 +1,6 @@
-"""Starts the ranks of a weight-sync group as processes over virtual NPUs, and reads what each did.
+"""Starts the ranks of a weight-sync group as processes on virtual NPUs, and reads their results.
 
-Run as a program it is the nursery: it imports torch once, and forks the ranks of one test after the other.
+Run as a program, it is the nursery: it imports torch once, and forks the ranks of one test after another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# What every rank's program begins with. `meet()` is the group, `sync()` one sync of `tensors`, and a failure is told.
+# The start of every rank's program. `meet()` joins the group, `sync()` syncs `tensors`, and `tell()` reports facts.
 START = """
 import json, os, signal, sys, time
 import torch, torch_npu
@@ -40,7 +40,7 @@ def bits(tensor):
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 class Engine:
-    # A plain model's worth of tensors, and whether they may be used.
+    # The tensors of a plain model, and whether they may be used.
     def __init__(self):
         self.held, self.expected, self.usable, self.loads = {}, {}, True, 0
     def load(self, weights):
@@ -85,7 +85,7 @@ def tell(**facts):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a rank ended, and what it told."""
+    """The exit status of a rank, the facts that it reported, and its output."""
 
     status: int
     facts: dict[str, Any]
@@ -96,7 +96,7 @@ Run = Callable[..., "list[Ended]"]
 
 
 class Nursery:
-    """A process that has torch, two virtual NPUs and the modules named, and forks ranks from there."""
+    """A process that has loaded torch, two virtual NPUs, and some modules, and forks the ranks."""
 
     def __init__(self, *modules: str, python: str = sys.executable, **changes: str) -> None:
         environment = {**os.environ, "VIRTUAL_ASCEND": "2", "OMP_NUM_THREADS": "1", **changes}
@@ -110,7 +110,7 @@ class Nursery:
         )
 
     def run(self, program: str, folder: Path, size: int = 2, timeout: float = 120, **changes: str) -> list[Ended]:
-        """Run `program` after START on each rank, and return how each ended, by rank."""
+        """Run `program` after START on each rank, and return the results by rank."""
         job = {"program": textwrap.dedent(program), "folder": str(folder), "size": size, "timeout": timeout}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -141,7 +141,7 @@ def _serve() -> None:
 
     import verl_npu.features.weight_sync.transport.sync  # noqa: F401
 
-    # Some of them print as they are imported, and this process answers on its standard output.
+    # Some modules print on import, and this process answers on its standard output.
     answers, sys.stdout = sys.stdout, sys.stderr
     for module in sys.argv[1:]:
         importlib.import_module(module)

@@ -65,7 +65,7 @@ def test_pytest_runs_tests_of_somebody_who_knows_only_torch(tmp_path: Path) -> N
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "NPUs: 2 virtual ones (SIMULATED)" in done.stdout
+    assert "NPUs: 2 virtual (SIMULATED)" in done.stdout
 
 
 @pytest.mark.parametrize("npus", ["0", "two"])

@@ -102,7 +102,7 @@ def test_memory_that_wakes_up_has_no_content_until_it_is_written(said) -> None:
 
 def test_memory_neither_goes_nor_comes_twice(said) -> None:
     assert "is not mapped" in said["twice asleep"]
-    assert "is mapped already" in said["twice awake"]
+    assert "is already mapped" in said["twice awake"]
 
 
 def test_vllm_ascends_own_operators_are_not_there(python: Run) -> None:

@@ -44,7 +44,9 @@ def test_a_disk_without_room_is_one_error_and_nothing_half_written(tmp_path: Pat
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
-        with pytest.raises(BuildError, match=r"and room in it, found .*; set VIRTUAL_ASCEND_CACHE to another folder"):
+        with pytest.raises(
+            BuildError, match=r"writable folder with room in it, found .*; set VIRTUAL_ASCEND_CACHE to another folder"
+        ):
             installed(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -1,13 +1,13 @@
-"""The virtual Ascend: a device that answers to `npu`, computes on the CPU, and talks `hccl` over loopback.
+"""The virtual Ascend: a PyTorch device called `npu` that computes on the CPU and speaks `hccl` over loopback.
 
-Opt-in by `VIRTUAL_ASCEND=<number of NPUs>`. Everything it computes is simulated: it shows whether a program runs on
-the `npu` device, not what a real NPU's numbers, HCCL or speed would be. `torch_npu.__simulated__` says so to any
-program.
+It is off unless `VIRTUAL_ASCEND=<number of NPUs>` is set. Everything it computes is simulated: it shows whether a
+program runs on the `npu` device, and not the numbers, the HCCL, or the speed of a real NPU. Programs can read this in
+`torch_npu.__simulated__`.
 
-Public are the functions here, `virtual_ascend.ledger`, `virtual_ascend.testing`, `virtual_ascend.errors`, and the
-variables in `virtual_ascend.variables`. A package that has to do something when virtual NPUs come up names a function
-without arguments in the entry points `virtual_ascend.extensions`; it is called once in each process that has them,
-before the program goes on after `import torch`.
+The public parts are the functions here, `virtual_ascend.ledger`, `virtual_ascend.testing`, `virtual_ascend.errors`,
+and the variables in `virtual_ascend.variables`. A package that has something to do when virtual NPUs come up names a
+function without arguments in the entry points `virtual_ascend.extensions`. The virtual Ascend calls it once in each
+process with virtual NPUs, before `import torch` returns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 
 from .version import __version__
 
-# Typing would cost every `import torch` more than all else that is here.
+# Importing typing would cost every `import torch` more than the rest of this file.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,8 +35,8 @@ __all__ = [
 
 
 def autoload() -> None:
-    """The entry point of `torch.backends`: called at the end of `import torch`, it never raises."""
-    # Where nobody asks for virtual NPUs, this is all that they cost.
+    """Bring up virtual NPUs if they are asked for, at the end of `import torch`; never raise."""
+    # Without virtual NPUs, this line is all that the package costs.
     if os.environ.get("VIRTUAL_ASCEND", "").strip("0 "):
         from . import activation
 
@@ -44,14 +44,14 @@ def autoload() -> None:
 
 
 def requested(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether the environment asks for virtual NPUs: `VIRTUAL_ASCEND` is set, not empty and not zero."""
+    """Tell whether the environment asks for virtual NPUs: `VIRTUAL_ASCEND` is neither empty nor zero."""
     from .variables import asked_for
 
     return asked_for(environ)
 
 
 def configured_npus(environ: Mapping[str, str] | None = None) -> int:
-    """The number of NPUs that this machine pretends to have; 0 if none was asked for.
+    """Return the number of NPUs that this machine pretends to have; 0 if none was asked for.
 
     Raises:
         SettingError: `VIRTUAL_ASCEND` is not a number of NPUs.
@@ -62,30 +62,30 @@ def configured_npus(environ: Mapping[str, str] | None = None) -> int:
 
 
 def is_loaded() -> bool:
-    """Whether virtual NPUs are up in this process."""
+    """Tell whether virtual NPUs are up in this process."""
     return bool(description())
 
 
 def description() -> str:
-    """What is simulated in this process, for a program's summary; empty if nothing is."""
+    """Describe what is simulated in this process, for a program's summary; return "" if nothing is."""
     return str(getattr(sys.modules.get("torch_npu"), "__simulated__", ""))
 
 
 def has_own_torch_npu() -> bool:
-    """Whether the torch_npu of this process is the virtual Ascend's own, and not an installed wheel's."""
+    """Tell whether this process uses the virtual Ascend's own torch_npu, and not an installed wheel."""
     from .device import extension
 
     return extension.is_loaded()
 
 
 def expose() -> None:
-    """Make `torch_npu` importable. No torch import.
+    """Make `torch_npu` importable, without importing torch.
 
-    That of an installed wheel then finds a stub CANN; without one, or if ours is asked for, our packages `torch_npu`
-    and `acl` go on `sys.path`.
+    An installed wheel of torch_npu will find a stub CANN. Without a wheel, or if our own torch_npu is asked for, our
+    packages `torch_npu` and `acl` are put on `sys.path`.
 
     Raises:
-        RealAscendError: there is a CANN here, or a torch_npu that is not ours is imported where ours is asked for.
+        RealAscendError: this machine has a CANN, or a wheel's torch_npu is imported although ours is asked for.
         SettingError: a variable of the virtual Ascend has a value that is not understood.
     """
     from . import activation
@@ -94,10 +94,10 @@ def expose() -> None:
 
 
 def load() -> None:
-    """Bring everything up in this process, once: device, hccl, `torch.npu`, `torch_npu`, `acl`, `npu-smi`, CANN.
+    """Bring up the device, hccl, `torch.npu`, `torch_npu`, `acl`, `npu-smi`, and CANN in this process, once.
 
     Raises:
-        VirtualAscendError: one of its subclasses says what is missing, or which variable is not understood.
+        VirtualAscendError: a subclass of it says what is missing, or which variable is not understood.
     """
     from . import activation
 

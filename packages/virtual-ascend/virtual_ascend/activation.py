@@ -1,8 +1,8 @@
-"""How the virtual Ascend gets into a process that asks for it, and what it does there.
+"""Starts the virtual Ascend in a process that asks for it.
 
-Python's start imports this module, by `virtual_ascend.pth` and `virtual_ascend_entry`, if VIRTUAL_ASCEND is set: torch
-imports the entry points of installed packages in no fixed order, and a torch_npu that came before us would find no
-CANN. The end of `import torch` calls `autoload`.
+If VIRTUAL_ASCEND is set, `virtual_ascend.pth` and `virtual_ascend_entry` import this module as Python starts. Waiting
+for torch would be too late: torch imports the entry points of installed packages in no fixed order, and a torch_npu
+that came first would find no CANN. The end of `import torch` calls `autoload`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from .errors import VirtualAscendError
 from .settings import Settings
 
 EXTENSIONS = "virtual_ascend.extensions"
-"""The entry points of packages that have something to do when virtual NPUs come up."""
+"""The entry points of packages that extend virtual NPUs."""
 
 _exposed = False
 _finished = False
 
 
 def autoload() -> None:
-    """Load, and say in one line what keeps it from that: at the end of `import torch` nothing may raise."""
+    """Load the virtual Ascend, or warn why it cannot be loaded: nothing may raise at the end of `import torch`."""
     from .reporting import warn
 
     if not variables.asked_for():
@@ -32,7 +32,7 @@ def autoload() -> None:
     except VirtualAscendError as error:
         warn(f"{error}; there are no virtual NPUs in this process")
     except Exception as error:
-        # Whatever goes wrong in us must not break `import torch`, nor leave a torch_npu that cannot be imported.
+        # An error of ours must neither break `import torch` nor leave a torch_npu that cannot be imported.
         from virtual_ascend_entry import damage
 
         from . import exposure
@@ -48,7 +48,7 @@ def expose() -> None:
     global _exposed
     settings = Settings.read()
     if variables.CACHE.text():
-        # What this process starts may do so in another folder.
+        # A child process may have another working directory.
         os.environ[variables.CACHE.name] = str(settings.cache)
     is_real = choice.is_real(settings)
     if is_real:
@@ -91,12 +91,12 @@ def _finish() -> None:
         try:
             extension.load()()
         except Exception as error:
-            # Another package's, and the virtual NPUs are up.
+            # The error is another package's, and the virtual NPUs are up.
             said = f"{type(error).__name__}: {' '.join(str(error).split())}"
             warn(f"{extension.value}, which {extension.name} adds to virtual NPUs, is missing in this process: {said}")
 
 
-# Python itself must start: `autoload` meets the same error, and says it.
+# Python itself must start. `autoload` runs into the same error and reports it.
 if variables.asked_for():
     with contextlib.suppress(VirtualAscendError):
         expose()

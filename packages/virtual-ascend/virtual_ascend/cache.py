@@ -1,7 +1,8 @@
-"""Compiled libraries in the cache: whole or not there, and loaded only if nobody else can have planted them.
+"""The cache of compiled libraries. A library in it is complete, or it is not loaded.
 
-A library is finished when the note of its size lies beside it: loading one that is cut short would end the process
-with SIGBUS. A cache that others share may be read-only, as long as what is needed is finished in it.
+A file beside each finished library holds its size, because loading a truncated library ends the process with SIGBUS. A
+library is not loaded either if another user could have planted it. A shared cache may be read-only if it has every
+library that is needed.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from pathlib import Path
 from .errors import BuildError
 
 _BUILD = "build-"
-_ANOTHER = "delete it, or set VIRTUAL_ASCEND_CACHE to a folder of your own"
+_REPLACE_HINT = "delete it, or set VIRTUAL_ASCEND_CACHE to a folder of your own"
 
 
 def is_finished(library: Path) -> bool:
-    """Whether `library` is there and as long as it was when it was finished."""
+    """Tell whether `library` exists and has the size that it had when it was finished."""
     try:
         return library.stat().st_size == int(_note(library).read_text())
     except (OSError, ValueError):
@@ -31,14 +32,14 @@ def is_finished(library: Path) -> bool:
 
 
 def publish(built: Path, library: Path) -> None:
-    """Put a library that was built into its place, so that no process ever sees half of it.
+    """Move a built library into its place, so that no process ever sees half of it.
 
-    The bytes are on the disk before the name is: after a power failure there is all of it or nothing.
+    The bytes reach the disk before the name does, so after a power failure the library is complete or missing.
     """
     with open(built, "rb") as stream:
         os.fsync(stream.fileno())
     size = built.stat().st_size
-    # A umask may let the user's group write to all that is made.
+    # With some umasks the user's group may write to every new file.
     for each in (built, library.parent):
         if each.stat().st_uid == os.geteuid():
             each.chmod(stat.S_IMODE(each.stat().st_mode) & ~stat.S_IWGRP)
@@ -47,7 +48,7 @@ def publish(built: Path, library: Path) -> None:
 
 
 def put(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file so that no process ever sees half of it: many start at once."""
+    """Write a file so that no process ever sees half of it, even if many write it at once."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         fresh.write_bytes(content)
@@ -59,64 +60,64 @@ def put(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 @contextmanager
 def writing(subject: str) -> Iterator[None]:
-    """Raise BuildError if the file system refuses what is written to the cache meanwhile."""
+    """Turn an OSError of the enclosed writes to the cache into a BuildError."""
     try:
         yield
     except OSError as error:
         raise BuildError(
             subject=subject,
-            expected="a folder that can be written to, and room in it",
+            expected="a writable folder with room in it",
             found=str(error),
-            fix="set VIRTUAL_ASCEND_CACHE to another folder, or compile into this one as a user who may",
+            fix="set VIRTUAL_ASCEND_CACHE to another folder, or compile into this one as a user who may write to it",
         ) from error
 
 
 def unloadable(path: Path, found: str) -> BuildError:
-    """Return the error of a library in the cache that is damaged, or of another machine."""
+    """Return the error for a cached library that is damaged, or was compiled on another kind of machine."""
     return BuildError(
         subject=f"the compiled library {path}",
-        expected="one that this process can load",
+        expected="a library that this process can load",
         found=found,
-        fix="delete it, and it is compiled again",
+        fix="delete it, and it will be compiled again",
     )
 
 
 def check_owner(path: Path) -> None:
-    """Raise BuildError if somebody else than this user or root can have written a file or folder of code to be run."""
+    """Raise BuildError if anybody but this user and root could have written this file or its folder."""
     for each in (path, path.parent):
         found = each.stat()
-        # In a folder with the sticky bit nobody may replace what is another's.
+        # In a folder with the sticky bit, nobody can replace another user's file.
         kept = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
         if found.st_uid not in (0, os.geteuid()):
-            raise _planted(each, f"that it belongs to the user with the number {found.st_uid}", _ANOTHER)
+            raise _planted(each, f"that it belongs to user {found.st_uid}", _REPLACE_HINT)
         if found.st_mode & stat.S_IWOTH and not kept:
-            raise _planted(each, "that everybody may write to it", _ANOTHER)
+            raise _planted(each, "that everybody may write to it", _REPLACE_HINT)
         if found.st_mode & stat.S_IWGRP and not kept and not _is_private(found.st_gid):
-            fix = f"if you trust them, chmod g-w {each}; else {_ANOTHER}"
-            raise _planted(each, f"that the group with the number {found.st_gid} may write to it", fix)
+            fix = f"if you trust its members, chmod g-w {each}; else {_REPLACE_HINT}"
+            raise _planted(each, f"that group {found.st_gid} may write to it", fix)
 
 
 def _is_private(group: int) -> bool:
-    """Whether a group is that of this user alone, as many systems make one for each user."""
+    """Tell whether this user is the only member of a group. Many systems make such a group for each user."""
     user = os.geteuid()
     try:
         name, entry = pwd.getpwuid(user).pw_name, grp.getgrgid(group)
     except KeyError:
-        # A container's user need not be in its tables; its group by the same number is no other's.
+        # A container's user may be missing from its tables. Nobody else is in the group of the same number.
         return group == user
     return entry.gr_name == name and set(entry.gr_mem) <= {name}
 
 
 @contextmanager
 def work_folder(parent: Path) -> Iterator[Path]:
-    """A new folder to build in; what killed builds have left beside it is removed.
+    """Make a new folder to build in, and remove the folders that killed builds left beside it.
 
-    To be used under a lock: others that build in `parent` would lose their folders.
+    Hold a lock: another process that builds in `parent` would lose its folder.
     """
     for left in parent.glob(f"{_BUILD}*"):
         shutil.rmtree(left, ignore_errors=True)
-    # Never a name that was there before: a lock in the folder of a killed build of the same process number, as in a
-    # container that starts anew, would be waited for without end.
+    # The name is always new. In a restarted container the process number repeats, and a lock left in the folder of a
+    # killed build would block forever.
     folder = Path(tempfile.mkdtemp(prefix=_BUILD, dir=parent))
     try:
         yield folder

@@ -1,8 +1,8 @@
-"""What vllm-ascend has compiled against a CANN, as far as the virtual Ascend can take its place.
+"""Stands in for the library that vllm-ascend compiles against CANN.
 
-Its library brings the allocator of the sleep mode, which the virtual device has as well (device/csrc/pool.cpp), and
-operators of its own. Those that its experts cannot do without are there (operators/of_vllm_ascend.py); without the
-others vllm-ascend goes on, as it does where they were not built.
+That library has the allocator of the sleep mode, which the virtual device has too (device/csrc/pool.cpp), and
+operators. The operators that its experts need are in operators/of_vllm_ascend.py. vllm-ascend works without the
+others, as it does in builds that leave them out.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _ASKS = "vllm_ascend.ops.layernorm"
 
 
 def stand_in() -> None:
-    """Have this process import the virtual Ascend's allocator in place of vllm-ascend's library."""
+    """Make this process import the virtual Ascend's allocator in place of vllm-ascend's library."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
         imports.after(_ASKS, _ask_for_operators)
 
 
 def _ask_for_operators(module: ModuleType) -> None:
-    # It asks when a layer is called first, and keeps the answer. Dynamo, if it traces that call, refuses an import
-    # that fails.
+    # vllm-ascend asks at the first call of a layer, and keeps the answer. If Dynamo traces that call, it refuses the
+    # failing import.
     ask = getattr(module, "enable_custom_op", None)
     if ask is not None:
         ask()
@@ -51,7 +51,7 @@ class _Finder(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__name__ == _OPERATORS:
-            # vllm-ascend registers the shapes of its operators with it, and has no operators if it cannot.
+            # This module registers the shapes of vllm-ascend's operators. If it fails, vllm-ascend uses none of them.
             raise ImportError("vllm-ascend's own operators are not written for virtual NPUs")
         from .device.extension import extension
 
@@ -78,6 +78,6 @@ def _register_operators() -> None:
     try:
         release = metadata.version("vllm-ascend")
     except metadata.PackageNotFoundError:
-        # A folder on the path: vLLM does not find it as a platform, and nothing of it is served.
+        # A folder on the path: vLLM does not find it as a platform, so nothing can be served.
         return
     of_vllm_ascend.register(release, Settings.read().torch_npu_version)

@@ -1,9 +1,9 @@
-"""Stand-ins for what programs look at outside Python: the command `npu-smi`, and the CANN folder of $ASCEND_HOME_PATH.
+"""Stand-ins for the command `npu-smi` and for the CANN folder of $ASCEND_HOME_PATH, which programs look at.
 
-Programs read a `Software Version` from `npu-smi info -t board -i <n>`, and `version=` from
-`$ASCEND_HOME_PATH/<arch>-linux/ascend_toolkit_install.info`, to choose between device IPC and shared memory, say.
-The driver's usual version here is below 25.3.rc1, from which on some choose IPC; `VIRTUAL_ASCEND_DRIVER_VERSION`
-and `VIRTUAL_ASCEND_CANN_VERSION` set others.
+Programs read `Software Version` from `npu-smi info -t board -i <n>`, and `version=` from
+`$ASCEND_HOME_PATH/<arch>-linux/ascend_toolkit_install.info`, for example to choose between device IPC and shared
+memory. From driver 25.3.rc1 on some choose IPC; the default here is older. `VIRTUAL_ASCEND_DRIVER_VERSION` and
+`VIRTUAL_ASCEND_CANN_VERSION` set other versions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from . import soc
 from .cache import check_owner, put, writing
 from .variables import HOME, OPERATORS
 
-# A line `#!` cannot hold a path with a blank in it, so the shell starts Python.
+# A `#!` line cannot hold a path with a space in it, so the shell starts Python.
 _NPU_SMI = """#!/bin/sh
 ''':'
 exec {python} -IS "$0" "$@"
@@ -55,17 +55,17 @@ else:
 """
 
 
-# The folders of a toolkit that torch_npu looks for.
+# The folders that torch_npu looks for in a toolkit.
 _PARTS = ("runtime", "compiler", "opp")
 
 
 def install(cache: Path, environ: MutableMapping[str, str], cann_version: str, driver_version: str) -> None:
     """Put `npu-smi` on the PATH and set ASCEND_HOME_PATH and ASCEND_OPP_PATH, for this process and its children.
 
-    A real `npu-smi` or CANN folder that is there already is left alone.
+    A real `npu-smi` or CANN folder is left alone.
 
     Raises:
-        BuildError: they cannot be written to the cache.
+        BuildError: the stand-ins cannot be written to the cache.
     """
     with writing(f"the stand-ins for npu-smi and CANN in {cache}"):
         _install(cache, environ, cann_version, driver_version)
@@ -100,7 +100,7 @@ def _install(cache: Path, environ: MutableMapping[str, str], cann_version: str, 
 
 
 def _writable(cache: Path) -> Path:
-    """The cache, or a folder of this user if the cache is one that others have filled."""
+    """Return the cache, or a folder of this user if the cache is read-only."""
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
     if os.access(existing, os.W_OK):
         return cache
@@ -111,7 +111,7 @@ def _writable(cache: Path) -> Path:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    # A path in it need not be in the encoding of the locale.
+    # The text has paths in it, which may not be in the encoding of the locale.
     content = os.fsencode(text)
     if path.is_file() and path.read_bytes() == content:
         return

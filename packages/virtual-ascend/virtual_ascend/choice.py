@@ -1,4 +1,4 @@
-"""Whose torch_npu the virtual NPUs have: that of an installed wheel, or our own."""
+"""Chooses the torch_npu of virtual NPUs: an installed wheel, or our own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .settings import Settings
 
 
 def is_real(settings: Settings) -> bool:
-    """Whether the installed torch_npu is brought up over a stub CANN.
+    """Tell whether virtual NPUs use the installed torch_npu, over a stub CANN.
 
     Raises:
-        SettingError: it is asked for, and none is installed.
+        SettingError: the setting asks for an installed torch_npu, and none is installed.
     """
     if settings.torch_npu == "ours":
         return False
@@ -30,12 +30,12 @@ def is_real(settings: Settings) -> bool:
 
 
 def wheel() -> Path | None:
-    """Return the folder of the torch_npu that is installed, without importing it; None if there is none."""
+    """Return the folder of the installed torch_npu without importing it; None if there is none."""
     spec = exposure.installed()
     if spec is None or spec.origin is None:
         return None
     folder = Path(spec.origin).parent
-    # A package of that name without libraries is no torch_npu that could use a CANN.
+    # A package of that name without libraries cannot use a CANN.
     return folder if any(folder.glob("lib/*.so")) else None
 
 

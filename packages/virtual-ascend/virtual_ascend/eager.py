@@ -1,4 +1,4 @@
-"""torch.compile on virtual NPUs: Inductor has no code generator for them, so what it would compile runs as it is."""
+"""torch.compile on virtual NPUs: Inductor has no code generator for them, so compiled functions run eagerly."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _installed = False
 
 
 def install() -> None:
-    """Have torch.compile return what it is given, unless another backend than Inductor is asked for. Once.
+    """Make torch.compile return its argument unchanged for the backend Inductor. Repeated calls do nothing.
 
-    That holds for all of this process, tensors on the CPU included: what is compiled is known only when it is called.
+    This applies to the whole process, including tensors on the CPU: the device is only known when the result is
+    called.
     """
     global _installed
     if _installed:

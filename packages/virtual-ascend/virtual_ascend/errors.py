@@ -1,6 +1,6 @@
-"""Every error of the virtual Ascend that a user can meet, under one root.
+"""The errors of the virtual Ascend, under one root.
 
-An error says what it is about, what was expected, what was found, and how to mend it.
+An error says what it is about, what was expected, what was found, and how to fix it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ class VirtualAscendError(RuntimeError):
     def __str__(self) -> str:
         return f"{self.subject}: expected {self.expected}, found {self.found}; {self.fix}"
 
-    # RuntimeError's own reduction would call __init__ with the text alone: no process could send one to another.
+    # RuntimeError's own reduction would call __init__ with the text alone, and unpickling in another process would
+    # fail.
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.subject, self.expected, self.found, self.fix))
 
@@ -33,7 +34,7 @@ class SettingError(VirtualAscendError):
 
 
 class RealAscendError(VirtualAscendError):
-    """A real torch_npu or CANN is here, beside which the virtual Ascend does not load."""
+    """This environment has a real torch_npu or CANN, and the virtual Ascend does not load beside it."""
 
 
 class BuildError(VirtualAscendError):
@@ -41,4 +42,4 @@ class BuildError(VirtualAscendError):
 
 
 class TorchError(VirtualAscendError):
-    """The torch of this process does not carry the virtual device, or cannot."""
+    """The torch of this process has no virtual device, or cannot have one."""

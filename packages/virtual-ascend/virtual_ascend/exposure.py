@@ -1,4 +1,4 @@
-"""Makes `torch_npu` and CANN's `acl` importable: packages with a spec, found on `sys.path` like installed ones."""
+"""Makes our `torch_npu` and CANN's `acl` importable, by folders on `sys.path`, like installed packages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .errors import RealAscendError
 
 SITE = Path(__file__).parent / "site"
 CANN_SITE = Path(__file__).parent / "site_cann"
-"""What CANN brings, and no torch_npu: Ray counts the NPUs of a machine by `acl`."""
+"""The Python packages that come with CANN and not with torch_npu. Ray counts a machine's NPUs with `acl`."""
 
 
 def expose(*, first: bool = False) -> None:
-    """Put `site/` on `sys.path`, once. With `first` it hides a torch_npu that is installed.
+    """Put `site/` on `sys.path`, once. With `first` it hides an installed torch_npu.
 
     Raises:
-        RealAscendError: a torch_npu that is not ours is imported already, or installed and not to be hidden.
+        RealAscendError: another torch_npu is imported already, or is installed and `first` is not set.
     """
     folder = str(SITE)
     found = _foreign_torch_npu(folder, hidden=first)
@@ -44,7 +44,7 @@ def expose_cann() -> None:
 
 
 def withdraw() -> None:
-    """Make `torch_npu` and `acl` not importable again, as if they had never been exposed."""
+    """Undo `expose`: take `torch_npu` and `acl` off `sys.path` and out of `sys.modules`."""
     for folder in map(str, (SITE, CANN_SITE)):
         if folder in sys.path:
             sys.path.remove(folder)
@@ -55,9 +55,8 @@ def withdraw() -> None:
 
 
 def installed() -> ModuleSpec | None:
-    """Return where a torch_npu that is not ours would be imported from; None if there is none."""
-    # PathFinder and not find_spec: the latter would import nothing either, but also asks other finders on
-    # sys.meta_path.
+    """Return the spec of an installed torch_npu that is not ours; None if there is none."""
+    # PathFinder and not find_spec: that would ask the other finders on sys.meta_path, too.
     return PathFinder.find_spec("torch_npu", [entry for entry in sys.path if entry != str(SITE)])
 
 

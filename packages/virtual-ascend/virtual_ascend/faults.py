@@ -1,15 +1,15 @@
-"""Failures that the user asks for, and how they are made: `VIRTUAL_ASCEND_FAULTS`, faults separated by commas.
+"""Failures that the user asks for in `VIRTUAL_ASCEND_FAULTS`, separated by commas, and how they are made to happen.
 
-Each is `KIND:KEY=VALUE:...`:
+Each has the form `KIND:KEY=VALUE:...`:
 
     die:collective=3:rank=1        rank 1 is killed as it starts its third collective
-    slow:seconds=0.2               every collective takes 0.2 s more
+    slow:seconds=0.2               every collective takes 0.2 s longer
     slow:bandwidth=25              the tensors of a rank's collectives move at 25 GB/s at most, one after another
-    oom:allocation=100:rank=0      rank 0's hundredth allocation is out of memory
-    oom:above=1.5                  so is every allocation above 1.5 GiB
+    oom:allocation=100:rank=0      rank 0's hundredth allocation runs out of memory
+    oom:above=1.5                  every allocation above 1.5 GiB runs out of memory
     fail:operator=npu_rms_norm:call=2   the second call of torch_npu.npu_rms_norm fails (without `call`: every one)
 
-Every kind takes `rank`; without it, all ranks have the fault. Counts start at 1 and are each process's own.
+Every kind takes `rank`; without it, the fault is for all ranks. Each process counts for itself, from 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .variables import FAULTS
 
 
 class Kind(Enum):
-    """What goes wrong."""
+    """A kind of failure."""
 
     DIE = "die"
     SLOW = "slow"
@@ -38,7 +38,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One failure; `rank` None is every rank. What its kind does not take is None."""
+    """One failure. `rank` None means every rank. The fields that its kind does not take are None."""
 
     kind: Kind
     rank: int | None = None
@@ -91,7 +91,7 @@ _KEYS: dict[str, Callable[[str], object]] = {
 }
 
 
-# Per kind: of which keys exactly one is needed, and which may be there besides.
+# For each kind, the keys of which exactly one is needed, and the optional keys.
 _TAKES: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     Kind.DIE: (("collective",), ("rank",)),
     Kind.SLOW: (("seconds", "bandwidth"), ("rank",)),
@@ -104,7 +104,7 @@ def parse(text: str) -> tuple[Fault, ...]:
     """Parse a value of `VIRTUAL_ASCEND_FAULTS`.
 
     Raises:
-        SettingError: it does not follow the grammar; the message names the fault and what was expected.
+        SettingError: the value does not follow the grammar; the message names the fault and the expected form.
     """
     return tuple(_fault(item.strip()) for item in text.split(",") if item.strip())
 
@@ -133,7 +133,7 @@ def _fault(item: str) -> Fault:
 
 def _form(kind: Kind) -> str:
     needed, optional = _TAKES[kind]
-    return f"{' or '.join(f'{key}=' for key in needed)} and, if you like, {' and '.join(f'{k}=' for k in optional)}"
+    return f"{' or '.join(f'{key}=' for key in needed)} and optionally {' and '.join(f'{k}=' for k in optional)}"
 
 
 def _refusal(item: str, expected: str, found: str) -> SettingError:
@@ -152,7 +152,7 @@ T = TypeVar("T")
 
 
 class Device(Protocol):
-    """What makes faults below the operators: our compiled device, or the stub CANN under the installed torch_npu."""
+    """The part that makes faults below the operators: our compiled device, or the stub CANN under a real torch_npu."""
 
     def die_at_collective(self, collective: int, rank: int) -> None: ...
     def slow_collectives(self, seconds: float, rank: int) -> None: ...
@@ -162,8 +162,8 @@ class Device(Protocol):
 
 
 def install(device: Device, faults: Iterable[Fault]) -> None:
-    """Tell the device of the faults that are its own. Operators that fail are made by `wrap`, and of the installed
-    torch_npu by what computes for it."""
+    """Tell the device about the faults that it makes. `wrap`, or under a real torch_npu its compute module, makes
+    operators fail."""
     for fault in faults:
         rank = _rank_of(fault)
         if fault.collective is not None:
@@ -179,15 +179,15 @@ def install(device: Device, faults: Iterable[Fault]) -> None:
 
 
 def failing(faults: Iterable[Fault]) -> list[tuple[str, int, int]]:
-    """Return the operators that are to fail, each with its call (0 for all) and rank (-1 for all)."""
+    """Return the operators that must fail, each with its call (0 for all) and rank (-1 for all)."""
     return [(fault.operator, fault.call or 0, _rank_of(fault)) for fault in faults if fault.operator is not None]
 
 
 def check_operators(faults: Iterable[Fault], operators: Collection[str], owner: str) -> None:
-    """Check that the operators which are to fail are among those of their owner.
+    """Check that `owner` has every operator that must fail.
 
     Raises:
-        SettingError: a fault names another one.
+        SettingError: a fault names an unknown operator.
     """
     for fault in faults:
         if fault.operator is not None and fault.operator not in operators:
@@ -211,7 +211,7 @@ def _rank_of(fault: Fault) -> int:
 def wrap(
     operators: dict[str, Callable[..., T]], faults: Iterable[Fault], rank: Callable[[], int]
 ) -> dict[str, Callable[..., T]]:
-    """The operators, those that are to fail replaced.
+    """Return the operators, with those that must fail replaced by ones that fail.
 
     Raises:
         SettingError: a fault names an operator that the virtual Ascend does not have.

@@ -1,6 +1,6 @@
-"""What is to happen when others import a module: before it is executed, or right after.
+"""Hooks that run when a module is imported: before it is executed, or right after.
 
-wrapt's post-import hooks know nothing of *before*, and a stub CANN must be there before torch_npu is executed.
+wrapt has only hooks that run afterwards, and a stub CANN must exist before torch_npu is executed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _after: dict[str, list[Hook]] = {}
 
 
 def before(name: str, hook: Hook) -> None:
-    """Call `hook` with the module before it is executed; never, if it has been imported."""
+    """Call `hook` with the module before it is executed; never, if it has been imported already."""
     _before.setdefault(name, []).append(hook)
     _watch()
 
 
 def after(name: str, hook: Hook) -> None:
-    """Call `hook` with the module as soon as it has been executed; at once, if it has been."""
+    """Call `hook` with the module right after it is executed; at once, if that has happened already."""
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         hook(module)
@@ -40,7 +40,7 @@ def _watch() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds what the others find, and has it loaded by `_Loader`."""
+    """Asks the other finders, and lets `_Loader` load the module."""
 
     def __init__(self) -> None:
         self._searching: set[str] = set()

@@ -1,8 +1,8 @@
-"""What a program costs the virtual NPUs of its process: each block of memory with its lifetime and holder, each
-operator's work, each message. Public: planners build on it.
+"""The ledger of what a program costs the virtual NPUs of its process. It is public, so that planners can build on it.
 
-A process can also be the only rank of groups that have their true size (`be_alone`), and its tensors can be phantoms
-(`VIRTUAL_ASCEND_PHANTOM`), so that one rank of a large job is reckoned on a laptop.
+It has each block of memory with its lifetime and holder, the work of each operator, and each message. A process can be
+the only rank of groups that have their true size (`be_alone`), and its tensors can be phantoms
+(`VIRTUAL_ASCEND_PHANTOM`). So a laptop can estimate one rank of a large job.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Block(NamedTuple):
-    """A block of memory; times are on the ledger's clock."""
+    """A block of memory. Its times are readings of the ledger's clock."""
 
     size: int
     """In bytes."""
@@ -37,7 +37,7 @@ class Block(NamedTuple):
     freed: int
     """0 if it has not been freed."""
     holder: int
-    """Who was said to hold it (`mark`), or what the ledger knows by itself (csrc/ledger.h)."""
+    """The holder that `mark` was told, or the one that the ledger found by itself (csrc/ledger.h)."""
 
 
 class Work(NamedTuple):
@@ -48,7 +48,7 @@ class Work(NamedTuple):
     flops: float
     bytes: float
     seconds: float
-    """At best, by the flops and bytes a second that `start` was given."""
+    """The least time, from the flops and bytes a second that `start` was given."""
 
 
 class Message(NamedTuple):
@@ -61,41 +61,41 @@ class Message(NamedTuple):
 
 
 def start(flops: float, bytes: float) -> None:
-    """Keep the ledger from now on; `flops` and `bytes` are what an NPU does in a second."""
+    """Start the ledger. `flops` and `bytes` are what an NPU can do in a second."""
     extension().start_ledger(flops, bytes)
 
 
 def clock() -> int:
-    """How many allocations and frees there have been."""
+    """Return how many allocations and frees there have been."""
     return extension().ledger_clock()
 
 
 def blocks() -> list[Block]:
-    """Every block since the start."""
+    """Return every block since the start."""
     return [Block(*block) for block in extension().ledger_blocks()]
 
 
 def mark(data: int, holder: int) -> None:
-    """Say who holds the block at an address."""
+    """Set the holder of the block at an address."""
     extension().mark_in_ledger(data, holder)
 
 
 def add_work(name: str, flops: float, bytes: float) -> None:
-    """Add what one call of an operator costs that the ledger cannot see into."""
+    """Add the cost of one call of an operator that the ledger cannot see into."""
     extension().work_in_ledger(name, flops, bytes)
 
 
 def take() -> tuple[list[Work], list[Message]]:
-    """What was done since the last call."""
+    """Return the work and the messages since the last call of this function."""
     work, messages = extension().take_ledger()
     return [Work(*each) for each in work], [Message(*each) for each in messages]
 
 
 def groups() -> int:
-    """How many process groups with other ranks have communicated."""
+    """Return how many process groups with other ranks have communicated."""
     return extension().groups_in_ledger()
 
 
 def phantom_bytes() -> int:
-    """The size in bytes from which on a tensor is a phantom: counted, and never computed; 0 if none is."""
+    """Return the size in bytes from which a tensor is a phantom, which is counted but not computed; 0 if none is."""
     return extension().phantom() if is_loaded() else 0

@@ -1,4 +1,4 @@
-"""Brings the virtual Ascend up in one process, in the order that torch_npu has."""
+"""Brings the virtual Ascend up in one process, in the same order as torch_npu."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from .variables import HCCL_LIBRARY, HOME, OPERATORS
 _lock = threading.RLock()
 _loading = False
 _failure: Exception | None = None
-# What the virtual Ascend sets for this process and its children.
+# The variables that the virtual Ascend sets for this process and its children.
 _SET = ("PATH", HOME, OPERATORS, HCCL_LIBRARY)
 
 
 def load() -> None:
-    """Load once; a call from within a load (torch_npu imports us back) returns at once.
+    """Load the virtual Ascend, once. A call during a load, because torch_npu imports us back, returns at once.
 
-    All of it is there afterwards, or nothing: after a failure `torch_npu` cannot be imported, and each further call
-    raises the same error.
+    Afterwards everything is loaded, or nothing is: after a failure `torch_npu` cannot be imported, and each further
+    call raises the same error.
 
     Raises:
-        VirtualError: one of its subclasses says what is missing.
+        VirtualAscendError: a subclass of it says what is missing.
         SettingError: a variable of the virtual Ascend has a value that is not understood.
     """
     global _failure, _loading
@@ -118,7 +118,7 @@ def _check_torch(torch: ModuleType) -> None:
         raise TorchError(
             subject="torch's device for other backends (PrivateUse1)",
             expected="that no other backend has taken it",
-            found=f"that the backend {taken!r} has",
+            found=f"that the backend {taken!r} has taken it",
             fix=f"unset {name}, or uninstall that backend",
         )
     if hasattr(torch, "npu"):

@@ -1,6 +1,6 @@
 """The public names of the torch_npu that the virtual Ascend pretends to be.
 
-They are in names.json, which scripts/record_names.py makes from the wheels.
+scripts/record_names.py makes names.json from the wheels.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ def _recorded() -> dict[str, dict[str, str]]:
 
 
 def release(version: str) -> Version:
-    """The release that a version belongs to: a candidate or a build counts as the release itself, a patch does not."""
+    """Return the release that a version belongs to. Candidates and builds count as the release, post-releases do
+    not."""
     read = Version(version)
     return Version(read.base_version if read.post is None else f"{read.base_version}.post{read.post}")
 
 
 def outside(module: str, version: str) -> list[str]:
-    """The recorded names of a module that a version does not offer, because it is older or newer than they are."""
+    """Return the recorded names of a module that this version does not have, because it is older or newer."""
     return sorted(_recorded().get(module, {}).keys() - set(of_module(module, version)))
 
 
 def of_module(module: str, version: str) -> list[str]:
-    """The names that a module offers in a version, or in the oldest recorded version if that is newer."""
-    # The versions with which a name came, went, came again ...
+    """Return the names of a module in a version, or in the oldest recorded version if that is newer."""
+    # The versions in which a name appeared, disappeared, appeared again ...
     changes = {name: [Version(v) for v in text.split()] for name, text in _recorded().get(module, {}).items()}
     oldest = min((versions[0] for versions in changes.values()), default=Version("0"))
     wanted = max(release(version), oldest)

@@ -1,4 +1,4 @@
-"""`pytest --npus 2`: the tests of a project run in a process with two virtual NPUs."""
+"""`pytest --npus 2` runs the tests of a project in a process with two virtual NPUs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["pytest_addoption", "pytest_load_initial_conftests", "pytest_report_h
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --npus."""
+    """Add the option --npus."""
     parser.addoption("--npus", type=int, metavar="N", help="run the tests on N virtual NPUs (SIMULATED)")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Ask for virtual NPUs before anything imports torch, in this process and in what it starts."""
+    """Ask for virtual NPUs before anything imports torch, in this process and its children."""
     npus = early_config.known_args_namespace.npus
     if npus is None:
         return
@@ -27,17 +27,17 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         raise pytest.UsageError(f"--npus: expected a number of virtual NPUs from 1, found {npus}")
     if "torch" in sys.modules:
         raise pytest.UsageError(
-            "--npus: expected that torch is not imported yet, found that another plugin of pytest has imported it; "
-            f"set {NPUS.name}={npus} before pytest starts"
+            "--npus: expected that torch is not imported yet, found that another pytest plugin has imported it; "
+            f"set {NPUS.name}={npus} before you start pytest"
         )
     os.environ[NPUS.name] = str(npus)
-    # What `virtual_ascend.pth` does where the variable is set as Python starts.
+    # `virtual_ascend.pth` does this if the variable is set as Python starts.
     from . import activation
 
     activation.expose()
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say that the NPUs are virtual ones."""
+    """Say in pytest's header that the NPUs are virtual."""
     npus = config.getoption("npus")
-    return f"NPUs: {npus} virtual ones (SIMULATED)" if npus else None
+    return f"NPUs: {npus} virtual (SIMULATED)" if npus else None

@@ -1,7 +1,7 @@
-"""What the virtual Ascend tells the user: one line on stderr, each line once in a process.
+"""The lines that the virtual Ascend writes to stderr, each once in a process.
 
-The lines go through the logger `virtual_ascend`. A user who gives that logger a handler gets them there and not on
-stderr; `logging.getLogger("virtual_ascend").setLevel("ERROR")` silences them.
+They go through the logger `virtual_ascend`. If the user gives that logger a handler, the handler gets the lines, and
+stderr does not. `logging.getLogger("virtual_ascend").setLevel("ERROR")` silences them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _said: set[str] = set()
 
 
 def report(line: str) -> None:
-    """Say something that is as it should be, once."""
+    """Write a line about something that is as it should be, once."""
     _say(line, logging.INFO)
 
 
 def warn(line: str) -> None:
-    """Say something that the user has to know or to mend, once."""
+    """Write a line about something that the user has to know or to fix, once."""
     _say(line, logging.WARNING)
 
 
@@ -33,7 +33,7 @@ def _say(line: str, level: int) -> None:
     if logger.handlers:
         logger.log(level, line)
     elif not logger.disabled and level >= (logger.level or logging.INFO) and sys.stderr is not None:
-        # A closed pipe or a full disk: there is nobody to tell, and a line of ours must never end a user's program.
+        # With a closed pipe or a full disk nobody reads the line, and it must never end a user's program.
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"virtual-ascend: {line}\n")
             sys.stderr.flush()

@@ -1,4 +1,7 @@
-"""What the environment asks of the virtual Ascend. Standard library only: read at the end of every `import torch`."""
+"""The settings of the virtual Ascend, from environment variables.
+
+Only the standard library is imported, because they are read at the end of every `import torch`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from .faults import Fault, parse
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One process's settings."""
+    """The settings of one process."""
 
     devices: int
     cache: Path
@@ -23,13 +26,13 @@ class Settings:
     memory: float
     """The memory of one NPU, in GiB."""
     phantom: float
-    """The size in MiB from which on a tensor is a phantom; 0 if none is."""
+    """The size in MiB from which a tensor is a phantom; 0 if none is."""
     torch_npu: str
-    """Whose torch_npu the virtual NPUs are to have: "real", "ours", or "auto"."""
+    """The torch_npu that virtual NPUs use: "real", "ours", or "auto"."""
     delayed_copies: bool
-    """Whether a non-blocking copy between host and NPU has arrived only when it is waited for."""
+    """Whether a non-blocking copy between host and NPU arrives only when the program waits for it."""
     strict_graphs: bool
-    """Whether a replay with an address whose memory is gone is an error."""
+    """Whether a replay that uses freed memory is an error."""
     faults: tuple[Fault, ...]
 
     @classmethod
@@ -60,7 +63,7 @@ def _devices(environ: Mapping[str, str] | None) -> int:
         name = variables.NPUS.name
         raise SettingError(
             subject=name,
-            expected="a number of virtual NPUs, because torch_npu is the virtual one",
+            expected="a number of virtual NPUs, because torch_npu is the virtual Ascend's",
             found="none",
             fix=f"set {name}=2",
         )
@@ -69,7 +72,7 @@ def _devices(environ: Mapping[str, str] | None) -> int:
 
 def _version(variable: variables.Variable, environ: Mapping[str, str] | None) -> str:
     text = variable.text(environ)
-    # Versions become parts of file names and of text that programs parse.
+    # Versions become parts of file names, and of text that programs parse.
     if not all(character.isascii() and (character.isalnum() or character in ".+-_") for character in text):
         raise variable.refuse(text, f"set {variable.name}={variable.default}, or unset it")
     return text

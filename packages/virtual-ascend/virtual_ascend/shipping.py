@@ -1,7 +1,7 @@
-"""`python -m virtual_ascend.shipping`: put the compiled device for the installed torch inside this package.
+"""`python -m virtual_ascend.shipping` puts the compiled device for the installed torch into this package.
 
-A wheel built from this tree then carries it (`python -m build --wheel`), and machines with the same torch, Python and
-architecture need no compiler; all others compile as before.
+A wheel built from this tree (`python -m build --wheel`) then contains the device. Machines with the same torch,
+Python, and architecture need no compiler; all others compile as before.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .variables import cache_folder
 def ship(torch_version: str, cache: Path) -> list[Path]:
     """Copy the device for this torch, and libhccl.so, into the package, and return their paths.
 
-    What the cache lacks is compiled.
+    Libraries that are not in the cache are compiled.
 
     Raises:
-        BuildError: it cannot be compiled.
+        BuildError: a library cannot be compiled.
     """
     return [_copy(build.library(torch_version, cache)), _copy(library.library(cache))]
 
@@ -36,7 +36,7 @@ def _copy(compiled: Path) -> Path:
 
 
 def main() -> None:
-    """Ship for the torch of this environment, and print the paths."""
+    """Ship the libraries for the torch of this environment, and print their paths."""
     import torch
 
     try:

@@ -1,9 +1,9 @@
-"""The chip that the virtual Ascend pretends to be: an Ascend 910B, on which most training programs are tried."""
+"""The chip that the virtual Ascend pretends to be: an Ascend 910B, on which most training programs run."""
 
 from __future__ import annotations
 
 NAME = "Ascend910B2"
-"""The name that AscendCL and npu-smi give it."""
+"""Its name in AscendCL and npu-smi."""
 
 VERSION = 221
 """Its number in torch_npu's `get_soc_version`."""

@@ -1,5 +1,7 @@
-"""Each environment variable of the virtual Ascend, once: its name, what it may hold and its default; and the names of
-those of Ascend's software that it heeds or sets."""
+"""The environment variables of the virtual Ascend, each with its allowed values and its default.
+
+Here are also the names of the variables of Ascend's software that the virtual Ascend reads or sets.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ OPERATORS = "ASCEND_OPP_PATH"
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 """torch's own: with 0, `import torch` loads no backend."""
 HCCL_LIBRARY = "HCCL_SO_PATH"
-"""The file libhccl.so that vllm-ascend loads."""
+"""The path of the libhccl.so that vllm-ascend loads."""
 HCCL_INTERFACE = "HCCL_SOCKET_IFNAME"
 """The network interfaces over which the ranks of HCCL meet."""
 
@@ -27,7 +29,7 @@ VARIABLES: dict[str, Variable] = {}
 
 
 class Variable:
-    """One environment variable that holds any text."""
+    """An environment variable that holds any text."""
 
     def __init__(self, name: str, summary: str, *, expected: str, default: str = "") -> None:
         self.name = name
@@ -37,7 +39,7 @@ class Variable:
         VARIABLES[name] = self
 
     def text(self, environ: Mapping[str, str] | None = None) -> str:
-        """Return its text without the blanks around it, and the default where nothing else is left."""
+        """Return its text without surrounding spaces; the default if that is empty."""
         return (os.environ if environ is None else environ).get(self.name, "").strip() or self.default
 
     def refuse(self, text: str, fix: str = "correct it or leave it out") -> SettingError:
@@ -53,7 +55,7 @@ class Choice(Variable):
         self.words = words
 
     def read(self, environ: Mapping[str, str] | None = None) -> str:
-        """Return the word in lower case. Raises SettingError for any other."""
+        """Return the word in lower case. Raise SettingError for any other text."""
         text = self.text(environ)
         if text.lower() not in self.words:
             raise self.refuse(text)
@@ -61,12 +63,12 @@ class Choice(Variable):
 
 
 class Number(Variable):
-    """A variable that holds a number within limits; a whole one if `whole` is set."""
+    """A variable that holds a number within limits; a whole number if `whole` is set."""
 
     def __init__(
         self, name: str, summary: str, *, unit: str, default: str, least: float, most: float, whole: bool = False
     ) -> None:
-        # A limit that only keeps out what cannot be meant is not worth a reader's time.
+        # The text leaves out limits that only exclude absurd values.
         limits = f"from {least:g} to {most:g}" if whole else "above 0" if least else "from 0"
         super().__init__(
             name, summary, expected=f"{'a whole number' if whole else 'a number'} of {unit} {limits}", default=default
@@ -74,13 +76,13 @@ class Number(Variable):
         self.least, self.most, self.whole = least, most, whole
 
     def read(self, environ: Mapping[str, str] | None = None) -> float:
-        """Return the number. Raises SettingError for a text that is none, or one outside the limits."""
+        """Return the number. Raise SettingError if the text is not a number, or is outside the limits."""
         text = self.text(environ)
         try:
             value = float(int(text)) if self.whole else float(text)
         except ValueError:
             raise self.refuse(text) from None
-        # Written so that a NaN, which compares with nothing, is refused as well.
+        # A comparison with NaN is false, so this refuses NaN too.
         if not self.least <= value <= self.most:
             raise self.refuse(text)
         return value
@@ -105,7 +107,7 @@ MEMORY = Number(
 )
 PHANTOM = Number(
     "VIRTUAL_ASCEND_PHANTOM",
-    "the size from which on a virtual NPU's tensor is a phantom: counted, and never computed; 0 is none",
+    "the size from which a virtual NPU's tensor is a phantom, which is counted but not computed; 0 is none",
     unit="MiB",
     default="0",
     least=0,
@@ -113,24 +115,24 @@ PHANTOM = Number(
 )
 COPIES = Choice(
     "VIRTUAL_ASCEND_COPIES",
-    "when a non-blocking copy between host and virtual NPU has arrived: at once, or when it is waited for",
+    "when a non-blocking copy between host and virtual NPU arrives: at once, or when the program waits for it",
     ("immediate", "delayed"),
     default="immediate",
 )
 GRAPHS = Choice(
     "VIRTUAL_ASCEND_GRAPHS",
-    "what a replay does with an address whose memory is gone: says so once and computes with NaN, or raises an error",
+    "what a replay of a graph does with freed memory: report it once and compute with NaN, or raise an error",
     ("told", "strict"),
     default="told",
 )
 FAULTS = Variable(
     "VIRTUAL_ASCEND_FAULTS",
-    "failures that the virtual Ascend makes, such as die:collective=3:rank=1; see docs/virtual-ascend.md",
+    "failures that the virtual Ascend causes, such as die:collective=3:rank=1; see docs/virtual-ascend.md",
     expected="faults separated by commas",
 )
 TORCH_NPU = Choice(
     "VIRTUAL_ASCEND_TORCH_NPU",
-    "whose torch_npu virtual NPUs have: an installed one over a stub CANN, ours, or that which is installed, if any",
+    "the torch_npu of virtual NPUs: real (installed, over a stub CANN), ours, or auto (real if one is installed)",
     ("auto", "real", "ours"),
     default="auto",
 )
@@ -160,14 +162,14 @@ CACHE = Variable(
 
 
 def asked_for(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether virtual NPUs are asked for; a number of them that is not understood counts as well."""
+    """Tell whether virtual NPUs are asked for, even if their number is not understood."""
     return bool(NPUS.text(environ).strip("0"))
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """The folder of what is compiled once per machine."""
+    """Return the folder of the libraries that are compiled once per machine."""
     if own := CACHE.text(environ):
-        # Absolute at once: a process that changes its folder later would look elsewhere.
+        # Absolute, because the process may change its working directory later.
         return Path(own).absolute()
     base = (os.environ if environ is None else environ).get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "virtual-ascend"

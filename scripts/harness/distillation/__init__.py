@@ -1,7 +1,8 @@
-"""What `recipe.gkd` is given beside upstream at ccd7d934, where it runs on no device: a rollout and its teacher.
+"""A rollout and a teacher for `recipe.gkd`, which upstream at ccd7d934 cannot run on any device.
 
-The recipe asks for `rollout.mode=sync`, which upstream had taken out two days before the recipe came in
-(https://github.com/volcengine/verl/issues/4464). Imported by verl in each process, by VERL_USE_EXTERNAL_MODULES.
+The recipe needs `rollout.mode=sync`, which upstream removed two days before it added the recipe
+(https://github.com/volcengine/verl/issues/4464). verl imports this package in each process through
+VERL_USE_EXTERNAL_MODULES.
 """
 
 from __future__ import annotations

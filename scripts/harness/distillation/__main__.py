@@ -1,4 +1,4 @@
-"""Start the teacher of `recipe.gkd`, a small random model as well, run the recipe, and end with its status.
+"""Starts the teacher of `recipe.gkd`, which is a small random model too, runs the recipe, and ends with its status.
 
 python __main__.py CHECKOUT SEED module and settings…
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 SCRIPTS = str(Path(__file__).resolve().parents[2])
 sys.path[0] = SCRIPTS
-from harness import model  # noqa: E402  # the line above is where it is found
+from harness import model  # noqa: E402  # found through the line above
 
 PACKAGE = "harness.distillation"
 LOG_PROBS = 32
@@ -26,17 +26,17 @@ def _free_port() -> int:
 
 
 def main(checkout: Path, seed: int, words: list[str]) -> int:
-    """Run it to its end; the teacher's two processes end with it, and write logs of their own."""
+    """Run the recipe to its end, and end the teacher's two processes with it. They write logs of their own."""
     teacher = model.generate(Path("teacher"), seed)
     recipe = checkout / "recipe" / "gkd"
     port, backend = _free_port(), _free_port()
-    # The teacher is another machine's business in earnest: no virtual NPU, and none of our patches.
+    # In a real job the teacher runs on another machine, so it gets no virtual NPU and none of our patches.
     plain = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ASCEND"}
     plain |= {"VERL_NPU": "off", "PROXY_FRONTEND_PORT": str(port), "PROXY_BACKEND_PORT": str(backend)}
     proxy = [sys.executable, str(recipe / "teacher" / "proxy.py")]
     worker = [sys.executable, str(Path(__file__).with_name("teacher.py")), str(recipe / "teacher" / "worker.py")]
     worker += ["--proxy-addr", f"localhost:{backend}", "--ckpt-path", str(teacher), "--n-logprobs", str(LOG_PROBS)]
-    # The recipe's modules import one another without its package's name.
+    # The modules of the recipe import each other without the name of their package.
     paths = [str(recipe), SCRIPTS, *filter(None, [os.environ.get("PYTHONPATH")])]
     trained = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "VERL_USE_EXTERNAL_MODULES": PACKAGE}
     words = [*words, f"actor_rollout_ref.teacher.server_port={port}"]

@@ -1,4 +1,4 @@
-"""vLLM inside of the worker's process, as `rollout.mode=sync` was until December 2025."""
+"""vLLM inside the worker's process, like `rollout.mode=sync` until December 2025."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from verl.workers.rollout.base import BaseRollout
 
 
 class VLLMInProcess(BaseRollout):
-    """One LLM on each rank; what it answers with are the weights that the recipe's own sync gives it."""
+    """One LLM on each rank. The recipe's own sync gives it its weights."""
 
     def __init__(self, config: object, model_config: object, device_mesh: object) -> None:
         super().__init__(config, model_config, device_mesh)
-        # The recipe reaches for the model, which must therefore be in this process.
+        # The recipe accesses the model, so the model must be in this process.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         from vllm import LLM
 
@@ -33,7 +33,7 @@ class VLLMInProcess(BaseRollout):
         )
 
     def generate_sequences(self, prompts: DataProto) -> DataProto:
-        """Answer each prompt once: the ids (batch, prompt) are padded on the left, the answers on the right."""
+        """Answer each prompt once. The ids (batch, prompt) are padded on the left, the answers on the right."""
         from vllm import SamplingParams
 
         ids, mask, positions = (prompts.batch[key] for key in ("input_ids", "attention_mask", "position_ids"))
@@ -57,11 +57,11 @@ class VLLMInProcess(BaseRollout):
         return DataProto(TensorDict(batch, batch_size=len(ids)), prompts.non_tensor_batch)
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]], **more: object) -> None:
-        """Raises NotImplementedError: the recipe writes into the model itself."""
+        """Raise NotImplementedError: the recipe writes into the model itself."""
         raise NotImplementedError
 
     async def resume(self, tags: list[str]) -> None:
-        """Nothing sleeps here."""
+        """Do nothing: this engine never sleeps."""
 
     async def release(self) -> None:
-        """Nothing sleeps here."""
+        """Do nothing: this engine never sleeps."""

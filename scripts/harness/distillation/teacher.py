@@ -1,4 +1,4 @@
-"""Upstream's teacher with the vLLM of the pin, whose `generate` no longer takes `prompt_token_ids` by name."""
+"""Runs upstream's teacher with the vLLM of the pin, whose `generate` no longer has a keyword `prompt_token_ids`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import vllm
 
 
 class LLM(vllm.LLM):
-    """vLLM's, with the keyword that upstream's worker uses."""
+    """vLLM's LLM with the keyword that upstream's worker uses."""
 
     def generate(
         self, prompt_token_ids: Sequence[list[int]], sampling_params: vllm.SamplingParams
     ) -> list[vllm.RequestOutput]:
-        """Answer rows of token ids."""
+        """Generate an answer for each row of token ids."""
         return super().generate([{"prompt_token_ids": row} for row in prompt_token_ids], sampling_params)
 
 

@@ -1,4 +1,4 @@
-"""The jobs that can be run, by name; each is a module of this package."""
+"""The available jobs, by name. Each is in a module of this package."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["JOBS", "Job", "Plan", "find"]
 
 
 def find(name: str, pin: Pin) -> Job:
-    """Return the job of that name; raises BadInput when it is unknown or does not run at that pin."""
+    """Return the job of that name; raise BadInput if it is unknown, or does not run at that pin."""
     if name not in JOBS:
         raise BadInput(
             _("--job: expected one of {jobs}, or a recipe of scripts/recipes, found {name!r}").format(
@@ -41,7 +41,7 @@ def find(name: str, pin: Pin) -> Job:
         )
     if name not in pin.jobs:
         raise BadInput(
-            _("--job {name}: runs at {pins}, found pin {pin}").format(
+            _("--job {name}: expected one of the pins {pins}, found {pin}").format(
                 name=name,
                 pins=_(", ").join(each.name for each in PINS.values() if name in each.jobs),
                 pin=pin.name,

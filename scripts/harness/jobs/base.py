@@ -1,4 +1,4 @@
-"""What a job is."""
+"""Job and Plan: a way of training, and one run of it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from harness.pins import SMALL, Pin
 __all__ = ["AGREED", "UNUSED", "Job", "Plan"]
 
 AGREED = r"\d+ processes agree on what is patched"
-"""What the comparison of a job's processes says before the first step."""
+"""A line that verl-npu logs before the first step, after it has compared the processes of a job."""
 UNUSED = ("fused_kernels",)
-"""Features whose targets no job imports: none asks verl for its fused Triton kernels."""
+"""Features whose targets no job imports, because no job uses verl's fused Triton kernels."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a job needs to write its command."""
+    """The inputs of a job's command."""
 
     pin: Pin
     run_dir: Path
@@ -26,54 +26,55 @@ class Plan:
     train: Path
     test: Path
     generated: bool
-    """Model and data are the small generated ones, so that the learning rate and lengths for those apply."""
+    """Whether model and data are the small generated ones, with a learning rate and lengths that suit them."""
     reward: Path | None
-    """A file with a reward function `grade`; None: verl's own for the data source."""
+    """A file with a reward function `grade`; None for verl's own reward for the data source."""
     steps: int
     npus: int
     seed: int
     virtual: bool
     rollout: str = SMALL
-    """What generates on virtual NPUs, one of pins.ENGINES."""
+    """The rollout engine on virtual NPUs, one of pins.ENGINES."""
     checkout: Path | None = None
-    """Where verl's source is used as it lies."""
+    """The checkout of verl, if one is used."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One way of training: the command that starts it, and where its numbers are found."""
+    """One way of training: its command, and the places of its results."""
 
     name: str
     arguments: Callable[[Plan], list[str]]
-    """What follows the python executable."""
+    """The arguments of the Python executable."""
     metric: str
-    """What the job is judged by in verl's step lines: the reward, or for supervised training the loss."""
+    """The metric in verl's step lines that judges the job: the reward, or for supervised training the loss."""
     trained_model: Callable[[Plan], Path]
-    """The folder that holds the trained weights as safetensors when the job has ended."""
+    """The folder with the trained weights as safetensors after the job."""
     idle: tuple[str, ...] = ()
-    """Features of verl-npu whose targets the job never imports: pending in all processes is right for them."""
+    """Features whose targets the job never imports, so that they may be pending in all processes."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the job runs with, where the user has not set them."""
+    """Environment variables of the job, unless the user has set them."""
     evidence: str = ""
-    """A line of the log that must be there once for each step, with a number that counts them."""
+    """A pattern that the log must match once for each step, with a number that counts the matches."""
     lines: tuple[str, ...] = ()
-    """Patterns of what the log must say at least once."""
+    """Patterns that the log must match at least once."""
     applied: tuple[str, ...] = ()
     """Patches that must be applied in every process, unless there is nothing to patch at the pin."""
     packages: tuple[str, ...] = ()
-    """What the run's environment holds beside the pin's list, without what these ask for themselves."""
+    """Packages of the run's environment beyond the pin's list, installed without their dependencies."""
     sources: tuple[str, ...] = ()
-    """Environment variables, each naming a checkout of what is in no registry; the run imports from there."""
+    """Environment variables that each name a checkout of a package that is in no registry."""
     key_value_heads: int = 1
-    """Of the generated model: tensor parallelism wants one for each NPU."""
+    """The number of key-value heads of the generated model. Tensor parallelism needs one for each NPU."""
     experts: int = 0
-    """Of each layer of the generated model, which is then a Qwen3-MoE."""
+    """The experts in each layer of the generated model, which is then a Qwen3-MoE."""
     engines: tuple[str, ...] = (SMALL,)
-    """The engines of pins.ENGINES that the job was written for, on virtual NPUs."""
+    """The engines of pins.ENGINES that the job supports on virtual NPUs."""
     processes: Callable[[int], int] = lambda npus: npus + 2
-    """How many processes leave a manifest for so many NPUs: under Ray the driver and the task runner as well."""
+    """The number of processes that write a manifest, by the number of NPUs. Ray adds the driver and the task
+    runner."""
 
     @property
     def label(self) -> str:
-        """What a person calls the metric."""
+        """The name of the metric for a person."""
         return "reward" if self.metric.startswith("critic/") else self.metric.rpartition("/")[2]

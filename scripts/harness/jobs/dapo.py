@@ -1,4 +1,4 @@
-"""DAPO through verl's recipe: GRPO's workers under a trainer of its own, with all that tells it from GRPO."""
+"""DAPO through verl's recipe: GRPO's workers under a trainer of its own, with the settings that differ from GRPO."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from harness.jobs.base import AGREED, Plan
 
 
 def arguments(plan: Plan) -> list[str]:
-    """Return GRPO's command for the recipe; what comes later on Hydra's command line wins.
+    """Return GRPO's command, changed for the recipe. Later settings on Hydra's command line win.
 
-    Raises BadInput if there is no checkout: recipes are in no wheel.
+    Raise BadInput if there is no checkout, because no wheel has recipes.
     """
     if plan.checkout is None:
-        raise BadInput("--job dapo: the recipe is in no wheel. Clone verl at the pin and give it with --verl PATH")
+        raise BadInput("--job dapo: no wheel has the recipe. Clone verl at the pin, and give it with --verl PATH")
     # At 796871d7 a reference model over FSDP2 fails on any device: it calls `shard`, which FSDP2 does not have.
     strategy = "fsdp" if plan.pin.name == "796871d7" else "fsdp2"
     tokens = (64 + 16) * grpo.PROMPTS * grpo.ANSWERS // 2 if plan.generated else 8192
     settings: dict[str, object] = {
-        # The recipe names it relative to the folder that the job is started in.
+        # The recipe's own path is relative to the working directory of the job.
         "hydra.searchpath": f"[file://{plan.checkout / 'verl' / 'trainer' / 'config'}]",
-        # More prompts than a step takes, as in upstream's scripts: groups that all earn the same are left out.
+        # More prompts than a step takes, as in upstream's scripts, because groups with equal rewards are left out.
         "data.gen_batch_size": 2 * grpo.PROMPTS,
         "algorithm.filter_groups.enable": True,
         "algorithm.filter_groups.metric": "seq_reward",

@@ -1,4 +1,4 @@
-"""GRPO fully asynchronous: a rollouter and a trainer that run by themselves, weights synced after each step."""
+"""Fully asynchronous GRPO: a rollouter and a trainer run independently, and weights are synced after each step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.jobs.base import Plan
 
 def _arguments(plan: Plan, shared: dict[str, object], *options: str) -> list[str]:
     chosen = shared | {
-        # Samples go one by one into a queue, of which the trainer takes a mini-batch at a time.
+        # Samples go into a queue one by one, and the trainer takes a mini-batch at a time.
         "data.train_batch_size": 0,
         "data.gen_batch_size": 1,
         "data.return_raw_chat": True,
@@ -31,13 +31,13 @@ def _arguments(plan: Plan, shared: dict[str, object], *options: str) -> list[str
 
 
 def fsdp(plan: Plan) -> list[str]:
-    """Return the module and Hydra overrides. trainer.device is not among them: that is verl-npu's business."""
+    """Return the module and the Hydra overrides, without trainer.device, which verl-npu sets."""
     return _arguments(plan, one_step_off.over_fsdp(plan))
 
 
 def megatron_workers(plan: Plan) -> list[str]:
-    """Return those of the same recipe with Megatron workers."""
-    # Megatron's scheduler wants a length, and this trainer knows of no number of steps.
+    """Return the module and the Hydra overrides of the same recipe with Megatron workers."""
+    # Megatron's scheduler needs a length, and this trainer does not know the number of steps.
     shared = one_step_off.over_megatron(plan) | {"actor_rollout_ref.actor.optim.lr_decay_steps": plan.steps}
     return _arguments(plan, shared, "--config-name=fully_async_ppo_megatron_trainer")
 

@@ -1,6 +1,6 @@
-"""On-policy distillation: a student over Megatron learns from a teacher's log-probabilities of its own answers.
+"""On-policy distillation: a Megatron student learns from a teacher's log-probabilities of the student's own answers.
 
-The recipe runs on no device at this commit: harness.distillation has what is put beside it.
+Upstream's recipe runs on no device at this commit. harness.distillation adds the missing parts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PROMPTS = 16
 
 
 def arguments(plan: Plan) -> list[str]:
-    """Return the teacher's start, the module and Hydra overrides."""
+    """Return the program that starts the teacher, the module, and the Hydra overrides."""
     trainers = plan.npus - plan.npus // 2
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
     chosen: dict[str, object] = {
@@ -31,7 +31,7 @@ def arguments(plan: Plan) -> list[str]:
         f"{actor}.optim.lr": 5e-3,
         f"{actor}.checkpoint.save_contents": "[model,hf_model]",
         f"{actor}.megatron.tensor_model_parallel_size": trainers,
-        # What the worker reads and this recipe's own configuration lacks.
+        # The worker reads these settings, and the recipe's configuration does not have them.
         f"+{actor}.ppo_mini_batch_size": PROMPTS,
         f"+{actor}.router_replay.mode": "disabled",
         f"+{rollout}.n": 1,

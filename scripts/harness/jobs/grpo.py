@@ -1,4 +1,4 @@
-"""GRPO through verl's main_ppo: FSDP, actor and rollout in one worker, a reference model and a KL loss."""
+"""GRPO through verl's main_ppo: FSDP, actor and rollout in one worker, a reference model, and a KL loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COMPILATION = "++actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_confi
 
 
 def arguments(plan: Plan) -> list[str]:
-    """Return the module and Hydra overrides. trainer.device is not among them: that is verl-npu's business."""
+    """Return the module and the Hydra overrides, without trainer.device, which verl-npu sets."""
     pin = plan.pin
     micro = PROMPTS * ANSWERS // max(2, plan.npus) if plan.generated else 4
     small_engine = plan.virtual and plan.rollout == pins.SMALL
@@ -41,19 +41,19 @@ def arguments(plan: Plan) -> list[str]:
         "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": micro,
         **_trainer(plan),
-        # Placement groups, servers, and storage ask for CPUs, and wait where there are too few: a laptop has two.
+        # Placement groups, servers, and storage ask for CPUs, and would wait forever on a laptop with two.
         f"{pin.ray_init}.num_cpus": 64,
     }
     if not small_engine:
-        # Written after verl's Ascend examples. On real NPUs nobody could try it: none was at hand.
+        # From verl's Ascend examples. Nobody has tried them on real NPUs yet, because none was available.
         settings |= {
             "actor_rollout_ref.rollout.gpu_memory_utilization": 0.4,
             "actor_rollout_ref.rollout.enforce_eager": True,
         }
     if plan.virtual and not small_engine:
         if pin.engine is not None and pin.engine.graphs:
-            # As vLLM does by default, but for its sizes, of which there are dozens. Verl's own setting for them ends
-            # a server: it is handed over as `[8, 64]`, which vLLM takes for one number.
+            # vLLM's default, but with two sizes instead of dozens. verl's own setting for the sizes ends a server:
+            # verl passes `[8, 64]`, and vLLM reads that as one number.
             settings |= {
                 "actor_rollout_ref.rollout.enforce_eager": False,
                 _COMPILATION: "{cudagraph_capture_sizes:[8,64]}",
@@ -77,7 +77,7 @@ def _trainer(plan: Plan) -> dict[str, object]:
         "trainer.logger": "console",
         "trainer.val_before_train": False,
         "trainer.test_freq": -1,
-        # Once, at the last step: the trained weights are what the run is judged by.
+        # Once, at the last step, because the trained weights judge the run.
         "trainer.save_freq": plan.steps,
         "trainer.resume_mode": "disable",
         "trainer.default_local_dir": plan.run_dir / "checkpoints",
@@ -88,7 +88,7 @@ def _trainer(plan: Plan) -> dict[str, object]:
 
 
 def trained_model(plan: Plan) -> Path:
-    """Return where verl's checkpoint manager leaves the model in Hugging Face's format."""
+    """Return the folder in which verl's checkpoint manager saves the model in Hugging Face's format."""
     return plan.run_dir / "checkpoints" / f"global_step_{plan.steps}" / "actor" / "huggingface"
 
 
@@ -97,7 +97,7 @@ JOB = Job(
     arguments=arguments,
     metric="critic/score/mean",
     trained_model=trained_model,
-    # FSDP workers; trainer and rollout are one, so that nothing is synced.
+    # The workers use FSDP, and trainer and rollout share them, so nothing is synced.
     idle=("megatron", "weight_sync"),
     engines=pins.ENGINES,
 )

@@ -1,4 +1,4 @@
-"""GRPO one step off policy: trainer and rollout on NPUs of their own, async vLLM, weights synced after each step."""
+"""GRPO one step off policy: trainer and rollout on separate NPUs, async vLLM, and weights synced after each step."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def _settings(plan: Plan, trainers: int) -> dict[str, object]:
         "trainer.default_local_dir": plan.run_dir / "checkpoints",
         # The recipes' own actors ask for ten CPUs each.
         f"{plan.pin.ray_init}.num_cpus": 64,
-        # The recipes look for verl's configuration below the folder that they are started in.
+        # The recipes look for verl's configuration below their working directory.
         "hydra.searchpath": f"[file://{plan.checkout}/verl/trainer/config]",
     }
     if plan.virtual and plan.rollout == pins.SMALL:
-        # A CPU engine has no sleep mode.
+        # vLLM's CPU engine has no sleep mode.
         chosen["+actor_rollout_ref.rollout.engine_kwargs.vllm.enable_sleep_mode"] = False
     if plan.rollout != pins.SMALL:
         chosen["actor_rollout_ref.rollout.calculate_log_probs"] = True
@@ -64,11 +64,11 @@ def _settings(plan: Plan, trainers: int) -> dict[str, object]:
 
 
 def over_fsdp(plan: Plan) -> dict[str, object]:
-    """Return what the recipes with a rollout apart from the trainer share, the trainer over FSDP."""
+    """Return the common settings of the recipes with a separate rollout, for a trainer with FSDP."""
     return _settings(plan, max(1, plan.npus // 2)) | {
         "actor_rollout_ref.actor.strategy": "fsdp2",
         "critic.strategy": "fsdp2",
-        # The engine's own dtype: what it holds can then be compared with the trainer's bit for bit.
+        # The engine's dtype, so that its weights can be compared with the trainer's bit for bit.
         "actor_rollout_ref.actor.fsdp_config.model_dtype": "bfloat16",
         # Inductor has no NPU backend without triton-ascend.
         "actor_rollout_ref.actor.use_torch_compile": False,
@@ -76,7 +76,8 @@ def over_fsdp(plan: Plan) -> dict[str, object]:
 
 
 def over_megatron(plan: Plan) -> dict[str, object]:
-    """Return the same, the trainer over Megatron: tensor parallelism over its NPUs, which are the larger half."""
+    """Return the same settings for a trainer with Megatron, with tensor parallelism over the larger half of the
+    NPUs."""
     trainers = plan.npus - plan.npus // 2
     return _settings(plan, trainers) | megatron.tensor_parallel(trainers)
 
@@ -93,12 +94,12 @@ def _arguments(plan: Plan, shared: dict[str, object], *options: str) -> list[str
 
 
 def fsdp(plan: Plan) -> list[str]:
-    """Return the module and Hydra overrides. trainer.device is not among them: that is verl-npu's business."""
+    """Return the module and the Hydra overrides, without trainer.device, which verl-npu sets."""
     return _arguments(plan, over_fsdp(plan))
 
 
 def megatron_workers(plan: Plan) -> list[str]:
-    """Return those of the same recipe with Megatron workers."""
+    """Return the module and the Hydra overrides of the same recipe with Megatron workers."""
     return _arguments(plan, over_megatron(plan), "--config-name=one_step_off_ppo_megatron_trainer")
 
 
@@ -110,7 +111,7 @@ JOB = Job(
     idle=("megatron", "rollout"),
     environment={
         "VERL_NPU_WEIGHT_SYNC_CHECK": "engine",
-        # A CPU engine takes 4 GiB for its cache otherwise, whatever the model.
+        # By default vLLM's CPU engine takes 4 GiB for its cache, whatever the model.
         "VLLM_CPU_KVCACHE_SPACE": "1",
     },
     evidence=r"weight sync (\d+) of actor_rollout: rank \d+ \(rollout .*the engine holds them bit for bit",

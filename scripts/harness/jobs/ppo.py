@@ -1,4 +1,4 @@
-"""PPO through verl's main_ppo: as GRPO, with a critic in the same workers and its estimate of the advantage."""
+"""PPO through verl's main_ppo: like GRPO, but a critic in the same workers estimates the advantage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.jobs.base import Plan
 
 
 def arguments(plan: Plan) -> list[str]:
-    """Return GRPO's command with a critic put in; what comes later on Hydra's command line wins."""
+    """Return GRPO's command with a critic. Later settings on Hydra's command line win."""
     micro = grpo.PROMPTS * grpo.ANSWERS // max(2, plan.npus) if plan.generated else 4
     settings: dict[str, object] = {
         "algorithm.adv_estimator": "gae",

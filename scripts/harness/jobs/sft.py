@@ -1,4 +1,4 @@
-"""Supervised fine-tuning through verl's FSDP trainers, started by torchrun: a process for each NPU, and no Ray."""
+"""Supervised fine-tuning through verl's FSDP trainers, started by torchrun: one process for each NPU, without Ray."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from harness.jobs.base import AGREED, Job, Plan
 
 BATCH = 32
-# Up to v0.6.1 and a little after, a trainer of its own; then one over verl's engines, with other settings.
+# The trainer up to v0.6.1 and shortly after. Later trainers use verl's engines and have other settings.
 FSDP_TRAINER = "verl.trainer.fsdp_sft_trainer"
 
 
 def arguments(plan: Plan) -> list[str]:
-    """Return the module and Hydra overrides. trainer.device is not among them: that is verl-npu's business."""
+    """Return the module and the Hydra overrides, without trainer.device, which verl-npu sets."""
     settings: dict[str, object] = {
         "data.train_files": plan.train,
         "data.val_files": plan.test,
@@ -58,7 +58,7 @@ def _engine_trainer(plan: Plan) -> dict[str, object]:
 
 
 def trained_model(plan: Plan) -> Path:
-    """Return where verl's checkpoint manager leaves the model in Hugging Face's format."""
+    """Return the folder in which verl's checkpoint manager saves the model in Hugging Face's format."""
     return plan.run_dir / "checkpoints" / f"global_step_{plan.steps}" / "huggingface"
 
 
@@ -67,10 +67,10 @@ JOB = Job(
     arguments=arguments,
     metric="train/loss",
     trained_model=trained_model,
-    # No Ray, no rollout, no Megatron; and at 796871d7 the trainer does not import what makes dynamic batches.
+    # No Ray, no rollout, no Megatron. At 796871d7 the trainer does not import the module for dynamic batches.
     idle=("megatron", "micro_batches", "rollout", "weight_sync"),
     processes=lambda npus: npus,
     lines=(AGREED,),
-    # At the pins with a trainer of its own, its target lies in the module that torchrun runs as the program.
+    # At the older pins, the target of this patch is in the module that torchrun runs as the program.
     applied=("attention.use_configured_attention_for_sft",),
 )

@@ -1,4 +1,4 @@
-"""GRPO by verl's v1 trainer in its asynchronous modes: answers are cut and resumed while the trainer works."""
+"""GRPO with verl's v1 trainer in its asynchronous modes: answers are interrupted and resumed while it trains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness.jobs import grpo
 from harness.jobs.base import Job, Plan
 
 SYNC_STEP = 2
-"""Mini-batches that are trained between two syncs of the weights."""
+"""The number of mini-batches between two weight syncs."""
 
 
 def _over(plan: Plan, mode: str, settings: dict[str, object]) -> list[str]:
@@ -24,7 +24,7 @@ def _over(plan: Plan, mode: str, settings: dict[str, object]) -> list[str]:
 
 
 def separate(plan: Plan) -> list[str]:
-    """Return the module and Hydra overrides with trainer and rollout on NPUs of their own."""
+    """Return the module and the Hydra overrides with trainer and rollout on separate NPUs."""
     trainers = max(1, plan.npus // 2)
     return _over(
         plan,
@@ -34,7 +34,7 @@ def separate(plan: Plan) -> list[str]:
             "trainer.n_gpus_per_node": trainers,
             "actor_rollout_ref.rollout.nnodes": 1,
             "actor_rollout_ref.rollout.n_gpus_per_node": plan.npus - trainers,
-            # On NPUs the engine over HCCL has this name.
+            # On NPUs, the HCCL engine has this name.
             "actor_rollout_ref.rollout.checkpoint_engine.backend": "nccl",
             "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes": 16,
             "actor_rollout_ref.actor.ppo_mini_batch_size": grpo.PROMPTS // SYNC_STEP,
@@ -43,7 +43,7 @@ def separate(plan: Plan) -> list[str]:
 
 
 def colocated(plan: Plan) -> list[str]:
-    """Return the module and Hydra overrides with both on the same NPUs, which the rollout leaves for each step."""
+    """Return the module and the Hydra overrides with both on the same NPUs, which the rollout frees for each step."""
     return _over(plan, "colocate_async", {})
 
 

@@ -1,5 +1,5 @@
-# What every recipe has: where data, model and output are, and how a trainer is started. Sourced, not run.
-# trainer.device is set nowhere: verl-npu does that.
+# The settings of every recipe: the places of data, model, and output, and the start of a trainer. Sourced, not run.
+# No recipe sets trainer.device, because verl-npu does that.
 
 RECIPE=$(basename "$0" .sh)
 DATA=${DATA:-$HOME/data}
@@ -9,7 +9,7 @@ gsm8k=(data.train_files="$DATA/gsm8k/train.parquet" data.val_files="$DATA/gsm8k/
 geo3k=(data.train_files="$DATA/geo3k/train.parquet" data.val_files="$DATA/geo3k/test.parquet" data.image_key=images)
 dapo_math=(data.train_files="$DATA/dapo-math-17k.parquet" data.val_files="$DATA/aime-2024.parquet")
 
-# What every trainer over Ray has.
+# The settings of every trainer with Ray.
 job=(
     trainer.nnodes="$NODES"
     trainer.n_gpus_per_node="$NPUS_PER_NODE"
@@ -26,7 +26,8 @@ job=(
 # Inductor has no backend for NPUs without triton-ascend.
 eager=(actor_rollout_ref.actor.use_torch_compile=False actor_rollout_ref.ref.use_torch_compile=False)
 
-# offload True|False [True|False]: parameters and optimizer of an FSDP actor; the reference model is always offloaded.
+# offload True|False [True|False]: offload parameters and optimizer of an FSDP actor. The reference model is always
+# offloaded.
 offload() {
     fsdp_offload=(
         actor_rollout_ref.actor.fsdp_config.param_offload="$1"
@@ -35,8 +36,8 @@ offload() {
     )
 }
 
-# settle WORD…: `settled` has each setting once, with the last value that it was given: a row's own wins over what rows
-# share, and what stands on the command line wins over both.
+# settle WORD…: put each setting once into `settled`, with its last value. So a row's own settings win over shared ones,
+# and the command line wins over both.
 settle() {
     local word key
     local -A place=()
@@ -52,7 +53,7 @@ settle() {
     done
 }
 
-# start MODULE SETTING…: one process that starts the workers over Ray.
+# start MODULE SETTING…: start one process, which starts the workers with Ray.
 start() {
     local module=$1
     shift

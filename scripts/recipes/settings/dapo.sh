@@ -1,5 +1,5 @@
-# What the DAPO rows share: clipping further up, groups without a signal filtered out, answers that run too long
-# punished, dynamic batches. Sourced, not run.
+# The common settings of the DAPO rows: a higher clip ratio, groups with equal rewards filtered out, a penalty for overlong
+# answers, dynamic batches. Sourced, not run.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -30,14 +30,14 @@ dapo=(
     actor_rollout_ref.rollout.val_kwargs.do_sample=True
     actor_rollout_ref.rollout.val_kwargs.n=1
     reward_model.reward_manager=dapo
-    # The reward of an answer falls over the last 4096 tokens that it may have.
+    # The reward of an answer decreases over its last 4096 allowed tokens.
     reward_model.overlong_buffer.enable=True
     reward_model.overlong_buffer.len=4096
     reward_model.overlong_buffer.penalty_factor=1.0
     trainer.total_epochs=1
 )
 
-# lengths PROMPT RESPONSE PARTS: tokens; a micro batch holds a whole sequence divided by PARTS.
+# lengths PROMPT RESPONSE PARTS: set lengths in tokens. A micro-batch has the tokens of a whole sequence divided by PARTS.
 lengths() {
     local all=$(($1 + $2))
     tokens=(
@@ -50,12 +50,12 @@ lengths() {
     )
 }
 
-# batches PROMPTS GENERATED MINI: prompts of a step, prompts that are answered at once, prompts of an update.
+# batches PROMPTS GENERATED MINI: set the prompts of a step, of one generation, and of an update.
 batches() {
     sizes=(data.train_batch_size="$1" data.gen_batch_size="$2" actor_rollout_ref.actor.ppo_mini_batch_size="$3")
 }
 
-# engine TP MEMORY TOP-P: the NPUs of one rollout engine, the share of their memory, and top_p in validation.
+# engine TP MEMORY TOP-P: set the NPUs of one rollout engine, its share of their memory, and top_p in validation.
 engine() {
     rollout=(
         actor_rollout_ref.rollout.tensor_model_parallel_size="$1"
@@ -64,7 +64,7 @@ engine() {
     )
 }
 
-# filter True|False [BATCHES]: whether groups with equal rewards are replaced, by at most so many batches more.
+# filter True|False [BATCHES]: set whether groups with equal rewards are replaced, with at most BATCHES more batches.
 filter() {
     groups=(
         algorithm.filter_groups.enable="$1"
@@ -73,7 +73,7 @@ filter() {
     )
 }
 
-# over_fsdp SP: an actor and a reference model over FSDP, sequences split over SP NPUs.
+# over_fsdp SP: use FSDP for actor and reference model, with sequence parallelism over SP NPUs.
 over_fsdp() {
     offload True
     trainer=(
@@ -90,14 +90,14 @@ over_fsdp() {
     )
 }
 
-# Some models take none of these three, and ignore them.
+# Some models do not have these three settings, and ignore them.
 no_dropout=(
     +actor_rollout_ref.model.override_config.attention_dropout=0.
     +actor_rollout_ref.model.override_config.embd_pdrop=0.
     +actor_rollout_ref.model.override_config.resid_pdrop=0.
 )
 
-# Batches of as many sequences as are said, whatever their lengths.
+# Batches with a fixed number of sequences, whatever their lengths.
 fixed_batches=(
     actor_rollout_ref.actor.use_dynamic_bsz=False
     actor_rollout_ref.ref.log_prob_use_dynamic_bsz=False
@@ -110,7 +110,7 @@ one_sequence=(
     actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1
 )
 
-# What the scripts of v0.6.1 for dense models have besides.
+# Further settings of v0.6.1's scripts for dense models.
 dense=(
     "${no_dropout[@]}"
     actor_rollout_ref.actor.fsdp_config.forward_prefetch=True
@@ -119,7 +119,7 @@ dense=(
     trainer.save_freq=20
 )
 
-# start_dapo SETTING…: the trainer, with what the functions above have set.
+# start_dapo SETTING…: start the trainer with the settings of the functions above.
 start_dapo() {
     start recipe.dapo.main_dapo "${job[@]}" "${dapo[@]}" "${tokens[@]}" "${sizes[@]}" "${rollout[@]}" "${groups[@]}" \
         "${trainer[@]}" "$@"

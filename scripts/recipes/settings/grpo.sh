@@ -1,4 +1,4 @@
-# What the GRPO rows share: rewards from rules, a KL loss against the reference model, FSDP. Sourced, not run.
+# The common settings of the GRPO rows: rewards from rules, a KL loss against the reference model, FSDP. Sourced, not run.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -18,12 +18,13 @@ grpo=(
     trainer.total_epochs=15
 )
 
-# lengths PROMPT RESPONSE, in tokens.
+# lengths PROMPT RESPONSE: set lengths in tokens.
 lengths() {
     tokens=(data.max_prompt_length="$1" data.max_response_length="$2")
 }
 
-# batches PROMPTS MINI MICRO MICRO-OF-LOG-PROBABILITIES: prompts of a step and of an update, sequences of an NPU.
+# batches PROMPTS MINI MICRO LOG_PROB_MICRO: set the prompts of a step and of an update, and the sequences of an NPU's
+# micro-batches.
 batches() {
     sizes=(
         data.train_batch_size="$1"
@@ -34,7 +35,7 @@ batches() {
     )
 }
 
-# engine TP MEMORY: the NPUs of one rollout engine, and the share of their memory that it takes.
+# engine TP MEMORY: set the NPUs of one rollout engine, and its share of their memory.
 engine() {
     rollout=(
         actor_rollout_ref.rollout.tensor_model_parallel_size="$1"
@@ -42,7 +43,7 @@ engine() {
     )
 }
 
-# start_grpo SETTING…: the trainer, with what the functions above have set.
+# start_grpo SETTING…: start the trainer with the settings of the functions above.
 start_grpo() {
     start verl.trainer.main_ppo "${job[@]}" "${grpo[@]}" "${tokens[@]}" "${sizes[@]}" "${rollout[@]}" \
         "${fsdp_offload[@]}" "$@"

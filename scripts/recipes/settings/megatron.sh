@@ -1,12 +1,12 @@
-# What the rows over Megatron share. Sourced after the algorithm's settings, not run.
+# The common settings of the Megatron rows. Sourced after the algorithm's settings, not run.
 
-# The order in which kernels start is what overlapping communication relies on.
+# Overlapping communication relies on the order in which kernels start.
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 
-# The model as Megatron's distributed checkpoint, which verl's scripts/converter_hf_to_mcore.py makes.
+# The model as Megatron's distributed checkpoint, which verl's scripts/converter_hf_to_mcore.py writes.
 CHECKPOINT=${CHECKPOINT:-$MODEL-mcore}
 
-# over_megatron TP PP EP CP OPTIMIZER: parallel sizes, and whether the optimizer is offloaded as the rest is.
+# over_megatron TP PP EP CP OPTIMIZER: set the parallel sizes, and whether the optimizer is offloaded like the rest.
 over_megatron() {
     local role
     trainer=(

@@ -1,6 +1,6 @@
-# What the one_step_off_policy rows share: NPUs apart for the trainer and the rollout. Sourced, not run.
+# The common settings of the one_step_off_policy rows: separate NPUs for trainer and rollout. Sourced, not run.
 
-# NPUs of each node that the rollout has; the trainer has the others.
+# The rollout's NPUs on each node. The trainer has the others.
 ROLLOUT_NPUS=${ROLLOUT_NPUS:-$((NPUS_PER_NODE / 2))}
 whole=$NPUS_PER_NODE
 NPUS_PER_NODE=$((whole - ROLLOUT_NPUS))

@@ -1,4 +1,4 @@
-# What the rows of supervised fine-tuning share: one process for each NPU, started by torchrun. Sourced, not run.
+# The common settings of supervised fine-tuning: one process for each NPU, started by torchrun. Sourced, not run.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -12,7 +12,7 @@ sft=(
     trainer.logger=[console]
 )
 
-# start_sft SETTING…. On several nodes, MASTER_ADDR and NODE_RANK say who is who.
+# start_sft SETTING…: start the trainer. On several nodes, set MASTER_ADDR and NODE_RANK.
 start_sft() {
     local place=(--standalone)
     if ((NODES > 1)); then

@@ -1,8 +1,8 @@
-# What the GRPO rows of models that see share. Sourced, not run.
+# The common settings of the GRPO rows for vision-language models. Sourced, not run.
 
 source "$(dirname "${BASH_SOURCE[0]}")/grpo.sh"
 
-# The model code that vllm-ascend has of its own does not suit weights that change.
+# vllm-ascend's own model code does not work with weights that change.
 export USE_OPTIMIZED_MODEL=0
 lengths 1024 2048
 offload False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import shutil
@@ -64,12 +65,19 @@ def test_the_releases_of_transformers_are_told_by_their_minor_versions() -> None
     assert " 4.55 to 4.57, 5.3, 5.9 to 5.10." in line
 
 
+@pytest.mark.parametrize(
+    ("published", "month"), [((2025, 8, 5), "2027-02"), ((2025, 6, 30), "2026-12"), ((2026, 7, 1), "2028-01")]
+)
+def test_a_pin_is_supported_for_eighteen_months(published: tuple[int, int, int], month: str) -> None:
+    assert maintained.supported_until(datetime.date(*published)) == month
+
+
 def test_a_pin_that_is_new_reaches_all_that_is_made(folders: Callable[[str, str], Pins]) -> None:
     pins = folders("nightly_checkout = false", "nightly_checkout = true")
     assert [*pins].index("v0.7.2") == [*pins].index("v0.7.1") + 1
     files = {path.name: text for path, text in maintained.made(pins).items()}
     assert re.search(r"(?m)^\| part \|.* `v0\.7\.2` \|", files["doctor.md"])
-    assert "| `v0.7.2` | PyPI | GRPO, PPO and SFT train;" in files["README.md"]
+    assert "| `v0.7.2` | PyPI | 2027-09 | GRPO, PPO and SFT train;" in files["README.md"]
     assert "- { pin: v0.7.2, job: sft }" in files["smoke.yml"]
     assert "path: upstreams/verl-v0.7.2\n" in files["nightly.yml"]
     assert pins["v0.7.2"].cells[Component.CANN].claims[0].source.revision == "v0.7.2"
@@ -78,7 +86,7 @@ def test_a_pin_that_is_new_reaches_all_that_is_made(folders: Callable[[str, str]
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("recipes", "recipies", "top level: expected some of version_in_git .*, found recipies"),
+        ("recipes", "recipies", "top level: expected some of published .*, found recipies"),
         ("transformers", "transformer", "training: expected .*, found transformer"),
         ("id", 'like = "v0"\nid', "expected `like` to name a pin with an environment documents of its own"),
     ],

@@ -181,8 +181,9 @@ def test_an_index_links_to_every_page_of_its_language(index: Path) -> None:
 def test_pip_and_the_workflow_take_the_same_pythons(project: dict) -> None:
     assert project["project"]["requires-python"] == ">=3.10,<3.13"
     named = [c.rpartition(" ")[2] for c in project["project"]["classifiers"] if " :: Python :: 3." in c]
-    (matrix,) = re.findall(r"python: \[(.*)\]", (PROJECT / ".github/workflows/tests.yml").read_text())
-    assert named == re.findall(r"[\d.]+", matrix) == ["3.10", "3.11", "3.12"]
+    for workflow in ("tests.yml", "release.yml"):
+        (matrix,) = re.findall(r"python: \[(.*)\]", (PROJECT / ".github" / "workflows" / workflow).read_text())
+        assert named == re.findall(r"[\d.]+", matrix) == ["3.10", "3.11", "3.12"]
 
 
 @readme

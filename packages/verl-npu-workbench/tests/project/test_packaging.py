@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -13,10 +14,12 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from maintain import release
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from verl_npu.features import locks_folder
+from verl_npu.version import __version__
 
 PROJECT = Path(__file__).resolve().parents[4]
 
@@ -89,6 +92,25 @@ def test_the_wheel_holds_every_lock_and_no_tests_and_nothing_of_the_virtual_asce
 
 def test_a_plain_installation_brings_these_and_no_others(requirements: list[str]) -> None:
     assert unconditional(requirements) == {"click", "packaging", "wrapt"}
+
+
+def test_the_distributions_have_one_version() -> None:
+    expected = release.versioned(__version__)
+    assert {path: path.read_text() for path in expected} == expected
+
+
+def test_a_release_changes_every_file_that_has_the_version(tmp_path: Path) -> None:
+    for path in (*release.VERSIONS, *release.REQUIREMENTS, *release.CHANGELOGS):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(PROJECT / path, tmp_path / path)
+    assert release.undated("7.8.9", tmp_path) == [*map(str, release.CHANGELOGS)]
+    for path, text in (release.versioned("7.8.9", tmp_path) | release.dated("7.8.9", "2030-01-02", tmp_path)).items():
+        path.write_text(text)
+    assert release.stated(tmp_path) == "7.8.9"
+    assert release.undated("7.8.9", tmp_path) == []
+    files = {path: (tmp_path / path).read_text() for path in (*release.VERSIONS, *release.REQUIREMENTS)}
+    assert [path for path, text in files.items() if "7.8.9" not in text] == []
+    assert [path for path, text in files.items() if f'"{__version__}"' in text] == []
 
 
 def tracked() -> set[str]:

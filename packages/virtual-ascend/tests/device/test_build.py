@@ -125,7 +125,7 @@ def test_no_compiler_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(BuildError) as error:
         build.compiler()
     assert str(error.value) == (
-        "compiling the virtual Ascend: expected a C++ compiler (g++ or clang++, or $CXX), found none; "
+        "compiling the virtual Ascend: expected a C++ compiler (g++, clang++, or $CXX), found none; "
         "install one, for example with apt-get install g++"
     )
 
@@ -165,7 +165,7 @@ def test_the_key_changes_with_the_sources_and_with_torch(tmp_path: Path) -> None
 def test_a_file_that_is_no_library_says_to_delete_it(tmp_path: Path) -> None:
     broken = tmp_path / f"{build.NAME}.so"
     broken.write_text("not ELF")
-    with pytest.raises(BuildError, match="delete it, and it is compiled again"):
+    with pytest.raises(BuildError, match="delete it, and it will be compiled again"):
         build.load(broken)
 
 

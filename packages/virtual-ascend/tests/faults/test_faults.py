@@ -44,7 +44,7 @@ def test_faults_are_read(text: str, faults: tuple[Fault, ...]) -> None:
     ("text", "problem"),
     [
         ("explode", "expected one of die, slow, oom, fail first, found 'explode'"),
-        ("die", "expected die with collective= and, if you like, rank=, found none of them"),
+        ("die", "expected die with collective= and optionally rank=, found none of them"),
         ("die:collective=0", "expected collective to be a number from 1, found '0'"),
         ("die:collective=1:collective=2", "each once, found 'collective=2'"),
         ("die:seconds=1", "found 'seconds=1'"),
@@ -52,11 +52,11 @@ def test_faults_are_read(text: str, faults: tuple[Fault, ...]) -> None:
         ("slow:seconds", "found 'seconds'"),
         (
             "slow:seconds=1:bandwidth=1",
-            "expected slow with seconds= or bandwidth= and, if you like, rank=, found seconds= and bandwidth=",
+            "expected slow with seconds= or bandwidth= and optionally rank=, found seconds= and bandwidth=",
         ),
         (
             "oom:allocation=1:above=1",
-            "expected oom with allocation= or above= and, if you like, rank=, found allocation= and above=",
+            "expected oom with allocation= or above= and optionally rank=, found allocation= and above=",
         ),
         ("fail:operator=a b", "expected operator to be the name of an operator of torch_npu, found 'a b'"),
         ("die:collective=1:rank=-1", "expected rank to be a number from 0, found '-1'"),

@@ -123,7 +123,7 @@ except RuntimeError as error: print(json.dumps(str(error)))
 """
     )
     message, _ = results(start_ranks(code, tmp_path, HCCL_SO_PATH=None, HCCL_CONNECT_TIMEOUT="2"))
-    assert message == "timeout: a rank did not come (virtual Ascend)"
+    assert message == "timeout: a rank did not arrive (virtual Ascend)"
 
 
 def test_a_program_finds_it_by_its_bare_name_alone(python: Run) -> None:

@@ -68,13 +68,13 @@ def comes_a_thousand_times(stack: ExitStack, port: int) -> None:
 
 STRANGERS: dict[str, tuple[Stranger, str]] = {
     "a wrong secret": (says(MAGIC + bytes(range(32)) + bytes(HELLO - 40)), "did not know the secret of this"),
-    "a rank alone": (says(b"\1\0\0\0" * 20), "did not speak as a rank does"),
-    "garbage": (says(b"GET / HTTP/1.1\r\n\r\n"), "did not speak as a rank does"),
-    "half a message": (leaves_in_the_middle, "left before it had said who it was"),
-    "an unfinished message": (says(MAGIC + bytes(9)), "said only a part of who it was"),
-    "silence": (says(b""), "said nothing"),
+    "a rank alone": (says(b"\1\0\0\0" * 20), "did not send a rank's greeting"),
+    "garbage": (says(b"GET / HTTP/1.1\r\n\r\n"), "did not send a rank's greeting"),
+    "half a message": (leaves_in_the_middle, "closed before its greeting was complete"),
+    "an unfinished message": (says(MAGIC + bytes(9)), "sent only a part of its greeting"),
+    "silence": (says(b""), "sent nothing"),
     "an oversized message": (says(MAGIC + bytes(4 << 20)), "did not know the secret of this"),
-    "a thousand connections": (comes_a_thousand_times, "dropped 1000 connections that were not of its job"),
+    "a thousand connections": (comes_a_thousand_times, "dropped 1000 connections that were not from its job"),
 }
 
 

@@ -260,7 +260,11 @@ def test_what_does_not_fit_is_refused(call: Callable[[], None], message: str) ->
     ("key", "slots", "message"),
     [
         (torch.ones(2, 1, 2), torch.zeros(2).long(), "slot_indices must be int32"),
-        (torch.ones(2, 1, 2).half(), ints(0, 1), "the cache is torch.float32, but what is written is torch.float16"),
+        (
+            torch.ones(2, 1, 2).half(),
+            ints(0, 1),
+            "the cache is torch.float32, but the tensor to write is torch.float16",
+        ),
         (torch.ones(2, 1, 2), ints(0, 4), "slot 4 is outside a cache of 4 tokens"),
         (torch.ones(2, 2, 2), ints(0, 1), "a slot for each token"),
     ],

@@ -139,7 +139,7 @@ def test_the_rotated_parts_are_further_columns_of_query_and_key() -> None:
     )
     wide = torch.cat([query, query_rope], -1), torch.cat([key, key_rope], -1)
     torch.testing.assert_close(found, torch.nn.functional.scaled_dot_product_attention(*wide, key, scale=0.2))
-    with pytest.raises(RuntimeError, match="query_rope and key_rope go together"):
+    with pytest.raises(RuntimeError, match="query_rope and key_rope must be given together"):
         ops.npu_fused_infer_attention_score(query, key, key, query_rope=query_rope, **options)
 
 

@@ -1,1 +1,2 @@
-"""The compiled device: its C++ sources, how it is compiled and found, and the one that this process has loaded."""
+"""The compiled device: its C++ sources, the code that compiles and finds it, and the device that this process
+loaded."""

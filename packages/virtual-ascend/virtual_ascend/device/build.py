@@ -1,4 +1,4 @@
-"""Finds the compiled device for this Python and torch, or compiles it once per machine."""
+"""Finds the compiled device for this Python and torch, or compiles it, once per machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PREBUILT = Path(__file__).parent / "prebuilt"
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """An extension of Python that is compiled against the installed torch."""
+    """A Python extension that is compiled against the installed torch."""
 
     name: str
     sources: Path
@@ -43,18 +43,18 @@ class Module:
 DEVICE = Module(NAME, SOURCES)
 FLAGS = ("-O1", "-finline-small-functions", "-g0", "-Wall", "-Wno-unused-parameter")
 WORK = 10_000
-"""CPU time of compiling the device, in units of what `_unit` measures: 57 s beside 5.7 ms, on two kinds of machine."""
+"""The CPU time of compiling the device, in units of `_unit()`: 57 s against 5.7 ms, on two kinds of machine."""
 TOGETHER = 2
-"""Compilers that run at once."""
+"""The number of compilers that run at once."""
 EVERY = 8.0  # seconds between two lines of progress
-PATIENCE = 900.0  # how long to wait for another process that compiles
+PATIENCE = 900.0  # seconds to wait for another process that compiles
 
 
 def key(torch_version: str, sources: Path = SOURCES) -> str:
-    """What a library depends on: torch, Python's ABI, the machine, and our sources."""
+    """Return a name made of all that a library depends on: torch, Python's ABI, the machine, and our sources."""
     digest = hashlib.sha256()
     digest.update(" ".join(FLAGS).encode())
-    # Modules besides the device include headers of it.
+    # The other modules include headers of the device.
     for source in sorted({*sources.iterdir(), *SOURCES.glob("*.h")}):
         if source.suffix in (".cpp", ".h"):
             digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
@@ -63,10 +63,10 @@ def key(torch_version: str, sources: Path = SOURCES) -> str:
 
 
 def library(torch_version: str, cache: Path, module: Module = DEVICE) -> Path:
-    """The path of a compiled module, which is shipped with the package, cached, or compiled now.
+    """Return the path of a compiled module: shipped with the package, cached, or compiled now.
 
     Raises:
-        BuildError: no compiler, no ninja, the compiler failed, or another process has been compiling for 15 minutes.
+        BuildError: there is no compiler or no ninja, the compiler failed, or another process compiles for 15 minutes.
     """
     name = key(torch_version, module.sources)
     shipped = PREBUILT / name / f"{module.name}.so"
@@ -83,7 +83,7 @@ def load(path: Path) -> Extension:
     """Import a compiled module.
 
     Raises:
-        BuildError: the file is not a library that this torch can load.
+        BuildError: this torch cannot load the file.
     """
     name = path.stem
     loader = importlib.machinery.ExtensionFileLoader(name, str(path))
@@ -100,7 +100,7 @@ def load(path: Path) -> Extension:
 
 
 def compiler() -> str:
-    """The C++ compiler.
+    """Return the path of the C++ compiler.
 
     Raises:
         BuildError: there is none.
@@ -111,14 +111,14 @@ def compiler() -> str:
             return found
     raise BuildError(
         subject="compiling the virtual Ascend",
-        expected="a C++ compiler (g++ or clang++, or $CXX)",
+        expected="a C++ compiler (g++, clang++, or $CXX)",
         found=f"$CXX={chosen!r}, which is not on the PATH" if chosen else "none",
         fix="install one, for example with apt-get install g++",
     )
 
 
 def run_compiler(out: Path, sources: Iterable[Path], flags: Sequence[str], subject: str) -> None:
-    """Compile `sources` into `out`; `subject` is what the user knows it as.
+    """Compile `sources` into `out`. `subject` is its name in messages.
 
     Raises:
         BuildError: there is no compiler, or it failed.
@@ -130,15 +130,15 @@ def run_compiler(out: Path, sources: Iterable[Path], flags: Sequence[str], subje
             subject=f"compiling {subject}",
             expected="the compiler to succeed",
             found=" ".join(done.stdout.split())[:500] or "no output",
-            fix=f"run it yourself to see all that it prints: {' '.join(command)}",
+            fix=f"run it yourself to see its whole output: {' '.join(command)}",
         )
 
 
 def compile_once(target: Path, make: Callable[[Path], None], is_whole: Callable[[Path], bool] = is_finished) -> None:
-    """Have `make` put a library at `target`, in one process of all that want it, unless it is whole by then.
+    """Let `make` put a library at `target`, unless it is there already. Only one process at a time does so.
 
     Raises:
-        BuildError: it failed, the folder cannot be written to, or another process has been at it for 15 minutes.
+        BuildError: `make` failed, the folder is not writable, or another process has been compiling for 15 minutes.
     """
     try:
         from filelock import FileLock
@@ -153,7 +153,7 @@ def compile_once(target: Path, make: Callable[[Path], None], is_whole: Callable[
 
 @contextmanager
 def _acquired(lock: FileLock, target: Path) -> Iterator[None]:
-    """Hold a lock, for which another process that compiles is waited for. Raises BuildError after 15 minutes."""
+    """Hold the lock, after waiting for another process that compiles. Raise BuildError after 15 minutes."""
     from filelock import Timeout
 
     started = time.monotonic()
@@ -166,8 +166,8 @@ def _acquired(lock: FileLock, target: Path) -> Iterator[None]:
             if waited > PATIENCE:
                 raise BuildError(
                     subject=f"compiling {target}",
-                    expected=f"another process, which compiles it now, to finish within {PATIENCE:.0f} s",
-                    found="that it has not",
+                    expected=f"the process that compiles it now to finish within {PATIENCE:.0f} s",
+                    found="that it is still compiling",
                     fix=f"end that process, delete {target.parent} and try again",
                 ) from error
             report(f"waiting for another process that compiles the virtual Ascend: {waited:.0f} s")
@@ -184,14 +184,14 @@ def _compile(target: Path, module: Module) -> None:
         raise _without(" and ".join(missing))
     expected = expected_seconds()
     report(
-        f"compiling the virtual Ascend for this torch, the first time only: about {expected:.0f} s on this machine as "
-        "busy as it is now"
+        f"compiling the virtual Ascend for this torch, the first time only: about {expected:.0f} s on this machine at "
+        "its current load"
     )
     started = time.monotonic()
     log = target.parent / "build.log"
     with work_folder(target.parent) as work:
-        # In a process of its own: the build tools take seconds to import, and what they load here would register
-        # twice.
+        # In a process of its own, because the build tools take seconds to import, and the module that they load here
+        # would register its operators twice.
         program = [sys.executable, "-m", "virtual_ascend.device.compiling"]
         with log.open("w") as output:
             command = [*program, module.name, str(module.sources), str(work)]
@@ -218,9 +218,9 @@ def _compile(target: Path, module: Module) -> None:
 
 
 def _watched(process: subprocess.Popen[bytes], started: float, expected: float) -> int:
-    """Wait for the compiler, and say now and then how long it has been at it.
+    """Wait for the compiler, and report now and then how long it has been running.
 
-    It ends itself, and what it has started, when its input ends: with this process, however that is ended.
+    The compiler's process ends itself and its children when its stdin closes, so it never outlives this process.
     """
     try:
         while True:
@@ -235,15 +235,15 @@ def _watched(process: subprocess.Popen[bytes], started: float, expected: float) 
 
 
 def expected_seconds() -> float:
-    """Return the seconds that compiling takes here, by how fast this machine is and what else runs on it."""
+    """Estimate how many seconds compiling takes, from the machine's speed and its current load."""
     cores = os.cpu_count() or 1
-    # What runs already has its part of the cores, and the compilers have theirs.
+    # The compilers share the cores with everything that runs already.
     running = os.getloadavg()[0] + TOGETHER
     return WORK * _unit() / (TOGETHER * min(1.0, cores / running))
 
 
 def _unit() -> float:
-    """Return the CPU seconds of a short loop, which are longer by as much as a machine is slower."""
+    """Measure the CPU time of a short loop in seconds, as a measure of the machine's speed."""
     taken = []
     for _ in range(5):
         started, total = time.process_time(), 0
@@ -258,7 +258,7 @@ def _without(packages: str) -> BuildError:
         subject="compiling the virtual Ascend",
         expected=f"the Python package {packages}",
         found="that it is not installed",
-        fix=f"pip install {packages}, or virtual-ascend itself from its checkout or wheel, which brings it",
+        fix=f"pip install {packages}, or install virtual-ascend from its checkout or wheel, which requires it",
     )
 
 
@@ -272,14 +272,14 @@ def _clean_environment(cxx: str) -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if name != variables.NPUS.name}
     env["CXX"] = cxx
     env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-    root = str(Path(__file__).parents[3])  # this very package, installed or not
+    root = str(Path(__file__).parents[3])  # the folder of this package, installed or not
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH"))))
-    scripts = sysconfig.get_path("scripts")  # pip's ninja is here, which may not be on the PATH
+    scripts = sysconfig.get_path("scripts")  # pip installs ninja here, and this may not be on the PATH
     env["PATH"] = os.pathsep.join((scripts, env.get("PATH", os.defpath)))
     return env
 
 
 def _first_error(output: str) -> str:
     lines = [line.strip() for line in output.splitlines()]
-    errors = [line for line in lines if "error:" in line]  # the compiler's own; what follows is Python's
+    errors = [line for line in lines if "error:" in line]  # the compiler's errors; Python's traceback follows them
     return (errors or lines[-1:] or ["no output"])[0]

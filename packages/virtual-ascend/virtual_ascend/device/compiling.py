@@ -1,6 +1,6 @@
-"""`python -m virtual_ascend.device.compiling NAME SOURCES FOLDER`: compile the sources into a module there.
+"""`python -m virtual_ascend.device.compiling NAME SOURCES FOLDER` compiles the sources into a module in the folder.
 
-`build` runs it in a process of its own.
+`build` runs this in a process of its own.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 
 from . import build
 
-# To read torch's headers takes 10 s and 1 GiB, so the sources are compiled as two units and not each by itself.
+# Reading torch's headers takes 10 s and 1 GiB, so the sources are compiled as two units and not one by one.
 _OPERATORS = "torch/library.h"
 
 
 def units(sources: Path) -> dict[str, list[Path]]:
-    """What is compiled together: the sources that register operators, and all others."""
+    """Group the sources into units to compile: those that register operators, and all others."""
     found: dict[str, list[Path]] = {}
     for source in sorted(sources.glob("*.cpp")):
         found.setdefault("operators" if _OPERATORS in source.read_text() else "runtime", []).append(source)
@@ -26,10 +26,10 @@ def units(sources: Path) -> dict[str, list[Path]]:
 
 
 def _end_with_parent() -> None:
-    # Whoever kills a process that waits for this one, as an operating system without memory does, knows nothing of the
-    # compilers, each of which takes a gigabyte.
+    # If the waiting process is killed, for example by the kernel's OOM killer, nobody else would end the compilers,
+    # each of which takes a gigabyte.
     os.read(sys.stdin.fileno(), 1)
-    # Not SIGKILL: ninja has each compiler in a group of its own, and passes on what it is asked to end by.
+    # Not SIGKILL: ninja puts each compiler into a process group of its own, and forwards SIGTERM to it.
     os.killpg(os.getpgrp(), signal.SIGTERM)
 
 

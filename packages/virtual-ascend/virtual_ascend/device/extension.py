@@ -1,4 +1,4 @@
-"""The compiled device of this process, and what it offers Python (csrc/module.cpp)."""
+"""The compiled device of this process, and its interface for Python (csrc/module.cpp)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from torch.distributed import Backend
 
 Handle: TypeAlias = "tuple[int, int, int, int]"
-"""An allocation of vllm-ascend's: device, size in bytes, address, and a number that is not used here."""
+"""An allocation of vllm-ascend: the device, the size in bytes, the address, and a number that is not used here."""
 
 
 Tasks: TypeAlias = "list[tuple[str, list[tuple[str, int, list[int], list[int], str]]]]"
-"""Of each task of a graph its operator, and of that one's tensors the names, addresses, shapes, strides and dtypes."""
+"""The tasks of a graph: each operator, with the names, addresses, shapes, strides, and dtypes of its tensors."""
 
 
 class Group(Protocol):
@@ -27,7 +27,7 @@ class Group(Protocol):
 
 
 class Graph(Protocol):
-    """What was captured (csrc/graph_replay.h)."""
+    """A captured graph (csrc/graph_replay.h)."""
 
     def capture_begin(self, pool: tuple[int, int], error_mode: str) -> None: ...
     def capture_end(self) -> None: ...
@@ -38,7 +38,7 @@ class Graph(Protocol):
 
 
 class ExternalEvent(Protocol):
-    """An event between a graph and what is outside of it. A stream is a device and a number."""
+    """An event between a graph and work outside of it. A stream is given as a device and a number."""
 
     def record(self, device: int, stream: int) -> None: ...
     def wait(self, device: int, stream: int) -> None: ...
@@ -46,16 +46,16 @@ class ExternalEvent(Protocol):
 
 
 class Extension(Protocol):
-    """The functions of the compiled module. A device is its number among those that this process sees."""
+    """The functions of the compiled module. A device is its number among the NPUs that this process sees."""
 
     __file__: str
 
     HcclBackend: Callable[[int, int, Backend, timedelta], Backend]
-    """Makes a process group's backend of a rank, a size, the gloo backend that moves the data, and the timeout after
-    which the watchdog ends the process."""
+    """Makes the backend of a process group from a rank, a size, the gloo backend that moves the data, and the timeout
+    after which the watchdog ends the process."""
 
     AloneBackend: Callable[[int, int], Backend]
-    """Makes a backend of a rank and a size, of which no other rank exists."""
+    """Makes the backend of a group, from a rank and a size, in which no other rank exists."""
 
     Graph: Callable[[], Graph]
     TaskGroup: type[Group]
@@ -63,20 +63,20 @@ class Extension(Protocol):
 
     def new_graph_pool(self) -> tuple[int, int]: ...
     def is_recording(self, device: int) -> bool:
-        """Whether what this thread does on an NPU's current stream is written down in a graph."""
+        """Tell whether this thread's work on the NPU's current stream is recorded in a graph."""
 
     def is_capturing(self, device: int) -> bool:
-        """Whether the current stream of an NPU belongs to a capture."""
+        """Tell whether the NPU's current stream takes part in a capture."""
 
     def begin_task_group(self, device: int, stream: int) -> None: ...
     def end_task_group(self, device: int, stream: int) -> Group: ...
     def begin_task_update(self, device: int, stream: int, group: Group) -> None: ...
     def end_task_update(self, device: int, stream: int) -> None: ...
     def place_in_graph(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor with these values in the pool of the graph that is captured."""
+        """Return a tensor with these values in the memory pool of the graph that is being captured."""
 
     def inside_operator(self, function: Callable[[], object]) -> object:
-        """Call a function, of which nothing is written down."""
+        """Call a function without recording its work in a graph."""
 
     def add_to_graph(
         self,
@@ -85,25 +85,25 @@ class Extension(Protocol):
         names: list[str],
         again: Callable[[list[torch.Tensor]], None],
     ) -> None:
-        """Write a call down: each replay calls `again` with the tensors at these addresses."""
+        """Record a call. Each replay calls `again` with the tensors at these addresses."""
 
     def weak_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor over the same memory that does not keep it."""
+        """Return a tensor over the same memory that does not keep the memory alive."""
 
     def set_graph_reporter(self, report: Callable[[str], None], strict: bool) -> None:
-        """Say who is told of a replay with an address whose memory is gone, and whether that is an error."""
+        """Set the function that reports a replay on freed memory, and whether such a replay is an error."""
 
     def configure(self, installed: int) -> None:
-        """Set how many NPUs the machine has. Called once, before anything else."""
+        """Set how many NPUs the machine has. This is called once, before anything else."""
 
     def init(self) -> None:
-        """Freeze the visible NPUs. Raises RuntimeError in a process forked after its parent did this."""
+        """Fix the visible NPUs. Raise RuntimeError in a process that was forked after its parent did this."""
 
     def is_initialized(self) -> bool: ...
     def is_in_bad_fork(self) -> bool: ...
     def device_count(self) -> int: ...
     def visible_devices(self) -> list[int]:
-        """The physical numbers of the NPUs that this process sees."""
+        """Return the physical numbers of the NPUs that this process sees."""
 
     def current_device(self) -> int: ...
     def set_device(self, device: int) -> None: ...
@@ -114,7 +114,7 @@ class Extension(Protocol):
     def set_stream_id(self, device: int, stream: int) -> None: ...
     def new_stream_id(self, device: int) -> int: ...
     def refuse_streams_of_torch(self, refused: bool) -> None:
-        """Whether `torch.Stream` makes no stream of an NPU."""
+        """Set whether `torch.Stream` refuses to make a stream of an NPU."""
 
     def set_delayed_copies(self, delayed: bool) -> None: ...
     def synchronize_device(self, device: int) -> None: ...
@@ -132,51 +132,53 @@ class Extension(Protocol):
     def memory_stats(self, device: int) -> dict[str, int]: ...
 
     def set_phantom(self, least: int) -> None:
-        """Make phantoms of all tensors of so many bytes and more; 0 is of none."""
+        """Make every tensor of at least so many bytes a phantom; 0 makes none."""
 
     def phantom(self) -> int:
-        """The bytes from which on a tensor is a phantom; 0 if none is."""
+        """Return the size in bytes from which a tensor is a phantom; 0 if none is."""
 
     def is_phantom(self, tensor: torch.Tensor) -> bool: ...
     def is_phantom_address(self, data: int) -> bool: ...
 
     def start_ledger(self, flops: float, bytes: float) -> None:
-        """Keep from now on what is allocated and done; `flops` and `bytes` a second are an NPU's."""
+        """Start the ledger. `flops` and `bytes` are what an NPU can do in a second."""
 
     def ledger_clock(self) -> int:
-        """How many allocations and frees there have been."""
+        """Return how many allocations and frees there have been."""
 
     def ledger_blocks(self) -> list[tuple[int, int, int, int]]:
-        """Of each block its bytes, when it was allocated and freed (0: not), and its holder (csrc/ledger.h)."""
+        """Return each block: its bytes, when it was allocated and freed (0: not yet), and its holder
+        (csrc/ledger.h)."""
 
     def take_ledger(self) -> tuple[list[tuple[str, int, float, float, float]], list[tuple[str, int, int, float]]]:
-        """What was done since the last call: operators with calls, flops, bytes and seconds at best, and messages with
-        the size of their group, calls and bytes."""
+        """Return the work since the last call: operators with calls, flops, bytes, and least seconds, and messages
+        with the size of their group, calls, and bytes."""
 
     def groups_in_ledger(self) -> int:
-        """How many process groups with other ranks have communicated."""
+        """Return how many process groups with other ranks have communicated."""
 
     def mark_in_ledger(self, data: int, holder: int) -> None:
-        """Say who holds the block at an address."""
+        """Set the holder of the block at an address."""
 
     def work_in_ledger(self, name: str, flops: float, bytes: float) -> None:
-        """Add what one call of an operator costs."""
+        """Add the cost of one call of an operator."""
 
     def begin_pool(self, malloc: int, free: int) -> None:
-        """Have this thread's memory come from an allocator, by the addresses of its functions."""
+        """Take this thread's memory from an allocator, given by the addresses of its functions."""
 
     def end_pool(self) -> None: ...
     def set_pool_callbacks(self, malloc: Callable[[Handle], None], free: Callable[[int], Handle]) -> None:
-        """Say who is told of each allocation of `my_malloc` and `my_free`, which the library exports."""
+        """Set the functions that are told of each allocation by `my_malloc` and `my_free`, which the library
+        exports."""
 
     def map_memory(self, data: int) -> None:
-        """Put poisoned memory behind an address that has none. Raises RuntimeError if it has, or is nobody's."""
+        """Map poisoned memory at a reserved address. Raise RuntimeError if it is mapped already, or not reserved."""
 
     def unmap_memory(self, data: int) -> None:
-        """Give an address's memory back. Raises RuntimeError if it has none."""
+        """Give the memory at an address back. Raise RuntimeError if none is mapped there."""
 
     def check_mapped(self, data: int) -> None:
-        """Raise RuntimeError if an address is one of a pool's that has no memory."""
+        """Raise RuntimeError if an address belongs to a pool and has no memory."""
 
     def reset_peak(self, device: int) -> None: ...
     def reset_accumulated(self, device: int) -> None: ...
@@ -187,10 +189,10 @@ class Extension(Protocol):
     def cpu_alias(self, tensor: torch.Tensor) -> torch.Tensor: ...
     def npu_alias(self, tensor: torch.Tensor, device: int) -> torch.Tensor: ...
     def is_fractal(self, tensor: torch.Tensor) -> bool:
-        """Whether it lies in memory that is in FRACTAL_NZ."""
+        """Tell whether the tensor is laid out in FRACTAL_NZ."""
 
     def to_fractal(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor with these values, in FRACTAL_NZ."""
+        """Return a tensor with these values, laid out in FRACTAL_NZ."""
 
     def move_storage(self, npu: torch.Tensor, cpu: torch.Tensor) -> None: ...
 
@@ -199,18 +201,18 @@ _held: Extension | None = None
 
 
 def hold(compiled: Extension | None) -> None:
-    """Make `compiled` the device of this process; None if it could not be brought up."""
+    """Set the device of this process; None if it could not be brought up."""
     global _held
     _held = compiled
 
 
 def is_loaded() -> bool:
-    """Whether this process has the device."""
+    """Tell whether this process has loaded the device."""
     return _held is not None
 
 
 def extension() -> Extension:
-    """The compiled device of this process.
+    """Return the compiled device of this process.
 
     Raises:
         TorchError: the virtual Ascend is not loaded.
@@ -219,7 +221,7 @@ def extension() -> Extension:
         raise TorchError(
             subject="the virtual Ascend",
             expected="it to be loaded in this process",
-            found="that it is not",
+            found="that it is not loaded",
             fix=f"set {variables.NPUS.name}=2 before `import torch`",
         )
     return _held

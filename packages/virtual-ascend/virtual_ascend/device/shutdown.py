@@ -1,9 +1,9 @@
-"""What must be over before the interpreter ends.
+"""Waits for torch's threads before the interpreter ends.
 
-A thread that asks for Python's lock while the interpreter ends brings the process down ("terminate called without an
-active exception"). Autograd has a thread for each NPU, started by the first backward of the process, that takes the
-lock as it starts, and again as it lets go of a backward that is over; gloo's threads take it if they are the last to
-let go of a tensor. So a program that ends waits until these threads sleep.
+A thread that asks for the GIL while the interpreter ends brings the process down ("terminate called without an active
+exception"). Autograd has a thread for each NPU, started by the first backward pass. It takes the GIL as it starts, and
+again after each backward pass. gloo's threads take it if they are the last to release a tensor. So a program that ends
+waits until these threads sleep.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import os
 import time
 from pathlib import Path
 
-PATIENCE = 2.0  # seconds: a thread that is busy for longer is not about to sleep
+PATIENCE = 2.0  # seconds; a thread that is busy for longer is not about to sleep
 PAUSE = 0.001
 
 _TASKS = Path("/proc/self/task")
 
 
 def install() -> None:
-    """Let the end of this process wait for torch's threads."""
+    """Make the end of this process wait for torch's threads."""
     process = os.getpid()
-    atexit.register(lambda: settle() if os.getpid() == process else None)  # a forked child has none of the threads
+    atexit.register(lambda: settle() if os.getpid() == process else None)  # a forked child does not have these threads
 
 
 def settle() -> None:
-    """Wait, without Python's lock, until every thread of torch's sleeps."""
+    """Wait, without holding the GIL, until every thread of torch sleeps."""
     end = time.monotonic() + PATIENCE
     quiet = 0
     while len(os.listdir(_TASKS)) > 1 and quiet < 2 and time.monotonic() < end:
         time.sleep(PAUSE)
-        # The sleep let go of the lock: a thread that waited for it runs by now.
+        # The sleep released the GIL, so a thread that waited for it runs by now.
         quiet = 0 if _busy() else quiet + 1
 
 
@@ -40,7 +40,7 @@ def _busy() -> bool:
     name = (_TASKS / own / "comm").read_text()
     for task in os.listdir(_TASKS):
         try:
-            # torch names its threads pt_...; before that they have the process's name.
+            # torch names its threads pt_...; until then they have the process's name.
             called = (_TASKS / task / "comm").read_text()
             state = (_TASKS / task / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:

@@ -1,1 +1,1 @@
-"""HCCL of the virtual Ascend: the c10d backend `hccl`, and `libhccl.so` for programs that load HCCL by themselves."""
+"""The virtual Ascend's HCCL: the c10d backend `hccl`, and `libhccl.so` for programs that load HCCL directly."""

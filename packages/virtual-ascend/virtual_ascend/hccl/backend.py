@@ -1,4 +1,4 @@
-"""The c10d backend `hccl`: made of gloo, over loopback or the network interface that is asked for."""
+"""The c10d backend `hccl`, made of gloo, over loopback or the network interface that the user asks for."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Gather(Protocol):
 
 
 class _Gloo(Protocol):
-    """ProcessGroupGloo, which makes the device that it sends over."""
+    """The part of ProcessGroupGloo that makes its transport device."""
 
     def create_device(self, *, hostname: str = "", interface: str = "") -> object: ...
 
@@ -58,7 +58,7 @@ def register(torch: ModuleType) -> None:
 
 
 def _as_torch_npu_takes_it(original: _Gather) -> _Gather:
-    # Up to 2.10 torch_npu replaces torch's gather by its own, which has no group_dst.
+    # Up to 2.10 torch_npu replaces torch's gather with its own, which has no group_dst.
     @functools.wraps(original)
     def gather(
         tensor: torch.Tensor,
@@ -73,8 +73,10 @@ def _as_torch_npu_takes_it(original: _Gather) -> _Gather:
 
 
 def _batch_as_one() -> None:
-    """Run an NPU's batch of messages as one, as torch_npu does with torch 2.5, which asks whether the device is cuda.
-    Its pipelines wait for the last of a batch only."""
+    """Run an NPU's batch of messages as one message, as torch_npu does with torch 2.5.
+
+    That torch does so for CUDA only, and its pipelines wait for the last message of a batch only.
+    """
     from torch import distributed
     from torch.distributed import distributed_c10d as c10d
 
@@ -96,7 +98,7 @@ def _batch_as_one() -> None:
 
 
 def _create(store: Store, rank: int, size: int, timeout: timedelta) -> Backend:
-    """One process group's backend; c10d calls this."""
+    """Make the backend of a process group; c10d calls this."""
     import torch
     from torch.distributed import PrefixStore, ProcessGroupGloo
 
@@ -113,15 +115,15 @@ def _create(store: Store, rank: int, size: int, timeout: timedelta) -> Backend:
 
 
 def be_alone() -> None:
-    """Have this process be the only rank of each group that it makes from now on; the others have what it has.
+    """Make this process the only real rank of every group that it creates from now on.
 
-    For plans in phantom memory: see csrc/alone.h.
+    The other ranks are assumed to have the same data. Plans in phantom memory use this; see csrc/alone.h.
     """
     global _is_alone
     from torch.distributed import distributed_c10d as c10d
 
     class AloneGloo(metaclass=_StandIn):
-        """In place of ProcessGroupGloo, whose groups of the host's tensors nobody would answer either."""
+        """Replaces ProcessGroupGloo, whose groups for host tensors would wait for the other ranks, too."""
 
         _Options = c10d.ProcessGroupGloo._Options
         create_device = c10d.ProcessGroupGloo.create_device
@@ -136,14 +138,14 @@ def be_alone() -> None:
 
 
 class _StandIn(type):
-    """Takes every backend for one of its own: c10d asks of what it has just made."""
+    """A metaclass for which every backend is an instance, because c10d checks the backend that it has just made."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return True
 
 
 def _meet_nobody(url: str, rank: int = -1, world_size: int = -1, **_: object) -> Iterator[tuple[Store, int, int]]:
-    """In place of torch.distributed's rendezvous, which waits for the other ranks."""
+    """Replace torch.distributed's rendezvous, which would wait for the other ranks."""
     from torch.distributed import HashStore
 
     own = rank if rank >= 0 else int(os.environ["RANK"])
@@ -152,31 +154,31 @@ def _meet_nobody(url: str, rank: int = -1, world_size: int = -1, **_: object) ->
 
 def _alone(store: Store, rank: int, size: int) -> Backend:
     backend = extension().AloneBackend(rank, size)
-    backend.options = SimpleNamespace()  # in which c10d writes down which ranks the group has
+    backend.options = SimpleNamespace()  # c10d stores the ranks of the group in it
     return backend
 
 
 def _transport(gloo: _Gloo) -> object:
     name = interface(os.environ, list(_addressed()))
-    # Loopback by default: a machine's own name may resolve to nothing, or to a VPN.
+    # Loopback by default, because a machine's own name may resolve to nothing, or to a VPN.
     return gloo.create_device(interface=name) if name else gloo.create_device(hostname="127.0.0.1")
 
 
 def _addressed() -> Iterator[str]:
-    """The network interfaces that have an IPv4 address."""
+    """Yield the names of the network interfaces that have an IPv4 address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
-            with suppress(OSError):  # it has none
+            with suppress(OSError):  # this interface has none
                 fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()))
                 yield name
 
 
 def interface(environment: Mapping[str, str], present: Sequence[str]) -> str | None:
-    """Which of the network interfaces that are `present` is asked for; None for loopback.
+    """Choose one of the network interfaces that are `present`; return None for loopback.
 
-    `HCCL_SOCKET_IFNAME` is read as HCCL documents it: names or, without `=`, their beginnings, separated by commas; a
-    `^` before them takes all others. A cluster's names that this machine does not have are not an error: a recipe is
-    tried on a laptop with the settings that it has on the cluster. If it names none, `GLOO_SOCKET_IFNAME` counts.
+    `HCCL_SOCKET_IFNAME` is read as HCCL documents it: names after `=`, otherwise prefixes of names, separated by
+    commas; a leading `^` selects all other interfaces. Names that this machine does not have are not an error, because
+    people try a recipe on a laptop with the settings of the cluster. If it selects none, `GLOO_SOCKET_IFNAME` counts.
     """
     asked = environment.get(HCCL_INTERFACE, "")
     others, exact = asked.startswith("^"), asked.removeprefix("^").startswith("=")

@@ -1,9 +1,9 @@
 // libhccl.so of the virtual Ascend (SIMULATED): HCCL's C functions over TCP, on the memory of virtual NPUs, which is
-// the host's. For programs that load HCCL by themselves, such as vllm-ascend's PyHccl. Names, types and numbers are
+// host memory. For programs that load HCCL themselves, such as vllm-ascend's PyHccl. Names, types, and numbers are
 // those of CANN's hccl/hccl.h and hccl_types.h.
 //
-// Every rank is connected to every other. A call returns when it is done; streams have no order to enforce. Copies that
-// are delayed (VIRTUAL_ASCEND_COPIES) are not waited for.
+// Every rank is connected to every other. A call returns when it is done, so streams need no order. Delayed copies
+// (VIRTUAL_ASCEND_COPIES) are not waited for.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -53,7 +53,7 @@ uint16_t float_to_bf16(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   if (value != value) return 0x7fc0;
-  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);  // to nearest, ties to even
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);  // to the nearest, ties to even
 }
 
 void reduce_into(void* into, const void* from, size_t count, int type, int op) {
@@ -83,8 +83,8 @@ void reduce_into(void* into, const void* from, size_t count, int type, int op) {
 #undef VERL_NPU_AS
 }
 
-// Said before anything is sent: a rank that fails alone leaves the others waiting. HCCL reduces no unsigned integers and
-// no doubles either.
+// Checked before anything is sent, because a rank that fails alone leaves the others waiting. HCCL does not reduce
+// unsigned integers or doubles either.
 void check_reduction(int type, int op) {
   if (op < kSum || op > kMin) throw Failure{kPara};
   bytes_of(type);
@@ -104,7 +104,7 @@ void all_reduce(const Comm& comm, const void* from, void* into, size_t count, in
   if (into != from) std::memmove(into, from, size);
   if (comm.rank == 0) {
     std::vector<char> other(size);
-    for (const auto& [rank, peer] : comm.peers) {  // in the order of ranks: always the same rounding
+    for (const auto& [rank, peer] : comm.peers) {  // in rank order, so that rounding is always the same
       peer.read(other.data(), size);
       reduce_into(into, other.data(), count, type, op);
     }
@@ -126,7 +126,7 @@ int guarded(const Body& body) {
   }
 }
 
-// Phantom memory of the virtual Ascend (../device/csrc/phantom.h) has nothing that could be sent.
+// The virtual Ascend's phantom memory (../device/csrc/phantom.h) has nothing that could be sent.
 void check_memory(std::initializer_list<const void*> memory) {
   for (const auto* data : memory)
     if ((reinterpret_cast<uintptr_t>(data) >> 60) == 1) throw Failure{kNotSupported};
@@ -151,10 +151,10 @@ const char* HcclGetErrorString(int code) {
   switch (code) {
     case kSuccess: return "no error";
     case kPara: return "parameter error (virtual Ascend)";
-    case kPtr: return "empty pointer (virtual Ascend)";
+    case kPtr: return "null pointer (virtual Ascend)";
     case kNotSupported: return "not supported (virtual Ascend)";
     case kSyscall: return "system call error (virtual Ascend)";
-    case kTimeout: return "timeout: a rank did not come (virtual Ascend)";
+    case kTimeout: return "timeout: a rank did not arrive (virtual Ascend)";
     case kConnect: return "tcp connect error (virtual Ascend)";
     case kTransfer: return "tcp transfer error: a rank is gone (virtual Ascend)";
     default: return "unknown error (virtual Ascend)";

@@ -1,4 +1,4 @@
-"""`libhccl.so` of the virtual Ascend: HCCL's C functions, for programs that load it by themselves (`HCCL_SO_PATH`)."""
+"""The virtual Ascend's `libhccl.so`: HCCL's C functions, for programs that load them directly (`HCCL_SO_PATH`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", f"-Wl,-soname,{NAME}")
 
 
 def library(cache: Path) -> Path:
-    """The path of the library, which is shipped with the package, cached, or compiled now, in 2 s and without torch.
+    """Return the path of the library: shipped with the package, cached, or compiled now, in 2 s and without torch.
 
     Raises:
         BuildError: there is no compiler, or it failed.
@@ -33,17 +33,17 @@ def library(cache: Path) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             fresh = target.with_name(f"{NAME}.{os.getpid()}")
             build.run_compiler(fresh, [SOURCE], FLAGS, NAME)
-            # Of several processes that compile at once, any one's will do.
+            # If several processes compile at once, any of their results will do.
             publish(fresh, target)
     check_owner(target)
     return target
 
 
 def load(path: Path) -> None:
-    """Load the library, so that programs find it by its bare name: torch_npu brings HCCL into a process as well.
+    """Load the library, so that programs find it by its bare name, as they do once torch_npu has loaded HCCL.
 
     Raises:
-        BuildError: it is damaged.
+        BuildError: the library is damaged.
     """
     try:
         ctypes.CDLL(str(path))
@@ -52,5 +52,5 @@ def load(path: Path) -> None:
 
 
 def sources() -> list[Path]:
-    """Every file that the library is compiled from."""
+    """Return every file that the library is compiled from."""
     return [SOURCE, *sorted(SOURCE.parent.glob("*.h"))]

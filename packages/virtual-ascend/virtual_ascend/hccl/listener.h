@@ -1,12 +1,11 @@
-// Where a rank listens, and how strangers are kept out of its communicator, for libhccl.so (SIMULATED). Included by
-// libhccl.cpp alone.
+// Where a rank listens, and how it keeps strangers out of its communicator, for libhccl.so (SIMULATED). Only
+// libhccl.cpp includes this file.
 //
-// HcclGetRootInfo draws two secrets of 32 random bytes and puts them into the root info, which the program hands to its
-// ranks and to nobody else: over torch's store, as NCCL's unique id carries its magic. Whoever connects says the one,
-// and is answered with the other, so each side knows that the other one has the root info of this very communicator.
-// They are sent as they are: whoever can read what goes over the network here reads the weights as well, which are not
-// encrypted either, so that a challenge would protect nothing more. Who can only connect cannot guess 256 bits, and the
-// comparison takes equally long whatever was guessed.
+// HcclGetRootInfo generates two secrets of 32 random bytes and puts them into the root info, which the program gives
+// only to its ranks, over torch's store, as NCCL's unique id carries its magic number. A caller sends the first secret
+// and gets the second one as the answer, so each side knows that the other has the root info of this communicator. The
+// secrets are sent unencrypted: whoever can read this network can also read the weights, so a challenge would protect
+// nothing more. Whoever can only connect cannot guess 256 bits, and the comparison takes the same time for every guess.
 #pragma once
 
 #include <poll.h>
@@ -27,9 +26,9 @@ namespace {
 using Secret = std::array<unsigned char, 32>;
 
 constexpr char kMagic[8] = "virtual";
-constexpr size_t kMostConnections = 128;  // connections that have not said who they are: more would use up the process's files
+constexpr size_t kMostConnections = 128;  // unidentified connections; more would use up the process's file descriptors
 
-// What HcclGetRootInfo hands out: where its process listens, and what its ranks know of each other.
+// What HcclGetRootInfo returns: where its process listens, and the ranks' shared secrets.
 struct Root {
   char magic[8];
   uint64_t id;
@@ -39,12 +38,12 @@ struct Root {
   Secret answer;
 };
 
-// What a rank says when it connects.
+// What a rank sends when it connects.
 struct Hello {
   char magic[8];
   Secret call;
   uint32_t rank;
-  sockaddr_in address;  // where it listens itself
+  sockaddr_in address;  // where this rank listens
 };
 
 void draw(void* into, size_t size) {
@@ -64,8 +63,8 @@ bool equal(const Secret& one, const Secret& other) {
   return different == 0;
 }
 
-// Counts the connections that were not of this job, by what was wrong with them, and says it in one line at the end of
-// a rendezvous: whoever comes a thousand times must not fill the log.
+// Counts the connections from outside this job by what was wrong with them, and logs one line at the end of a
+// rendezvous, so that a thousand connections do not fill the log.
 class Strangers {
  public:
   explicit Strangers(uint32_t rank) : rank_(rank) {}
@@ -75,7 +74,7 @@ class Strangers {
     if (count_ == 0) return;
     std::string what;
     for (const auto& [why, times] : whys_) what += (what.empty() ? "" : ", ") + std::to_string(times) + " " + why;
-    say("rank %u dropped %d connection%s that %s not of its job, the first from %s: %s", rank_, count_, count_ == 1 ? "" : "s",
+    say("rank %u dropped %d connection%s that %s not from its job (the first one from %s): %s", rank_, count_, count_ == 1 ? "" : "s",
         count_ == 1 ? "was" : "were", first_.c_str(), what.c_str());
   }
   void drop(const sockaddr_in& from, const char* why) {
@@ -90,7 +89,7 @@ class Strangers {
   std::map<std::string, int> whys_;
 };
 
-// A connection whose other side has not said who it is, or not all of it.
+// A connection whose other side has not fully identified itself.
 struct Connection {
   Socket socket;
   sockaddr_in from;
@@ -117,7 +116,7 @@ struct Caller {
 
 using Callers = std::map<uint32_t, Caller>;
 
-// Where a rank listens, on one interface.
+// A rank's listening socket on one interface.
 class Listener {
  public:
   explicit Listener(in_addr at) {
@@ -133,7 +132,7 @@ class Listener {
   }
   const sockaddr_in& address() const { return address_; }
 
-  // The connections of the ranks that are awaited. Nobody else's is waited for, and none of them ends this.
+  // Returns the connections of the awaited ranks. Others are not waited for, and none of them can stop this.
   Callers receive(const Root& root, std::set<uint32_t> awaited, Strangers& strangers) {
     Rendezvous rendezvous{root, std::move(awaited), strangers, {}, {}};
     const auto deadline = Clock::now() + std::chrono::seconds(connect_seconds());
@@ -168,15 +167,15 @@ class Listener {
   }
 
   static const char* unfinished(const Connection& connection) {
-    return connection.received == 0 ? "said nothing" : "said only a part of who it was";
+    return connection.received == 0 ? "sent nothing" : "sent only a part of its greeting";
   }
 
-  // Whether there is no more to be received of a connection: it is one of the ranks now, or it was dropped.
+  // Returns whether a connection is finished: either it is one of the ranks now, or it was dropped.
   static bool receive_hello(Rendezvous& rendezvous, Connection& connection) {
     const auto state = connection.read_hello();
     const char* why = nullptr;
-    if (connection.is_no_rank()) why = "did not speak as a rank does";
-    else if (state == Connection::kGone) why = "left before it had said who it was";
+    if (connection.is_no_rank()) why = "did not send a rank's greeting";
+    else if (state == Connection::kGone) why = "closed before its greeting was complete";
     else if (state == Connection::kFinished) return accept_rank(rendezvous, connection);
     else if (Clock::now() >= connection.ends) why = unfinished(connection);
     if (why != nullptr) rendezvous.strangers.drop(connection.from, why);
@@ -188,11 +187,11 @@ class Listener {
     if (!equal(connection.hello.call, rendezvous.root.call)) {
       rendezvous.strangers.drop(connection.from, "did not know the secret of this communicator");
     } else if (rendezvous.awaited.count(rank) == 0 && rendezvous.in.count(rank) == 0) {
-      rendezvous.strangers.drop(connection.from, "said that it was a rank that is not expected");
+      rendezvous.strangers.drop(connection.from, "claimed to be a rank that is not expected");
     } else {
-      const auto& answer = rendezvous.root.answer;  // fits into the empty buffer of a new connection, so it never waits
+      const auto& answer = rendezvous.root.answer;  // fits into a new connection's empty buffer, so this never blocks
       if (send(connection.socket.fd(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(answer.size())) {
-        // A rank that comes again has lost its first connection.
+        // A rank that connects again has lost its first connection.
         rendezvous.in.erase(rank);
         rendezvous.awaited.erase(rank);
         rendezvous.in.emplace(rank, Caller{std::move(connection.socket), connection.hello.address});
@@ -201,7 +200,8 @@ class Listener {
     return true;
   }
 
-  // Lets in all who wait. Who has spoken already is received at once, so that a crowd does not push out a rank.
+  // Accepts all waiting connections. Each reads at once what has already arrived, so that a crowd does not push out a
+  // rank.
   void accept_all(Rendezvous& rendezvous) const {
     const auto each_has = std::chrono::seconds(std::clamp(connect_seconds() / 12, 1, 10));
     while (!rendezvous.awaited.empty()) {
@@ -209,7 +209,7 @@ class Listener {
       socklen_t length = sizeof(from);
       const int fd = accept4(socket_.fd(), reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC);
       if (fd < 0) {
-        // Without a file left there is nothing to accept with: the oldest makes room.
+        // No file descriptor is left, so the oldest connection makes room.
         if (errno != EMFILE && errno != ENFILE) return;
         if (rendezvous.connections.empty()) return std::this_thread::sleep_for(std::chrono::milliseconds(20));
       } else {
@@ -217,7 +217,7 @@ class Listener {
         if (receive_hello(rendezvous, rendezvous.connections.back())) rendezvous.connections.pop_back();
         if (rendezvous.connections.size() <= kMostConnections) continue;
       }
-      rendezvous.strangers.drop(rendezvous.connections.front().from, "made room for others before it had said who it was");
+      rendezvous.strangers.drop(rendezvous.connections.front().from, "was pushed out by others before its greeting was complete");
       rendezvous.connections.pop_front();
     }
   }

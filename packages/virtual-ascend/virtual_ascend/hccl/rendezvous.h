@@ -1,4 +1,4 @@
-// How the ranks of a communicator find each other, for libhccl.so (SIMULATED). Included by libhccl.cpp alone.
+// How the ranks of a communicator find each other, for libhccl.so (SIMULATED). Only libhccl.cpp includes this file.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,8 @@
 
 namespace {
 
-// A connection to a rank that has proved that it is one. A crowd of strangers may have pushed the first one out.
+// Returns a connection to a rank that has proved its identity. A crowd of strangers may have pushed the first attempt
+// out.
 Socket call(const sockaddr_in& address, const Root& root, const Hello& hello) {
   const auto deadline = Clock::now() + std::chrono::seconds(connect_seconds());
   auto pause = std::chrono::milliseconds(20);
@@ -27,7 +28,7 @@ Socket call(const sockaddr_in& address, const Root& root, const Hello& hello) {
       Secret answer{};
       made.read(answer.data(), answer.size());
       if (equal(answer, root.answer)) return made;
-      say("the process at %s is not of the job of rank %u", text_of(address).c_str(), hello.rank);
+      say("the process at %s is not part of rank %u's job", text_of(address).c_str(), hello.rank);
       throw Failure{kConnect};
     } catch (const Failure& failure) {
       if (failure.result != kTransfer || Clock::now() + pause >= deadline) throw;
@@ -43,7 +44,7 @@ struct Comm {
 };
 
 std::mutex g_mutex;
-std::map<uint64_t, std::unique_ptr<Listener>> g_roots;  // of the root infos that this process handed out
+std::map<uint64_t, std::unique_ptr<Listener>> g_roots;  // for the root infos that this process has returned
 
 Root open_root() {
   const in_addr loopback{htonl(INADDR_LOOPBACK)};
@@ -69,7 +70,7 @@ std::unique_ptr<Listener> taken_root(const Root& root) {
   return listener;
 }
 
-// The root's process tells everybody where the others listen; then each connects to the ranks below its own.
+// The root's process tells every rank where the others listen; then each rank connects to all lower ranks.
 std::unique_ptr<Comm> join(uint32_t size, const Root& root, uint32_t rank) {
   const auto hub = taken_root(root);
   sockaddr_in at{};

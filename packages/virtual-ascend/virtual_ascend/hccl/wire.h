@@ -1,4 +1,5 @@
-// Results, sockets and the interface to listen on, for libhccl.so (SIMULATED). Included by libhccl.cpp alone.
+// Result codes, sockets, and the interface to listen on, for libhccl.so (SIMULATED). Only libhccl.cpp includes this
+// file.
 #pragma once
 
 #include <arpa/inet.h>
@@ -38,7 +39,7 @@ int seconds(const char* name, int usual) {
 
 int connect_seconds() { return seconds("HCCL_CONNECT_TIMEOUT", 120); }
 
-// One line on stderr, in one piece, as the virtual Ascend's other lines.
+// Writes one line to stderr in one piece, like the virtual Ascend's other lines.
 __attribute__((format(printf, 1, 2))) void say(const char* format, ...) {
   char line[800];
   const int head = std::snprintf(line, sizeof(line), "virtual-ascend: libhccl.so (SIMULATED): ");
@@ -71,7 +72,7 @@ class Socket {
   }
   int fd() const { return fd_; }
 
-  // How long one read or write may wait; at least a second.
+  // Limits how long one read or write may block; at least one second.
   void patience(Clock::duration longest) const {
     const auto whole = std::chrono::duration_cast<std::chrono::seconds>(longest).count();
     const timeval time{whole > 0 ? whole : 1, 0};
@@ -106,8 +107,8 @@ class Socket {
   int fd_;
 };
 
-// Whether HCCL_SOCKET_IFNAME means this interface: names or, without `=`, their beginnings, separated by commas; a `^`
-// before them means all others.
+// Whether HCCL_SOCKET_IFNAME selects this interface. It lists names separated by commas: full names after `=`,
+// otherwise prefixes; a leading `^` selects all other interfaces.
 bool named(const char* asked, const std::string& interface) {
   std::string text(asked);
   const bool others = !text.empty() && text[0] == '^';
@@ -124,13 +125,13 @@ bool named(const char* asked, const std::string& interface) {
   return any && found != others;
 }
 
-// The address that the user asked for: HCCL_IF_IP, which HCCL prefers, or the first interface that HCCL_SOCKET_IFNAME
-// means. Names that this machine does not have are no error: a cluster's settings are tried on a laptop.
+// The address that the user requested: HCCL_IF_IP, which HCCL prefers, or the first interface that HCCL_SOCKET_IFNAME
+// selects. Names that this machine does not have are no error, because people try a cluster's settings on a laptop.
 std::optional<in_addr> asked_address() {
   in_addr address{};
   if (const char* host = std::getenv("HCCL_IF_IP"); host != nullptr && *host != '\0') {
     if (inet_pton(AF_INET, host, &address) == 1) return address;
-    say("HCCL_IF_IP=%s is no IPv4 address: correct it or leave it out", host);
+    say("HCCL_IF_IP=%s is not an IPv4 address: correct it or leave it out", host);
     throw Failure{kPara};
   }
   const char* asked = std::getenv("HCCL_SOCKET_IFNAME");
@@ -145,7 +146,7 @@ std::optional<in_addr> asked_address() {
   return found;
 }
 
-// The address of this machine over which it reaches another one. Nothing is sent.
+// This machine's address on the route to another one. Nothing is sent.
 in_addr address_towards(const sockaddr_in& other) {
   const Socket asking(::socket(AF_INET, SOCK_DGRAM, 0));
   sockaddr_in own{};

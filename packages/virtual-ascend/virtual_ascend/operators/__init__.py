@@ -1,7 +1,7 @@
-"""Reference operators of torch_npu: what the documentation of op-plugin says, in plain torch.
+"""Reference operators of torch_npu, written in plain torch from the documentation of op-plugin.
 
 They run on the device of their tensors. They are differentiable if the real operator has an autograd formula
-(op-plugin's derivatives.yaml); otherwise a gradient raises.
+(op-plugin's derivatives.yaml); otherwise the backward pass raises.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ OVERLOADS = {
     "npu_fused_infer_attention_score.out": npu_fused_infer_attention_score_out,
     "npu_fused_infer_attention_score_v2.out": npu_fused_infer_attention_score_v2_out,
 }
-"""Those of another name that have a function of their own."""
+"""The overloads that have a function of their own."""
 
 __all__ = [
     "_npu_fused_infer_attention_score_get_max_workspace",

@@ -1,6 +1,6 @@
 """The operators of ATB, the library of inference kernels, under `torch.ops.atb`: op-plugin, op_plugin/ops/atb/.
 
-They write into tensors of the caller's and have no gradient.
+They write into tensors of the caller and have no gradient.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .attention import How, attend, check_half
 __all__ = ["HOST", "OPERATORS"]
 
 _TEMPLATE = 128
-"""Side of the mask that `_npu_flash_attention_qlens` repeats along the diagonal."""
+"""The side of the mask that `_npu_flash_attention_qlens` repeats along the diagonal."""
 
 
 def _npu_flash_attention(
@@ -30,14 +30,14 @@ def _npu_flash_attention(
     num_kv_heads: int,
     out: Tensor,
 ) -> None:
-    """Attention of packed sequences to themselves: a mask in float16 is added to the scores, one in another dtype has
-    1 where a score takes no part.
+    """Self-attention of packed sequences. A float16 mask is added to the scores; any other mask is 1 where a score is
+    left out.
 
-    Shapes: query [T,N,D], key [T,Nkv,D], value [T,Nkv,Dv] and out [T,N,Dv], mask [most tokens, most tokens] or one of
-    each sequence [B, most, most], seq_len int32 [B] on the host.
+    Shapes: query [T,N,D], key [T,Nkv,D], value [T,Nkv,Dv] and out [T,N,Dv], mask [L,L], or [B,L,L] with one mask for
+    each sequence, where L is the longest sequence, seq_len int32 [B] on the host.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not go together.
+        RuntimeError: shapes or dtypes that do not match.
     """
     name = "_npu_flash_attention"
     lengths = _lengths(name, "seq_len", seq_len)
@@ -61,12 +61,12 @@ def _npu_flash_attention_unpad(
     num_kv_heads: int,
     out: Tensor,
 ) -> None:
-    """Attention of packed sequences to themselves, each token to all of its sequence: what a tower of images does.
+    """Self-attention of packed sequences without a mask, as in a vision tower.
 
     Shapes: query and out [T,N,D], key and value [T,Nkv,D], seq_len int32 [B] on the host.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not go together.
+        RuntimeError: shapes or dtypes that do not match.
     """
     name = "_npu_flash_attention_unpad"
     lengths = _lengths(name, "seq_len", seq_len)
@@ -92,11 +92,11 @@ def _npu_flash_attention_qlens(
     """Attention of the last tokens of each sequence to its paged cache, causal from the bottom right corner.
 
     Shapes: query and out [T,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, most blocks], seq_len and
-    context_lens int32 [B] on the host: how many tokens of a sequence are in query, and how many it has in all. The
-    mask is a template of 128 x 128 that tells what causal means, upper triangle taken out.
+    context_lens int32 [B] on the host: the tokens of each sequence in query, and in all. The mask is a causal template
+    of 128 x 128, with the upper triangle left out.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not go together, or another template than the causal one.
+        RuntimeError: shapes or dtypes that do not match, or a template other than the causal one.
     """
     name = "_npu_flash_attention_qlens"
     asked, lengths = _lengths(name, "seq_len", seq_len), _lengths(name, "context_lens", context_lens)
@@ -122,7 +122,7 @@ def _npu_paged_attention_get_workspace(
     context_lens: Tensor,
     out: Tensor,
 ) -> Tensor:
-    """Memory that `_npu_paged_attention` may work in, which it takes as `workspace`."""
+    """Return memory for `_npu_paged_attention`, which takes it as `workspace`."""
     return inference.workspace_of(query)
 
 
@@ -145,7 +145,7 @@ def _npu_paged_attention(
     context_lens int32 [B] on the host.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not go together.
+        RuntimeError: shapes or dtypes that do not match.
     """
     name = "_npu_paged_attention"
     lengths = _lengths(name, "context_lens", context_lens)
@@ -170,13 +170,13 @@ def _npu_paged_attention_mla(
     mla_vheadsize: int,
     out: Tensor,
 ) -> None:
-    """Attention of one token of each sequence to its paged cache of latents, whose front is the values.
+    """Attention of one token of each sequence to its paged cache of latents, whose first columns are the values.
 
     Shapes: query [B,N,D], key_cache [blocks, block size, Nkv, D], out [B,N,mla_vheadsize], block_table int32 [B, most
     blocks], context_lens int32 [B] on the host.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not go together.
+        RuntimeError: shapes or dtypes that do not match.
     """
     if not 0 < mla_vheadsize <= key_cache.shape[-1]:
         raise RuntimeError(
@@ -209,15 +209,15 @@ def _npu_paged_attention_splitfuse(
     scale_value: float,
     out: Tensor,
 ) -> None:
-    """Attention of the last tokens of each sequence to its paged cache, prompts in part and answers in one call.
+    """Attention of the last tokens of each sequence to its paged cache, for partial prompts and answers in one call.
 
     Shapes: query and out [T,N,D], caches [blocks, block size, Nkv, D], block_table int32 [B, most blocks], seq_len and
-    context_lens int32 [B] on the host: how many tokens of a sequence are in query, and how many it has in all; mask
-    [T, longest sequence], added to the scores in every dtype: what calls it gives -10000 where `_npu_flash_attention`
-    is given 1 (vllm-ascend, AttentionMaskBuilder.get_splitfuse_attn_mask).
+    context_lens int32 [B] on the host: the tokens of each sequence in query, and in all. The mask [T, longest
+    sequence] is added to the scores in every dtype: callers pass -10000 where they pass 1 to `_npu_flash_attention`
+    (vllm-ascend, AttentionMaskBuilder.get_splitfuse_attn_mask).
 
     Raises:
-        RuntimeError: shapes or dtypes that do not go together.
+        RuntimeError: shapes or dtypes that do not match.
     """
     name = "_npu_paged_attention_splitfuse"
     asked, lengths = _lengths(name, "seq_len", seq_len), _lengths(name, "context_lens", context_lens)
@@ -239,7 +239,7 @@ def _npu_rotary_embedding(
     Shapes: positions int64 [T], query [T,N*R] and key [T,Nkv*R], cos_sin_cache [positions, R]: cosines, then sines.
 
     Raises:
-        RuntimeError: widths that are no multiple of the rotated part.
+        RuntimeError: a width is not a multiple of the rotated part.
     """
     name = "_npu_rotary_embedding"
     rotated = cos_sin_cache.shape[-1]
@@ -262,7 +262,7 @@ def _npu_matmul_add_fp32(x: Tensor, weight: Tensor, C: Tensor) -> None:
     Shapes: x [T,K], weight [T,N], C float32 [K,N].
 
     Raises:
-        RuntimeError: C is of another dtype or shape.
+        RuntimeError: C has another dtype or shape.
     """
     if C.dtype != torch.float32 or tuple(C.shape) != (x.shape[-1], weight.shape[-1]):
         raise RuntimeError(
@@ -282,7 +282,7 @@ def _one(
     queries, keys, values = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))
     bias = keep = None
     if mask is not None and (added or mask.dtype == torch.float16):
-        # The scale is that of the scores, and `attend` scales what it adds.
+        # `attend` multiplies the bias by the scale, too.
         bias = mask.float() / scale
     elif mask is not None:
         keep = mask == 0
@@ -300,7 +300,7 @@ def _rows(lengths: list[int]) -> Iterator[tuple[int, slice]]:
 def _last_tokens(
     name: str, caches: tuple[Tensor, Tensor], table: Tensor, asked: list[int], lengths: list[int]
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Of each sequence, the rows of its last tokens in query, and all its keys and values, from their paged caches."""
+    """Yield for each sequence the rows of its last tokens in query, and all its keys and values from the caches."""
     for number, rows in _rows(asked):
         queries, length = asked[number], lengths[number]
         if queries > length:
@@ -320,7 +320,7 @@ def _lengths(name: str, what: str, lengths: Tensor) -> list[int]:
 
 
 def _paged(name: str, cache: Tensor, table: Tensor, number: int, length: int) -> Tensor:
-    """The first `length` tokens of a sequence, from its blocks: [length,Nkv,D]."""
+    """Return the first `length` tokens of a sequence, from its blocks: [length,Nkv,D]."""
     size = cache.shape[1]
     blocks = -(-length // size)
     if table.dtype != torch.int32:
@@ -345,7 +345,7 @@ def _check_attention(
         check_half(name, what, tensor)
         if tensor.dtype != query.dtype:
             raise RuntimeError(f"{name}: query is {query.dtype}, but {what} is {tensor.dtype}")
-    # DeepSeek's values are narrower than its keys, and so is what comes out.
+    # DeepSeek's values are narrower than its keys, and so is the result.
     made = (*query.shape[:-1], keys[1].shape[-1])
     if query.dim() != 3 or query.shape[1] != heads or keys[0].shape[-2] != key_heads or tuple(out.shape) != made:
         raise RuntimeError(
@@ -376,7 +376,7 @@ OPERATORS: Mapping[str, Callable[..., object]] = {
     "npu_paged_cache_load.out": inference.npu_paged_cache_load_out,
     "npu_ring_mla.out": inference.npu_ring_mla_out,
 }
-"""All that are written, by their names and overloads."""
+"""The implemented operators, by their names and overloads."""
 
 HOST: Mapping[str, tuple[str, ...]] = {
     "_npu_flash_attention": ("seq_len",),
@@ -389,4 +389,4 @@ HOST: Mapping[str, tuple[str, ...]] = {
     "npu_ring_mla": ("seqlen",),
     "npu_ring_mla.out": ("seqlen",),
 }
-"""By operator, the tensors that are read on the host: those of lengths."""
+"""For each operator, the arguments that are read on the host: the lengths."""

@@ -1,19 +1,10 @@
-"""Attention for training: masks and sparse modes, layouts, scores, and the operators.
+"""Attention for training: sparse modes and masks, layouts, the arithmetic on scores, and the operators.
 
-Which scores of an attention take part: the sparse modes of op-plugin's attention operators.
+Some of it is shared with attention for inference: the split of a batch into its sequences, and the check of dtypes. A
+real NPU takes float16 and bfloat16. The virtual Ascend takes float32 as well, with one warning, so that the tokens of
+a rollout can be compared with transformers'.
 
-The arithmetic that op-plugin's attention operators share.
-
-Where the heads, the sequences and the tokens of attention's tensors lie.
-
-The sequences of a batch for inference, apart: each as long as it is.
-
-The dtypes of kernels for inference: float16 and bfloat16 on a real NPU, and here float32 as well.
-
-With float32 a rollout's tokens can be compared with transformers' one by one. A warning says once that an NPU refuses
-it.
-
-torch's scaled_dot_product_attention on NPUs, which is npu_fusion_attention where that can be: op-plugin,
+torch's scaled_dot_product_attention on NPUs is npu_fusion_attention where possible: op-plugin,
 op_plugin/ops/opapi/ScaledDotProductAttentionKernelNpuOpApi.cpp.
 
 npu_fusion_attention: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_fusion_attention.md.
@@ -64,31 +55,31 @@ __all__ = [
 ]
 
 UNBOUNDED = 2147483647
-TEMPLATE = 2048  # side of the mask that the compressed modes take
+TEMPLATE = 2048  # the side of the mask of compressed modes
 
 
 class SparseMode(IntEnum):
-    """Which scores take part; i is the query's row, j the key's column."""
+    """Selects the scores that take part. i is the row of the query, j the column of the key."""
 
     DEFAULT = 0  # not masked, j-i <= next_tockens and i-j <= pre_tockens
     ALL = 1  # not masked
     LEFT_UP_CAUSAL = 2  # j <= i
     RIGHT_DOWN_CAUSAL = 3  # j <= i + Skv-Sq
-    BAND = 4  # as DEFAULT, counted from the bottom right corner
-    PREFIX = 5  # RIGHT_DOWN_CAUSAL or j < prefix; the mask shows it whole
-    PREFIX_COMPRESSED = 6  # the same with a template
+    BAND = 4  # like DEFAULT, but counted from the bottom right corner
+    PREFIX = 5  # RIGHT_DOWN_CAUSAL or j < prefix, with a full mask
+    PREFIX_COMPRESSED = 6  # PREFIX with a template
     VARLEN_OUTER_CUT = 7  # BAND for the last sequence, RIGHT_DOWN_CAUSAL for the others
     VARLEN_INNER_CUT = 8  # BAND for the first sequence, LEFT_UP_CAUSAL for the others
 
 
 _PREFIXED = (SparseMode.PREFIX, SparseMode.PREFIX_COMPRESSED)
-_GIVEN = (SparseMode.DEFAULT, SparseMode.ALL, SparseMode.PREFIX)  # the mask is the scores' own, and not a template
+_GIVEN = (SparseMode.DEFAULT, SparseMode.ALL, SparseMode.PREFIX)  # modes with a full mask and not a template
 _TEMPLATES = {SparseMode.PREFIX_COMPRESSED: (3072, 2048)}
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The mask of a call, not yet bound to a block's size."""
+    """The mask of a call, not yet bound to the size of a block."""
 
     mode: SparseMode
     mask: Tensor | None
@@ -97,7 +88,7 @@ class Rule:
     prefix: Sequence[int] | None = None
 
     def of_sequence(self, number: int, count: int, rows: int, columns: int) -> Rule:
-        """The rule of one sequence of a packed batch."""
+        """Return the rule for one sequence of a packed batch."""
         mode = self.mode
         if mode is SparseMode.VARLEN_OUTER_CUT:
             mode = SparseMode.BAND if number == count - 1 else SparseMode.RIGHT_DOWN_CAUSAL
@@ -110,9 +101,9 @@ class Rule:
         return Rule(mode, mask, self.before, self.after, prefix)
 
     def keep(self, rows: int, columns: int, device: torch.device) -> Tensor | None:
-        """Bool [.., rows, columns], True where a score takes part; None if all do.
+        """Return bool [.., rows, columns], True where a score takes part; None if all do.
 
-        Without a mask the mode is ignored, causal ones too: that is documented, and attends to the future.
+        Without a mask the mode is ignored, even a causal one. This is documented, although it attends to the future.
         """
         if self.mask is None:
             return None
@@ -130,7 +121,7 @@ class Rule:
             lengths = torch.tensor(list(self.prefix), device=device).view(-1, 1, 1, 1)
             kept = (j <= i + shift) | (j < lengths)
             return kept & given if self.mode is SparseMode.PREFIX else kept
-        # From here on the mask is a template whose content is implied.
+        # The remaining modes have a template, whose content the mode implies.
         if self.mode is SparseMode.LEFT_UP_CAUSAL:
             return j <= i
         if self.mode is SparseMode.RIGHT_DOWN_CAUSAL:
@@ -141,10 +132,10 @@ class Rule:
 def rule_of(
     number: int, mask: Tensor | None, before: int, after: int, prefix: Sequence[int] | None, *, packed: bool
 ) -> Rule:
-    """The rule that a call asks for.
+    """Return the rule that a call asks for.
 
     Raises:
-        RuntimeError: there is no such sparse mode, not for a packed batch (TND), or the mask does not fit it.
+        RuntimeError: the sparse mode does not exist, or not for a packed batch (TND), or the mask does not fit it.
     """
     rule = Rule(_mode(number, packed), mask, int(before), int(after), prefix)
     _check_mask(rule, packed)
@@ -191,7 +182,7 @@ def check_prefix(rule: Rule, sequences: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """What is done to the scores."""
+    """The changes to the scores: scale, dropout, shift (pse), and sink."""
 
     scale: float
     keep_prob: float = 1.0
@@ -200,15 +191,17 @@ class How:
 
 
 def check_heads(heads: int, key_heads: int) -> None:
-    """Raise RuntimeError unless the heads of query can share those of key."""
+    """Raise RuntimeError unless the number of query heads is a multiple of the number of key heads."""
     if heads % key_heads:
         raise RuntimeError(
-            f"npu_fusion_attention: the heads of query ({heads}) must be a multiple of those of key ({key_heads})"
+            f"npu_fusion_attention: the number of query heads ({heads}) must be a multiple of the number of key heads "
+            f"({key_heads})"
         )
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, how: How, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """query [B,N,Sq,D], key and value [B,Nkv,Skv,D] -> attention [B,N,Sq,D], row maximum and sum [B,N,Sq,8]."""
+    """Compute attention: query [B,N,Sq,D], key and value [B,Nkv,Skv,D] -> [B,N,Sq,D], row maximum and sum
+    [B,N,Sq,8]."""
     heads, key_heads = query.shape[1], key.shape[1]
     check_heads(heads, key_heads)
     if heads != key_heads:
@@ -225,7 +218,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, how: How, keep: Tensor | N
     total = weights.sum(dim=-1, keepdim=True)
     if sink is not None:
         total = total + torch.exp(sink - top)
-    weights = weights / total.clamp_min(torch.finfo(torch.float32).tiny)  # a row that keeps nothing: zeros, not NaN
+    weights = weights / total.clamp_min(torch.finfo(torch.float32).tiny)  # a fully masked row gives zeros, not NaN
     if how.keep_prob < 1:
         weights = functional.dropout(weights, 1 - how.keep_prob)
     out = torch.matmul(weights, value.float()).to(query.dtype)
@@ -243,8 +236,10 @@ def through(
     how: How,
     keep: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradient of `attend`, from its result [B,N,Sq,D] and its rows' maximum and sum [B,N,Sq,1]: of query, key,
-    value, pse and sink, the last two empty if there are none."""
+    """Return the gradients of `attend` for query, key, value, pse, and sink; the last two are empty if not given.
+
+    `attention` [B,N,Sq,D] is the result of `attend`; `top` and `total` [B,N,Sq,1] are the maximum and sum of its rows.
+    """
     shared = query.shape[1] // key.shape[1]
     q, grad = query.float(), gradient.float()
     k, v = (tensor.float().repeat_interleave(shared, dim=1) for tensor in (key, value))
@@ -274,7 +269,7 @@ def _scores(query: Tensor, key: Tensor, how: How, keep: Tensor | None) -> Tensor
 
 
 class Layout(Enum):
-    """Order of the dimensions: B batch, S sequence, N heads, D width of a head, H = N*D, T all tokens of a packed
+    """The order of the dimensions: B batch, S sequence, N heads, D head size, H = N*D, T all tokens of a packed
     batch."""
 
     BSH = "BSH"
@@ -285,7 +280,7 @@ class Layout(Enum):
 
 
 def layout_of(name: str) -> Layout:
-    """The layout of a name; raises RuntimeError for another name."""
+    """Return the layout of that name; raise RuntimeError for an unknown name."""
     try:
         return Layout(name)
     except ValueError:
@@ -294,7 +289,7 @@ def layout_of(name: str) -> Layout:
 
 
 def by_head(tensor: Tensor, layout: Layout, heads: int) -> Tensor:
-    """From a dense layout to [B,N,S,D]."""
+    """Convert a dense layout to [B,N,S,D]."""
     if layout is Layout.BSH:
         return tensor.unflatten(-1, (heads, -1)).transpose(1, 2)
     if layout is Layout.SBH:
@@ -303,7 +298,7 @@ def by_head(tensor: Tensor, layout: Layout, heads: int) -> Tensor:
 
 
 def from_head(tensor: Tensor, layout: Layout) -> Tensor:
-    """From [B,N,S,D] to a dense layout."""
+    """Convert [B,N,S,D] to a dense layout."""
     if layout is Layout.BSH:
         return tensor.transpose(1, 2).flatten(2)
     if layout is Layout.SBH:
@@ -314,15 +309,14 @@ def from_head(tensor: Tensor, layout: Layout) -> Tensor:
 def sequences_of(
     query: Tensor, key: Tensor, queries: Sequence[int] | None, keys: Sequence[int] | None
 ) -> list[tuple[slice, slice]]:
-    """The rows and columns of each sequence of a packed batch, from the cumulative lengths.
+    """Return the rows and columns of each sequence of a packed batch, from the cumulative lengths.
 
     Raises:
-        RuntimeError: they are not there, or do not fit.
+        RuntimeError: the lengths are missing, or do not fit.
     """
     if not queries or not keys or len(queries) != len(keys):
         raise RuntimeError(
-            "npu_fusion_attention: the size of actual_seq_qlen and actual_seq_kvlen must be the same and "
-            "cannot be empty"
+            "npu_fusion_attention: actual_seq_qlen and actual_seq_kvlen must have the same length and cannot be empty"
         )
     used = len(queries)
     while used > 1 and queries[used - 1] == 0:
@@ -343,7 +337,7 @@ _LAYOUTS = ("BSH", "BSND", "BNSD", "TND", "BNSD_BSND", "BSND_NBSD", "BNSD_NBSD",
 
 
 def layouts(name: str) -> tuple[str, str]:
-    """The layouts of query and result that `input_layout` stands for; raises RuntimeError for an unknown one."""
+    """Return the layouts of query and result for an `input_layout`; raise RuntimeError for an unknown one."""
     if name not in _LAYOUTS:
         raise RuntimeError(
             f"npu_fused_infer_attention_score: input_layout should be {'/'.join(_LAYOUTS)}, but got {name!r}"
@@ -353,7 +347,7 @@ def layouts(name: str) -> tuple[str, str]:
 
 
 def sequences(tensor: Tensor, layout: str, heads: int, lengths: Sequence[int] | None) -> list[Tensor]:
-    """Each sequence as [N,S,D], as long as it is."""
+    """Split a batch into its sequences [N,S,D], without padding."""
     if layout == "TND":
         if not lengths:
             raise RuntimeError("npu_fused_infer_attention_score: TND takes the sequences' cumulative lengths")
@@ -374,7 +368,7 @@ def sequences(tensor: Tensor, layout: str, heads: int, lengths: Sequence[int] | 
 
 
 def cache_lengths(lengths: Sequence[int] | None, count: int) -> list[int]:
-    """The length of each sequence of a cache; raises RuntimeError without them."""
+    """Return the length of each sequence of a cache; raise RuntimeError if they are missing."""
     if lengths is None or len(lengths) not in (1, count):
         raise RuntimeError(
             f"npu_fused_infer_attention_score: a block_table needs actual_seq_lengths_kv of {count} sequences, but "
@@ -384,7 +378,7 @@ def cache_lengths(lengths: Sequence[int] | None, count: int) -> list[int]:
 
 
 def cached(cache: Tensor, table: Tensor, size: int, heads: int, lengths: list[int]) -> list[Tensor]:
-    """Each sequence of a paged cache as [N,S,D], from its blocks."""
+    """Return each sequence of a paged cache as [N,S,D], from its blocks."""
     blocks = cache.unflatten(-1, (heads, -1)).transpose(1, 2) if cache.dim() == 3 else cache  # [blocks,N,size,D]
     if blocks.shape[2] != size:
         raise RuntimeError(
@@ -392,7 +386,7 @@ def cached(cache: Tensor, table: Tensor, size: int, heads: int, lengths: list[in
         )
     if table.dim() != 2 or table.shape[0] != len(lengths):
         raise RuntimeError(
-            f"npu_fused_infer_attention_score: block_table must be [{len(lengths)}, blocks], one row of each "
+            f"npu_fused_infer_attention_score: block_table must be [{len(lengths)}, blocks], one row for each "
             f"sequence, but its shape is {tuple(table.shape)}"
         )
     found = []
@@ -403,7 +397,7 @@ def cached(cache: Tensor, table: Tensor, size: int, heads: int, lengths: list[in
 
 
 def joined(parts: list[Tensor], rows: int, layout: str) -> Tensor:
-    """Sequences [N,S,D] in one tensor of `rows` (of all tokens, in TND and NTD); what they do not fill is zero."""
+    """Join sequences [N,S,D] into one tensor of `rows` (all tokens in TND and NTD), padded with zeros."""
     if layout in ("TND", "NTD"):
         packed = torch.cat([part.transpose(0, 1) for part in parts])
         packed = torch.nn.functional.pad(packed, (0, 0, 0, 0, 0, rows - packed.shape[0]))
@@ -415,7 +409,7 @@ def joined(parts: list[Tensor], rows: int, layout: str) -> Tensor:
 
 
 def wider(tensors: Sequence[Tensor], more: Sequence[Tensor]) -> list[Tensor]:
-    """Each sequence with further columns."""
+    """Append further columns to each sequence."""
     return [torch.cat(pair, -1) for pair in zip(tensors, more, strict=True)]
 
 
@@ -423,7 +417,8 @@ _warned: set[str] = set()
 
 
 def check_half(operator: str, argument: str, tensor: Tensor) -> None:
-    """Raise RuntimeError unless the tensor is of a half precision; warn, once for each operator, if it is float32."""
+    """Raise RuntimeError unless the tensor is float16 or bfloat16; only warn, once for each operator, about
+    float32."""
     if tensor.dtype in (torch.float16, torch.bfloat16):
         return
     if tensor.dtype != torch.float32:
@@ -435,14 +430,14 @@ def check_half(operator: str, argument: str, tensor: Tensor) -> None:
         )
 
 
-_HEADS, _WIDTH = 2048, 512  # the most that the fused operator takes
+_HEADS, _WIDTH = 2048, 512  # the limits of the fused operator
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _KEYS = ("PrivateUse1", "AutogradPrivateUse1")
-_libraries: list[torch.library.Library] = []  # a library that is dropped takes its operators along
+_libraries: list[torch.library.Library] = []  # a deleted library would take its operators along
 
 
 def register() -> None:
-    """Have torch call this on NPUs, in place of its own composition. Once per process."""
+    """Make torch call our scaled_dot_product_attention on NPUs, once per process."""
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
     for key in _KEYS:
@@ -460,11 +455,11 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """torch's operator: of query [B,N,Sq,D], key and value [B,Nkv,Skv,D] the attention [B,N,Sq,D].
+    """torch's operator: query [B,N,Sq,D], key and value [B,Nkv,Skv,D] -> attention [B,N,Sq,D].
 
-    Fused it keeps query, key, value, the result and two numbers of float32, eight times each, for each row; its values
-    are those of the CPU. Not fused, which keeps the scores, are other dimensions and dtypes, a mask that is not bool,
-    and dropout, which a real NPU fuses as well.
+    The fused form keeps query, key, value, the result, and sixteen float32 numbers for each row; its values are the
+    CPU's. Other dimensions and dtypes, a mask that is not bool, and dropout are not fused, so the scores are kept. A
+    real NPU fuses dropout too.
     """
     if not _is_fused(query, key, value, attn_mask, dropout_p):
         found: Tensor = torch.ops.aten._scaled_dot_product_attention_math(
@@ -513,9 +508,10 @@ def _added(mask: Tensor | None, query: Tensor) -> Tensor | None:
 
 
 def _masked(mask: Tensor | None, is_causal: bool, query: Tensor, key: Tensor) -> Tensor | None:
-    """What the fused operator is given and keeps: what is left out, or for the causal rule a template."""
+    """Return the mask that the fused operator takes and keeps: True where a score is left out, or a causal
+    template."""
     if is_causal:
-        # It makes the upper triangle of a matrix of ones. Nobody reads it: the rule is known.
+        # The real operator makes an upper triangle of ones. Here nobody reads it, because the rule is known.
         whole = torch.empty(TEMPLATE, TEMPLATE, dtype=torch.bool, device=query.device)
         return torch.empty_like(whole)
     if mask is None:
@@ -558,24 +554,24 @@ def npu_fusion_attention(
     seed: int = 0,
     offset: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int, int]:
-    """Attention: `dropout(softmax(mask(scale * (Q K^T + pse)))) V`, computed in float32, differentiable in query, key,
-    value, pse and sink.
+    """Attention: `dropout(softmax(mask(scale * (Q K^T + pse)))) V`, computed in float32; differentiable in query, key,
+    value, pse, and sink.
 
-    Shapes: query [B,S,N*D] (BSH), [S,B,N*D] (SBH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND); key and value
-    alike with Nkv heads, N a multiple of Nkv. TND takes the cumulative lengths of its sequences, without the leading
-    0. `atten_mask` is True where a score is masked out: the scores' own shape for sparse modes 0 and 1, a 2048x2048
-    template for 2 to 4, 7 and 8 (a packed batch), 3072x2048 for 6. With `atten_mask=None` the sparse mode is ignored,
-    as documented. `prefix` has a length for each sequence (modes 5 and 6). `pse` [B|1,N,Sq|1,Skv] is added to the
-    products, not in TND. `sink` [N] is one more score of each row, without a value. A row that keeps nothing gives
-    zeros.
+    Shapes: query [B,S,N*D] (BSH), [S,B,N*D] (SBH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). Key and value
+    have the same layout with Nkv heads, and N is a multiple of Nkv. TND takes the cumulative lengths of its sequences,
+    without the leading 0. `atten_mask` is True where a score is left out. It has the shape of the scores for sparse
+    modes 0 and 1, and is a template of 2048x2048 for 2 to 4, 7 and 8 (a packed batch), and of 3072x2048 for 6. With
+    `atten_mask=None` the sparse mode is ignored, as documented. `prefix` has a length for each sequence (modes 5 and
+    6). `pse` [B|1,N,Sq|1,Skv] is added to the products; TND does not take it. `sink` [N] is one more score of each
+    row, without a value. A fully masked row gives zeros.
 
     Returns:
         (attention, softmax_max, softmax_sum, empty, seed, offset, numels); maximum and sum are float32 [B,N,S,8], for
-        TND [T,N,8], one value eight times.
+        TND [T,N,8], with each value eight times.
 
     Raises:
-        RuntimeError: an argument out of range, with what was expected.
-        NotImplementedError: padding_mask, softmax_layout, a dropout mask, seed or offset of one's own, pse in TND.
+        RuntimeError: an argument is out of range.
+        NotImplementedError: padding_mask, softmax_layout, dropout_mask, seed, offset, and pse in TND.
     """
     refuse(
         padding_mask=padding_mask,
@@ -601,7 +597,7 @@ def npu_fusion_attention(
         return _dense(query, key, value, head_num, layout, here, bound)
 
     given = (query, key, value, pse, sink, atten_mask)
-    # What is dropped has to be drawn from the NPU's own generator.
+    # Dropout must draw from the NPU's own generator.
     if keep_prob < 1 or not is_fusible(given):
         out, top, total = compute(*given)
     else:
@@ -612,17 +608,17 @@ def npu_fusion_attention(
 
 
 def _results(query: Tensor, key: Tensor, value: Tensor, heads: int, layout: Layout) -> tuple[Result, Result, Result]:
-    """What the attention, the row maximum and the row sum look like.
+    """Return the shapes and dtypes of the attention, the row maximum, and the row sum.
 
     Raises:
-        RuntimeError: the heads of query are no multiple of those of key.
+        RuntimeError: the number of query heads is not a multiple of the number of key heads.
     """
     if layout is Layout.TND:
         check_heads(heads, key.shape[1])
         rows: tuple[int, ...] = (query.shape[0], heads)
         shape = (*query.shape[:2], value.shape[-1])
     else:
-        # Views of the right shapes: nothing is computed.
+        # These are views of the right shapes; nothing is computed.
         q, k, v = dense(query.detach(), key.detach(), value.detach(), heads, layout)
         check_heads(heads, k.shape[1])
         rows = tuple(q.shape[:3])
@@ -635,7 +631,7 @@ def _results(query: Tensor, key: Tensor, value: Tensor, heads: int, layout: Layo
 def _flops(
     query: Tensor, rows: Result, key: Tensor, layout: Layout, lengths: Sequence[tuple[slice, slice]], is_causal: bool
 ) -> float:
-    """What it takes an NPU. `rows` are the row maxima, [B,N,S,8], in TND [T,N,8]."""
+    """Return the operations of an NPU for it. `rows` are the row maxima, [B,N,S,8], in TND [T,N,8]."""
     if layout is Layout.TND:
         sizes = [(queries.stop - queries.start, keys.stop - keys.start) for queries, keys in lengths]
         return sum(flops_of(rows.shape[1], *size, query.shape[-1], is_causal) for size in sizes)
@@ -652,7 +648,7 @@ def refuse(**arguments: object) -> None:
 
 
 def check(query: Tensor, key: Tensor, value: Tensor, head_num: int, layout: Layout, how: How) -> None:
-    """Raise RuntimeError for tensors or factors that do not fit the layout, or each other."""
+    """Raise RuntimeError if the tensors do not fit the layout or each other, or keep_prob is out of range."""
     dims = 4 if layout in (Layout.BSND, Layout.BNSD) else 3
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() != dims:
@@ -742,7 +738,8 @@ def _dense(
 
 
 def dense(query: Tensor, key: Tensor, value: Tensor, heads: int, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value from a dense layout to [B,N,S,D]; key and value have as many heads as fit their width."""
+    """Convert query, key, and value from a dense layout to [B,N,S,D]. The width of key determines its number of
+    heads."""
     width = query.shape[-1] // heads if layout in (Layout.BSH, Layout.SBH) else query.shape[-1]
     key_heads = key.shape[-1] // width if layout in (Layout.BSH, Layout.SBH) else 0
     return by_head(query, layout, heads), by_head(key, layout, key_heads), by_head(value, layout, key_heads)

@@ -1,9 +1,9 @@
-"""Operators that are written in Python, in a graph.
+"""Captures operators that are written in Python into a graph.
 
-Each is one task, as the kernel is whose place it takes: it keeps the addresses of its tensors and the host's values
-that it was given, and computes anew at each replay. By its steps it would not do: those wait for values, which a
-capture refuses and a kernel does not, and how many they are depends on values. With a gradient it is its steps, whose
-gradients are their own, and what is fused (fused.py) is one step.
+Each operator is one task, like the kernel that it replaces. The task keeps the addresses of its tensors and the host
+values of its arguments, and computes anew at each replay. The single steps of such an operator cannot be captured:
+they wait for values, which a capture refuses, and the number of steps depends on values. A call that needs a gradient
+is still captured step by step, because each step has its own gradient; a fused operator (fused.py) is one step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..device.extension import extension
 
 __all__ = ["Call", "Follower", "begin", "call", "end", "follow"]
 
-# They tell the size of memory, and compute nothing.
+# These operators return a size of memory, and compute nothing.
 _HOST_ONLY = ("_get_workspace", "_get_max_workspace")
 
 _under_way = 0
@@ -27,7 +27,7 @@ _follower: Follower | None = None
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Stands for a tensor of an NPU in what a graph keeps of a call."""
+    """A placeholder for an NPU tensor in the arguments that a graph keeps."""
 
     number: int
 
@@ -39,24 +39,24 @@ class Call:
     name: str
     function: Callable[..., object]
     given: dict[str, object]
-    """The arguments, with places for the NPU's tensors."""
+    """The arguments, with a placeholder for each NPU tensor."""
     tensors: list[torch.Tensor]
-    """Weak references: those of the arguments, then those of the results."""
+    """Weak references to the tensors of the arguments, then of the results."""
     names: list[str]
 
     def add(self) -> None:
-        """Write it down."""
+        """Add the call to the graph that is being captured."""
         extension().add_to_graph(self.name, self.tensors, self.names, self._again())
 
     def change(self, given: Mapping[str, object]) -> None:
-        """Give other values for some arguments."""
+        """Replace the values of some arguments."""
         for name, value in given.items():
             if name not in self.given:
                 continue
             self.given[name] = _replaced(value, functools.partial(self._place, name))
 
     def _place(self, name: str, _tensor: torch.Tensor) -> object:
-        raise RuntimeError(f"{self.name}: {name} is a tensor of an NPU, which an update of a graph does not take")
+        raise RuntimeError(f"{self.name}: {name} is an NPU tensor, and a graph update cannot replace NPU tensors")
 
     def _again(self) -> Callable[[list[torch.Tensor]], None]:
         function, given, count = self.function, dict(self.given), _count(self.given)
@@ -71,29 +71,29 @@ class Call:
 
 
 Follower = Callable[[Call, Callable[[], None]], None]
-"""Adds a call to a graph by calling what it is given, and does what belongs around it."""
+"""A function that adds a call to a graph by calling its second argument, with its own work before and after."""
 
 
 def begin() -> None:
-    """Something is captured, or updated, from now on."""
+    """Note that a capture or an update begins."""
     global _under_way
     _under_way += 1
 
 
 def end() -> None:
-    """It is over."""
+    """Note that a capture or an update ends."""
     global _under_way
     _under_way -= 1
 
 
 def follow(follower: Follower | None) -> None:
-    """Say who adds the calls of the capture that begins."""
+    """Set the function that adds the calls of the capture that begins."""
     global _follower
     _follower = follower
 
 
 def call(name: str, function: Callable[..., object], given: Mapping[str, object]) -> object:
-    """Call an operator, and write it down if what it does is captured."""
+    """Call an operator, and add the call to the graph if one is being captured."""
     if not _under_way or name.endswith(_HOST_ONLY) or not _is_captured(given):
         return function(**given)
     device = extension()
@@ -131,7 +131,7 @@ def _is_captured(given: Mapping[str, object]) -> bool:
 
 
 def _replaced(value: object, place: Callable[[torch.Tensor], object]) -> object:
-    """An argument with `place` in the places of an NPU's tensors, and nothing in it that the caller may change."""
+    """Return a copy of an argument, with NPU tensors replaced by `place`, that the caller cannot change any more."""
     if isinstance(value, torch.Tensor):
         return place(value) if value.device.type == "npu" else value.clone()
     if isinstance(value, list | tuple):
@@ -148,7 +148,7 @@ def _filled(value: object, tensors: list[torch.Tensor]) -> object:
 
 
 def _count(value: object) -> int:
-    """How many tensors a call was given."""
+    """Return how many tensors the arguments of a call have."""
     if isinstance(value, _Place):
         return value.number + 1
     each = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
@@ -156,7 +156,7 @@ def _count(value: object) -> int:
 
 
 def _fresh(results: object, given: list[torch.Tensor]) -> dict[int, torch.Tensor]:
-    """The results that do not lie in the memory of an argument, each once, by their ids."""
+    """Return the results that do not share memory with an argument, by their ids, each once."""
     if isinstance(results, torch.Tensor):
         mine = results.untyped_storage().data_ptr()
         known = any(tensor.untyped_storage().data_ptr() == mine for tensor in given)

@@ -1,4 +1,4 @@
-"""The operators of dense layers: activations, norms, rotary embeddings, losses, products and the optimizer.
+"""The operators of dense layers: activations, norms, rotary embeddings, losses, matrix products, and the optimizer.
 
 Activations: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_swiglu.md, torch_npu-npu_gelu.md,
 torch_npu-npu_scaled_masked_softmax.md and torch_npu-npu_fast_gelu.md.
@@ -12,7 +12,7 @@ npu_cross_entropy_loss: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_c
 
 npu_apply_adam_w: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_apply_adam_w.md.
 
-Products of matrices: op-plugin, op_plugin/ops/aclops/BmmV2KernelNpu.cpp and the pages of npu_linear and
+Matrix products: op-plugin, op_plugin/ops/aclops/BmmV2KernelNpu.cpp and the pages of npu_linear and
 npu_transpose_batchmatmul.
 """
 
@@ -28,11 +28,11 @@ from .fused import Result, fused, is_fusible
 from .gradient import without_formula
 
 _NONE = slice(0)
-"""Of their results these operators' gradients need none."""
+"""The gradients of these operators need no result."""
 
 
 def npu_swiglu(input: Tensor, dim: int = -1) -> Tensor:
-    """`silu(first half) * second half` along `dim`, formed in float32; differentiable.
+    """`silu(first half) * second half` along `dim`, computed in float32; differentiable.
 
     Shapes: x [.., 2*H, ..] -> [.., H, ..].
 
@@ -70,7 +70,7 @@ def npu_gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
 
 
 def npu_fast_gelu(input: Tensor) -> Tensor:
-    """`x * sigmoid(1.702 x)` of any shape, formed in float32; differentiable."""
+    """`x * sigmoid(1.702 x)` of any shape, computed in float32; differentiable."""
 
     def compute(given: Tensor) -> tuple[Tensor]:
         x = given.float()
@@ -87,14 +87,15 @@ def fast_gelu(input: Tensor) -> Tensor:
 
 
 def npu_scaled_masked_softmax(x: Tensor, mask: Tensor, scale: float = 1, fixed_triu_mask: bool = False) -> Tensor:
-    """Softmax over the last dimension of `scale * x`, formed in float32, where the mask's true places count as -10000;
-    differentiable in x.
+    """Softmax over the last dimension of `scale * x`, computed in float32; differentiable in x.
+
+    Scores count as -10000 where the mask is true.
 
     Shapes: x [.., H, W], mask broadcast to it.
 
     Raises:
-        RuntimeError: the mask is not bool, H or W is not a multiple of 32 from 32 to 4096.
-        NotImplementedError: fixed_triu_mask, which the documentation says is not finished.
+        RuntimeError: the mask is not bool, or H or W is not a multiple of 32 from 32 to 4096.
+        NotImplementedError: fixed_triu_mask, which the documentation calls unfinished.
     """
     if fixed_triu_mask:
         raise NotImplementedError(
@@ -111,7 +112,7 @@ def npu_scaled_masked_softmax(x: Tensor, mask: Tensor, scale: float = 1, fixed_t
 
 
 def npu_rms_norm(input: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
-    """`x * rsqrt(mean(x^2) + epsilon) * gamma`, formed in float32 and rounded once; differentiable.
+    """`x * rsqrt(mean(x^2) + epsilon) * gamma`, computed in float32 and rounded once; differentiable.
 
     Shapes: x [*, D...], gamma [D...] (the last dimensions of x).
 
@@ -119,7 +120,7 @@ def npu_rms_norm(input: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[T
         (y [*, D...] of x's dtype, rstd float32 [*, 1...]).
 
     Raises:
-        RuntimeError: gamma is not of the shape of x's last dimensions, or the dtypes do not go together.
+        RuntimeError: gamma does not have the shape of x's last dimensions, or the dtypes do not match.
     """
     _check("npu_rms_norm", input, gamma)
 
@@ -147,7 +148,7 @@ def npu_add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-
         (y, rstd, x1 + x2).
 
     Raises:
-        RuntimeError: as npu_rms_norm; and in backward.
+        RuntimeError: as in npu_rms_norm, and in backward.
     """
     if x1.shape != x2.shape or x1.dtype != x2.dtype:
         raise RuntimeError(
@@ -224,8 +225,8 @@ def npu_apply_rotary_pos_emb(
 ) -> tuple[Tensor, Tensor]:
     """`npu_rotary_mul` of query and key; no gradient.
 
-    Shapes: query [B,S,N,D], key [B,S,Nkv,D], cos and sin [B,S,1,D] in the layout "BSND", or "BSH" as it was called
-    first; "SBH", "BNSD" and "TND" ([T,N,D]) alike: cos and sin must broadcast.
+    Shapes: query [B,S,N,D], key [B,S,Nkv,D], cos and sin [B,S,1,D] in the layout "BSND", whose earlier name is "BSH".
+    In the layouts "SBH", "BNSD", and "TND" ([T,N,D]), cos and sin must broadcast, too.
 
     Raises:
         RuntimeError: an unknown layout or mode, widths that differ, and in backward.
@@ -258,15 +259,15 @@ def npu_mrope(
     rotary_mode: str | None = "half",
     cache_mode: str | None = "default",
 ) -> tuple[Tensor, Tensor]:
-    """Rotate the first R of each head of query and key by their positions, of which images have three each; no
-    gradient.
+    """Rotate the first R columns of each head of query and key by their positions; no gradient. Images have three
+    positions for each token.
 
     Shapes: positions int32 or int64 [T] or [3,T], query [T,N*head_size], key [T,Nkv*head_size], cos_sin_cache
     [positions,R]: cosines, then sines. mrope_section: how many of the R/2 angles follow each row of positions [3,T],
     [0,0,0] for positions [T].
 
     Raises:
-        RuntimeError: shapes, dtypes or sections that do not go together, and in backward.
+        RuntimeError: shapes, dtypes or sections that do not match, and in backward.
         NotImplementedError: a cache_mode other than "default".
     """
     name = "npu_mrope"
@@ -280,8 +281,8 @@ def npu_mrope(
         fit = positions.dim() == 2 and len(positions) == len(sections) == 3 and sum(sections) == half
     if not fit or positions.dtype not in (torch.int32, torch.int64):
         raise RuntimeError(
-            f"{name}: expected whole positions [T] and mrope_section [0,0,0], or [3,T] and one that adds up to "
-            f"{half}, but got {positions.dtype} {tuple(positions.shape)} and {sections}"
+            f"{name}: expected integer positions [T] and mrope_section [0,0,0], or positions [3,T] and sections that "
+            f"add up to {half}, but got {positions.dtype} {tuple(positions.shape)} and {sections}"
         )
     for what, tensor in (("query", query), ("key", key)):
         if tensor.dim() != 2 or tensor.shape[1] % head_size or tensor.dtype != cos_sin_cache.dtype:
@@ -335,7 +336,7 @@ def npu_cross_entropy_loss(
     lse_square_scale_for_zloss: float = 0.0,
     return_zloss: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Cross entropy, formed in float32; the loss is differentiable, log_prob is not.
+    """Cross entropy, computed in float32; the loss is differentiable, log_prob is not.
 
     Shapes: input [N,C], target [N], weight [C].
 
@@ -397,10 +398,10 @@ def npu_apply_adam_w(
     *,
     out: tuple[Tensor, Tensor, Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One step of AdamW in place on `out` = (parameter, first moment, second moment), all of grad's shape; no
+    """Do one step of AdamW in place on `out` = (parameter, first moment, second moment), all of grad's shape; no
     gradient.
 
-    The operator multiplies the powers by their betas once more: pass beta**(step-1).
+    The operator multiplies beta1_power and beta2_power by their betas once more, so pass beta**(step-1).
 
     Raises:
         NotImplementedError: amsgrad or max_grad_norm.
@@ -421,13 +422,14 @@ def npu_apply_adam_w(
 
 
 def npu_bmmV2(input: Tensor, mat2: Tensor, output_sizes: list[int]) -> Tensor:
-    """`input @ mat2`, batches broadcast; if `output_sizes` are given, summed over the batches that have size 1
-    there (what its own gradient asks for); differentiable.
+    """`input @ mat2` with broadcast batches; differentiable.
+
+    With `output_sizes` the product is summed over the batches that have size 1 there, as its own gradient requires.
 
     Shapes: [.., M, K] x [.., K, N] -> [.., M, N].
 
     Raises:
-        RuntimeError: the shapes do not fit, or `output_sizes` are none that the product can be summed to.
+        RuntimeError: the shapes do not match, or the product cannot be summed to `output_sizes`.
     """
     product = input.matmul(mat2)
     if not output_sizes or list(product.shape) == list(output_sizes):
@@ -461,7 +463,7 @@ def npu_transpose_batchmatmul(
     perm_y: Sequence[int] | None = None,
     batch_split_factor: int | None = 1,
 ) -> Tensor:
-    """The product of each batch, with the batch behind the rows; no gradient.
+    """The product of each batch, with the batch dimension after the rows; no gradient.
 
     Shapes: input [B,M,K], or [M,B,K] with perm_x1 [1,0,2], weight [B,K,N] -> [M,B,N], or [factor, M, B*N/factor] with
     a batch_split_factor above 1. K and N are multiples of 16.
@@ -493,7 +495,7 @@ def npu_transpose_batchmatmul(
         )
     if weight.shape[1] % 16 or weight.shape[2] % 16 or weight.shape[2] % factor:
         raise RuntimeError(
-            f"{name}: K and N must be multiples of 16, and N one of batch_split_factor, but weight is "
+            f"{name}: K and N must be multiples of 16, and N a multiple of batch_split_factor, but weight is "
             f"{tuple(weight.shape)} and the factor {factor}"
         )
 

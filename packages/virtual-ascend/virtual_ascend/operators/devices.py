@@ -1,4 +1,4 @@
-"""Where the tensors of a call are: torch_npu's operators take those of one NPU."""
+"""Checks that the tensors of a call are on one NPU, as torch_npu's operators require."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Mixtures of experts: which experts a token goes to, its way there and back, and the products of groups.
+"""Mixtures of experts: the choice of experts, the routing of tokens to them and back, and grouped matrix products.
 
-Which experts a token goes to: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_moe_gating_top_k_softmax.md
-and torch_npu-npu_moe_gating_top_k.md.
+The choice of experts: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_moe_gating_top_k_softmax.md and
+torch_npu-npu_moe_gating_top_k.md.
 
-Rows to experts and back, for inference: op-plugin,
-docs/zh/custom_APIs/torch_npu/torch_npu-npu_moe_init_routing_v2.md and torch_npu-npu_moe_finalize_routing.md.
+Routing for inference: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_moe_init_routing_v2.md and
+torch_npu-npu_moe_finalize_routing.md.
 
-Moving tokens to their experts and back: op-plugin, in docs/zh/custom_APIs/torch_npu
-torch_npu-npu_moe_token_permute.md, torch_npu-npu_moe_token_unpermute.md and the same with _with_routing_map.
+Routing for training: op-plugin, in docs/zh/custom_APIs/torch_npu torch_npu-npu_moe_token_permute.md,
+torch_npu-npu_moe_token_unpermute.md, and the same two with _with_routing_map.
 
-Matrix products of groups: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_grouped_matmul.md and
+Grouped matrix products: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_grouped_matmul.md and
 torch_npu-npu_grouped_matmul_add_.md.
 """
 
@@ -31,15 +31,15 @@ from .layout import dtype_of
 def npu_moe_gating_top_k_softmax(
     x: Tensor, finished: Tensor | None = None, k: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The k greatest of softmax(x), formed in float32 and not normalised again; no gradient.
+    """Return the k greatest of softmax(x), computed in float32 and not normalised again; no gradient.
 
-    Shapes: x [..,E], finished bool [..]: rows that go to no expert get the index E.
+    Shapes: x [..,E], finished bool [..]. Finished rows go to no expert and get the index E.
 
     Returns:
-        (weights [..,k] of x's dtype, experts int32 [..,k], row_idx int32 [..,k]: column by column).
+        (weights [..,k] of x's dtype, experts int32 [..,k], row_idx int32 [..,k], counted column by column).
 
     Raises:
-        RuntimeError: k out of range, `finished` of another shape, and in backward.
+        RuntimeError: k is out of range, or `finished` has another shape; and in backward.
     """
     if x.dim() not in (2, 3) or x.dtype not in _FLOATS:
         raise RuntimeError(
@@ -82,18 +82,19 @@ def npu_moe_gating_top_k(
     routed_scaling_factor: float = 1.0,
     eps: float = 1e-20,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The k greatest of softmax(x) (norm_type 0) or sigmoid(x) (1), from the k_group best of group_count groups of
-    experts; no gradient.
+    """Return the k greatest of softmax(x) (norm_type 0) or sigmoid(x) (1), from the k_group best of group_count groups
+    of experts; no gradient.
 
-    Shapes: x [T,E], bias [E]: it steers the choice only. A group is as good as its best expert (group_select_mode 0)
-    or its two best together (1). Weights of sigmoids are divided by their sum; all are scaled.
+    Shapes: x [T,E], bias [E]. The bias affects only the choice. A group is as good as its best expert
+    (group_select_mode 0), or as the sum of its two best experts (1). Weights of sigmoids are divided by their sum, and
+    all weights are scaled.
 
     Returns:
         (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], empty without out_flag).
 
     Raises:
-        RuntimeError: an argument out of range, and in backward.
-        NotImplementedError: input_ids or tid2eid: experts by token id.
+        RuntimeError: an argument is out of range; and in backward.
+        NotImplementedError: input_ids or tid2eid, which choose experts by token id.
     """
     if input_ids is not None or tid2eid is not None:
         raise NotImplementedError(
@@ -126,14 +127,15 @@ def moe_gating_top_k(
     eps: float,
     bias_opt: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """vllm-ascend's own `npu_moe_gating_top_k`, which with renorm 1 divides the weights of a softmax by their sum as
-    well: csrc/moe/moe_gating_top_k of v0.13.0 to v0.23.0.
+    """vllm-ascend's own `npu_moe_gating_top_k`: csrc/moe/moe_gating_top_k of v0.13.0 to v0.23.0.
+
+    With renorm 1 it divides the weights of a softmax by their sum, too.
 
     Returns:
         (weights [T,k] of x's dtype, experts int32 [T,k], scores float32 [T,E], undefined without out_flag).
 
     Raises:
-        RuntimeError: an argument out of range, and in backward.
+        RuntimeError: an argument is out of range; and in backward.
     """
     name = "moe_gating_top_k"
     groups = _Groups(group_count, k_group, group_select_mode)
@@ -152,14 +154,14 @@ def moe_gating_top_k(
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Of how many groups of experts how many are looked at, and what a group is worth."""
+    """The number of groups of experts, how many of them are chosen, and the mode that rates a group."""
 
     count: int
     chosen: int
     mode: int
 
     def limits(self, k: int, experts: int) -> Sequence[tuple[str, int, bool]]:
-        """Each argument's name, its value, and whether that is within its range."""
+        """Return each argument's name, its value, and whether the value is in range."""
         size = experts // max(self.count, 1)
         return (
             ("group_count", self.count, self.count > 0 and experts % max(self.count, 1) == 0),
@@ -168,7 +170,7 @@ class _Groups:
         )
 
     def best(self, scores: Tensor) -> Tensor:
-        """The scores [T,E], those of experts outside the best groups -inf."""
+        """Return the scores [T,E], with -inf for experts outside the best groups."""
         if self.count == 1:
             return scores
         groups = scores.unflatten(-1, (self.count, -1))
@@ -183,8 +185,10 @@ _FLOATS = (torch.float16, torch.float32, torch.bfloat16)
 def _chosen(
     x: Tensor, k: int, bias: Tensor | None, groups: _Groups, norm_type: int, eps: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The weights of the k greatest, divided by their sum and `eps` unless that is None, their experts, and all
-    scores."""
+    """Return the weights of the k greatest, their experts, and all scores.
+
+    The weights are divided by their sum plus `eps`, unless `eps` is None.
+    """
     scores = torch.sigmoid(x.float()) if norm_type else torch.softmax(x.float(), dim=-1)
     chosen = _greatest(groups.best(scores if bias is None else scores + bias.float()), k)
     weights = scores.gather(-1, chosen)
@@ -197,7 +201,7 @@ def _check_scores(name: str, x: Tensor, bias: Tensor | None) -> None:
             f"{name}: x must be [T,E] and float16, float32 or bfloat16, but is {tuple(x.shape)} {x.dtype}"
         )
     if bias is not None and (bias.dim() != 1 or bias.dtype != x.dtype):
-        raise RuntimeError(f"{name}: bias must be [E] and {x.dtype} as x, but is {tuple(bias.shape)} {bias.dtype}")
+        raise RuntimeError(f"{name}: bias must be [E] and {x.dtype} like x, but is {tuple(bias.shape)} {bias.dtype}")
 
 
 def _check_gating(
@@ -221,16 +225,16 @@ def _greatest(scores: Tensor, k: int) -> Tensor:
 def npu_moe_init_routing(
     x: Tensor, row_idx: Tensor, expert_idx: Tensor, active_num: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Copies of the rows sorted by expert, as CANN's aclnnMoeInitRouting documents it; no gradient.
+    """Copy the rows sorted by expert, as the documentation of CANN's aclnnMoeInitRouting says; no gradient.
 
-    Shapes: x [T,H], row_idx int32 [T,K] (copy i is of row `row_idx % T`), expert_idx int32 [T,K].
+    Shapes: x [T,H], row_idx int32 [T,K] (a copy is of row `row_idx % T`), expert_idx int32 [T,K].
 
     Returns:
-        (rows [min(T, active_num)*K, H]; places int32 [T*K]: where the copy of each value of row_idx went; the experts
+        (rows [min(T, active_num)*K, H]; places int32 [T*K], where the copy of each value of row_idx went; the experts
         of the sorted copies int32 [T*K]).
 
     Raises:
-        RuntimeError: shapes or dtypes that do not go together, and in backward.
+        RuntimeError: shapes or dtypes that do not match, and in backward.
     """
     name = "npu_moe_init_routing"
     if x.dim() != 2 or row_idx.shape != expert_idx.shape or expert_idx.dim() != 2 or len(x) != len(expert_idx):
@@ -271,19 +275,18 @@ def npu_moe_init_routing_v2(
     row_idx_type: int = 0,
     x_dtype: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Copies of the rows sorted by expert, without those of experts outside the range; no gradient.
+    """Copy the rows sorted by expert, without the experts outside the range; no gradient.
 
-    Shapes: x [T,H], expert_idx int32 [T,K], scale [T]; active_expert_range [first, end), all experts unless given.
-    M is T*K, or active_num if that is given and less. Rows behind the copies are zeros here; an NPU leaves them as
-    they are.
+    Shapes: x [T,H], expert_idx int32 [T,K], scale [T]; active_expert_range [first, end), by default all experts. M is
+    T*K, or active_num if that is given and smaller. Rows after the copies are zeros here; an NPU does not write them.
 
     Returns:
-        (rows [M,H]; row_idx int32 [T*K]: with row_idx_type 0 where a copy went, -1 for none, with 1 which copy comes
-        when; tokens of each expert int64, as ends (expert_tokens_num_type 0), counts (1) or (expert, count) pairs (2),
-        empty without the flag; the rows' scale [M], empty without).
+        (rows [M,H]; row_idx int32 [T*K]: where each copy went, -1 for nowhere (row_idx_type 0), or the order of the
+        copies (1); tokens of each expert int64, as ends (expert_tokens_num_type 0), counts (1) or (expert, count)
+        pairs (2), empty without the flag; the scale of the rows [M], empty without `scale`).
 
     Raises:
-        RuntimeError: shapes or a range that do not fit, and in backward.
+        RuntimeError: the shapes or the range do not fit; and in backward.
         NotImplementedError: quantisation, and drop_pad_mode 1.
     """
     given = dict(locals())
@@ -308,11 +311,12 @@ def npu_moe_init_routing_custom(
     active_expert_range: Sequence[int] = (),
     row_idx_type: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """vllm-ascend's own `npu_moe_init_routing_v2`, which quantises unless it is told not to:
-    csrc/moe/moe_init_routing_custom of v0.13.0 to v0.23.0.
+    """vllm-ascend's own `npu_moe_init_routing_v2`: csrc/moe/moe_init_routing_custom of v0.13.0 to v0.23.0.
+
+    Its default is to quantise.
 
     Raises:
-        RuntimeError: shapes or a range that do not fit, and in backward.
+        RuntimeError: the shapes or the range do not fit; and in backward.
         NotImplementedError: quantisation, and drop_pad_mode 1.
     """
     given = dict(locals())
@@ -336,7 +340,7 @@ def _sorted_by_expert(
     active_expert_range: Sequence[int],
     row_idx_type: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    # expert_capacity only counts in drop_pad_mode 1.
+    # Only drop_pad_mode 1 uses expert_capacity.
     if quant_mode != -1 or offset is not None:
         raise _unwritten(name, f"quantisation (quant_mode={quant_mode})")
     if drop_pad_mode:
@@ -363,7 +367,8 @@ def _unwritten(name: str, what: str) -> NotImplementedError:
 
 
 def _experts_kept(name: str, x: Tensor, expert_idx: Tensor, experts: Sequence[int]) -> tuple[int, int]:
-    """The range [first, end) of the experts whose rows are copied; raises for shapes and ranges that do not fit."""
+    """Return the range [first, end) of the experts whose rows are copied; raise RuntimeError if anything does not
+    fit."""
     if x.dim() != 2 or expert_idx.dim() != 2 or expert_idx.shape[0] != x.shape[0]:
         raise RuntimeError(
             f"{name}: expected x [T,H] and expert_idx [T,K], but got {tuple(x.shape)} and {tuple(expert_idx.shape)}"
@@ -379,8 +384,11 @@ def _experts_kept(name: str, x: Tensor, expert_idx: Tensor, experts: Sequence[in
 def _routes(
     expert_idx: Tensor, first: int, end: int, limit: int, *, by_destination: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Which rows are copied, in the order of the copies; where each copy went, or with `by_destination` which copy
-    comes when; and the tokens of each expert."""
+    """Return the copied rows in the order of the copies, where each copy went, and the number of tokens of each
+    expert.
+
+    With `by_destination` the second result is the order of the copies instead.
+    """
     copies = expert_idx.shape[1]
     experts = expert_idx.reshape(-1).long()
     inside = (experts >= first) & (experts < end)
@@ -396,7 +404,7 @@ def _routes(
 
 
 def _tokens(counts: Tensor, first: int, kind: int) -> Tensor:
-    """The tokens of each expert in the form that is asked for: ends (0), counts (1), or (expert, count) pairs (2)."""
+    """Return the tokens of each expert as ends (kind 0), counts (1), or (expert, count) pairs (2)."""
     if kind == 0:
         return counts.cumsum(0)
     if kind != 2:
@@ -419,12 +427,12 @@ def npu_moe_finalize_routing(
 ) -> Tensor:
     """`skip1 + skip2 + sum_k scales[i,k] * (rows[place[i,k]] + bias[expert[i,k]])`; no gradient.
 
-    Shapes: rows [T*K,H] (drop_pad_mode 0, 2) or [E,C,H] (1, 3; -1 stands for a row of zeros), skips [T,H], bias [E,H],
-    scales [T,K] (without them K is `k`), places int32 [T*K]: column by column (0, 1) or row by row (2, 3), experts
-    int32 [T,K].
+    Shapes: rows [T*K,H] (drop_pad_mode 0, 2) or [E,C,H] (1, 3; the place -1 is a row of zeros), skips [T,H], bias
+    [E,H], scales [T,K] (without them K is `k`), places int32 [T*K], column by column (0, 1) or row by row (2, 3),
+    experts int32 [T,K].
 
     Raises:
-        RuntimeError: an unknown mode, skip2 without skip1, bias without experts, and in backward.
+        RuntimeError: an unknown mode, skip2 without skip1, or bias without experts; and in backward.
     """
     name = "npu_moe_finalize_routing"
     mode = drop_pad_mode or 0
@@ -453,10 +461,10 @@ def npu_moe_finalize_routing(
 
 
 def npu_moe_compute_expert_tokens(sorted_expert_for_source_row: Tensor, num_expert: int) -> Tensor:
-    """Where each expert's rows end, int32 [num_expert], from the experts of the sorted rows.
+    """Return where each expert's rows end, int32 [num_expert], from the experts of the sorted rows.
 
     Raises:
-        RuntimeError: experts that are no whole numbers.
+        RuntimeError: the experts are not integers.
     """
     dtype = sorted_expert_for_source_row.dtype
     if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
@@ -475,8 +483,8 @@ def npu_moe_token_permute(
     Shapes: tokens [T,H], indices [T,K] or [T] (the experts of a token).
 
     Returns:
-        (permuted [T*K,H], sorted_indices int32 [T*K]: where copy t*K+k went). A positive `num_out_tokens` keeps so
-        many rows, a negative one drops so many.
+        (permuted [T*K,H], sorted_indices int32 [T*K]: where copy t*K+k went). A positive `num_out_tokens` keeps that
+        many rows, a negative one drops that many.
 
     Raises:
         RuntimeError: wrong shapes or dtypes.
@@ -511,7 +519,7 @@ def npu_moe_token_unpermute(
     """Add up a token's copies, weighted: `out[t] = sum_k probs[t,k] * permuted[sorted_indices[t*K+k]]`;
     differentiable.
 
-    Shapes: permuted_tokens [M,H], sorted_indices [T*K], probs [T,K] -> [T,H]. Copies that were dropped count as zeros.
+    Shapes: permuted_tokens [M,H], sorted_indices [T*K], probs [T,K] -> [T,H]. Dropped copies count as zeros.
 
     Raises:
         RuntimeError: wrong shapes.
@@ -549,17 +557,17 @@ def npu_moe_token_permute_with_routing_map(
     num_out_tokens: int | None = None,
     drop_and_pad: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Copies of the tokens, expert by expert, in the tokens' order; differentiable in tokens and probs.
+    """Copy the tokens, expert by expert, each time in their own order; differentiable in tokens and probs.
 
     Shapes: tokens [T,H], routing_map [T,E] (bool or int8), probs [T,E]. With `drop_and_pad` each expert gets
-    `num_out_tokens / E` rows: its own first, then others.
+    `num_out_tokens / E` rows: first its own tokens, then others.
 
     Returns:
-        (permuted [M,H], the probs of its rows [M] or None, sorted_indices int32 [M]: the rows in the tokens' order,
+        (permuted [M,H], the probs of its rows [M] or None, sorted_indices int32 [M]: the rows in the tokens' order, or
         with drop_and_pad the tokens of the rows).
 
     Raises:
-        RuntimeError: wrong shapes or dtypes, or drop_and_pad without a fitting num_out_tokens.
+        RuntimeError: wrong shapes or dtypes, or drop_and_pad with a num_out_tokens that does not fit.
     """
     name = "npu_moe_token_permute_with_routing_map"
     if tokens.dim() != 2 or routing_map.dim() != 2 or routing_map.shape[0] != tokens.shape[0]:
@@ -578,7 +586,7 @@ def npu_moe_token_permute_with_routing_map(
     if drop_and_pad:
         if not num_out_tokens or num_out_tokens % experts or num_out_tokens // experts > count:
             raise RuntimeError(
-                f"{name}: drop_and_pad takes a num_out_tokens that is at most {count} for each of {experts} experts, "
+                f"{name}: drop_and_pad takes a num_out_tokens of at most {count} for each of {experts} experts, "
                 f"but got {num_out_tokens}"
             )
         first = by_expert.to(torch.int8).sort(dim=-1, descending=True, stable=True)[1][:, : num_out_tokens // experts]
@@ -601,13 +609,13 @@ def npu_moe_token_unpermute_with_routing_map(
     routing_map: Tensor | None = None,
     drop_and_pad: bool = False,
 ) -> Tensor:
-    """Add up what `npu_moe_token_permute_with_routing_map` copied, weighted by probs; differentiable.
+    """Add up the copies of `npu_moe_token_permute_with_routing_map`, weighted by probs; differentiable.
 
     Shapes: permuted_tokens [M,H], sorted_indices [M], probs and routing_map [T,E], restore_shape (T,H) -> [T,H].
-    Without drop_and_pad, every token must have as many experts as the others.
+    Without drop_and_pad, every token must have the same number of experts.
 
     Raises:
-        RuntimeError: shapes that do not go together, probs without the routing map.
+        RuntimeError: the shapes do not match, or probs are given without the routing map.
     """
     name = "npu_moe_token_unpermute_with_routing_map"
     count = int(restore_shape[0])
@@ -622,7 +630,7 @@ def npu_moe_token_unpermute_with_routing_map(
         zeros = torch.zeros(tuple(restore_shape), dtype=rows.dtype, device=rows.device)
         return zeros.index_add(0, places, rows).to(permuted_tokens.dtype)
     if permuted_tokens.shape[0] % count:
-        raise RuntimeError(f"{name}: {permuted_tokens.shape[0]} rows are not the same number for {count} tokens")
+        raise RuntimeError(f"{name}: {permuted_tokens.shape[0]} rows cannot be divided among {count} tokens")
     rows = permuted_tokens.index_select(0, places).view(count, -1, permuted_tokens.shape[-1])
     if probs is not None:
         if routing_map is None:
@@ -640,14 +648,14 @@ def _npu_moe_token_unpermute_with_routing_map(
     routing_map: Tensor | None = None,
     drop_and_pad: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """`npu_moe_token_unpermute_with_routing_map`, with what its gradient needs if it drops and pads.
+    """Do `npu_moe_token_unpermute_with_routing_map`, and also return what its gradient needs with drop_and_pad.
 
     Returns:
-        ([T,H], out_index int32 [M] and permuted_token_id int32 [M]: the rows in the tokens' order and their tokens,
-        the probs of the rows [M] or None).
+        ([T,H]; out_index int32 [M], the rows in the tokens' order; permuted_token_id int32 [M], their tokens; the
+        probs of the rows [M] or None).
 
     Raises:
-        RuntimeError: as npu_moe_token_unpermute_with_routing_map.
+        RuntimeError: as in npu_moe_token_unpermute_with_routing_map.
     """
     back = npu_moe_token_unpermute_with_routing_map(
         permuted_tokens,
@@ -680,10 +688,10 @@ def npu_moe_token_permute_with_routing_map_grad(
     Shapes: permuted_token_out_grad [M,H], probs_grad [M] or None, sorted_indices [M], routing_map [T,E].
 
     Returns:
-        (that of the tokens [T,H], that of the probs [T,E] or None).
+        (the gradient of the tokens [T,H], the gradient of the probs [T,E] or None).
 
     Raises:
-        RuntimeError: experts_num and tokens_num are not the routing map's.
+        RuntimeError: experts_num and tokens_num do not match the routing map.
     """
     if tuple(routing_map.shape) != (tokens_num, experts_num):
         raise RuntimeError(
@@ -712,13 +720,13 @@ def npu_moe_token_unpermute_with_routing_map_grad(
     MoeTokenUnpermuteWithRoutingMapGradKernelNpuOpApi.cpp.
 
     Shapes: unpermuted_tokens_grad [T,H], out_index [M] (the rows in the tokens' order), permuted_token_id [M] (their
-    tokens; read with drop_and_pad only), routing_map and probs [T,E], permuted_tokens [M,H].
+    tokens; read only with drop_and_pad), routing_map and probs [T,E], permuted_tokens [M,H].
 
     Returns:
-        (that of the permuted tokens [M,H], that of the probs [T,E] or None).
+        (the gradient of the permuted tokens [M,H], the gradient of the probs [T,E] or None).
 
     Raises:
-        RuntimeError: probs without the permuted tokens or the routing map.
+        RuntimeError: probs are given without the permuted tokens or the routing map.
     """
     name = "npu_moe_token_unpermute_with_routing_map_grad"
     rows = out_index.long()
@@ -738,7 +746,7 @@ def npu_moe_token_unpermute_with_routing_map_grad(
 def _expert_and_token(
     sorted_indices: Tensor, routing_map: Tensor | None, probs: Tensor | None, drop_and_pad: bool, count: int
 ) -> tuple[Tensor | None, Tensor]:
-    """Return each permuted row's expert, None if nothing tells it, and its token, one of `count`."""
+    """Return the expert of each permuted row, or None if it is unknown, and the token of each row, one of `count`."""
     places = sorted_indices.long()
     if drop_and_pad:
         shape = routing_map if routing_map is not None else probs
@@ -749,7 +757,7 @@ def _expert_and_token(
     if routing_map is not None:
         expert, token = routing_map.bool().t().nonzero(as_tuple=True)
         return expert, token
-    # The rows in the tokens' order: as many for each token.
+    # The rows are in the tokens' order, with the same number for each token.
     return None, torch.argsort(places) // (len(places) // count)
 
 
@@ -783,16 +791,17 @@ def npu_grouped_matmul(
     scale_dtype: int | None = None,
     per_token_scale_dtype: int | None = None,
 ) -> list[Tensor]:
-    """Matrix products of groups; no gradient (callers wrap it in an autograd.Function).
+    """Grouped matrix products; no gradient (callers wrap it in an autograd.Function).
 
-    group_type -1: x[i] [M_i,K_i] @ weight[i] [K_i,N_i]. 0: rows of x [M,K] in E groups, weight [E,K,N] -> [M,N]. 2:
-    columns of x [M,K] and rows of weight [K,N] in E groups -> [E,M,N]. `group_list`: ends (group_list_type 0) or
-    counts (1) of the groups. split_item 0 and 1: a tensor per group; 2 and 3: one tensor. Rows of that behind the
-    groups of a tensor are zeros here; an NPU leaves them as they are.
+    group_type -1: x[i] [M_i,K_i] @ weight[i] [K_i,N_i]. 0: the rows of x [M,K] are E groups, weight [E,K,N] -> [M,N].
+    2: the columns of x [M,K] and the rows of weight [K,N] are E groups -> [E,M,N]. `group_list` has the ends
+    (group_list_type 0) or the counts (1) of the groups. split_item 0 and 1 return a tensor for each group, 2 and 3 one
+    tensor. If a `group_list` tensor ends before that tensor does, the remaining rows are zeros here; an NPU does not
+    write them.
 
     Raises:
-        RuntimeError: groups that do not cover x in any other case, unknown types; and in backward.
-        NotImplementedError: quantisation, activations, (index, count) pairs.
+        RuntimeError: the groups do not cover x in any other case, or a type is unknown; and in backward.
+        NotImplementedError: quantisation, activations, or (index, count) pairs.
     """
     _refuse_unwritten(locals())
     if split_item not in (0, 1, 2, 3):
@@ -828,7 +837,7 @@ def npu_grouped_matmul(
         if not is_fusible(given):
             return compute(*given)
         looks = compute(*(torch.empty_like(tensor, device="meta") for tensor in given))
-        # Each row is multiplied by the weight of one group, and all groups have weights of one width.
+        # Each row is multiplied by the weight of one group, and the weights of all groups have the same width.
         flops = sum(2.0 * each.numel() * weight[0].shape[-1] for each in x)
         shapes = [Result(look.shape, look.dtype) for look in looks]
         return computed("npu_grouped_matmul", compute, shapes, given, flops=flops)
@@ -847,13 +856,13 @@ def npu_grouped_matmul_add_(
     group_type: int = 2,
     group_list_type: int = 0,
 ) -> Tensor:
-    """`input[e] += x[rows of e]^T @ weight[rows of e]` in place: how gradients of experts add up; no gradient.
+    """`input[e] += x[rows of e]^T @ weight[rows of e]` in place, to add up gradients of experts; no gradient.
 
     Shapes: input float32 [E,K,N] or [E*K,N], x [M,K], weight [M,N], group_list int64 [E] (ends or, with
     group_list_type 1, counts).
 
     Raises:
-        RuntimeError: groups that do not cover x.
+        RuntimeError: the groups do not cover x.
         NotImplementedError: another transposition or group_type.
     """
     if not transpose_x or transpose_weight or group_type != 2:
@@ -876,7 +885,7 @@ def _check_form(
     split_item: int,
     group_type: int | None,
 ) -> None:
-    """What the wheel refuses before it asks CANN."""
+    """Raise RuntimeError for arguments that the wheel refuses before it calls CANN."""
     name = "npu_grouped_matmul"
     if group_type is None and not isinstance(group_list, list | tuple):
         raise RuntimeError(f"{name}: Requires manual passing group_type, current is None.")

@@ -1,5 +1,7 @@
-"""Operators with a kernel of their own, as far as memory goes: saved is what the real one saves, and what computes it
-here is not charged to the NPU."""
+"""Operators that use as much memory as one real kernel.
+
+They save the tensors that the real kernel saves, and the intermediate results here are not charged to the NPU.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +18,24 @@ from . import captures
 
 __all__ = ["Result", "computed", "flops_of", "fused", "is_fusible"]
 
-_OPTIONS = 4  # what _Fused is given before the tensors
+_OPTIONS = 4  # the number of _Fused's arguments before the tensors
 _ALL = slice(None)
 _BACKWARD = 2.5
-"""Matrix products of the gradient, five, for the two of the result."""
+"""The gradient takes five matrix products where the result takes two."""
 Given: TypeAlias = "Tensor | None"
 Compute: TypeAlias = "Callable[..., tuple[Tensor, ...]]"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a result looks like."""
+    """The shape and dtype of a result."""
 
     shape: Sequence[int]
     dtype: torch.dtype
 
 
 class _Context(Protocol):
-    """What torch.autograd.Function keeps from forward to backward."""
+    """The state that torch.autograd.Function keeps from forward to backward."""
 
     compute: Compute
     given: int
@@ -47,8 +49,11 @@ class _Context(Protocol):
 
 
 def is_fusible(tensors: Sequence[Given]) -> bool:
-    """Whether all are plain tensors of an NPU that is ours: others (DTensor, FakeTensor, those of torch.func)
-    only have the rules of the operators that an operator is composed of. So it is while FX writes operators down."""
+    """Tell whether all are plain tensors of a virtual NPU, and FX is not tracing.
+
+    Other tensors (DTensor, FakeTensor, those of torch.func), and FX, only know the operators that a fused operator is
+    composed of.
+    """
     given = [tensor for tensor in tensors if tensor is not None]
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
         return False
@@ -70,17 +75,17 @@ def fused(
     instead: int | None = None,
     flops: float = 0.0,
 ) -> tuple[Tensor, ...]:
-    """Make `results`, of which the first is differentiable in `tensors`.
+    """Compute `results`. The first of them is differentiable in `tensors`.
 
     Args:
-        name: the operator, for those who ask what a program costs (csrc/ledger.h).
-        compute: what computes the results, or the first of them, of the same tensors on the host, differentiably. It
-            is not called where one of them is a phantom.
-        results: what they look like; they are contiguous.
+        name: the operator's name in the ledger (csrc/ledger.h).
+        compute: computes the results, or at least the first, differentiably from the same tensors on the host. It is
+            not called if one of them is a phantom.
+        results: the shapes and dtypes of the results, which are contiguous.
         tensors: the arguments, which are saved for the gradient.
-        keep: which results are saved for it as well.
-        instead: the result that is saved in place of the first argument, and has the same gradient.
-        flops: what an NPU does for it.
+        keep: the results that are saved for the gradient, too.
+        instead: the result that is saved in place of the first argument, because it has the same gradient.
+        flops: the operations of an NPU for it.
     """
     found: tuple[Tensor, ...] = _Fused.apply((name, flops), compute, tuple(results), (keep, instead), *tensors)
     return found
@@ -89,11 +94,11 @@ def fused(
 def computed(
     name: str, compute: Compute, results: Sequence[Result], tensors: Sequence[Given], *, flops: float = 0.0
 ) -> tuple[Tensor, ...]:
-    """Make `results` as `fused` does, without a gradient."""
+    """Compute `results` as `fused` does, without a gradient."""
     like = next(tensor for tensor in tensors if tensor is not None)
     made = tuple(torch.empty(tuple(result.shape), dtype=result.dtype, device=like.device) for result in results)
     if _have_values([*tensors, *made]):
-        # Results that nobody is given, and only the gradient of a real NPU needs, are not computed.
+        # Some results are needed only by the gradient on a real NPU. They are not computed.
         def fill(arguments: Sequence[Given], results: Sequence[Tensor]) -> None:
             for result, host in zip(results, compute(*map(_host, arguments)), strict=False):
                 _fill(result, host)
@@ -108,7 +113,7 @@ def computed(
 
 
 def flops_of(heads: int, queries: int, keys: int, width: int, is_causal: bool) -> float:
-    """Return what the two matrix products of attention take; a causal one leaves half of the scores out."""
+    """Return the operations of attention's two matrix products. Causal attention leaves out half of the scores."""
     return 4.0 * heads * queries * keys * width / (2 if is_causal else 1)
 
 
@@ -134,7 +139,7 @@ class _Fused(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: _Context, gradient: Given, *others: Given) -> tuple[Given, ...]:
-        # Recomputation unpacks them once.
+        # Activation recomputation allows unpacking them only once.
         saved = ctx.saved_tensors
         tensors = saved[: ctx.given]
         wanted = [number for number in range(ctx.given) if ctx.needs_input_grad[_OPTIONS + number]]
@@ -160,7 +165,7 @@ class _Fused(torch.autograd.Function):  # type: ignore[misc]
 def _differentiate(
     compute: Compute, wanted: Sequence[int], arguments: Sequence[Given], gradient: Tensor, results: Sequence[Given]
 ) -> None:
-    """Write the gradients of the arguments that are `wanted` into the results in their places."""
+    """Compute the gradients of the `wanted` arguments and write them into `results`."""
     with torch.inference_mode(False), torch.enable_grad():  # a replay is in inference mode
         hosts = [_host(tensor) for tensor in arguments]
         leaves = {number: hosts[number].detach().requires_grad_() for number in wanted}  # type: ignore[union-attr]
@@ -180,7 +185,7 @@ def _have_values(tensors: Sequence[Given]) -> bool:
 
 
 def _check_mapped(tensors: Sequence[Given]) -> None:
-    """Raise RuntimeError for memory that sleeps, as reading its values would."""
+    """Raise RuntimeError if a tensor's memory is asleep, as reading its values would."""
     for tensor in tensors:
         if tensor is not None:
             extension.extension().check_mapped(tensor.untyped_storage().data_ptr())

@@ -1,4 +1,4 @@
-"""Operators without an autograd formula: a gradient through them must fail, as on a real NPU, and not come out."""
+"""Operators without an autograd formula: a backward pass through them must fail, as on a real NPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["without_formula"]
 
 
 class _Context(Protocol):
-    """What torch.autograd.Function keeps from forward to backward."""
+    """The state that torch.autograd.Function keeps from forward to backward."""
 
     name: str
 
@@ -32,7 +32,6 @@ class _NoFormula(torch.autograd.Function):  # type: ignore[misc]
 def without_formula(
     name: str, inputs: tuple[object, ...], compute: Callable[[], tuple[torch.Tensor, ...]]
 ) -> tuple[torch.Tensor, ...]:
-    """Run `compute`. If one of `inputs` requires a gradient, the results raise in backward, with the operator's
-    name."""
+    """Run `compute`. If one of `inputs` requires a gradient, the backward pass raises and names the operator."""
     results: tuple[torch.Tensor, ...] = _NoFormula.apply(name, compute, *inputs)
     return results

@@ -1,9 +1,9 @@
 """Attention for inference: paged caches, latent attention, and scores over a cache.
 
-Keys and values written into a paged cache, as ATB's operators do: op-plugin, op_plugin/ops/atb/.
+ATB's operators that write keys and values into a paged cache: op-plugin, op_plugin/ops/atb/.
 
 Multi-head latent attention for inference: op-plugin, docs/zh/custom_APIs/torch_npu/,
-torch_npu-npu_interleave_rope.md and torch_npu-npu_kv_rmsnorm_rope_cache.md; for those of ATB, op_plugin/ops/atb/,
+torch_npu-npu_interleave_rope.md and torch_npu-npu_kv_rmsnorm_rope_cache.md; for ATB's operators, op_plugin/ops/atb/,
 RingMlaAtb.cpp and PagedCacheLoadAtb.cpp.
 
 npu_fused_infer_attention_score and its second version: op-plugin,
@@ -58,12 +58,12 @@ __all__ = [
 def _npu_reshape_and_cache(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_indices: Tensor
 ) -> None:
-    """Write each token's key and value into its slot of a paged cache; a negative slot is left out.
+    """Write each token's key and value into its slot of a paged cache. Tokens with a negative slot are skipped.
 
     Shapes: key and value [T,Nkv,D], caches [blocks, block size, Nkv, D], slot_indices int32 [T].
 
     Raises:
-        RuntimeError: shapes or dtypes that do not go together, or a slot outside the cache.
+        RuntimeError: shapes or dtypes that do not match, or a slot outside the cache.
     """
     name = "_npu_reshape_and_cache"
     _write(name, key, key_cache, slot_indices)
@@ -87,13 +87,13 @@ def npu_scatter_pa_kv_cache(
     seq_lens: Tensor | None = None,
     cache_mode: str | None = "PA_NZ",
 ) -> None:
-    """Write each token's key and value into its slot of a paged cache; a negative slot is left out.
+    """Write each token's key and value into its slot of a paged cache. Tokens with a negative slot are skipped.
 
     Shapes: key [T,Nkv,Dk], value [T,Nkv,Dv], slot_mapping int32 or int64 [T], caches [blocks, block size, Nkv, D] with
     cache_mode Norm.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not go together, or a slot outside the cache.
+        RuntimeError: shapes or dtypes that do not match, or a slot outside the cache.
         NotImplementedError: compression, and caches in FRACTAL_NZ (PA_NZ).
     """
     name = "npu_scatter_pa_kv_cache"
@@ -112,7 +112,7 @@ def _write(name: str, tensor: Tensor, cache: Tensor, slots: Tensor) -> None:
     if slots.dtype != torch.int32:
         raise RuntimeError(f"{name}: slot_indices must be int32, but is {slots.dtype}")
     if tensor.dtype != cache.dtype:
-        raise RuntimeError(f"{name}: the cache is {cache.dtype}, but what is written is {tensor.dtype}")
+        raise RuntimeError(f"{name}: the cache is {cache.dtype}, but the tensor to write is {tensor.dtype}")
     if cache.dim() != 4 or tensor.shape[1:] != cache.shape[2:] or slots.numel() > tensor.shape[0]:
         raise RuntimeError(
             f"{name}: expected [tokens, heads, size], a cache [blocks, block size, heads, size] and a slot for each "
@@ -131,7 +131,7 @@ _MASKS, _CALCULATIONS = ("no_mask", "mask_type_triu"), ("calc_type_default", "ca
 
 
 def npu_interleave_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Put the pairs of x apart, the first of each and then the second, and rotate it; no gradient.
+    """Reorder the pairs of x, first all first elements and then all second ones, and rotate; no gradient.
 
     Shapes: x [B,N,S,64], cos and sin [B,1,S or 1,64] -> [B,N,S,64].
 
@@ -169,19 +169,20 @@ def npu_kv_rmsnorm_rope_cache(
     cache_mode: str = "Norm",
     is_output_kv: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Norm the latent part of kv, rotate the rest as `npu_interleave_rope` does, and write both into paged caches; a
-    negative slot is left out.
+    """Norm the latent part of kv, rotate the rest as `npu_interleave_rope` does, and write both into paged caches.
+
+    Tokens with a negative slot are skipped.
 
     Shapes: kv [B,1,S,576], gamma [512], cos and sin [B,1,S,64], index int64 [B*S] (slots), k_cache
     [blocks,block size,1,64], ckv_cache [blocks,block size,1,512].
 
     Returns:
-        (k_cache, ckv_cache, the rotated part [B,1,S,64], the normed one [B,1,S,512]); the last two are empty without
+        (k_cache, ckv_cache, the rotated part [B,1,S,64], the normed part [B,1,S,512]); the last two are empty without
         is_output_kv.
 
     Raises:
         RuntimeError: wrong shapes or dtypes.
-        NotImplementedError: quantisation, v, cache modes other than PA and PA_BNSD.
+        NotImplementedError: quantisation, v, or a cache mode other than PA and PA_BNSD.
     """
     name = "npu_kv_rmsnorm_rope_cache"
     if any(each is not None for each in (k_rope_scale, c_kv_scale, k_rope_offset, c_kv_offset, v)):
@@ -237,7 +238,7 @@ def npu_ring_mla(
     input_layout: str | None = None,
     calc_type: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`npu_ring_mla_out` into new tensors, which it returns."""
+    """Call `npu_ring_mla_out` with new tensors, and return them."""
     given = dict(locals())
     output = q_nope.new_zeros(q_nope.shape[0], head_num, value.shape[-1])
     lse = q_nope.new_full((head_num, q_nope.shape[0]), float("-inf"), dtype=torch.float32)
@@ -265,25 +266,20 @@ def npu_ring_mla_out(
     output: Tensor,
     softmax_lse: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Attention of packed sequences, added to what they have attended to before unless it is the first ring.
+    """Attention of packed sequences, joined with the previous attention `pre_out` unless this is the first ring.
 
     Shapes: q_nope [T,N,128], q_rope [T,N,64], k_nope [L,Nkv,128], k_rope [L,Nkv,64], value [L,Nkv,Dv], seqlen int32
     [B] or [2,B] (of queries and of keys) on the host, pre_out and output [T,N,Dv], prev_lse and softmax_lse float32
-    [N,T]. The mask is a template of which mask_type_triu takes the causal meaning.
+    [N,T]. The mask is a template; mask_type_triu makes it causal.
 
     Raises:
-        RuntimeError: wrong shapes or dtypes, or a mode that there is not.
+        RuntimeError: wrong shapes or dtypes, or an unknown mode.
     """
     name = "npu_ring_mla"
     causal = _mode(name, "mask_type", mask_type or "no_mask", _MASKS) == "mask_type_triu"
     first = _mode(name, "calc_type", calc_type or "calc_type_first_ring", _CALCULATIONS) == "calc_type_first_ring"
     _mode(name, "input_layout", input_layout or "type_bsnd", ("type_bsnd",))
-    _mode(
-        name,
-        "kernel_type",
-        kernel_type or "kernel_type_default",
-        ("kernel_type_default", "kernel_type_high_precision"),
-    )
+    _mode(name, "kernel_type", kernel_type or "kernel_type_default", _KERNELS)
     check_half(name, "q_nope", q_nope)
     if seqlen.dtype != torch.int32 or seqlen.device.type != "cpu":
         raise RuntimeError(f"{name}: seqlen must be int32 on the host, but is {seqlen.dtype} on {seqlen.device}")
@@ -329,7 +325,7 @@ def npu_paged_cache_load(
     seq_starts: Tensor | None = None,
     cumsum: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """`npu_paged_cache_load_out` into new tensors, which it returns."""
+    """Call `npu_paged_cache_load_out` with new tensors, and return them."""
     given = dict(locals())
     total = int(context_lens[-1] if cumsum else context_lens.sum())
     key, value = (cache.new_empty(total, *cache.shape[2:]) for cache in (key_cache, value_cache))
@@ -347,13 +343,13 @@ def npu_paged_cache_load_out(
     key: Tensor,
     value: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Pack what sequences have in two paged caches, from `seq_starts` on.
+    """Pack the keys and values of sequences from two paged caches, from `seq_starts` on.
 
     Shapes: caches [blocks,block size,N,D], block_table int32 [B, most blocks], context_lens and seq_starts int32 [B],
     key and value [T,N,D]. `cumsum`: context_lens holds the ends [B+1].
 
     Raises:
-        RuntimeError: more tokens than there is room for.
+        RuntimeError: key and value have no room for all tokens.
     """
     name = "npu_paged_cache_load"
     lengths = context_lens.diff().tolist() if cumsum else context_lens.tolist()
@@ -427,23 +423,24 @@ def npu_fused_infer_attention_score(
 ) -> tuple[Tensor, Tensor]:
     """Attention for inference, computed in float32; no gradient.
 
-    Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND), and the result alike or, behind
-    an underscore, as BSND, NBSD or NTD; key and value as query, or, with `block_table` int32 [B, most blocks], the
-    cache [blocks, block_size, Nkv*D] or [blocks, Nkv, block_size, D]. Lengths are of each sequence, cumulative in TND
-    except for a cache's. What lies beyond a sequence's length gives zeros. `num_key_value_heads=0` means as many as
-    `num_heads`. `query_rope` and `key_rope` are further columns of query and key.
+    Shapes: query [B,S,N*D] (BSH), [B,S,N,D] (BSND), [B,N,S,D] (BNSD) or [T,N,D] (TND). The result has the same layout,
+    or the layout after an underscore: BSND, NBSD or NTD. Key and value are like query or, with `block_table` int32 [B,
+    most blocks], a cache [blocks, block_size, Nkv*D] or [blocks, Nkv, block_size, D]. Lengths are given for each
+    sequence; in TND they are cumulative, except for a cache. Rows beyond a sequence's length are zeros.
+    `num_key_value_heads=0` means as many as `num_heads`. `query_rope` and `key_rope` are further columns of query and
+    key.
 
     Returns:
-        (attention, log of the sum of exponentials float32 [B,N,S,1], in TND [T,N,1]; empty without the flag).
+        (attention, log-sum-exp of the scores float32 [B,N,S,1], in TND [T,N,1]; empty without the flag).
 
     Raises:
-        RuntimeError: an argument out of range, and in backward.
+        RuntimeError: an argument is out of range; and in backward.
         NotImplementedError: quantisation, pse_shift, shared prefixes, padding sizes, sparse modes above 4.
     """
     _refuse("npu_fused_infer_attention_score", locals(), _UNWRITTEN)
     key_heads = num_key_value_heads or num_heads
     if (query_rope is None) != (key_rope is None):
-        raise RuntimeError("npu_fused_infer_attention_score: query_rope and key_rope go together")
+        raise RuntimeError("npu_fused_infer_attention_score: query_rope and key_rope must be given together")
     layout, result = layouts(input_layout)
     _check(sparse_mode, num_heads, key_heads)
     if query.dim() != (3 if layout in ("BSH", "TND") else 4):
@@ -526,10 +523,10 @@ def npu_fused_infer_attention_score_v2(
     dequant_scale_key_rope_dtype: int | None = None,
     out_dtype: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`npu_fused_infer_attention_score` by other names of its arguments.
+    """`npu_fused_infer_attention_score` with other names for its arguments.
 
     Raises:
-        RuntimeError: an argument out of range, and in backward.
+        RuntimeError: an argument is out of range; and in backward.
         NotImplementedError: quantisation, pse_shift, a sink, dtypes.
     """
     _refuse("npu_fused_infer_attention_score_v2", locals(), _UNWRITTEN_V2)
@@ -559,8 +556,8 @@ def npu_fused_infer_attention_score_v2(
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def _takes_what(operator: Callable[..., object], *more: str) -> Callable[[Function], Function]:
-    """Give a function that hands its arguments on the signature of the operator that takes them, and `more`."""
+def _with_signature_of(operator: Callable[..., object], *more: str) -> Callable[[Function], Function]:
+    """Give a function that passes its arguments on the signature of `operator`, with the parameters `more` added."""
 
     def signed(function: Function) -> Function:
         signature = inspect.signature(operator)
@@ -571,26 +568,26 @@ def _takes_what(operator: Callable[..., object], *more: str) -> Callable[[Functi
     return signed
 
 
-@_takes_what(npu_fused_infer_attention_score, "workspace", "out")
+@_with_signature_of(npu_fused_infer_attention_score, "workspace", "out")
 def npu_fused_infer_attention_score_out(
     *, workspace: Tensor | None = None, out: list[Tensor], **given: Any
 ) -> tuple[Tensor, Tensor]:
-    """`npu_fused_infer_attention_score` into tensors of the caller's, which a graph's update asks for.
+    """Run `npu_fused_infer_attention_score` into tensors of the caller, as an update of a graph requires.
 
     Raises:
-        RuntimeError: out is not two tensors, or the first has not the size of the result.
+        RuntimeError: out is not two tensors, or the first does not have the size of the result.
     """
     return _written_into("npu_fused_infer_attention_score", out, npu_fused_infer_attention_score(**given))
 
 
-@_takes_what(npu_fused_infer_attention_score_v2, "workspace", "out")
+@_with_signature_of(npu_fused_infer_attention_score_v2, "workspace", "out")
 def npu_fused_infer_attention_score_v2_out(
     *, workspace: Tensor | None = None, out: list[Tensor], **given: Any
 ) -> tuple[Tensor, Tensor]:
-    """`npu_fused_infer_attention_score_v2` into tensors of the caller's.
+    """Run `npu_fused_infer_attention_score_v2` into tensors of the caller.
 
     Raises:
-        RuntimeError: as without `out`, and as `npu_fused_infer_attention_score_out`.
+        RuntimeError: as without `out`, and as in `npu_fused_infer_attention_score_out`.
     """
     return _written_into("npu_fused_infer_attention_score_v2", out, npu_fused_infer_attention_score_v2(**given))
 
@@ -599,7 +596,7 @@ def _written_into(name: str, out: list[Tensor], results: tuple[Tensor, Tensor]) 
     if len(out) != 2:
         raise RuntimeError(f"out must have 2 tensors (attention_out, softmax_lse), but got {len(out)}")
     for given, result in zip(out, results, strict=True):
-        # The log of the sums is empty where it was not asked for, and then nothing is written to it.
+        # If the log-sum-exp was not asked for, it is empty, and nothing is written to it.
         if result.numel() == 0:
             continue
         if given.numel() != result.numel() or given.dtype != result.dtype:
@@ -607,22 +604,22 @@ def _written_into(name: str, out: list[Tensor], results: tuple[Tensor, Tensor]) 
                 f"{name}.out: expected a tensor of {result.dtype} {tuple(result.shape)}, but got one of {given.dtype} "
                 f"{tuple(given.shape)}"
             )
-        # As the kernel, which writes its own layout into that memory.
+        # The kernel too writes its own layout into that memory.
         given.view(-1).copy_(result.reshape(-1))
     return out[0], out[1]
 
 
 def workspace_of(query: Tensor) -> Tensor:
-    """Return memory for a call's intermediate results; here there are none, and the size says nothing."""
+    """Return memory for a call's intermediate results. There are none here, so the size has no meaning."""
     return query.new_empty(512, dtype=torch.uint8)
 
 
-@_takes_what(npu_fused_infer_attention_score)
+@_with_signature_of(npu_fused_infer_attention_score)
 def _npu_fused_infer_attention_score_get_max_workspace(query: Tensor, **_given: object) -> Tensor:
     return workspace_of(query)
 
 
-@_takes_what(npu_fused_infer_attention_score_v2)
+@_with_signature_of(npu_fused_infer_attention_score_v2)
 def _npu_fused_infer_attention_score_v2_get_max_workspace(query: Tensor, **_given: object) -> Tensor:
     return workspace_of(query)
 
@@ -690,7 +687,7 @@ def _refuse(operator: str, given: Mapping[str, object], unwritten: Sequence[str]
 def _check(mode: int, heads: int, key_heads: int) -> None:
     name = "npu_fused_infer_attention_score"
     if not 0 <= mode <= 4:
-        raise NotImplementedError(f"{name}: sparse_mode {mode} (0 to 4 are written)")
+        raise NotImplementedError(f"{name}: sparse_mode must be 0 to 4 on the virtual Ascend, but is {mode}")
     if heads <= 0:
         raise RuntimeError(f"{name}: num_heads must be greater than 0, but is {heads}")
     if heads % key_heads:
@@ -700,7 +697,7 @@ def _check(mode: int, heads: int, key_heads: int) -> None:
 def _each(
     queries: Sequence[Tensor], keys: Sequence[Tensor], values: Sequence[Tensor], rule: Rule, scale: float
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The attention of each sequence [N,S,D], and the log of the sum of its exponentials [N,S,1]."""
+    """Return the attention of each sequence [N,S,D], and the log-sum-exp of its scores [N,S,1]."""
     if not len(queries) == len(keys) == len(values):
         raise RuntimeError(
             f"npu_fused_infer_attention_score: {len(queries)} sequences of queries, but {len(keys)} of keys and "
@@ -708,7 +705,7 @@ def _each(
         )
     outs, lses = [], []
     for number, (q, k, v) in enumerate(zip(queries, keys, values, strict=True)):
-        if not k.shape[1]:  # Engines fill a graph's batch up with such sequences; the kernel writes zeros.
+        if not k.shape[1]:  # Engines pad a graph's batch with empty sequences, for which the kernel writes zeros.
             outs.append(q.new_zeros(*q.shape[:-1], v.shape[-1]))
             lses.append(q.new_full((*q.shape[:-1], 1), float("-inf"), dtype=torch.float32))
             continue
@@ -727,7 +724,7 @@ def _rule_of_sequence(rule: Rule, number: int, count: int, rows: int, columns: i
     if mask is not None and mask.dim() > 2 and mask.shape[0] == count:
         mask = mask[number]
     if rows == 1 and kind is not SparseMode.DEFAULT:
-        # Documented: one query at a time has no sparse mode, and its mask is whole.
+        # As documented, a single query has no sparse mode, and its mask covers all keys.
         kind = SparseMode.ALL
         if mask is not None and tuple(mask.shape[-2:]) == (2048, 2048):
             mask = None

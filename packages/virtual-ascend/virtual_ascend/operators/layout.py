@@ -1,7 +1,7 @@
 """npu_format_cast and npu_dtype_cast: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_format_cast.md.
 
-Formats are how a real NPU lays a tensor out; shape and values do not change. The virtual Ascend lays one out as its
-strides say, or in FRACTAL_NZ (device/csrc/formats.h); the others are names here.
+A format is a real NPU's memory layout of a tensor; it changes neither shape nor values. The virtual Ascend lays out
+tensors by their strides, or in FRACTAL_NZ (device/csrc/formats.h). Other formats are only names here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DTYPES = {
 
 
 class Format(IntEnum):
-    """ACL's numbers of the formats: `torch_npu.Format`, as torch_npu/npu/_format.py has them."""
+    """ACL's numbers of the formats: `torch_npu.Format`, as in torch_npu/npu/_format.py."""
 
     UNDEFINED = -1
     NCHW = 0
@@ -59,10 +59,10 @@ class Format(IntEnum):
 def npu_format_cast(
     input: Tensor, acl_format: int, *, customize_dtype: int | None = None, input_dtype: int | None = None
 ) -> Tensor:
-    """The same values in this format; differentiable. It is the tensor itself if there is nothing to be done.
+    """Return a tensor with the same values in this format; differentiable. Return the input if it has the format.
 
     Raises:
-        RuntimeError: an unknown format, or a graph is captured that would have to cast.
+        RuntimeError: the format is unknown, or a cast is needed while a graph is captured.
         NotImplementedError: customize_dtype.
     """
     _check(acl_format, customize_dtype, input_dtype)
@@ -79,10 +79,10 @@ def npu_format_cast(
 def npu_format_cast_(
     input: Tensor, acl_format: int, *, customize_dtype: int | None = None, input_dtype: int | None = None
 ) -> Tensor:
-    """The tensor itself, in this format: in new memory, if that is another one.
+    """Change the tensor to this format in place, in new memory if necessary, and return it.
 
     Raises:
-        RuntimeError: an unknown format, or a graph is captured that would have to cast.
+        RuntimeError: the format is unknown, or a cast is needed while a graph is captured.
         NotImplementedError: customize_dtype.
     """
     made = npu_format_cast(input, acl_format, customize_dtype=customize_dtype, input_dtype=input_dtype)
@@ -93,14 +93,14 @@ def npu_format_cast_(
 
 
 def get_npu_format(input: Tensor) -> int:
-    """The number of its format."""
+    """Return the number of the tensor's format."""
     if extension().is_fractal(input):
         return Format.FRACTAL_NZ.value
     return {4: Format.NCHW, 5: Format.NCDHW}.get(input.dim(), Format.ND).value
 
 
 def get_storage_size(input: Tensor) -> int:
-    """How many elements its memory has room for."""
+    """Return how many elements fit into the tensor's memory."""
     return int(input.untyped_storage().nbytes() // input.element_size())
 
 
@@ -118,7 +118,7 @@ _allowed = False
 
 
 def allow_internal_format(allowed: bool) -> None:
-    """`torch.npu.config.allow_internal_format`; without it, casts to FRACTAL_NZ leave tensors as they are."""
+    """Set `torch.npu.config.allow_internal_format`. If it is off, casts to FRACTAL_NZ do nothing."""
     global _allowed
     _allowed = allowed
 
@@ -142,10 +142,10 @@ def _warn_once(text: str) -> None:
 
 
 def npu_dtype_cast(input: Tensor, dtype: int | torch.dtype, input_dtype: int | None = None) -> Tensor:
-    """The values in another dtype; differentiable.
+    """Return the values in another dtype; differentiable.
 
     Raises:
-        NotImplementedError: a number that is not one of torch's dtypes, input_dtype.
+        NotImplementedError: the number is not a dtype of torch, or input_dtype is given.
     """
     if input_dtype is not None:
         raise NotImplementedError("npu_dtype_cast: input_dtype is not implemented by the virtual Ascend")
@@ -153,10 +153,10 @@ def npu_dtype_cast(input: Tensor, dtype: int | torch.dtype, input_dtype: int | N
 
 
 def dtype_of(operator: str, dtype: int | torch.dtype) -> torch.dtype:
-    """torch's dtype for its number in a schema.
+    """Return torch's dtype for its number in a schema.
 
     Raises:
-        NotImplementedError: it is none of torch's, but one of torch_npu's own.
+        NotImplementedError: the number is a dtype of torch_npu's own.
     """
     if isinstance(dtype, torch.dtype):
         return dtype

@@ -1,7 +1,7 @@
-"""The operators of vllm-ascend's own library, `torch.ops._C_ascend`, without which its experts are not computed: the
-schemas stand in vllm_ascend_C of the wheels of 0.13.0 and of 0.23.0.
+"""The operators of vllm-ascend's own library, `torch.ops._C_ascend`, that its experts need.
 
-vllm-ascend asks for the others before it calls them, and goes without.
+The schemas are those in vllm_ascend_C of the wheels of 0.13.0 and 0.23.0. Before vllm-ascend calls any other operator
+of that library it checks whether it exists, and works without it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WEAK = "weak_ref_tensor(Tensor input) -> Tensor"  # csrc/torch_binding.cpp, in 
 
 
 def register(release: str, torch_npu: str) -> None:
-    """Define those that a release of vllm-ascend has, once per process, for a version of torch_npu."""
+    """Define the operators that a release of vllm-ascend has, once per process, for a version of torch_npu."""
     schemas.register_plain("_C_ascend", _WEAK, extension().weak_tensor)
     if Version(release) >= SINCE:
         schemas.register_own("_C_ascend", SCHEMAS, OPERATORS, torch_npu)

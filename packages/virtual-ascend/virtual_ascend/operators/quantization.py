@@ -1,6 +1,8 @@
-"""npu_dynamic_quant and npu_quantize: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_dynamic_quant.md and
-torch_npu-npu_quantize.md, as far as they make int8: of each row by itself, and by scales that are given. vllm-ascend
-traces them, with models that are not quantised too."""
+"""npu_dynamic_quant and npu_quantize to int8, with a scale computed for each row, or with given scales.
+
+Source: op-plugin, docs/zh/custom_APIs/torch_npu/torch_npu-npu_dynamic_quant.md and torch_npu-npu_quantize.md.
+vllm-ascend traces these operators even for models that are not quantised.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from .gradient import without_formula
 __all__ = ["npu_dynamic_quant", "npu_quantize"]
 
 _INT8 = (None, torch.int8, 1)
-"""By torch, and by the number that c10/core/ScalarType.h gives it: which of them comes is a matter of the schema."""
+"""torch's dtype, and its number in c10/core/ScalarType.h. The schema determines which of them is passed."""
 _QINT8 = (torch.qint8, torch.int8, 12, 1)
 _GREATEST = 127
 _LEAST = -128
@@ -30,13 +32,13 @@ def npu_dynamic_quant(
 ) -> tuple[Tensor, Tensor]:
     """`round(x / scale)` in int8, with `scale = max(abs(x)) / 127` of each row; no gradient.
 
-    Shapes: input [*,D], smooth_scales [D], by which it is multiplied before.
+    Shapes: input [*,D], smooth_scales [D]; the input is multiplied by smooth_scales first.
 
     Returns:
         (y int8 [*,D], scale float32 [*]).
 
     Raises:
-        RuntimeError: shapes or dtypes that do not go together.
+        RuntimeError: shapes or dtypes that do not match.
         NotImplementedError: groups of experts, and other types and modes.
     """
     name = "npu_dynamic_quant"
@@ -62,7 +64,7 @@ def npu_dynamic_quant(
     def compute() -> tuple[Tensor, ...]:
         x = input.float() if smooth_scales is None else input.float() * smooth_scales.float()
         scale = x.abs().amax(dim=-1) / _GREATEST
-        # Zeros have a scale of 0, and stay.
+        # A row of zeros has the scale 0, and stays as it is.
         divided = x / torch.where(scale == 0, torch.ones_like(scale), scale).unsqueeze(-1)
         return divided.round().to(torch.int8), scale
 
@@ -87,14 +89,14 @@ def npu_quantize(
         int8, of the shape of input.
 
     Raises:
-        RuntimeError: shapes or dtypes that do not go together.
+        RuntimeError: shapes or dtypes that do not match.
         NotImplementedError: other types than qint8.
     """
     name = "npu_quantize"
     if dtype not in _QINT8:
         raise NotImplementedError(f"{name}: dtype {dtype} is not implemented by the virtual Ascend")
     if not -input.dim() <= axis < input.dim():
-        raise RuntimeError(f"{name}: axis {axis} is none of an input of {input.dim()} dimensions")
+        raise RuntimeError(f"{name}: axis {axis} is out of range for an input of {input.dim()} dimensions")
     along = axis if div_mode else -2 if axis == -2 else -1
     if input.dtype not in _FLOATS:
         raise RuntimeError(f"{name}: input must be float32, float16 or bfloat16, but is {input.dtype}")
@@ -106,7 +108,7 @@ def npu_quantize(
             raise RuntimeError(f"{name}: zero_points must be one of {allowed}, but are {zero_points.dtype}")
         if not div_mode and zero_points.shape != scales.shape:
             raise RuntimeError(
-                f"{name}: zero_points must be {tuple(scales.shape)} as scales, but are {tuple(zero_points.shape)}"
+                f"{name}: zero_points must be {tuple(scales.shape)} like scales, but are {tuple(zero_points.shape)}"
             )
     form = [1] * input.dim()
     form[along] = input.shape[along]

@@ -1,6 +1,8 @@
-"""What a ring of devices computes attention with, a block of keys at a time: the gradient of a block, and joining the
-results of two. op-plugin, op_plugin_functions.yaml, and docs/zh of aclnnFlashAttentionScoreGrad and
-aclnnRingAttentionUpdate."""
+"""Ring attention, which computes attention one block of keys at a time: the gradient of a block, and the join of two
+blocks' results.
+
+Source: op-plugin, op_plugin_functions.yaml, and docs/zh of aclnnFlashAttentionScoreGrad and aclnnRingAttentionUpdate.
+"""
 
 from __future__ import annotations
 
@@ -65,21 +67,21 @@ def npu_fusion_attention_grad(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradient of `npu_fusion_attention`, computed in float32.
 
-    The row maximum and sum [B,N,S,8] (TND: [T,N,8]) and the attention are what the whole row gave: in a ring those of
+    The row maximum and sum [B,N,S,8] (TND: [T,N,8]) and the attention are those of the whole row. In a ring they cover
     all blocks, while key and value are one block.
 
     Returns:
-        The gradients of query, key, value, pse and sink; empty for those that were not given. torch_npu before 2.9
-        has four.
+        The gradients of query, key, value, pse, and sink; empty for arguments that were not given. torch_npu before
+        2.9 returns only the first four.
 
     Raises:
-        RuntimeError: an argument out of range, or without the maximum, sum and attention.
-        NotImplementedError: dropout, and what the forward operator does not implement.
+        RuntimeError: an argument is out of range, or the maximum, the sum, or the attention is missing.
+        NotImplementedError: dropout, and everything that the forward operator does not implement.
     """
     refuse(
         padding_mask=padding_mask,
         softmax_layout=softmax_layout or None,
-        keep_prob=keep_prob if keep_prob != 1 else None,  # which scores the forward dropped is not known here
+        keep_prob=keep_prob if keep_prob != 1 else None,  # the scores that the forward pass dropped are not known here
     )
     if softmax_max is None or softmax_sum is None or attention_in is None:
         raise RuntimeError("npu_fusion_attention_grad: softmax_max, softmax_sum and attention_in must be given")
@@ -106,7 +108,8 @@ def npu_fusion_attention_grad(
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the forward operator gave: the attention, and its rows' maximum and sum [B,N,S,1], in TND [T,N,1]."""
+    """The results of the forward operator: the attention, and the maximum and sum of its rows [B,N,S,1], TND
+    [T,N,1]."""
 
     attention: Tensor
     top: Tensor
@@ -122,7 +125,7 @@ def _whole(
     how: How,
     rule: Rule,
 ) -> tuple[Tensor, ...]:
-    """The gradients of query, key, value, pse and sink in a dense layout."""
+    """Return the gradients of query, key, value, pse, and sink in a dense layout."""
     check_prefix(rule, inputs[0].shape[1 if layout is Layout.SBH else 0])
     q, k, v = dense(*inputs, heads, layout)
     gradient, result = by_head(dy, layout, heads), by_head(known.attention, layout, heads)
@@ -139,7 +142,7 @@ def _packed(
     how: How,
     rule: Rule,
 ) -> tuple[Tensor, ...]:
-    """The gradients of query, key, value, pse and sink of a packed batch, a sequence at a time."""
+    """Return the gradients of query, key, value, pse, and sink of a packed batch, one sequence at a time."""
     query, key, value = inputs
     check_prefix(rule, len(blocks))
     found = [torch.zeros_like(tensor) for tensor in inputs]
@@ -172,7 +175,7 @@ def npu_ring_attention_update(
     input_layout: str = "SBH",
     input_softmax_layout: str = "",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The attention over two sets of keys, from the attention over each.
+    """Join the attention over two sets of keys, from the attention over each.
 
     Shapes: attention [S,B,N*D] with maximum and sum float32 [B,N,S,8] (SBH), or [T,N,D] with [T,N,8] (TND, which needs
     `actual_seq_qlen`, int64).
@@ -181,8 +184,8 @@ def npu_ring_attention_update(
         (attention, softmax_max, softmax_sum), of the same shapes and dtypes.
 
     Raises:
-        RuntimeError: an argument out of range, and in backward.
-        NotImplementedError: a softmax layout that is not the attention's.
+        RuntimeError: an argument is out of range; and in backward.
+        NotImplementedError: a softmax layout other than the layout of the attention.
     """
     packed = _check_update(
         (prev_attn_out, cur_attn_out),
@@ -217,7 +220,7 @@ def _check_update(
     layout: str,
     softmax_layout: str,
 ) -> bool:
-    """Whether the batch is packed; raises for what does not fit."""
+    """Check the arguments, and tell whether the batch is packed."""
     name = "npu_ring_attention_update"
     if layout not in ("SBH", "TND"):
         raise RuntimeError(f"{name}: input_layout only supports 'SBH' or 'TND', but got {layout!r}")

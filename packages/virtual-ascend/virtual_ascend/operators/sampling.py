@@ -1,4 +1,4 @@
-"""What a rollout engine's sampler calls: op-plugin, op_plugin/ops/opapi/ApplyTopKTopPKernelNpuOpApi.cpp."""
+"""The operator of a rollout engine's sampler: op-plugin, op_plugin/ops/opapi/ApplyTopKTopPKernelNpuOpApi.cpp."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ __all__ = ["npu_top_k_top_p"]
 
 
 def npu_top_k_top_p(logits: Tensor, p: Tensor | None = None, k: Tensor | None = None) -> Tensor:
-    """Set the logits outside the `k` greatest, and then outside the most likely that have `p` together, to -inf; no
-    gradient.
+    """Keep the `k` greatest logits, and of these the most likely ones that add up to the probability `p`; no gradient.
+
+    All other logits become -inf.
 
     Shapes: logits [B,V], p as logits' dtype [B], k int32 [B] -> [B,V].
 
     Raises:
-        RuntimeError: shapes or dtypes that do not go together.
+        RuntimeError: shapes or dtypes that do not match.
     """
     name = "npu_top_k_top_p"
     if logits.dim() != 2 or logits.dtype not in (torch.float16, torch.bfloat16, torch.float32):

@@ -1,10 +1,8 @@
-"""The operators under `torch.ops.npu` and `torch.ops.atb`, with the schemas of the torch_npu that the virtual Ascend
-pretends to be.
+"""The operators under `torch.ops.npu` and `torch.ops.atb`, with the schemas of the pretended torch_npu.
 
-schemas.json holds the real ones, which scripts/record_schemas.py takes from the wheels. An operator or a
-parameter that this version does not have does not exist here either.
-
-What operators of earlier versions refuse although their schemas are the same was seen on the wheels.
+schemas.json holds the real schemas, which scripts/record_schemas.py takes from the wheels. An operator or a parameter
+that the pretended version does not have does not exist here either. Some earlier versions refuse arguments although
+their schemas are the same; RESTRICTIONS lists these, as seen on the wheels.
 """
 
 from __future__ import annotations
@@ -41,12 +39,12 @@ __all__ = [
 
 Given = Mapping[str, object]
 TRACED = "npu_traced"
-"""The namespace of the operators in a graph of FX, by their own names: those of `npu` are taken apart before."""
+"""The namespace of the operators in an FX graph. FX would decompose operators of the namespace `npu`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """What an operator refuses in versions before the one that takes it."""
+    """Arguments that an operator refuses before a certain version."""
 
     operator: str
     before: str
@@ -63,7 +61,7 @@ def _asks_for_a_gradient(values: Iterable[object]) -> bool:
 
 
 def _undifferentiable(operator: str, before: str) -> Restriction:
-    # With these wheels the gradients of its inputs are None, and a warning is all that says so.
+    # With these wheels the gradients of its inputs are None, and only a warning says so.
     message = f"has no gradient before torch_npu {before}, which leaves the gradients of its inputs None"
     return Restriction(operator, before, lambda given: _asks_for_a_gradient(given.values()), message)
 
@@ -88,7 +86,7 @@ RESTRICTIONS = (
 
 
 def of_operator(operator: str, version: str) -> tuple[Restriction, ...]:
-    """Return what `operator` refuses in this version of torch_npu."""
+    """Return the restrictions of `operator` in this version of torch_npu."""
     installed = Version(version)
     return tuple(each for each in RESTRICTIONS if each.operator == operator and installed < Version(each.before))
 
@@ -98,22 +96,23 @@ Schema = TypeVar("Schema")
 
 
 class _Recorded(TypedDict):
-    """schemas.json."""
+    """The content of schemas.json."""
 
     versions: list[str]
     operators: dict[str, dict[str, list[str]]]
-    """By operator and by the version from which on they hold, its schemas; none once it is gone."""
+    """The schemas by operator and first version; an empty list if the operator was removed in that version."""
     atb: dict[str, dict[str, dict[str, str]]]
-    """By place (torch_npu, torch_npu.atb), operator and version, its schema; empty if no wheel shows it."""
+    """The schema by place (torch_npu, torch_npu.atb), operator, and first version; empty if no wheel shows it."""
 
 
 RECORDED = Path(__file__).with_name("schemas.json")
 
 
-# What Python and torch raise for arguments that an operator would refuse by itself.
+# The errors of Python and torch for arguments that a real operator would refuse by itself.
 _REFUSED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-# The shapes of what the first five return depend on values, and those of attention's results on how it is computed.
-# The casts may return what they were given. AdamW writes into what it is given, which its schema does not say.
+# The operators that FX traces step by step. The first five return shapes that depend on values, and the shapes of
+# attention's results depend on how it is computed. The casts may return their argument. AdamW writes into its
+# arguments, and its schema does not say so.
 _BY_STEPS = frozenset(
     {
         "npu_grouped_matmul",
@@ -127,7 +126,7 @@ _BY_STEPS = frozenset(
         "npu_apply_adam_w",
     }
 )
-_libraries: list[torch.library.Library] = []  # a library that is dropped takes its operators along
+_libraries: list[torch.library.Library] = []  # a deleted library would take its operators along
 
 
 @functools.cache
@@ -137,13 +136,15 @@ def _recorded() -> _Recorded:
 
 
 def versions() -> list[str]:
-    """The versions of torch_npu whose schemas are recorded, oldest first."""
+    """Return the versions of torch_npu whose schemas are recorded, oldest first."""
     return list(_recorded()["versions"])
 
 
 def of_version(version: str) -> dict[str, list[str]]:
-    """The schemas of each operator in a version: those of the newest recorded version that is not newer, or else of
-    the oldest one."""
+    """Return the schemas of each operator in a version.
+
+    They are those of the newest recorded version up to this one, or of the oldest recorded version.
+    """
     wanted = max(release(version), Version(versions()[0]))
     found = {}
     for name, changes in _recorded()["operators"].items():
@@ -154,8 +155,10 @@ def of_version(version: str) -> dict[str, list[str]]:
 
 
 def atb_of_version(version: str) -> dict[str, dict[str, str]]:
-    """The schemas of ATB's operators in a version, by the place where torch_npu offers them and by name; empty for
-    one that no wheel shows."""
+    """Return the schemas of ATB's operators in a version, by the module that has them and by name.
+
+    A schema is empty if no wheel shows it.
+    """
     wanted = max(release(version), Version(versions()[0]))
     found: dict[str, dict[str, str]] = {}
     for place, operators in _recorded()["atb"].items():
@@ -167,18 +170,18 @@ def atb_of_version(version: str) -> dict[str, dict[str, str]]:
 
 
 def _newest(changes: Mapping[str, Schema], wanted: Version) -> Schema | None:
-    """What holds in a version, of what changed in each; None if that was later."""
+    """Return the newest entry up to the version `wanted`; None if all entries are newer."""
     past = [schema for since, schema in changes.items() if Version(since) <= wanted]
     return past[-1] if past else None
 
 
 def register_atb(functions: Mapping[str, Operator], host: Mapping[str, Sequence[str]], version: str) -> None:
-    """Define the operators of ATB that are written under `torch.ops.atb`, once per process.
+    """Define ATB's operators, as far as they are implemented, under `torch.ops.atb`, once per process.
 
     Args:
-        functions: what computes them, by name.
-        host: the arguments of each that are read on the host, and may be tensors of the CPU.
-        version: of torch_npu.
+        functions: the functions that compute them, by name.
+        host: for each operator, the arguments that are read on the host and may be CPU tensors.
+        version: the version of torch_npu.
     """
     import torch
 
@@ -193,12 +196,12 @@ def register_atb(functions: Mapping[str, Operator], host: Mapping[str, Sequence[
             guarded = _guarded(name, functions[name], version, host.get(name, ()))
             library.impl(name, by_name(guarded, schema), "PrivateUse1")
             if not schema.returns:
-                # It writes into what it is given: there is nothing to make of shapes alone.
+                # It writes into its arguments, so on the meta device there is nothing to do.
                 library.impl(name, _nothing, "Meta")
 
 
 def register_own(namespace: str, texts: Sequence[str], functions: Mapping[str, Operator], version: str) -> None:
-    """Define the operators of another library than torch_npu's, whose schemas are `texts`, once per process."""
+    """Define the operators of a library other than torch_npu, with the schemas `texts`, once per process."""
     import torch
 
     library = torch.library.Library(namespace, "FRAGMENT")
@@ -211,7 +214,7 @@ def register_own(namespace: str, texts: Sequence[str], functions: Mapping[str, O
 
 
 def register_plain(namespace: str, text: str, function: Operator) -> None:
-    """Define one operator that computes nothing, as the function it is, once per process."""
+    """Define one operator that computes nothing, directly as a function, once per process."""
     import torch
 
     library = torch.library.Library(namespace, "FRAGMENT")
@@ -227,11 +230,11 @@ def _nothing(*_args: object, **_options: object) -> None:
 def register(functions: Mapping[str, Operator], version: str) -> dict[str, Operator]:
     """Define the operators of `version` under `torch.ops.npu`, once per process.
 
-    They are compositions of other operators: what those are differentiable in, these are too. In a graph of FX each is
-    one node, as a kernel's is, unless it asks for a gradient.
+    They are compositions of other operators, and differentiable where those are. In an FX graph each is one node, like
+    a kernel, unless it needs a gradient.
 
     Returns:
-        The operators as `torch.ops.npu` has them, by name.
+        The operators of `torch.ops.npu`, by name.
     """
     import torch
 
@@ -255,8 +258,7 @@ def register(functions: Mapping[str, Operator], version: str) -> dict[str, Opera
 
 
 def _one_node(implementation: Operator, name: str) -> Operator:
-    """Have a call that FX writes down written down as one operator, and not by its steps, of which some are computed
-    where FX does not see them."""
+    """Make FX trace a call as one operator, and not step by step, because FX cannot see some of the steps."""
     import torch
 
     mode, tracing = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY
@@ -273,8 +275,8 @@ def _one_node(implementation: Operator, name: str) -> Operator:
 
 
 def by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
-    """Let a function be called as torch calls the kernel of an operator with this schema."""
-    # torch leaves out arguments that are the schema's defaults. In some versions those are not our function's.
+    """Adapt a function to be called as torch calls the kernel of an operator with this schema."""
+    # torch leaves out arguments that equal the schema's defaults. In some versions our function has other defaults.
     names = [argument.name for argument in schema.arguments]
     defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
     from . import captures
@@ -282,7 +284,7 @@ def by_name(function: Operator, schema: torch.FunctionSchema) -> Operator:
     @functools.wraps(function)
     def call(*args: object, **options: object) -> object:
         results = captures.call(schema.name, function, {**defaults, **dict(zip(names, args, strict=False)), **options})
-        # Later versions have more results, behind those of the earlier ones.
+        # Later versions append more results.
         return results[: len(schema.returns)] if isinstance(results, tuple) else results
 
     return call
@@ -300,7 +302,7 @@ def _guarded(name: str, function: Operator, version: str, host: Sequence[str] = 
         try:
             return function(**given)
         except _REFUSED as error:
-            # A program that catches what an operator raises must find it here as well.
+            # A program that catches the errors of real operators must catch these, too.
             raise RuntimeError(f"{name}: the arguments do not fit: {error}") from error
 
     return call

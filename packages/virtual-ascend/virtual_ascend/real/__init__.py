@@ -1,5 +1,5 @@
-"""The real torch_npu over a CANN that computes nothing, with the CPU behind each of its operators.
+"""The real torch_npu over a stub CANN, with the CPU computing its operators.
 
 The wheel's own C++ and Python run: dispatch, argument checks, shapes, autograd formulas, allocator, streams, and
-ProcessGroupHCCL. What they call in CANN is a stub that is generated from what the wheel's libraries leave undefined.
+ProcessGroupHCCL. The CANN functions that they call are stubs, generated from the undefined symbols of the wheel.
 """

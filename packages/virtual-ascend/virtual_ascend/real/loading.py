@@ -1,4 +1,4 @@
-"""Brings the installed torch_npu up in one process, over the stub CANN and with the CPU behind its operators."""
+"""Brings up the installed torch_npu in one process, over the stub CANN and with the CPU computing its operators."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ class _Compute(Protocol):
         delayed_copies: bool,
         failing: Sequence[tuple[str, int, int]],
     ) -> tuple[list[str], list[str]]:
-        """Put the CPU behind the operators. `default_generator` gives the generator of a device; `failing` are
-        operators that are to fail, each with its call (0 for all) and rank (-1 for all).
+        """Make the CPU compute the operators.
 
-        Return the operators whose results the CPU computes, and those that nobody has a reference for.
+        `default_generator` returns the generator of a device. `failing` are the operators that must fail, each with
+        its call (0 for all) and rank (-1 for all). Return the operators that the CPU computes, and those without a
+        reference.
         """
 
 
 def expose() -> None:
-    """Have the installed torch_npu find a stub CANN when it is imported, and the CPU put behind its operators then."""
+    """Prepare the import of the installed torch_npu: it will find a stub CANN, and the CPU will compute its
+    operators."""
     global _exposed
     if _exposed:
         return
@@ -56,36 +58,36 @@ def expose() -> None:
 
 
 def load() -> None:
-    """Bring the installed torch_npu up, once. Repeating it does nothing.
+    """Bring up the installed torch_npu, once.
 
     Raises:
-        RealAscendError: there is a CANN here.
-        BuildError: the stub CANN, or what computes, cannot be compiled.
+        RealAscendError: this machine has a CANN.
+        BuildError: the stub CANN or the compute module cannot be compiled.
     """
     expose()
     module = sys.modules.get(_TORCH_NPU)
-    # torch's autoload imports torch_npu itself; in the middle of that we are asked as well.
+    # torch's autoload imports torch_npu itself, and calls this in the middle of that import.
     if module is None:
         importlib.import_module(_TORCH_NPU)
 
 
 def is_loaded() -> bool:
-    """Whether the installed torch_npu is up in this process, on virtual NPUs."""
+    """Tell whether the installed torch_npu is up in this process, on virtual NPUs."""
     return _computed is not None
 
 
 def version() -> str:
-    """The version of the installed torch_npu that is up in this process."""
+    """Return the version of the installed torch_npu that is up in this process."""
     return str(sys.modules[_TORCH_NPU].__version__)
 
 
 def computed() -> tuple[list[str], list[str]]:
-    """Return the operators whose results the CPU computes, and those that nobody has a reference for."""
+    """Return the operators that the CPU computes, and those without a reference."""
     return _computed or ([], [])
 
 
 def _prepare() -> None:
-    # Before torch_npu is executed: it finds CANN's libraries, all of them the stub's.
+    # This runs before torch_npu is executed, so that it finds the stub's libraries as CANN's.
     global _stub
     package = choice.wheel()
     if _stub is not None or package is None:
@@ -96,9 +98,11 @@ def _prepare() -> None:
     cann.install(settings.cache, os.environ, settings.cann_version, settings.driver_version)
     folder = stub.build_stub(package, settings.cache)
     stub.load(folder, settings)
-    # With its queue torch_npu calls CANN from another thread, after the CPU has computed.
+    # With a task queue torch_npu would call CANN from another thread, after the CPU has computed.
     if os.environ.get(_QUEUE, "0") != "0":
-        report(f"{_QUEUE}={os.environ[_QUEUE]} is 0 on virtual NPUs: torch_npu must not run ahead of the CPU")
+        report(
+            f"{_QUEUE}={os.environ[_QUEUE]} is changed to 0 on virtual NPUs: torch_npu must not run ahead of the CPU"
+        )
     os.environ[_QUEUE] = "0"
     _stub = folder
 
@@ -131,7 +135,7 @@ def _refuse_phantoms(settings: Settings) -> None:
         phantom = variables.PHANTOM
         raise SettingError(
             subject=f"{phantom.name}={phantom.text()}",
-            expected="virtual NPUs with our own torch_npu, which alone makes phantoms",
+            expected="the virtual Ascend's own torch_npu, because only that one makes phantoms",
             found="an installed torch_npu",
             fix=f"unset it, or set {variables.TORCH_NPU.name}=ours",
         )
@@ -146,5 +150,5 @@ def _refuse_cann() -> None:
         subject="virtual NPUs with the installed torch_npu",
         expected="a machine without CANN",
         found=f"CANN's {found._name}",
-        fix="unset VIRTUAL_ASCEND to use the real NPUs, or leave CANN's set_env.sh out",
+        fix="unset VIRTUAL_ASCEND to use the real NPUs, or do not source CANN's set_env.sh",
     )

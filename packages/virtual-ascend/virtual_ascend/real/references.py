@@ -1,9 +1,9 @@
-"""What the CPU says of torch_npu's own operators: the references of the virtual Ascend, under the wheel's schemas.
+"""The CPU references for torch_npu's own operators, under the schemas of the wheel.
 
-An operator that torch_npu differentiates by another operator, `…_backward` or `…_grad`, has that one here as well: it
-is computed by differentiating the reference.
-In this order: fused attention, dropout with the mask that torch_npu keeps, gradients, the routing of tokens to experts
-where it is not that of the documents, and the table of all.
+torch_npu differentiates some operators by another operator, `…_backward` or `…_grad`. The reference of that one
+differentiates the reference of the first. The order here is: fused attention, dropout with the mask that torch_npu
+keeps, gradients, the routing of tokens to experts where it differs from the documents, and the table of all
+references.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ATTENTION = (
 
 
 def _attention_options(options: dict[str, object]) -> dict[str, object]:
-    """What the reference is told, of what any of the versions of the operator is."""
+    """Translate the options of any version of the operator to the arguments of the reference."""
     renamed = {_RENAMED.get(name, name): value for name, value in options.items()}
     for name in ("query_rope", "key_rope"):
         if renamed.get(name) is not None:
@@ -84,18 +84,18 @@ def attention_grad(
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shift: torch.Tensor | None = None) -> torch.Tensor:
         return operators.npu_fusion_attention(q, k, v, head_num, input_layout, pse=shift, **chosen)[0]  # type: ignore[arg-type]
 
-    # The gradient of the shift comes fourth, where there is one.
+    # The gradient of the shift, if there is one, comes fourth.
     return tuple(vjp(attend, [query, key, value, *([pse] if is_tensor(pse) else [])], [dy]))
 
 
 def _generator() -> torch.Generator:
-    """Random numbers that follow from the state of the NPU's generator, and leave the CPU's own alone."""
+    """Return a generator that is seeded from the NPU generator's state, and independent of the CPU's generator."""
     npu = torch.npu.default_generators[torch.npu.current_device()]
     return torch.Generator().manual_seed(hash((npu.initial_seed(), npu.get_offset())) & 0x7FFF_FFFF)
 
 
 def dropout(input: torch.Tensor, p: float) -> tuple[object, ...]:
-    """The mask has a bit for each element, in whole groups of 128."""
+    """Drop elements, and return the mask too: one bit for each element, padded to a multiple of 128."""
     kept = torch.rand(input.shape, generator=_generator()) >= p
     bits = torch.nn.functional.pad(kept.flatten().to(torch.uint8), (0, -kept.numel() % 128)).view(-1, 8)
     mask = (bits << torch.arange(8, dtype=torch.uint8)).sum(1).to(torch.uint8)
@@ -137,7 +137,7 @@ def permute_grad(
     sorted_indices: torch.Tensor,
     padded_mode: bool = False,
 ) -> object:
-    """Add up the gradients of a token's copies, of which only the first may have been kept."""
+    """Add up the gradients of a token's copies. Only the first copies may have been kept."""
     kept = grad_permuted_tokens.shape[0]
     return vjp(
         lambda x: operators.npu_moe_token_permute(x, indices, kept, padded_mode)[0], [tokens], [grad_permuted_tokens]
@@ -152,7 +152,7 @@ def permute_grad_v2(
     num_topK: int,  # the wheel's own name
     padded_mode: bool = False,
 ) -> torch.Tensor:
-    """Add up the gradients of a token's copies, which are found by their places."""
+    """Add up the gradients of a token's copies, which `sorted_indices` locates."""
     rows, width = grad_permuted_tokens.shape
     places = sorted_indices.long()
     there = (places < rows).unsqueeze(1)
@@ -167,7 +167,7 @@ def unpermute(
     padded_mode: bool = False,
     restore_shape: list[int] | None = None,
 ) -> tuple[object, ...]:
-    """Add up a token's copies; what is kept for the backward is the wheel's own."""
+    """Add up a token's copies. The wheel saves its own tensors for the backward pass."""
     with torch.no_grad():
         return (operators.npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs, padded_mode, restore_shape),)
 
@@ -198,7 +198,7 @@ def unpermute_grad_v2(
     restore_shape: Sequence[int] | None = None,
     permuted_tokens: torch.Tensor | None = None,
 ) -> tuple[object, ...]:
-    """Differentiate `unpermute`, whose rows are left out if no weights need them."""
+    """Differentiate `unpermute`. The caller leaves the rows out if no weights need them."""
     rows = permuted_tokens
     if rows is None or rows.numel() == 0:
         shape = (permuted_tokens_size_0, grad_unpermuted_tokens.shape[-1])
@@ -207,11 +207,11 @@ def unpermute_grad_v2(
 
 
 NAMESPACE = "virtual_ascend_reference"
-_libraries: list[torch.library.Library] = []  # a library that is dropped takes its operators along
+_libraries: list[torch.library.Library] = []  # a deleted library would take its operators along
 
 
 def register() -> tuple[str, ...]:
-    """Define a reference for each operator of the loaded torch_npu that has one; return their names."""
+    """Define the references of the loaded torch_npu's operators, and return their names."""
     library = torch.library.Library(NAMESPACE, "DEF")
     _libraries.append(library)
     defined = []
@@ -233,12 +233,15 @@ def _overloads(namespace: str, name: str) -> list[torch._ops.OpOverload]:
     if packet is None:
         return []
     overloads = [getattr(packet, overload) for overload in packet.overloads()]
-    # Variants that write into a result of the caller's are another operator's.
+    # Variants that write into a result of the caller are left out.
     return [o for o in overloads if o._schema.overload_name == wanted or (not wanted and not _writes(o._schema))]
 
 
 def _built_when_called(function: Operator, schema: torch.FunctionSchema) -> Operator:
-    """A reference under the operator's own names and results; most are never called, and each start would pay."""
+    """Return a reference with the operator's own names and results.
+
+    It is built at its first call: most are never called, and building all would slow down each start.
+    """
 
     @functools.cache
     def built() -> Operator:
@@ -251,7 +254,7 @@ def _built_when_called(function: Operator, schema: torch.FunctionSchema) -> Oper
 
 
 def _renaming(function: Operator, schema: torch.FunctionSchema) -> Operator:
-    """Let a function that says `input` serve a version of the operator that says `self`."""
+    """Let a function with an argument `input` serve a version of the operator that names it `self`."""
     names = {argument.name for argument in schema.arguments}
     if "input" in names or "input" not in inspect.signature(function).parameters:
         return function
@@ -267,8 +270,8 @@ def _writes(schema: torch.FunctionSchema) -> bool:
 
 
 def _complete(function: Operator, schema: torch.FunctionSchema) -> Operator:
-    """Let a reference leave out the last results, which are then torch_npu's own."""
-    # A result that is None is not written.
+    """Let a reference leave out the last results. torch_npu's own values then stay in them."""
+    # A result that is None is not written back.
     blanks = [0 if str(result.type) == "int" else None for result in schema.returns]
 
     def call(*arguments: object, **options: object) -> object:
@@ -287,13 +290,13 @@ def _forward(function: Operator) -> Operator:
 
 
 def _dtype_cast(dtype: int | torch.dtype, **tensors: object) -> torch.Tensor:
-    # The tensor has another name in each of the operators; the other arguments are numbers.
+    # Each of the operators names the tensor differently. The other arguments are numbers.
     (tensor,) = (value for value in tensors.values() if is_tensor(value))
     return operators.npu_dtype_cast(tensor, dtype)
 
 
 def _format_cast(input: torch.Tensor, acl_format: int, **options: object) -> torch.Tensor:
-    """The wheel keeps account of the formats; the stub lays every tensor out as its strides say."""
+    """Copy the input. The wheel keeps track of formats, and the stub lays out every tensor by its strides."""
     return input.clone()
 
 
@@ -306,7 +309,7 @@ def _format_cast_from(input: torch.Tensor, src: torch.Tensor, **options: object)
 
 
 def _rms_norm_backward(dy: torch.Tensor, input: torch.Tensor, gamma: torch.Tensor, rstd: torch.Tensor) -> object:
-    # The forward's epsilon is in rstd alone: rstd = 1 / sqrt(mean of squares + epsilon).
+    # Only rstd contains the epsilon of the forward pass: rstd = 1 / sqrt(mean of squares + epsilon).
     normed = tuple(range(-gamma.dim(), 0))
 
     def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -328,7 +331,7 @@ def _layer_norm_backward(
     bias: torch.Tensor | None,
     output_mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, ...]:
-    """The wheel keeps mean and rstd in float32 whatever the input is, which the CPU's own kernel does not take."""
+    """Differentiate layer norm. The wheel keeps mean and rstd in float32, and the CPU's own kernel refuses that."""
     normed = tuple(range(-len(normalized_shape), 0))
     rows = tuple(range(input.dim() - len(normalized_shape)))
     wide = torch.promote_types(input.dtype, torch.float32)
@@ -360,7 +363,7 @@ def _linear_backward(grad: torch.Tensor, input: torch.Tensor, weight: torch.Tens
 
 
 def _batched_backward(which: int) -> Operator:
-    """The gradient of one factor of a product of batches, in the shape that the factor had."""
+    """Return a function that computes the gradient of one factor of a batched product, in the factor's own shape."""
 
     def call(grad: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, size: Sequence[int]) -> object:
         factors = [mat1, mat2]
@@ -404,7 +407,7 @@ def _cross_entropy_backward(
             logits, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
         )
 
-    # log_softmax of log-probabilities is what they are: the gradient is that of the logits. The wheel's mean has a
+    # log_softmax leaves log-probabilities unchanged, so this is the gradient of the logits. The wheel's mean has a
     # dimension, torch's has none.
     given = grad_loss if reduction == "none" else grad_loss.reshape(())
     return vjp(loss, [log_prob], [given])[0]

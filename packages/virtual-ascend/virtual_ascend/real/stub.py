@@ -1,4 +1,5 @@
-"""The stub CANN of one torch_npu: its libraries, generated from what the wheel needs, compiled once per machine."""
+"""The stub CANN for one torch_npu: libraries generated from the symbols that the wheel needs, compiled once per
+machine."""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ from ..settings import Settings
 from . import wheel
 
 CORE = "libvirtual_ascend_cann.so"
-"""The library that all functions are in; the others have CANN's names, and nothing but a reference to it."""
+"""The library with all functions. The other libraries have CANN's names and only refer to this one."""
 _HCCL = "libhccl.so"
 _LISTED = "libraries.json"
-_OPERATORS = "libopapi.so"  # looked up when an operator is called, so that no library names it
+_OPERATORS = "libopapi.so"  # torch_npu looks it up when an operator is called, so no library names it
 _SOURCES = Path(__file__).parent / "csrc"
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-pthread", "-w")
 
-# Looked up by name, with dlsym, and called without a look at whether they are there.
+# torch_npu looks these up with dlsym, and calls them without checking the result.
 _LOOKED_UP = (
     "InitHugeMemThreadLocal",
     "ReleaseHugeMem",
@@ -44,12 +45,12 @@ _LOOKED_UP = (
     "aclrtSetStreamOverflowSwitch",
     "aclrtSetSysParamOpt",
 )
-# The tables and type descriptions of C++ classes; everything else is a function.
+# The prefixes of C++ tables and type descriptions; everything else is a function.
 _DATA = ("_ZTV", "_ZTI", "_ZTS")
 
 
 def build_stub(package: Path, cache: Path) -> Path:
-    """Return the folder of the stub CANN for the torch_npu in `package`, compiled if need be (about 6 s).
+    """Return the folder of the stub CANN for the torch_npu in `package`. Compiling it, if necessary, takes about 6 s.
 
     Raises:
         BuildError: there is no compiler, or it failed.
@@ -63,12 +64,12 @@ def build_stub(package: Path, cache: Path) -> Path:
 
 
 def _is_whole(core: Path) -> bool:
-    """Whether all libraries of a stub are there; its core was the last one."""
+    """Tell whether all libraries of a stub are finished. Its core is built last."""
     return is_finished(core) and all(map(is_finished, _libraries(core.parent)))
 
 
 def _libraries(folder: Path) -> list[Path]:
-    """Return the libraries with CANN's names; one that cannot be there if what lists them is damaged."""
+    """Return the libraries with CANN's names. If their list is damaged, return a path that is no finished library."""
     try:
         return [folder / name for name in json.loads((folder / _LISTED).read_text())]
     except (OSError, ValueError, TypeError):
@@ -76,7 +77,7 @@ def _libraries(folder: Path) -> list[Path]:
 
 
 class _Core:
-    """The stub's functions for faults, under the names that the compiled device of ours has."""
+    """The stub's functions for faults, under the same names as in our compiled device."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -107,7 +108,7 @@ def load(folder: Path, settings: Settings) -> None:
         settings.cann_version.encode(),
     )
     faults.install(_Core(core), settings.faults)
-    # By the time torch_npu asks for `libascendcl.so`, a library of that name is there.
+    # When torch_npu asks for `libascendcl.so`, a library of that name must be loaded.
     for library in _libraries(folder):
         _loaded(library)
 
@@ -120,12 +121,12 @@ def _loaded(library: Path) -> ctypes.CDLL:
 
 
 def key(package: Path) -> str:
-    """What a stub depends on: the wheel's main libraries, and our sources."""
+    """Return a hash of all that a stub depends on: the wheel's main libraries, and our sources."""
     digest = hashlib.sha256(" ".join(_FLAGS).encode())
     for source in (*sorted(_SOURCES.glob("*")), *_bodies(), *hccl_sources(), Path(__file__), Path(wheel.__file__)):
         if source.is_file():
             digest.update(source.read_bytes())
-    # Not all that is below: to walk through a wheel's thousands of files would cost each start of Python 10 ms.
+    # Only two folders, because walking through a wheel's thousands of files would add 10 ms to each start of Python.
     for library in (*sorted(package.glob("*.so*")), *sorted(package.glob("lib/*.so*"))):
         digest.update(f"{library.name} {library.stat().st_size}".encode())
     return digest.hexdigest()[:16]
@@ -169,12 +170,12 @@ def _build_in(package: Path, work: Path, folder: Path) -> None:
     for name in (*names, _HCCL):
         publish(work / name, folder / name)
     (folder / _LISTED).write_text(json.dumps([_HCCL, *names]))
-    # Last: that it is there says that all of them are.
+    # The core comes last, because its presence means that all libraries are there.
     publish(work / CORE, folder / CORE)
 
 
 def _answers(needs: wheel.Needs, answered: set[str]) -> str:
-    """The source of a function for each name that has no body: it returns 0, and says so if it is asked to."""
+    """Return the source of a function for each name without a body. It returns 0, and reports that if asked to."""
     asked = {*needs.symbols, *_LOOKED_UP}
     for operator in needs.operators:
         asked |= {operator, f"{operator}GetWorkspaceSize"}
@@ -191,7 +192,7 @@ def _answers(needs: wheel.Needs, answered: set[str]) -> str:
 def _function(name: str) -> str:
     says = f'return virtual_ascend_cann_unanswered("{name}");'
     if name.startswith("aclnn") and not name.endswith("GetWorkspaceSize"):
-        # The second step of an operator, which has a stream: what the CPU computes for it comes after what is on that.
+        # The second step of an operator gets a stream. The CPU computes the operator after the work on that stream.
         return f"int {name}(void*, uint64_t, void*, void* stream) {{ virtual_ascend_cann_settle(stream); {says} }}"
     return f"int {name}() {{ {says} }}"
 

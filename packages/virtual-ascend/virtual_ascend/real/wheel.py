@@ -1,4 +1,5 @@
-"""What an installed torch_npu needs from CANN: libraries, symbols, and the operators that it looks up by name."""
+"""Reads what an installed torch_npu needs from CANN: libraries, symbols, and the operators that it looks up by
+name."""
 
 from __future__ import annotations
 
@@ -11,28 +12,28 @@ from pathlib import Path
 
 from ..errors import BuildError
 
-# Part of every Linux. What these do not define is looked for elsewhere.
+# The libraries of every Linux. Symbols that these do not define come from elsewhere.
 _SYSTEM = ("libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1")
 _NOT_OF_CANN = (*_SYSTEM, "ld-linux", "libc10", "libtorch", "libshm", "libgomp", "libpython")
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the libraries of one torch_npu leave to CANN."""
+    """The libraries and names that one torch_npu needs from CANN."""
 
     libraries: tuple[str, ...]
-    """By the names under which they are loaded."""
+    """The names under which they are loaded."""
     symbols: tuple[str, ...]
-    """Undefined in the wheel, and defined neither by torch nor by the system."""
+    """The symbols that neither the wheel, nor torch, nor the system defines."""
     operators: tuple[str, ...]
     """The names `aclnn…` that the wheel looks up when an operator is called."""
 
 
 def read_needs(package: Path, torch_libraries: Path) -> Needs:
-    """Read what the torch_npu in `package` needs, beside the torch whose libraries are in a folder.
+    """Read what the torch_npu in `package` needs from CANN, beside the torch in `torch_libraries`.
 
     Raises:
-        BuildError: the programs `nm` and `readelf` of binutils, which come with a compiler, are not there.
+        BuildError: binutils (`nm` and `readelf`), which come with a compiler, are missing.
     """
     own = sorted(package.rglob("*.so*"))
     beside = sorted(torch_libraries.glob("*.so*"))
@@ -51,10 +52,10 @@ def read_needs(package: Path, torch_libraries: Path) -> Needs:
 
 
 def defined_in(library: Path) -> set[str]:
-    """Return the names that a library or an object file defines for others.
+    """Return the names that a library or an object file exports.
 
     Raises:
-        BuildError: binutils are not there.
+        BuildError: binutils are missing.
     """
     names = set()
     for line in _run("nm", "--defined-only", "--extern-only", str(library)).splitlines():
@@ -104,7 +105,7 @@ def _run(*command: str) -> str:
     except subprocess.CalledProcessError as error:
         raise BuildError(
             subject=f"reading {command[-1]}",
-            expected="a library that its torch_npu can be loaded from",
+            expected="a complete library of torch_npu",
             found=" ".join(str(error.stderr).split())[:300] or f"status {error.returncode}",
             fix="install torch_npu again",
         ) from error

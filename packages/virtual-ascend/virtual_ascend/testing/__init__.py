@@ -1,6 +1,6 @@
-"""For tests of programs on virtual NPUs: processes that have some, and groups of ranks. Public.
+"""Helpers for tests of programs on virtual NPUs: processes with virtual NPUs, and groups of ranks. Public.
 
-Beside it, for pytest: `testing.fixtures`, `testing.nightly` and `testing.junit`.
+`testing.fixtures`, `testing.nightly`, and `testing.junit` are for pytest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 NPUS_OF_A_TEST = 2
 
 
-# By the version of torch, that of its torch_npu; of each the newest patch.
+# The torch_npu for each version of torch, in its newest patch version.
 _WHEELS = {
     "2.5.1": "2.5.1.post1",
     "2.7.1": "2.7.1",
@@ -46,20 +46,20 @@ _WHEELS = {
 
 
 class NoWheelError(LookupError):
-    """The installed torch has no wheel of torch_npu here; the text says why."""
+    """There is no torch_npu wheel for the installed torch; the text says why."""
 
 
 class RankFailedError(AssertionError):
-    """A rank's program ended with another status than 0; the text is the end of its stderr."""
+    """The program of a rank ended with a status other than 0; the text is the end of its stderr."""
 
 
 def install_torch_npu(folder: Path) -> str:
     """Install the wheel of torch_npu for the installed torch into a folder, and return its version.
 
-    With PYTHONPATH on it and VIRTUAL_ASCEND_TORCH_NPU=real a process has virtual NPUs under that wheel.
+    A process with the folder on PYTHONPATH and VIRTUAL_ASCEND_TORCH_NPU=real has virtual NPUs under that wheel.
 
     Raises:
-        NoWheelError: there is none for this torch, or it cannot be downloaded.
+        NoWheelError: there is no wheel for this torch, or it cannot be downloaded.
     """
     torch = metadata.version("torch").partition("+")[0]
     if torch not in _WHEELS:
@@ -68,19 +68,19 @@ def install_torch_npu(folder: Path) -> str:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
     done = subprocess.run([*command, f"torch_npu=={version}"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise NoWheelError(f"torch_npu {version} cannot be had here: {done.stderr.strip().splitlines()[-1:]}")
+        raise NoWheelError(f"torch_npu {version} cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
     return version
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
+    """Return a port on loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def environment(**changes: str | None) -> dict[str, str]:
-    """This process's environment with two virtual NPUs, all of them visible; a change to None removes a variable."""
+    """Return this process's environment with two visible virtual NPUs. A change to None removes a variable."""
     env = {**os.environ, NPUS.name: str(NPUS_OF_A_TEST), "OMP_NUM_THREADS": "1"}
     env.pop(VISIBLE_DEVICES, None)
     for name, value in changes.items():
@@ -92,12 +92,12 @@ def environment(**changes: str | None) -> dict[str, str]:
 
 
 def pythonpath_and(folder: Path) -> str:
-    """PYTHONPATH with a folder behind what it has."""
+    """Return PYTHONPATH with a folder added at the end."""
     return os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(folder)])
 
 
 def run(code: str, timeout: float = 120, **changes: str | None) -> subprocess.CompletedProcess[str]:
-    """Run a program with virtual NPUs in a process of its own; `changes` are those of `environment`."""
+    """Run a program with virtual NPUs in a process of its own. `changes` are passed to `environment`."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         env=environment(**changes),
@@ -111,8 +111,10 @@ def run(code: str, timeout: float = 120, **changes: str | None) -> subprocess.Co
 def start_ranks(
     code: str, folder: Path, size: int = NPUS_OF_A_TEST, *, arguments: Sequence[str] = (), **changes: str | None
 ) -> list[subprocess.Popen[str]]:
-    """Start a program once for each rank of a group that meets in `folder`; it finds RANK, WORLD_SIZE and INIT, the
-    init_method of torch.distributed."""
+    """Start a program once for each rank of a group that meets in `folder`.
+
+    The program finds the variables RANK, WORLD_SIZE, and INIT, the init_method of torch.distributed.
+    """
     return [
         subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(code), *arguments],
@@ -126,10 +128,10 @@ def start_ranks(
 
 
 def results(processes: Iterable[subprocess.Popen[str]], timeout: float = 120) -> list[Any]:
-    """What every rank printed as its last line, as JSON. The other ranks are ended if one fails.
+    """Return the last line that each rank printed, parsed as JSON. If a rank fails, end the others.
 
     Raises:
-        RankFailedError: a rank ended with another status than 0.
+        RankFailedError: a rank ended with a status other than 0.
     """
     processes = list(processes)
     out = []

@@ -1,4 +1,4 @@
-"""Fixtures of pytest: `from virtual_ascend.testing.fixtures import npu as npu, python as python` in a conftest."""
+"""Fixtures for pytest: `from virtual_ascend.testing.fixtures import npu as npu, python as python` in a conftest."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Run: TypeAlias = "Callable[..., subprocess.CompletedProcess[str]]"
 
 @pytest.fixture(scope="session")
 def npu() -> ModuleType:
-    """torch, with two virtual NPUs in this process."""
+    """Return torch, with two virtual NPUs in this process."""
     before = dict(os.environ)
     os.environ[NPUS.name] = str(NPUS_OF_A_TEST)
     os.environ.pop(VISIBLE_DEVICES, None)
     import torch
 
     load()
-    torch.npu.init()  # from here on the visible NPUs are fixed, whatever a test does to the environment
-    # The tests of everything else run later in this process, and start processes that must not inherit this.
+    torch.npu.init()  # from here on the visible NPUs are fixed, even if a test changes the environment
+    # Other tests run later in this process, and the processes that they start must not inherit these variables.
     os.environ.clear()
     os.environ.update(before)
     found: ModuleType = torch
@@ -39,13 +39,13 @@ def npu() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def python() -> Run:
-    """Run a program with two virtual NPUs in a process of its own."""
+    """Return the function that runs a program with two virtual NPUs in a process of its own."""
     return run
 
 
 @pytest.fixture(scope="session")
 def torch_npu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the real torch_npu for the installed torch; up to 44 MB, once in a session. Skips without one."""
+    """Return a folder with the real torch_npu for the installed torch (up to 44 MB); skip if there is none."""
     folder = tmp_path_factory.mktemp("torch_npu")
     try:
         install_torch_npu(folder)

@@ -1,7 +1,7 @@
-"""Tests that are too long for each change: the mark `nightly`, and the options --nightly and --since.
+"""The mark `nightly` for tests that take too long to run for every change, and the options --nightly and --since.
 
-A conftest imports the three hooks. A test that is marked `@pytest.mark.nightly("src/kernels", …)` runs with --nightly,
-or with --since REV if a file whose path has that in it, from a folder on, is not as it was at that revision.
+A conftest imports the three hooks. A test marked `@pytest.mark.nightly("src/kernels", …)` runs with --nightly. It also
+runs with --since REV, if a file has changed since REV and one of the mark's paths is in the file's path.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _CHANGED = pytest.StashKey["tuple[str, ...]"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --nightly and --since."""
-    parser.addoption("--nightly", action="store_true", help="run the tests that are marked nightly, too")
+    """Add the options --nightly and --since."""
+    parser.addoption("--nightly", action="store_true", help="also run the tests that are marked nightly")
     parser.addoption(
-        "--since", metavar="REV", help="of the nightly tests run those too that test what has changed since a revision"
+        "--since", metavar="REV", help="also run the nightly tests of the files that have changed since a revision"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known, and find out what has changed."""
+    """Declare the mark, and find the changed files."""
     config.addinivalue_line(
-        "markers", "nightly(*paths): only with --nightly, or with --since where one of the paths has changed"
+        "markers", "nightly(*paths): runs only with --nightly, or with --since if one of the paths has changed"
     )
     config.stash[_CHANGED] = ()
     if revision := config.getoption("--since"):
@@ -39,9 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what is only for the night: the mark's arguments are the paths that it tests."""
+    """Skip a nightly test unless an option asks for it. The mark's arguments are the paths that it tests."""
     mark = item.get_closest_marker("nightly")
     if mark is None or item.config.getoption("--nightly"):
         return
     if not any(f"/{path}" in f"/{name}" for name in item.config.stash[_CHANGED] for path in mark.args):
-        pytest.skip("runs every night: give --nightly")
+        pytest.skip("runs only at night: give --nightly to run it")

@@ -254,7 +254,7 @@ def holding(sent: Weights, numbers: list[int], method: Any, names: Names = HUGGI
 
 @pytest.mark.parametrize(
     "method",
-    [layers.UnquantizedFusedMoEMethod(), layers.AscendUnquantizedFusedMoEMethod(), layers.OF_THE_IMAGE],
+    [layers.UnquantizedFusedMoEMethod(), layers.AscendUnquantizedFusedMoEMethod(), layers.IMAGE_METHOD],
     ids=["vLLM's", "vllm-ascend's", "that of the published image"],
 )
 @pytest.mark.parametrize("numbers", [[0, 1, 2, 3], [2, 3], [3, 0]], ids=["all", "the last", "in another order"])

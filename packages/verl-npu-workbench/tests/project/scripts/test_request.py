@@ -63,7 +63,7 @@ def test_bad_input_is_one_line(
 def test_vllm_ascend_is_for_some_jobs_on_the_virtual_ascends_own_torch_npu(tmp_path: Path, more: list[str]) -> None:
     words = ["--verl", str(checkout(tmp_path, "0.7.0.dev")), "--pin", "ccd7d934", "--rollout", "vllm-ascend", *more]
     jobs = "grpo or one_step_off or separate_async or colocate_async"
-    with pytest.raises(BadInput, match=f"--rollout vllm-ascend: it goes with --job {jobs}, and"):
+    with pytest.raises(BadInput, match=f"--rollout vllm-ascend: it works only with --job {jobs}, and"):
         request.parse(words, "smoke.sh", smoke=True)
 
 

@@ -49,7 +49,7 @@ def test_an_adapter_that_is_still_zero_has_not_moved(tmp_path: Path) -> None:
 
 def test_a_base_that_moved_beside_an_adapter_is_a_failure(tmp_path: Path) -> None:
     new = with_adapter(torch.ones(2, 1), base=2.0)
-    with pytest.raises(RunFailed, match="LoRA trains the adapter alone"):
+    with pytest.raises(RunFailed, match="LoRA trains only the adapter"):
         compare(saved(tmp_path / "a", BASE), saved(tmp_path / "b", new))
 
 

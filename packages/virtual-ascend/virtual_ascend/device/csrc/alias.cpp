@@ -21,7 +21,7 @@
 namespace virtual_ascend {
 namespace {
 
-// The context is a reference to the storage itself: one allocation less in every operator than a holder of it.
+// The context is a reference to the storage itself, which saves every operator one allocation.
 void drop_storage(void* context) { c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl*>(context)).reset(); }
 
 struct Lent {
@@ -35,7 +35,7 @@ struct Dropped {
 };
 
 Dropped& dropped() {
-  static auto* it = new Dropped();  // never destroyed: what is left when the process ends goes with it
+  static auto* it = new Dropped();  // never destroyed: the rest ends with the process
   return *it;
 }
 
@@ -51,7 +51,7 @@ void drop_lent(void* context) {
   delete lent;
 }
 
-// What is about to be read or written is there.
+// Checks that the memory can be read or written now.
 void check_values(const at::Tensor& tensor) {
   copies::before_operation(tensor.device().index());
   graph::check_reference(tensor.storage());
@@ -86,7 +86,7 @@ at::Tensor lent_alias(const at::Tensor& tensor) {
 
 void free_dropped() {
   if (!g_dropped.exchange(false)) return;
-  std::vector<c10::Storage> storages;  // freed after the lock is given back: that may run Python
+  std::vector<c10::Storage> storages;  // freed after unlocking, because freeing may run Python
   std::lock_guard<std::mutex> lock(dropped().mutex);
   storages.swap(dropped().storages);
 }
@@ -99,7 +99,7 @@ at::Tensor npu_alias(const at::Tensor& tensor, int device) {
 }
 
 void move_storage(const at::Tensor& npu, const at::Tensor& cpu) {
-  TORCH_CHECK(npu.device().type() == kNpu && cpu.device().type() == c10::kCPU, "expected a tensor of an NPU and one of the host, found ",
+  TORCH_CHECK(npu.device().type() == kNpu && cpu.device().type() == c10::kCPU, "expected an NPU tensor and a host tensor, found ",
               npu.device(), " and ", cpu.device());
   const auto& from = npu.storage();
   TORCH_CHECK(cpu.storage().nbytes() >= from.nbytes(), "expected at least ", from.nbytes(), " bytes, found ", cpu.storage().nbytes());

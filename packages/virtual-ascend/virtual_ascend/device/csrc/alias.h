@@ -1,24 +1,24 @@
-// Zero-copy views of one memory from two devices.
+// Zero-copy views that share one piece of memory between two devices.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace virtual_ascend {
 
-// A CPU tensor over the memory of an NPU tensor; keeps that memory alive. Anything else is returned as it is. Of memory
-// in FRACTAL_NZ it is the values (formats.h), and what is written to them is lost unless it is put back.
+// Returns a CPU tensor over an NPU tensor's memory and keeps that memory alive. Any other tensor is returned unchanged.
+// For memory in FRACTAL_NZ the result is a copy in ND (formats.h), so writes are lost unless they are put back.
 at::Tensor cpu_alias(const at::Tensor& tensor);
 
-// The same, of the memory as it lies, for a backend that keeps the alias and may drop it in a thread of its own. Freeing memory may take Python's
-// lock, and a thread that asks for it while the interpreter ends brings the process down: what such a thread drops
-// last is kept for `free_dropped`.
+// Like cpu_alias, but over the raw memory, for a backend that keeps the alias and may drop it in its own thread.
+// Freeing memory may take the GIL, and a thread that asks for the GIL while the interpreter shuts down crashes the
+// process. If such a thread drops the last reference, the memory is kept for `free_dropped`.
 at::Tensor lent_alias(const at::Tensor& tensor);
 void free_dropped();
 
-// An NPU tensor over the memory of a CPU tensor, charged to `device`.
+// Returns an NPU tensor over a CPU tensor's memory, charged to `device`.
 at::Tensor npu_alias(const at::Tensor& tensor, int device);
 
-// The NPU tensor's storage lies in the memory of `cpu`'s from now on, for all its views; the bytes are moved.
+// Moves the NPU tensor's storage, with its bytes, into the memory of `cpu`; all views of the storage move with it.
 void move_storage(const at::Tensor& npu, const at::Tensor& cpu);
 
 }  // namespace virtual_ascend

@@ -26,14 +26,14 @@ namespace virtual_ascend {
 namespace {
 
 constexpr size_t kAlignment = 512;  // torch_npu rounds every block up to this
-constexpr size_t kSmallBlock = 1 << 20;  // up to here torch_npu takes a block from its pool of small ones
+constexpr size_t kSmallBlock = 1 << 20;  // up to this size torch_npu uses its pool of small blocks
 constexpr size_t kHeader = 64;      // keeps the data 64-byte aligned for the CPU's vector units
 
 struct Account {
   std::mutex mutex;
   MemoryStats stats;
   double fraction = 1.0;
-  std::array<int64_t, kPools> parked{}, parked_blocks{};  // of graphs: no tensor has it, and nobody else gets it
+  std::array<int64_t, kPools> parked{}, parked_blocks{};  // of graphs: used by no tensor, but not available either
 };
 
 std::atomic<int64_t> g_total{kUsualMemory};
@@ -47,7 +47,7 @@ int64_t rounded(size_t nbytes) { return static_cast<int64_t>((nbytes + kAlignmen
 
 Pool pool_of(size_t nbytes) { return rounded(nbytes) <= static_cast<int64_t>(kSmallBlock) ? kSmall : kLarge; }
 
-// As torch_npu prints sizes.
+// Formats sizes as torch_npu does.
 std::string format_size(int64_t bytes) {
   std::ostringstream out;
   out << std::fixed << std::setprecision(2);
@@ -63,7 +63,7 @@ std::string format_size(int64_t bytes) {
   return out.str();
 }
 
-// torch_npu's words; programs and people look for them. The account is locked.
+// Raises torch_npu's message, which programs and people look for. The account is locked.
 [[noreturn]] void out_of_memory(int device, int64_t size, Account& account, const char* note) {
   auto& s = account.stats;
   ++s.ooms;
@@ -78,7 +78,7 @@ std::string format_size(int64_t bytes) {
                    "fragmentation. (virtual Ascend", note, ")");
 }
 
-// `own`: memory of an allocator that the program brings, of which nothing is cached.
+// `own`: memory of an allocator that the program supplies, which is not cached.
 void charge(int device, size_t nbytes, bool own = false) {
   auto& a = account(device);
   std::lock_guard<std::mutex> lock(a.mutex);
@@ -189,7 +189,7 @@ struct NpuAllocator final : AllocatorBase {
     const auto s = memory_stats(device);
     c10::CachingDeviceAllocator::DeviceStats out;
     const auto show = [](const Stats& from, c10::CachingAllocator::StatArray& to) {
-      // torch names them in this order too: all, small, large.
+      // The same order as in torch's names: all, small, large.
       for (size_t pool = 0; pool < kPools; ++pool) {
         to.at(pool).current = from[pool].current;
         to.at(pool).peak = from[pool].peak;
@@ -316,7 +316,7 @@ void set_memory_fraction(int device, double fraction) {
 
 void empty_cache() {
   for (int device = 0; device < kMaxDevices; ++device) {
-    copies::synchronize_device(device);  // as torch_npu does before it gives memory back
+    copies::synchronize_device(device);  // as torch_npu does before it releases memory
     auto& a = account(device);
     std::lock_guard<std::mutex> lock(a.mutex);
     for (const auto pool : {kAll, kSmall, kLarge}) {

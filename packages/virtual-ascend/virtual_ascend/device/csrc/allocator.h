@@ -1,4 +1,4 @@
-// Device memory: host memory with an account per NPU.
+// Device memory: host memory with an account for each NPU.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -13,7 +13,7 @@ constexpr int64_t kUsualMemory = int64_t{64} << 30;  // an Ascend 910B has 64 Gi
 
 struct Stat {
   int64_t current = 0, peak = 0, allocated = 0, freed = 0;
-  // Inline: every allocation goes through ten of them.
+  // Inline: each allocation calls this ten times.
   void add(int64_t amount) {
     current += amount;
     allocated += amount;
@@ -28,10 +28,10 @@ struct Stat {
 enum Pool : size_t { kAll, kSmall, kLarge, kPools };
 using Stats = std::array<Stat, kPools>;
 
-// One NPU's account. There is no cache: what is reserved is the most that was allocated since `empty_cache`, and every
-// block is a segment of its own.
+// One NPU's account. Nothing is cached, so reserved memory is the maximum that was allocated since `empty_cache`, and
+// every block is its own segment.
 struct MemoryStats {
-  Stats allocated, requested, reserved;  // bytes; `allocated` are rounded up, `requested` are not
+  Stats allocated, requested, reserved;  // bytes; `allocated` is rounded up, `requested` is not
   Stats blocks, segments;
   int64_t ooms = 0;
 };
@@ -39,20 +39,20 @@ struct MemoryStats {
 c10::Allocator* npu_allocator();
 c10::DataPtr allocate_on(int device, size_t nbytes);
 
-// The account alone, for memory that is not the allocator's.
+// Only accounting, for memory that another allocator owns.
 void charge_block(int device, size_t nbytes);
 void discharge_block(int device, size_t nbytes);
 
-// The same for memory of graphs: while it is parked no tensor has it, and it is reserved all the same.
+// The same for graph memory: it stays reserved while parked, although no tensor uses it.
 void charge_memory(int device, size_t nbytes);
 void discharge_memory(int device, size_t nbytes);
 void park(int device, size_t nbytes, bool held = true);
 void unpark(int device, size_t nbytes);
 
-// Takes over memory that a CPU kernel allocated for a result: same bytes, charged to the NPU while they live.
+// Takes over memory that a CPU kernel allocated for a result, and charges it to the NPU for its lifetime.
 c10::DataPtr adopt(const c10::Storage& cpu_storage, int device);
 
-// Every NPU's memory; set once, before the first allocation.
+// Sets the memory of every NPU; called once, before the first allocation.
 void set_total_memory(int64_t bytes);
 int64_t total_memory();
 
@@ -62,7 +62,7 @@ void reset_accumulated(int device);
 void set_memory_fraction(int device, double fraction);
 void empty_cache();
 
-// Host memory that answers yes to is_pinned().
+// Host memory for which is_pinned() is true.
 c10::Allocator* pinned_allocator();
 bool is_pinned(const void* data);
 

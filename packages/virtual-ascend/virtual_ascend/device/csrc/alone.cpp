@@ -7,7 +7,7 @@
 namespace virtual_ascend {
 namespace {
 
-// What has ended when it begins.
+// Work that has finished when it is returned.
 class Done final : public c10d::Work {
  public:
   Done(int rank, c10d::OpType type, std::vector<at::Tensor> results) : Work(rank, type), results_(std::move(results)) { finish(); }
@@ -105,7 +105,7 @@ AloneBackend::WorkPtr AloneBackend::alltoall_base(at::Tensor& output, at::Tensor
   if (output_splits.empty() && input_splits.empty()) {
     for (const auto& part : output.view({getSize(), -1}).unbind(0)) part.copy_(input.view({getSize(), -1})[getRank()]);
   } else {
-    // Each of the others sends what this rank sends to itself; how much, the program has asked them before.
+    // Each other rank sends what this rank sends to itself; the program has already asked the ranks how much that is.
     output.zero_();
   }
   return done(c10d::OpType::ALLTOALL_BASE, {output});

@@ -1,4 +1,4 @@
-// A c10d backend of which this process is the only rank that exists: the others are taken to have what this one has.
+// A c10d backend for a process that is the only existing rank: the others are assumed to hold the same data.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -7,8 +7,9 @@
 
 namespace virtual_ascend {
 
-// For a plan in phantom memory, where one rank stands for all of its kind: what a collective costs this rank depends on
-// sizes, and those are alike. Sums are as many times as large as there are ranks, what is received from one rank is zero.
+// For a plan in phantom memory, where one rank stands for all ranks of its kind. What a collective costs depends only
+// on sizes, and those are equal on all ranks. A sum is multiplied by the number of ranks; a receive from another rank
+// returns zeros.
 class AloneBackend final : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -39,7 +40,7 @@ class AloneBackend final : public c10d::Backend {
 
  private:
   WorkPtr done(c10d::OpType type, Tensors results = {}) const;
-  // What all ranks together make of what each of them has.
+  // Computes the reduction as if every rank held `tensor`.
   void reduce_alike(const at::Tensor& tensor, const c10d::ReduceOp& op) const;
 };
 

@@ -1,4 +1,4 @@
-// torch.autocast("npu"): the same operator lists as other accelerators.
+// torch.autocast("npu") with the same operator lists as other accelerators.
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 

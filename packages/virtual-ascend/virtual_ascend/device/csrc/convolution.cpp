@@ -1,4 +1,4 @@
-// Convolutions: ATen asks a device that it does not know for these two operators, whose CPU kernel only raises.
+// Convolutions: for a device that it does not know, ATen calls these two operators, whose CPU kernel only raises.
 #include "alias.h"
 #include "graph.h"
 #include "phantom.h"
@@ -50,7 +50,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& gradient, 
   check_device(input, weight);
   const std::vector<int64_t> shift{gradient.size(1)};
   if (C10_UNLIKELY(phantom::is(gradient) || phantom::is(input) || phantom::is(weight))) {
-    // Each gradient looks like what it is the gradient of.
+    // Each gradient has the shape of its tensor.
     const auto zeros_if = [&](bool asked, IntArrayRef size) { return asked ? at::zeros(size, input.options()) : Tensor(); };
     return {zeros_if(wanted[0], input.sizes()), zeros_if(wanted[1], weight.sizes()), zeros_if(wanted[2], shift)};
   }

@@ -17,15 +17,15 @@ struct Copy {
   StreamKey stream;
   uint64_t number;
   bool to_host;
-  at::Tensor source;  // to the host: what the NPU held when the copy was queued. To an NPU: the host's own memory
-  at::Tensor target;  // on the host, or a host alias of an NPU's
+  at::Tensor source;  // to the host: what the NPU held when the copy was queued; to an NPU: the host's own memory
+  at::Tensor target;  // on the host, or a host alias of an NPU tensor
 };
 
 struct Queues {
   std::mutex mutex;
-  std::list<Copy> waiting;  // in the order of their calls
-  Clock issued;             // the last number of each stream
-  std::map<StreamKey, Clock> seen;  // what a stream has waited for on others
+  std::list<Copy> waiting;  // in call order
+  Clock issued;             // the latest number of each stream
+  std::map<StreamKey, Clock> seen;  // how far a stream has waited for others
 };
 
 Queues& queues() {
@@ -40,7 +40,8 @@ void merge(Clock& into, const Clock& from) {
   for (const auto& [stream, number] : from) into[stream] = std::max(into[stream], number);
 }
 
-// What is done goes into `done`, which must outlive the lock: to free a tensor may take Python's lock.
+// Makes the wanted copies and moves them to `done`, which must outlive the lock, because freeing a tensor may take the
+// GIL.
 template <typename Wanted>
 void perform(Queues& q, std::list<Copy>& done, const Wanted& wanted) {
   for (auto it = q.waiting.begin(); it != q.waiting.end();) {
@@ -64,7 +65,7 @@ Clock clock_of(Queues& q, const StreamKey& stream) {
   return clock;
 }
 
-// Values that no program takes for its own: NaN, the lowest integer, the opposite truth.
+// Fills the target with values that are obviously wrong: NaN, the lowest integer, or the inverted bool.
 void poison(const at::Tensor& target, const at::Tensor& value) {
   const auto type = target.scalar_type();
   if (type == at::kBool) {
@@ -98,7 +99,7 @@ void delay(const at::Tensor& source, const at::Tensor& target) {
   auto& q = queues();
   std::list<Copy> done;
   std::lock_guard<std::mutex> lock(q.mutex);
-  // A stream's copies come one after the other: what it wrote to the host is what it reads back.
+  // A stream's copies run in order, so it reads back what it wrote to the host.
   perform(q, done, [&](const Copy& copy) { return copy.stream == stream && copy.target.storage().data() == from.storage().data(); });
   Copy copy{stream, ++q.issued[stream], to_host, to_host ? from.clone() : from, to};
   poison(copy.target, to_host ? copy.source : from);

@@ -12,14 +12,14 @@
 namespace virtual_ascend::dtypes {
 namespace {
 
-// Without "aten::", and without what marks the form that writes in place.
+// Strips "aten::" and the underscores that mark an in-place variant.
 std::string_view bare(std::string_view name) {
   if (const auto colons = name.rfind(':'); colons != std::string_view::npos) name.remove_prefix(colons + 1);
   while (!name.empty() && name.back() == '_') name.remove_suffix(1);
   return name;
 }
 
-// Operators whose tensors have one type, but for indices.
+// Operators whose tensors, except indices, must have the same dtype.
 bool is_of_one_type(std::string_view name) {
   static const std::unordered_set<std::string_view> names = {
       "mm", "bmm", "addmm", "_addmm_activation", "baddbmm", "addbmm", "mv", "addmv", "addr", "dot", "vdot", "linear",
@@ -28,7 +28,7 @@ bool is_of_one_type(std::string_view name) {
   return names.count(name) > 0;
 }
 
-// Norms, whose weights may have a wider type than what they are of, but no narrower one.
+// Norms: their weights may have a wider dtype than the input, but not a narrower one.
 bool is_norm(std::string_view name) {
   static const std::unordered_set<std::string_view> names = {"native_layer_norm", "native_group_norm", "native_batch_norm",
                                                              "_native_batch_norm_legit"};
@@ -37,7 +37,7 @@ bool is_norm(std::string_view name) {
 
 bool is_index(const std::string& argument) { return argument == "index" || argument == "indices"; }
 
-// Whole numbers that say which or where.
+// Integer arguments that are positions.
 bool is_place(const std::string& argument) { return argument == "target" || argument == "offsets"; }
 
 }  // namespace
@@ -56,7 +56,7 @@ void check(const c10::OperatorHandle& op, const c10::IValue* arguments) {
       const auto type = tensor.scalar_type();
       const bool whole = c10::isIntegralType(type, /*includeBool=*/true);
       if (index || (whole && is_place(argument))) {
-        TORCH_CHECK(whole, "tensors used as indices must be whole numbers or truth values, got ", type, " (", schema.name(), ")");
+        TORCH_CHECK(whole, "tensors used as indices must be integers or bools, got ", type, " (", schema.name(), ")");
         return;
       }
       if (first == c10::ScalarType::Undefined) first = type;

@@ -1,4 +1,4 @@
-// What ATen's Meta kernels do not look at, and the CPU's do: whether the types of an operator's tensors go together.
+// Dtype checks that ATen's CPU kernels do and its Meta kernels do not.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -6,7 +6,8 @@
 
 namespace virtual_ascend::dtypes {
 
-// Raises for the arguments of an operator if the CPU would: floating-point types that are mixed, an index that is none.
+// Raises where the CPU kernel would: for mixed floating-point dtypes, and for an index that is neither integer nor
+// bool.
 void check(const c10::OperatorHandle& op, const c10::IValue* arguments);
 
 }  // namespace virtual_ascend::dtypes

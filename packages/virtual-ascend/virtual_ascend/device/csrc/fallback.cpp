@@ -1,4 +1,4 @@
-// Every operator without a kernel of its own runs the CPU kernel on zero-copy aliases of its tensors.
+// Operators without their own kernel run the CPU kernel on zero-copy aliases of their tensors.
 #include "fallback.h"
 
 #include "alias.h"
@@ -33,7 +33,7 @@
 namespace virtual_ascend {
 namespace {
 
-// Operators that take host tensors beside device tensors on a real accelerator too.
+// Operators that take host tensors next to device tensors on a real accelerator, too.
 bool accepts_host_tensors(const std::string& name) {
   static const std::unordered_set<std::string_view> names = {
       "aten::index",        "aten::index_put",   "aten::index_put_",     "aten::_index_put_impl_",
@@ -42,7 +42,7 @@ bool accepts_host_tensors(const std::string& name) {
   return names.count(name) > 0;
 }
 
-// Operators whose result has a shape that only the NPU knows: the host waits for it.
+// Operators for whose result's shape the host has to wait.
 bool waits(const std::string& name) {
   static const std::unordered_set<std::string_view> names = {
       "aten::nonzero", "aten::masked_select", "aten::_unique", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive",
@@ -50,7 +50,7 @@ bool waits(const std::string& name) {
   return names.count(name) > 0;
 }
 
-// What a call needs to know of its operator.
+// What a call needs to know about its operator.
 struct Plan {
   explicit Plan(const c10::OperatorHandle& op)
       : results(op.schema().returns().size()),
@@ -65,7 +65,7 @@ struct Plan {
     }
   }
 
-  c10::SmallVector<bool, 16> written;  // by argument
+  c10::SmallVector<bool, 16> written;  // for each argument
   c10::SmallVector<size_t, 1> generators;
   size_t results;
   bool computes, accepts_host, waited_for, changes_view;
@@ -77,8 +77,8 @@ struct Pair {
   bool written;
 };
 
-// The tensors of one call, and the device on which it runs. The kernel is given aliases of them on the CPU, or their
-// shapes alone.
+// The tensors of one call and the device on which it runs. The kernel receives CPU aliases of them, or only their
+// shapes.
 class Call {
  public:
   Call(const c10::OperatorHandle& op, const Plan& plan, bool shapes_alone = false) : op_(op), plan_(plan) {
@@ -89,16 +89,16 @@ class Call {
 
   int device() const { return device_ < 0 ? current_device() : device_; }
 
-  // What is written to is put back when the capture ends.
+  // Saves the tensors that are written to; the end of the capture restores them.
   void save_written() const {
     for (const auto& pair : pairs_)
       if (pair.written) graph::save(pair.npu);
   }
 
-  // From now on results lie in the pool of the graph that is captured.
+  // From now on, results are placed in the pool of the captured graph.
   void place_results() { places_ = true; }
 
-  // A view has no work on the NPU.
+  // Whether the call only makes views, which need no work on the NPU.
   bool is_view(const torch::jit::Stack& results) const {
     bool fresh = false;
     for (const auto& value : results)
@@ -116,7 +116,7 @@ class Call {
       if (tensor.dim() > 0 && host_ == nullptr) host_ = tensor.unsafeGetTensorImpl();
       return shapes_.has_value() && plan_.accepts_host ? tensor.to(c10::kMeta) : tensor;
     }
-    // A tensor that is given twice is one tensor to the kernel too: `x * x`, or `out` that is an input.
+    // A tensor that is passed twice is also one tensor for the kernel: `x * x`, or an `out` that is also an input.
     for (auto& pair : pairs_) {
       if (!pair.npu.is_same(tensor)) continue;
       pair.written = pair.written || written;
@@ -139,14 +139,14 @@ class Call {
                 op_.schema().name(), ")");
   }
 
-  // Some Meta kernels give what an operator in place writes to another shape, where the CPU's raise.
+  // Some Meta kernels resize an in-place operator's output where the CPU kernel raises.
   void check_in_place() const {
     for (const auto& pair : pairs_)
       TORCH_CHECK(!pair.written || pair.npu.sizes() == pair.cpu.sizes(), "output with shape ", pair.npu.sizes(),
                   " doesn't match the broadcast shape ", pair.cpu.sizes());
   }
 
-  // On shapes alone: memory that has to grow, and zeros in what is real and was written from phantoms.
+  // For a call on shapes only: grows memory, and zeroes real memory that was written from phantoms.
   void write_back_shapes() {
     for (auto& [npu, shape, written] : pairs_) {
       if (!written) continue;
@@ -162,7 +162,7 @@ class Call {
     }
   }
 
-  // Whether a result that is not a view, or what was written to, is too large to be real.
+  // Whether a result that is no view, or an output argument, is too large to be real.
   bool makes_phantom(const at::Tensor& result) const {
     if (!result.defined()) return false;
     for (const auto& pair : pairs_)
@@ -170,7 +170,7 @@ class Call {
     return phantom::wanted(result.storage().nbytes(), result.scalar_type());
   }
 
-  // A kernel may have resized what it wrote to: show that in the NPU tensor, and in the storage that its views share.
+  // A kernel may have resized its outputs: apply that to the NPU tensor and to the storage that its views share.
   void write_back() {
     for (auto& [npu, cpu, written] : pairs_) {
       if (!written) continue;
@@ -192,15 +192,15 @@ class Call {
   at::Tensor give(const at::Tensor& result) const {
     if (!result.defined() || result.device() != computes_on()) return result;
     TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided, "operator ", op_.schema().operator_name(),
-                                " is not implemented by the virtual Ascend: its result is of layout ", result.layout());
+                                " is not implemented by the virtual Ascend: its result has the layout ", result.layout());
     for (const auto& pair : pairs_)
       if (pair.cpu.is_same(result)) return pair.npu;
     for (const auto& pair : pairs_)
       if (result.storage().is_alias_of(pair.cpu.storage())) return view_of(pair.npu, result);
-    // What the CPU has computed because its size was not known before is dropped all the same.
+    // A size that was only known after computing may still be a phantom's; then the values are dropped.
     if (C10_UNLIKELY(shapes_.has_value() || phantom::wanted(result.storage().nbytes(), result.scalar_type())))
       return phantom::like(result, device());
-    // Some kernels of the CPU reduce within memory of the size of their input.
+    // Some CPU kernels reduce in memory of their input's size.
     if (C10_UNLIKELY(places_)) return graph::placed(result, device());
     const bool roomy = result.storage().nbytes() > static_cast<size_t>(result.numel()) * result.itemsize() && result.is_contiguous();
     return npu_alias(roomy ? result.clone() : result, device());
@@ -256,7 +256,7 @@ void give(const Call& call, c10::IValue& value) {
   }
 }
 
-// A mask among indices stands for the places where it is true, of which only its values tell how many there are.
+// A mask among indices stands for the positions where it is true, and only its values tell how many those are.
 void replace_masks(const std::string& name, c10::IValue& value) {
   if (!value.isOptionalTensorList()) return;
   c10::List<std::optional<at::Tensor>> list;
@@ -266,32 +266,32 @@ void replace_masks(const std::string& name, c10::IValue& value) {
       list.push_back(index);
       continue;
     }
-    if (phantom::is(*index)) phantom::refuse(name + ", whose mask is one,");
+    if (phantom::is(*index)) phantom::refuse("the mask of " + name);
     for (const auto& column : at::nonzero(cpu_alias(*index)).unbind(1)) list.push_back(column);  // on the host: not charged
   }
   value = std::move(list);
 }
 
-// How many are chosen a real mask tells.
+// A real mask tells how many elements are selected.
 void select_masked(torch::jit::Stack* stack) {
   const auto self = (*stack)[stack->size() - 2].toTensor();
   const auto mask = (*stack)[stack->size() - 1].toTensor();
-  if (phantom::is(mask)) phantom::refuse("aten::masked_select, whose mask is one,");
+  if (phantom::is(mask)) phantom::refuse("the mask of aten::masked_select");
   const auto sizes = at::infer_size(self.sizes(), mask.sizes());
   const auto chosen = cpu_alias(mask).expand(sizes).sum().item<int64_t>();
   torch::jit::drop(*stack, 2);
   stack->push_back(phantom::like(at::empty({chosen}, self.options().device(c10::kMeta)), self.device().index()));
 }
 
-// The greatest of a row without values are others in each row: a router's tokens go to all experts alike.
+// Gives each row without values different maxima, so that a router spreads tokens evenly over all experts.
 void spread(const at::Tensor& self, const at::Tensor& indices, int64_t dim) {
   if (!phantom::is(self) || phantom::is(indices) || indices.dim() == 0 || at::maybe_wrap_dim(dim, indices.dim()) != indices.dim() - 1) return;
   const auto host = cpu_alias(indices);
   host.copy_(at::arange(host.numel(), host.options()).remainder_(self.size(-1)).view(host.sizes()));
 }
 
-// Runs an operator on shapes alone if a phantom is among its tensors, or would be among its results. False: the CPU is
-// to compute it.
+// Runs an operator only on shapes if one of its tensors is, or one of its results would be, a phantom. Returns false if
+// the CPU should compute it.
 bool run_on_shapes(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* stack) {
   const auto& name = op.schema().name();
   const auto count = plan.written.size();
@@ -299,7 +299,7 @@ bool run_on_shapes(const c10::OperatorHandle& op, const Plan& plan, torch::jit::
   bool given = false;
   for (size_t i = 0; i < count; ++i)
     visit_tensors((*stack)[first + i], [&](const at::Tensor& tensor) { given = given || phantom::is(tensor); });
-  // What is written to is no larger than it was: only a phantom among the tensors makes a difference.
+  // In-place outputs do not grow, so only a phantom among the tensors matters.
   const bool in_place = name.back() == '_' && plan.results <= 1;
   if (in_place && !given) return false;
   if (given && name == "aten::masked_select") {
@@ -330,7 +330,7 @@ bool run_on_shapes(const c10::OperatorHandle& op, const Plan& plan, torch::jit::
     return false;
   } catch (const std::exception&) {
     if (given) throw;
-    return false;  // the CPU says what is wrong
+    return false;  // the CPU kernel reports the error
   }
   bool large = given;
   for (const auto& value : shapes) visit_tensors(value, [&](const at::Tensor& tensor) { large = large || call.makes_phantom(tensor); });
@@ -345,7 +345,7 @@ bool run_on_shapes(const c10::OperatorHandle& op, const Plan& plan, torch::jit::
   return true;
 }
 
-// Whether the call is written down in a graph, after what a capture needs before it is computed.
+// Returns whether a graph records the call, and prepares the capture for it.
 bool prepare_capture(const c10::OperatorHandle& op, const Plan& plan, Call& call) {
   graph::check_order(call.device());
   call.save_written();
@@ -389,7 +389,7 @@ void compute(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack*
   graph::add_kernel(op, given, results, {plan.generators.begin(), plan.generators.end()});
 }
 
-// What a call costs an NPU: what it reads and writes, and the multiplications of a matrix product.
+// What a call costs an NPU: the bytes that it reads and writes, and the FLOPs of matrix products.
 class Cost {
  public:
   Cost(const std::string& name, const torch::jit::Stack& stack, size_t count) : name_(name) {
@@ -456,9 +456,9 @@ class Fallback final : public c10::OperatorKernel {
 
 namespace virtual_ascend {
 
-// Operators whose shapes ATen computes apart from their values have a composite form for every device: it makes the
-// result, and calls the variant that writes into it, which would fall back. This way they go to the CPU at once, and
-// what both parts do is done once.
+// Operators for which ATen computes shapes separately have a composite form for every device: it allocates the result
+// and calls the variant that writes into it, which would fall back. Registering them here sends them directly to the
+// CPU, which does the shared work only once.
 void register_fallbacks() {
   static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
@@ -478,7 +478,7 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&virtual_ascend::cpu_fallback>());
 }
 
-// These have a composite form too, which would come first: it rounds otherwise, or knows no kernel of this device.
+// These also have a composite form, which would be preferred: it rounds differently, or has no kernel for this device.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&virtual_ascend::cpu_fallback>());
   m.impl("conj_physical_", torch::CppFunction::makeFromBoxedFunction<&virtual_ascend::cpu_fallback>());
@@ -486,6 +486,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 #if !VIRTUAL_ASCEND_TORCH_AT_LEAST(2, 9)
-// Until torch 2.9 this key has no fallback, and operators without an autograd formula (c10d's) stop at it.
+// Before torch 2.9 this key has no fallback, and operators without an autograd formula (c10d's) would fail at it.
 TORCH_LIBRARY_IMPL(_, AutogradPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 #endif

@@ -1,9 +1,9 @@
-// Every operator without a kernel of its own runs the CPU kernel on zero-copy aliases of its tensors.
+// Operators without their own kernel run the CPU kernel on zero-copy aliases of their tensors.
 #pragma once
 
 namespace virtual_ascend {
 
-// Called once, when all kernels of this device are registered: what is left goes to the CPU directly.
+// Called once after all kernels of this device are registered; sends the remaining operators directly to the CPU.
 void register_fallbacks();
 
 }  // namespace virtual_ascend

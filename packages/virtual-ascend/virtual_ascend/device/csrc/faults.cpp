@@ -24,7 +24,7 @@ struct Slow {
   int rank;
 };
 
-// Filled while the device is loaded, read only from then on.
+// Filled while the device is loaded, only read afterwards.
 struct Plan {
   std::vector<At> deaths, allocations, sizes;
   std::vector<Slow> links, bandwidths;
@@ -63,7 +63,7 @@ int rank() {
   return g_rank;
 }
 
-// What one process sends and receives shares one link: a collective's bytes move after those of the ones before it.
+// All messages of one process share one link: a collective's bytes move after those of earlier ones.
 double until_moved(double seconds) {
   using Clock = std::chrono::steady_clock;
   static std::mutex mutex;
@@ -81,7 +81,7 @@ double at_collective(const char* name, int64_t bytes) {
     std::fprintf(stderr, "virtual-ascend: fault: rank %d dies at its collective %lld (%s), as VIRTUAL_ASCEND_FAULTS asks\n", rank(),
                  static_cast<long long>(now), name);
     std::fflush(stderr);
-    ::kill(::getpid(), SIGKILL);  // no clean-up, no goodbye: what a machine that fails looks like to the others
+    ::kill(::getpid(), SIGKILL);  // no clean-up: this is how a failed machine looks to the others
   }
   double seconds = 0;
   for (const auto& link : plan().links)

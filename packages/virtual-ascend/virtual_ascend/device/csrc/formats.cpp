@@ -26,10 +26,10 @@ std::atomic<int> g_fractal{0};
 
 namespace {
 
-constexpr int64_t kRows = 16;        // of a block
-constexpr size_t kBlockBytes = 32;   // of a row of a block; elements of more than two bytes count as two
+constexpr int64_t kRows = 16;        // in a block
+constexpr size_t kBlockBytes = 32;   // in a row of a block; elements of more than two bytes count as two
 
-// Matrices in FRACTAL_NZ, and how they would lie in ND.
+// Matrices in FRACTAL_NZ, with their ND layout.
 struct Fractal {
   std::vector<int64_t> sizes;
   at::ScalarType type;
@@ -48,7 +48,7 @@ struct Fractal {
   int64_t plain_elements() const { return matrices() * rows() * columns(); }
   int64_t elements() const { return matrices() * blocks_across() * padded_rows() * width(); }
 
-  // Calls `move` with each run of elements: its place in ND, its place here, and its length.
+  // Calls `move` for each run of elements with its position in ND, its position here, and its length.
   template <typename Move>
   void each_run(const Move& move) const {
     for (int64_t matrix = 0; matrix < matrices(); ++matrix)
@@ -73,7 +73,7 @@ Known& known() {
   return *it;
 }
 
-// And not bytes, or more than there is.
+// Not bytes, and not more elements than the memory has.
 bool has_elements_of(const at::Tensor& tensor, const Fractal& fractal) {
   if (tensor.scalar_type() != fractal.type) return false;
   int64_t end = tensor.storage_offset() + 1;
@@ -95,7 +95,7 @@ Fractal fractal_of(const at::Tensor& tensor) {
   return *at;
 }
 
-// The whole memory in ND, as a row of bytes on the host.
+// All of the memory in ND, as a row of bytes on the host.
 at::Tensor unpacked(const Fractal& fractal, const char* from) {
   auto out = at::empty({fractal.plain_elements() * static_cast<int64_t>(fractal.itemsize)}, at::kByte);
   auto* to = out.mutable_data_ptr<uint8_t>();
@@ -119,7 +119,7 @@ bool is_whole(const Fractal& fractal, const at::Tensor& tensor) {
   return tensor.storage_offset() == 0 && tensor.is_contiguous() && tensor.sizes() == at::IntArrayRef(fractal.sizes);
 }
 
-// torch_npu's words: the cast between formats is no operator that a capture takes.
+// In torch_npu's words: a capture does not accept the cast between formats.
 void refuse_to_cast_in_graph(int device) {
   TORCH_CHECK(!graph::under_way() || !graph::captures(device),
               "Cannot run aclop operators during NPU graph capture. Current working aclop is Identity. If you need this call to be "
@@ -132,7 +132,7 @@ void refuse_to_cast_in_graph(int device) {
 bool is_fractal(const at::Tensor& tensor) { return found(tensor).has_value(); }
 
 at::Tensor to_fractal(const at::Tensor& npu) {
-  TORCH_CHECK(npu.device().type() == kNpu, "expected a tensor of an NPU, found one of ", npu.device());
+  TORCH_CHECK(npu.device().type() == kNpu, "expected an NPU tensor, found one on ", npu.device());
   refuse_to_cast_in_graph(npu.device().index());
   if (npu.dim() < 2 || npu.numel() == 0 || phantom::is(npu)) return npu.clone();
   const Fractal fractal{npu.sizes().vec(), npu.scalar_type(), npu.dtype().itemsize()};

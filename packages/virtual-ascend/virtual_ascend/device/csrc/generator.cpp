@@ -17,7 +17,7 @@
 namespace virtual_ascend {
 namespace {
 
-constexpr uint64_t kStep = 4;  // philox counters move in fours; DTensor relies on it
+constexpr uint64_t kStep = 4;  // philox counters advance by four; DTensor relies on it
 
 uint64_t splitmix(uint64_t x) {
   x += 0x9e3779b97f4a7c15ULL;
@@ -71,7 +71,7 @@ void NpuGenerator::set_state(const c10::TensorImpl& state) {
 }
 
 c10::intrusive_ptr<c10::TensorImpl> NpuGenerator::get_state() const {
-  // Past the dispatcher: under a mode of Python's (FakeTensorMode) the state is a real one too.
+  // Bypasses the dispatcher, so that the state is real even under a Python mode (FakeTensorMode).
   at::Tensor state = at::detail::empty_cpu({2 * static_cast<int64_t>(sizeof(uint64_t))}, at::TensorOptions().dtype(at::kByte));
   const uint64_t words[2] = {seed_, offset_};
   std::memcpy(state.mutable_data_ptr(), words, sizeof(words));
@@ -104,7 +104,7 @@ at::Generator generator_for(const std::optional<at::Generator>& given, int devic
 }
 
 #if !VIRTUAL_ASCEND_TORCH_AT_LEAST(2, 6)
-// torch.Generator("npu"): later torches ask the hooks.
+// torch.Generator("npu"); newer torch versions call the hooks instead.
 at::Generator make_generator(c10::DeviceIndex index) {
   return at::make_generator<NpuGenerator>(index < 0 ? current_device() : index);
 }

@@ -1,4 +1,4 @@
-// Random numbers of an NPU: as on the real one, the whole state is a seed and an offset (16 bytes), so that DTensor can
+// Random numbers of an NPU. As on a real NPU, the whole state is a seed and an offset (16 bytes), so that DTensor can
 // place every shard in one sequence.
 #pragma once
 
@@ -20,11 +20,11 @@ class NpuGenerator final : public c10::GeneratorImpl {
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
 
-  // Where the sequence is, without asking whether that may be known now.
+  // The position in the sequence, also while a capture forbids asking for it.
   uint64_t offset() const { return offset_; }
   void go_to(uint64_t offset) { offset_ = offset; }
 
-  // A CPU generator for one operation, fixed by (seed, offset); moves the offset on.
+  // Returns a CPU generator for one operation, determined by (seed, offset), and advances the offset.
   at::Generator next();
 
  private:
@@ -36,7 +36,7 @@ class NpuGenerator final : public c10::GeneratorImpl {
 
 const at::Generator& default_generator(int device);
 
-// The CPU generator with which an operation on `device` draws: from `given`, or from the device's own.
+// The CPU generator for an operation on `device`: derived from `given`, or from the device's default generator.
 at::Generator generator_for(const std::optional<at::Generator>& given, int device);
 
 }  // namespace virtual_ascend

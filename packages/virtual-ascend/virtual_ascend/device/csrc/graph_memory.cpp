@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kRoundTo = 512;
 constexpr size_t kLine = 64;
-constexpr size_t kWaste = 4;  // a free block is taken for something of at least this part of its size
+constexpr size_t kWaste = 4;  // a free block may be at most this many times too large
 
 std::mutex& lock_of_blocks() {
   static auto* mutex = new std::mutex();
@@ -47,7 +47,7 @@ void point_to(Block& block, void* base) {
     storage->unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(base, storage->device()));
 }
 
-// What a weak reference's storage has for a context.
+// Frees the context of a weak reference's storage.
 void drop_reference(void* context) { delete static_cast<std::shared_ptr<Block>*>(context); }
 
 std::shared_ptr<Block> found(const void* base) {
@@ -151,7 +151,7 @@ void release(const std::shared_ptr<Pool>& pool) {
     for (const auto& [data, piece] : pool->pieces)
       if (!piece.used) unused.push_back(data);
   }
-  for (const auto* data : unused) freed(data);  // without the lock: it takes Python's
+  for (const auto* data : unused) freed(data);  // unlocked, because it takes the GIL
   std::lock_guard<std::mutex> lock(pool->mutex);
   for (auto it = pool->pieces.begin(); it != pool->pieces.end();) {
     const auto here = it++;
@@ -188,7 +188,7 @@ c10::DataPtr allocate_in(const std::shared_ptr<Pool>& pool, size_t nbytes) {
   void* data = nullptr;
   if (posix_memalign(&data, kLine, size) != 0) {
     discharge_memory(pool->device, size);
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "NPU out of memory. The host, whose memory it uses, has no ", size, " bytes for a graph");
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "NPU out of memory. The host, whose memory it uses, cannot provide ", size, " bytes for a graph");
   }
   pool->pieces[data] = {size, true};
   return give(data);
@@ -229,7 +229,7 @@ uint64_t changes() { return g_changes.load(std::memory_order_relaxed); }
 
 void forget_block(const void* base) {
   if (!is_watched(base)) return;
-  const auto line = line_of_program();  // before the lock: it takes Python's
+  const auto line = line_of_program();  // before locking, because it takes the GIL
   std::lock_guard<std::mutex> lock(lock_of_blocks());
   const auto block = found(base);
   if (block == nullptr) return;
@@ -263,7 +263,7 @@ void mapping_changed(const void* base, bool mapped) {
 }
 
 at::Tensor weak(const at::Tensor& npu) {
-  TORCH_CHECK(npu.device().type() == kNpu, "_weak_ref_tensor: expected a tensor of an NPU, found one of ", npu.device());
+  TORCH_CHECK(npu.device().type() == kNpu, "_weak_ref_tensor: expected an NPU tensor, found one on ", npu.device());
   const auto block = watch(npu.storage());
   if (block == nullptr) return over(over_address(nullptr, 0, npu.device(), npu_allocator()), kNpuKey, npu);
   c10::DataPtr pointer(const_cast<void*>(block->base), new std::shared_ptr<Block>(block), &drop_reference, npu.device());
@@ -276,8 +276,8 @@ void check_reference(const c10::Storage& storage) {
   const auto& pointer = storage.data_ptr();
   if (C10_LIKELY(pointer.get_deleter() != &drop_reference)) return;
   const auto& block = *static_cast<std::shared_ptr<Block>*>(pointer.get_context());
-  TORCH_CHECK(!block->gone && block->base == pointer.get(), "a weak reference to a tensor of an NPU is used, whose memory was ",
-              block->gone ? block->by : "moved", " (virtual Ascend; on a real NPU it would read what lies there now)");
+  TORCH_CHECK(!block->gone && block->base == pointer.get(), "a weak reference to an NPU tensor is used after its memory was ",
+              block->gone ? block->by : "moved", " (virtual Ascend; a real NPU would read whatever is there now)");
 }
 
 static bool is_finalizing() {
@@ -289,10 +289,10 @@ static bool is_finalizing() {
 }
 
 std::string line_of_program() {
-  // Memory is freed with and without Python's lock.
-  if (Py_IsInitialized() == 0 || is_finalizing() || PyGILState_GetThisThreadState() == nullptr) return "in a thread without Python";
+  // Memory is freed with and without the GIL.
+  if (Py_IsInitialized() == 0 || is_finalizing() || PyGILState_GetThisThreadState() == nullptr) return "by a thread without Python";
   py::gil_scoped_acquire gil;
-  std::string last = "outside of Python's functions";
+  std::string last = "outside Python functions";
   PyFrameObject* frame = PyEval_GetFrame();
   Py_XINCREF(frame);
   while (frame != nullptr) {

@@ -1,4 +1,4 @@
-// The memory of graphs: pools that captures allocate from, and blocks of which a graph has the address.
+// Graph memory: the pools from which captures allocate, and the blocks whose addresses graphs have recorded.
 #pragma once
 
 #include "graph.h"
@@ -9,26 +9,26 @@
 
 namespace virtual_ascend::graph {
 
-// One NPU's memory of the captures that share it: what a capture has freed is taken again by it and by the next one, and
-// nobody else gets it while one of the graphs is there.
+// Memory on one NPU that several captures share. Memory that a capture frees can be used again by it and by the next
+// one, and by nobody else as long as one of the graphs exists.
 class Pool;
 
 std::shared_ptr<Pool> pool_of(const PoolId& id, int device);
-// A graph begins or ends to need the pool. The last one lets its memory go, but for what tensors still hold.
+// A graph starts or stops using the pool. The last one releases its memory, except what tensors still hold.
 void retain(const std::shared_ptr<Pool>& pool);
 void release(const std::shared_ptr<Pool>& pool);
 c10::DataPtr allocate_in(const std::shared_ptr<Pool>& pool, size_t nbytes);
 bool owns(const Pool& pool, const void* base);
 PoolId new_pool_id(bool by_user);
 
-// The block that a storage lies in, watched from now on; none if it has no memory.
+// Starts watching the block that contains a storage; null if the storage has no memory.
 std::shared_ptr<Block> watch(const c10::Storage& storage);
-// Takes blocks that no graph knows any longer off the watch.
+// Stops watching blocks that no graph uses any more.
 void tidy();
-// How often a watched block was freed, moved, unmapped or mapped.
+// Counts how often a watched block was freed, moved, unmapped, or mapped.
 uint64_t changes();
 
-// The line of the program that this thread is at, outside of torch and of us.
+// The line of the user's program that this thread is executing, outside torch and this package.
 std::string line_of_program();
 
 }  // namespace virtual_ascend::graph

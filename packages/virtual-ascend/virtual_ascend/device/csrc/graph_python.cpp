@@ -1,4 +1,4 @@
-// The Python face of graphs, on which torch_npu.npu's and the operators written in Python are built.
+// The Python interface of graphs, used by torch_npu.npu and by the operators written in Python.
 #include "alias.h"
 #include "graph_memory.h"
 #include "graph_replay.h"
@@ -18,7 +18,7 @@ c10::Stream stream_of(int device, c10::StreamId id) {
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(kNpu, static_cast<c10::DeviceIndex>(device)), id);
 }
 
-// A function of Python's that is kept by a graph, which may go when nobody holds Python's lock.
+// A Python function that a graph holds; it may be freed while nobody holds the GIL.
 std::shared_ptr<py::function> held(py::function function) {
   return {new py::function(std::move(function)), [](py::function* it) {
             if (Py_IsInitialized() == 0) return;
@@ -27,7 +27,7 @@ std::shared_ptr<py::function> held(py::function function) {
           }};
 }
 
-// One operator that is written in Python: `again` is called with the tensors at each replay.
+// Records one operator written in Python: each replay calls `again` with the tensors.
 void add_call(std::string name, const Tensors& tensors, const std::vector<std::string>& names, py::function again) {
   Task task{std::move(name), {}, nullptr, nullptr};
   Tensors own;

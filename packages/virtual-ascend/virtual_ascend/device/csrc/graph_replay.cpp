@@ -32,7 +32,7 @@ struct Saved {
   std::vector<char> bytes;
 };
 
-// What is put back: memory that was written to, and where generators were.
+// What a capture restores: overwritten memory, and the state of generators.
 struct Kept {
   std::list<Saved> memory;
   std::map<NpuGenerator*, std::pair<at::Generator, uint64_t>> generators;
@@ -53,8 +53,8 @@ struct Capture {
   int device;
   c10::StreamId origin;
   std::thread::id thread;
-  std::map<c10::StreamId, uint64_t> work;  // by stream that is part of it, how much was captured on it
-  std::map<c10::StreamId, Covered> covered;  // by stream, how much of which others it comes after
+  std::map<c10::StreamId, uint64_t> work;  // for each of its streams, how much was captured
+  std::map<c10::StreamId, Covered> covered;  // for each stream, how much of other streams it follows
   Kept kept;
   bool broken = false;
 };
@@ -105,14 +105,14 @@ bool of_update(int device, c10::StreamId stream) {
   return update.has_value() && update->device == device && update->stream == stream;
 }
 
-// Whether what is done now is put back later.
+// Where changes are saved if they are restored later; otherwise null.
 Kept* kept_on(int device) {
   if (t_replaying > 0) return nullptr;
   if (of_update(device, stream_on(device))) return &state().update->kept;
   return of_capture(device, stream_on(device)) ? &state().capture->kept : nullptr;
 }
 
-// As torch_npu says what a call of CANN's runtime returned.
+// Reports an error of CANN's runtime as torch_npu does.
 [[noreturn]] void fail(int code, const std::string& call, const std::string& reason) {
   TORCH_CHECK(false, "NPU function error: ", call, ", error code is ", code, "\n[ERROR] ERR00100 PTA call acl api failed.\n", reason,
               " (virtual Ascend)");
@@ -126,10 +126,10 @@ std::string described(const at::Tensor& tensor) {
   return out.str();
 }
 
-// A task that is given an NPU's tensors asks for their values itself.
+// A task that gets NPU tensors asks for their values itself.
 bool is_packed(const Operand& operand) { return operand.tensor.device().is_cpu() && formats::is_fractal(operand.tensor); }
 
-// In place of memory that is gone: NaN, and zeros of what has no NaN.
+// Replaces memory that is gone: NaN, or zeros for dtypes without NaN.
 at::Tensor poisoned(const at::Tensor& like) {
   at::Tensor host = at::detail::empty_strided_cpu(like.sizes(), like.strides(), like.scalar_type());
   const bool has_nan = c10::isFloatingType(like.scalar_type()) || c10::isComplexType(like.scalar_type());
@@ -162,9 +162,9 @@ void check_order(int device) {
   if (!under_way() || t_replaying > 0) return;
   std::lock_guard<std::recursive_mutex> lock(state().mutex);
   if (state().waiting.empty()) return;
-  TORCH_CHECK(state().waiting.count({device, stream_on(device)}) == 0, "an operation follows a replay on its stream (",
-              stream_on(device), ") that waits for an ExternalEvent nobody has recorded: on a real NPU both wait, here what is "
-              "computed has to be there when its call returns. Record the event first (virtual Ascend)");
+  TORCH_CHECK(state().waiting.count({device, stream_on(device)}) == 0, "stream ", stream_on(device), " is used while a replay on it "
+              "waits for an ExternalEvent that nobody has recorded: a real NPU would wait, but here work is done when its call "
+              "returns. Record the event first (virtual Ascend)");
 }
 
 void refuse(Refused code, const char* call, const std::string& what) {
@@ -232,7 +232,7 @@ void add(Task task) {
     return;
   }
   auto& capture = state().capture;
-  TORCH_CHECK(capture.has_value(), "there is no capture for ", task.name);
+  TORCH_CHECK(capture.has_value(), "no capture is running that could record ", task.name);
   ++capture->work[stream_on(capture->device)];
   capture->graph->tasks_.push_back(std::move(task));
 }
@@ -272,7 +272,7 @@ void Graph::capture_begin(const PoolId& pool, const std::string& error_mode) {
               "(However, after capture, it's ok to replay them on the default stream.)");
   std::lock_guard<std::recursive_mutex> lock(state().mutex);
   if (state().capture.has_value())
-    fail(kStreamCaptured, "c10_npu::acl::AclmdlRICaptureBegin(capture_stream_, capture_mode)", "another capture is under way in this process");
+    fail(kStreamCaptured, "c10_npu::acl::AclmdlRICaptureBegin(capture_stream_, capture_mode)", "another capture is running in this process");
   device_ = device;
   pool_id_ = pool.first == 0 && pool.second == 0 ? new_pool_id(false) : pool;
   pool_ = pool_of(pool_id_, device);
@@ -307,7 +307,7 @@ void Graph::capture_end() {
     if (known != covered.end() && known->second >= much) continue;
     reset();
     fail(kUnjoined, "c10_npu::acl::AclmdlRICaptureEnd(capture_stream_, &model_ri)",
-         c10::str("EE9999: stream ", stream, " is part of the capture and was not joined to the stream that it began on"));
+         c10::str("EE9999: stream ", stream, " is part of the capture but was not joined to the stream on which it began"));
   }
   ready_ = !capture.broken;
   if (!ready_) reset();
@@ -321,7 +321,7 @@ PoolId Graph::pool() const {
 }
 
 void Graph::reset() {
-  std::vector<Task> old;  // goes after the lock: functions of Python's take Python's
+  std::vector<Task> old;  // freed after unlocking, because Python functions take the GIL
   std::lock_guard<std::recursive_mutex> lock(state().mutex);
   if (waits_) {
     state().waiting.erase({device_, stream_});
@@ -341,8 +341,8 @@ void Graph::reset() {
 void Graph::replay() {
   TORCH_CHECK(ready_, "Called NPUGraph::replay without a preceding successful capture.");
   refuse_while_capturing(device_, "Cannot prepare for replay during capturing stage.");
-  TORCH_CHECK(!waits_, "a graph is replayed whose last replay still waits for an ExternalEvent that nobody has recorded: on a real NPU "
-              "both wait (virtual Ascend)");
+  TORCH_CHECK(!waits_, "a graph is replayed while its last replay still waits for an ExternalEvent that nobody has recorded: on a real NPU "
+              "both would wait (virtual Ascend)");
   check_order(device_);
   copies::before_operation(device_);
   stream_ = stream_on(device_);
@@ -401,14 +401,14 @@ void Graph::look_at_memory() {
 }
 
 void Graph::say(const Task& task, const Operand& operand) {
-  const auto text = c10::str("a graph is replayed with an address whose memory is gone: ", operand.name, " of ", task.name, " (",
+  const auto text = c10::str("a graph is replayed with memory that is gone: ", operand.name, " of ", task.name, " (",
                              described(operand.tensor), "), ", operand.block->by);
   if (state().strict) {
     looked_at_ = 0;
     said_.clear();
     TORCH_CHECK(false, text, " (VIRTUAL_ASCEND_GRAPHS=strict)");
   }
-  if (state().report) state().report(text + ". It computes with NaN here, and on a real NPU with what lies there now");
+  if (state().report) state().report(text + ". Here it computes with NaN; a real NPU would use whatever is there now");
 }
 
 void ExternalEvent::record(const c10::Stream& stream) {
@@ -423,8 +423,8 @@ void ExternalEvent::record(const c10::Stream& stream) {
 
 void ExternalEvent::wait(const c10::Stream& stream) {
   if (captures(stream)) return add({"ExternalEvent.wait", {}, nullptr, shared_from_this()});
-  TORCH_CHECK(set, "stream ", stream.id(), " waits for an ExternalEvent that nobody has recorded: on a real NPU it waits until somebody "
-              "does, here what comes after it has to be there when its call returns (virtual Ascend)");
+  TORCH_CHECK(set, "stream ", stream.id(), " waits for an ExternalEvent that nobody has recorded: a real NPU would wait until somebody "
+              "does, but here later work is done when its call returns. Record the event first (virtual Ascend)");
 }
 
 void ExternalEvent::reset(const c10::Stream& stream) {
@@ -454,7 +454,7 @@ TaskGroup end_group(const c10::Stream& stream) {
 void begin_update(const c10::Stream& stream, const TaskGroup& group) {
   const char* call = "c10_npu::acl::AclmdlRICaptureTaskUpdateBegin(stream, handle.task_group)";
   std::lock_guard<std::recursive_mutex> lock(state().mutex);
-  if (state().update.has_value()) fail(kGroupStatus, call, "reason=task group status error: another one is updated");
+  if (state().update.has_value()) fail(kGroupStatus, call, "reason=task group status error: another one is being updated");
   if (group.graph.expired()) fail(kGroupStatus, call, "reason=task group status error: its graph is gone");
   Update update;
   update.group = group;
@@ -467,7 +467,7 @@ void begin_update(const c10::Stream& stream, const TaskGroup& group) {
 void end_update(const c10::Stream& stream) {
   const char* call = "c10_npu::acl::AclmdlRICaptureTaskUpdateEnd(stream)";
   std::lock_guard<std::recursive_mutex> lock(state().mutex);
-  if (!of_update(stream.device_index(), stream.id())) fail(kGroupStatus, call, "reason=task group status error: none is updated on this stream");
+  if (!of_update(stream.device_index(), stream.id())) fail(kGroupStatus, call, "reason=task group status error: none is being updated on this stream");
   auto update = std::move(*state().update);
   state().update.reset();
   --g_under_way;
@@ -494,8 +494,8 @@ void refuse_to_synchronise(int device) {
     refuse(Refused::kMode, "c10_npu::acl::AclrtSynchronizeDeviceWithTimeout()", "the host waits for the NPU");
   }
   for (const auto& [place, graph] : state().waiting)
-    TORCH_CHECK(place.first != device, "the host waits for NPU ", device, ", on which a replay waits for an ExternalEvent that nobody has "
-                "recorded: on a real NPU it never returns (virtual Ascend)");
+    TORCH_CHECK(place.first != device, "the host waits for NPU ", device, ", where a replay waits for an ExternalEvent that nobody has "
+                "recorded: on a real NPU this would never return (virtual Ascend)");
 }
 
 void set_reporter(std::function<void(const std::string&)> report, bool strict) {

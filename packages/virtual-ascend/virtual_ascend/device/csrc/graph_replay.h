@@ -1,5 +1,5 @@
-// A graph, as torch_npu's NPUGraph is one, the groups of its tasks that can be given other arguments, and the events that
-// it waits for.
+// A graph like torch_npu's NPUGraph, the groups of its tasks whose arguments can be updated, and the events that it
+// waits for.
 #pragma once
 
 #include "graph.h"
@@ -14,7 +14,7 @@ namespace virtual_ascend::graph {
 class Pool;
 class Graph;
 
-// An event that is recorded outside of a graph, and waited for within, or the other way round.
+// An event that is recorded outside a graph and waited for inside it, or the other way round.
 struct ExternalEvent : std::enable_shared_from_this<ExternalEvent> {
   bool set = false;
   std::weak_ptr<Graph> waiting;
@@ -52,18 +52,18 @@ class Graph : public std::enable_shared_from_this<Graph> {
 
   void go_on();
   void run(size_t number);
-  // Finds the operands whose memory is gone, and says so.
+  // Finds operands whose memory is gone, and reports them.
   void look_at_memory();
   void say(const Task& task, const Operand& operand);
 
   std::vector<Task> tasks_;
-  std::vector<std::vector<size_t>> dead_;  // by task, the operands
+  std::vector<std::vector<size_t>> dead_;  // for each task, its operands
   std::set<std::pair<size_t, size_t>> said_;
   std::shared_ptr<Pool> pool_;
   PoolId pool_id_{0, 0};
   int device_ = 0;
   bool ready_ = false, shared_ = false;
-  uint64_t looked_at_ = 0;  // the change of memory that was the last when we looked
+  uint64_t looked_at_ = 0;  // changes() at the last look
   size_t next_ = 0;
   bool waits_ = false;
   c10::StreamId stream_ = 0;
@@ -76,10 +76,10 @@ TaskGroup end_group(const c10::Stream& stream);
 void begin_update(const c10::Stream& stream, const TaskGroup& group);
 void end_update(const c10::Stream& stream);
 
-// Raises if this thread captures on the NPU, or a replay waits there.
+// Raises if this thread captures on the NPU, or if a replay waits there.
 void refuse_to_synchronise(int device);
 
-// Who is told that a replay reads memory that is gone, and whether that is an error.
+// Sets the function that reports a replay reading freed memory, and whether that is an error.
 void set_reporter(std::function<void(const std::string&)> report, bool strict);
 
 }  // namespace virtual_ascend::graph

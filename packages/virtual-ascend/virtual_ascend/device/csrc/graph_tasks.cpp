@@ -1,4 +1,4 @@
-// What a graph's record is made of: operators that run on the host, and copies.
+// The entries of a graph's record: operators that run on the host, and copies.
 #include "graph.h"
 
 #include "alias.h"
@@ -15,7 +15,7 @@
 namespace virtual_ascend::graph {
 namespace {
 
-// Each tensor of an argument in turn, replaced by what `change` makes of it.
+// Replaces each tensor in an argument by the result of `change`.
 template <typename Change>
 void replace_tensors(c10::IValue& value, const Change& change) {
   if (value.isTensor()) {
@@ -35,7 +35,7 @@ void replace_tensors(c10::IValue& value, const Change& change) {
   }
 }
 
-// As bytes where both look alike, which spares a dispatch.
+// Copies bytes if both tensors have the same layout, which saves a dispatch.
 void put(const at::Tensor& target, const at::Tensor& value) {
   if (target.data_ptr() == value.data_ptr()) return;
   if (target.sizes() == value.sizes() && target.strides() == value.strides() && target.scalar_type() == value.scalar_type() &&
@@ -43,7 +43,7 @@ void put(const at::Tensor& target, const at::Tensor& value) {
     std::memmove(target.data_ptr(), value.const_data_ptr(), value.nbytes());
     return;
   }
-  TORCH_CHECK(target.sizes() == value.sizes(), "a replay's result has the shape ", value.sizes(), ", and the capture's had ", target.sizes());
+  TORCH_CHECK(target.sizes() == value.sizes(), "a replay's result has the shape ", value.sizes(), ", but the captured one had ", target.sizes());
   at::AutoDispatchBelowADInplaceOrView below;
   target.copy_(value);
 }
@@ -54,8 +54,8 @@ struct Kernel {
   c10::OperatorHandle op;
   torch::jit::Stack arguments;
   std::vector<std::pair<size_t, at::Generator>> generators;
-  Places places;          // of the tensors among the arguments, by operand
-  Tensors targets;        // of the results in turn; undefined where one is an argument
+  Places places;          // of the tensors among the arguments, for each operand
+  Tensors targets;        // of the results in order; undefined for a result that is an argument
   size_t first_target;    // among the operands
   int device;
 
@@ -148,7 +148,7 @@ void add_copy(const at::Tensor& source, const at::Tensor& target) {
   Task task{"copy", {}, nullptr, nullptr};
   Tensors both;
   for (const auto& [tensor, name] : {std::pair(source, "the source"), std::pair(target, "the target")}) {
-    // The host's memory is held, for what is not there cannot be copied without ending the process.
+    // Host memory is kept alive, because copying memory that is gone would crash the process.
     auto side = tensor.device().type() == kNpu ? operand(tensor, Where::kHost, name) : Operand{tensor, nullptr, name};
     both.push_back(side.tensor);
     task.operands.push_back(std::move(side));
@@ -165,13 +165,13 @@ void add_kernel(const c10::OperatorHandle& op, const torch::jit::Stack& argument
                 const std::vector<size_t>& generators) {
   Task task{op.schema().name(), {}, nullptr, nullptr};
   Kernel kernel{op, arguments, {}, {}, {}, 0, current_device()};
-  std::unordered_map<const c10::TensorImpl*, at::Tensor> made;  // one tensor that is given twice stays one
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> made;  // a tensor that is passed twice stays one tensor
   std::vector<const c10::StorageImpl*> given;
   for (size_t i = 0; i < kernel.arguments.size(); ++i) {
     auto& value = kernel.arguments[i];
     replace_tensors(value, [&](const at::Tensor& tensor) {
       if (!tensor.defined()) return tensor;
-      if (tensor.device().type() != kNpu) return tensor.clone();  // what the host had when it was launched
+      if (tensor.device().type() != kNpu) return tensor.clone();  // the host's value at the launch
       auto& mine = made[tensor.unsafeGetTensorImpl()];
       if (mine.defined()) return mine;
       kernel.device = tensor.device().index();

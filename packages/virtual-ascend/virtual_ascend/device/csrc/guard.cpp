@@ -1,4 +1,4 @@
-// What c10 asks a device for: the current device and stream, and events.
+// What c10 needs from a device: the current device and stream, and events.
 #include "copies.h"
 #include "graph.h"
 #include "runtime.h"
@@ -10,7 +10,7 @@
 namespace virtual_ascend {
 namespace {
 
-// Older torches promise that these do not throw; there a stream of an NPU that does not exist ends the process.
+// In older torch versions these functions are noexcept, so a nonexistent NPU's stream ends the process.
 #if VIRTUAL_ASCEND_TORCH_AT_LEAST(2, 8)
 #define VIRTUAL_ASCEND_NOEXCEPT
 #else
@@ -21,11 +21,11 @@ using Time = std::chrono::steady_clock;
 
 struct Event {
   Time::time_point at;
-  copies::Clock done;  // the delayed copies that are waited for with it
+  copies::Clock done;  // the delayed copies that it covers
   graph::Mark captured;
 };
 
-// The host may not wait for what a capture only writes down.
+// The host may not wait for work that a capture only records.
 void refuse_captured(const Event& event, const char* call) {
   if (event.captured.capture != 0 && graph::is_under_way(event.captured)) graph::refuse(graph::Refused::kEvent, call, "the host waits for an event");
 }
@@ -66,7 +66,7 @@ struct NpuGuard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(const c10::DeviceIndex device) const { synchronize_npu(device); }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 
-  // Work is done by the time it is recorded, delayed copies apart.
+  // Work is done when it is recorded, except delayed copies.
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
     if (*event == nullptr) *event = new Event();
     *static_cast<Event*>(*event) = {Time::now(), copies::now(stream.device_index(), stream.id()), graph::mark(stream)};

@@ -29,7 +29,7 @@ Tensors aliases(const Tensors& tensors) {
   return out;
 }
 
-// HCCL counts elements: a scalar is gathered into a vector of one, which upstream's trainers do and gloo refuses.
+// HCCL counts elements: upstream's trainers gather a scalar into a vector of one element, which gloo refuses.
 Tensors counted(const Tensors& tensors) {
   auto out = moved(phantom::stand_in(tensors));
   for (auto& tensor : out) {
@@ -49,7 +49,7 @@ c10d::ReduceOp summing(const c10d::ReduceOp& op) {
   return op == c10d::ReduceOp::AVG ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op;
 }
 
-// Gloo has no average: sum, then divide.
+// Gloo cannot average, so sum and then divide.
 std::function<void()> dividing(const c10d::ReduceOp& op, Tensors outputs, int size) {
   if (op != c10d::ReduceOp::AVG) return nullptr;
   return [outputs = std::move(outputs), size]() mutable {
@@ -63,7 +63,7 @@ std::function<void()> dividing(const c10d::ReduceOp& op, Tensors outputs, int si
   };
 }
 
-// The elements as they lie in memory: HCCL counts them and knows no shapes.
+// The elements in memory order: HCCL counts elements and ignores shapes.
 at::Tensor flat(const at::Tensor& tensor) {
   return tensor.is_contiguous() ? tensor.view({-1}) : tensor.as_strided({tensor.numel()}, {1});
 }
@@ -88,7 +88,7 @@ void check_scattered(const char* function, const at::Tensor& output, const at::T
   check_reduction(function, op, input, /*casts=*/false);
 }
 
-// What gloo reduces for `tensors`, and what is left to do when it has.
+// What gloo reduces for `tensors`, and what to do afterwards.
 struct Reduction {
   Tensors tensors;
   std::function<void()> finish;
@@ -104,8 +104,9 @@ struct Reduction {
   }
 };
 
-// Whether messages are too large to have values in phantom memory. Their sizes decide, which all ranks of a collective
-// have alike, and not where a rank's tensors lie: ranks that decided differently would wait for each other for ever.
+// Whether messages are too large to have values in phantom memory. This depends only on their sizes, which are equal on
+// all ranks of a collective, and not on where a rank's tensors are: ranks that decided differently would wait for each
+// other forever.
 bool are_phantoms(const Tensors& messages) {
   if (!phantom::on()) return false;
   for (const auto& message : messages)
@@ -113,12 +114,12 @@ bool are_phantoms(const Tensors& messages) {
   return false;
 }
 
-// A rank that is alone need not decide as others do.
+// A rank that is alone need not decide as other ranks do.
 bool any_is_phantom(const Tensors& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return phantom::is(tensor); });
 }
 
-// What one rank sends another: the tensor, or a byte in place of what is too large to have values.
+// What one rank sends to another: the tensor, or one byte instead of a tensor that is too large to have values.
 at::Tensor message(const at::Tensor& tensor) {
   if (are_phantoms({tensor})) return at::zeros({1}, at::kByte);
   return moved(phantom::stand_in(tensor).contiguous());
@@ -138,17 +139,17 @@ void arrive(const at::Tensor& output, const at::Tensor& received) {
   }
 }
 
-// The tag of an exchange's messages, which no program uses.
+// The tag of an exchange's messages; programs do not use it.
 constexpr int kExchange = 0x40000001;
 
-// What goes to or comes from each rank, along the first dimension.
+// The part for or from each rank, along the first dimension.
 Tensors parts(const at::Tensor& whole, const std::vector<int64_t>& splits, int size) {
   if (!splits.empty()) return whole.split_with_sizes(splits, 0);
   TORCH_CHECK(whole.size(0) % size == 0, "Tensor's dim 0 does not divide equally across group size");
   return whole.split(whole.size(0) / size, 0);
 }
 
-// The tensors of a collective in one row, and what they were.
+// All tensors of a collective in one list; `parted` splits it again.
 Tensors joined(const TensorLists& lists, const Tensors& more) {
   Tensors out = lists.front();
   out.insert(out.end(), more.begin(), more.end());
@@ -192,7 +193,7 @@ WorkPtr HcclBackend::run(c10d::OpType type, const char* name, Tensors results, c
   watched->began = began;
   watched->not_before = began + std::chrono::duration_cast<Watched::Clock::duration>(std::chrono::duration<double>(slow));
   watched->timeout = timeout_;
-  // Whether a message has arrived gloo knows only while it is waited for.
+  // Gloo only knows whether a message has arrived while something waits for it.
   if (type != c10d::OpType::SEND && type != c10d::OpType::RECV) {
     for (const auto& each : inner) watched->inner.emplace_back(each);
     watchdog_.watch(watched);
@@ -210,11 +211,11 @@ WorkPtr HcclBackend::captured(const char* name, const Tensors& tensors, std::fun
     task.operands.push_back(graph::operand(tensor, graph::Where::kNpu, "a tensor"));
     own.push_back(task.operands.back().tensor);
   }
-  // A graph does not keep its process group.
+  // A graph does not keep its process group alive.
   const auto self = c10::intrusive_ptr<HcclBackend>::reclaim_copy(this);
   task.run = [own, call, name, group = c10::weak_intrusive_ptr<HcclBackend>(self)](const Tensors* instead) {
     const auto there = group.lock();
-    TORCH_CHECK(there, "a graph is replayed whose ", name, " is of a process group that is gone");
+    TORCH_CHECK(there, "a graph is replayed after the process group of its ", name, " was destroyed");
     auto given = instead == nullptr ? own : *instead;
     call(*there, given)->wait(kNoTimeout);
   };
@@ -315,7 +316,7 @@ WorkPtr HcclBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d
   auto in = counted(inputs);
   const auto results = outputs.empty() ? Tensors{} : outputs.front();
   if (out.size() == 1 && in.size() == 1 && !same_sizes(out.front(), in.front())) {
-    // HCCL gathers parts of any size, gloo of one: every rank sends its own.
+    // HCCL gathers parts of different sizes, gloo only of equal ones, so every rank broadcasts its part.
     auto& parts = out.front();
     TORCH_CHECK(static_cast<int>(parts.size()) == getSize(), where("all_gather", ""), ": expected one output per rank");
     TORCH_CHECK(parts[getRank()].numel() == in.front().numel(), where("all_gather", ""), ": the output of this rank has ",
@@ -399,7 +400,7 @@ WorkPtr HcclBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::
              c10::str(" from rank ", options.rootRank));
 }
 
-// Gloo's own reduce_scatter of lists came late and takes equal sizes only: reduce every part, keep one's own.
+// Gloo's own reduce_scatter of lists is recent and only takes equal sizes, so reduce every part and keep this rank's.
 WorkPtr HcclBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
   if (graph::any_is_recording(outputs))
     return captured("reduce_scatter", joined(inputs, outputs), [options, parts = inputs.front().size()](HcclBackend& self, Tensors& t) {
@@ -412,7 +413,7 @@ WorkPtr HcclBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const
   if (are_phantoms(inputs[0])) return meet(c10d::OpType::REDUCE_SCATTER, "reduce_scatter", outputs, inputs[0]);
   auto parts = std::make_shared<Tensors>();
   for (const auto& part : inputs[0]) {
-    const auto own = cpu_alias(phantom::stand_in(part));  // the inputs must stay as they are
+    const auto own = cpu_alias(phantom::stand_in(part));  // the inputs must not change
     const auto reduced = reducible_by_gloo(own);
     parts->push_back(reduced.is_same(own) ? own.clone(at::MemoryFormat::Contiguous) : reduced);
   }
@@ -492,7 +493,7 @@ WorkPtr HcclBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::v
              [&] { return std::vector{gloo_->alltoall_base(out, in, output_splits, input_splits, options)}; });
 }
 
-// Gloo has no all_to_all of lists: flatten, exchange, spread out.
+// Gloo has no all_to_all of lists: flatten, exchange, split.
 WorkPtr HcclBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
   if (graph::any_is_recording(inputs))
     return captured("all_to_all", joined({outputs}, inputs), [options, parts = outputs.size()](HcclBackend& self, Tensors& t) {
@@ -523,7 +524,8 @@ WorkPtr HcclBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::All
              });
 }
 
-// In phantom memory: a message for each pair of ranks, because a pair has its size alike, and the group has not.
+// In phantom memory: one message for each pair of ranks, because both ranks of a pair know its size, but the whole
+// group does not.
 WorkPtr HcclBackend::exchange(const char* name, c10d::OpType type, Tensors results, const Tensors& outputs, const Tensors& inputs) {
   TORCH_CHECK(static_cast<int>(outputs.size()) == getSize() && static_cast<int>(inputs.size()) == getSize(), where(name, ""),
               ": expected one output and one input per rank");
@@ -579,10 +581,10 @@ WorkPtr HcclBackend::recvAnysource(Tensors&, int) {
 }
 
 WorkPtr HcclBackend::barrier(const c10d::BarrierOptions& options) {
-  graph::refuse_synchronising(current_device(), "c10_npu::acl::AclrtSynchronizeStreamWithTimeout(stream)", "a barrier holds the host");
+  graph::refuse_synchronising(current_device(), "c10_npu::acl::AclrtSynchronizeStreamWithTimeout(stream)", "a barrier blocks the host");
   c10d::BarrierOptions o;
   o.timeout = options.timeout;
-  // As torch_npu's, a barrier holds the host until the NPU is done.
+  // As in torch_npu, a barrier blocks the host until the NPU is done.
   return run(c10d::OpType::BARRIER, "barrier", {}, [&] { return std::vector{gloo_->barrier(o)}; },
              [device = current_device()] { copies::synchronize_device(device); });
 }

@@ -1,4 +1,4 @@
-// The c10d backend `hccl`, simulated over gloo on the aliases of the NPU tensors.
+// The c10d backend `hccl`, simulated with gloo on aliases of the NPU tensors.
 #pragma once
 
 #include "watchdog.h"
@@ -21,8 +21,8 @@ class HcclBackend final : public c10d::Backend {
       : Backend(rank, size), gloo_(std::move(gloo)), timeout_(timeout), alone_(gloo_->getBackendName() == "alone") {}
 
   const std::string getBackendName() const override { return "hccl"; }
-  void shutdown() { watchdog_.stop(); }              // overrides, from torch 2.6 on
-  bool supportsCoalescing() const { return true; }  // overrides, from torch 2.6 on
+  void shutdown() { watchdog_.stop(); }              // overrides since torch 2.6
+  bool supportsCoalescing() const { return true; }  // overrides since torch 2.6
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
 #if __has_include(<torch/headeronly/version.h>)
@@ -59,14 +59,14 @@ class HcclBackend final : public c10d::Backend {
   using Start = std::function<std::vector<WorkPtr>()>;
   using Finish = std::function<void()>;
 
-  // Starts an operation; `finish` runs once after it has succeeded, `results` are the NPU tensors that it fills.
+  // Starts an operation. `finish` runs once after it succeeded; `results` are the NPU tensors that it fills.
   WorkPtr run(c10d::OpType type, const char* name, Tensors results, const Start& start, Finish finish = nullptr,
               const std::string& detail = "");
   std::string where(const char* name, const std::string& detail) const;
-  // A collective within a capture: runs it, and writes it down.
+  // A collective during a capture: runs it and records it.
   WorkPtr captured(const char* name, const Tensors& tensors, std::function<WorkPtr(HcclBackend&, Tensors&)> call);
-  // In place of a message that is too large to have values: the ranks meet, and `results` read as zeros. Until then
-  // `held` is not freed either, as the message would not be.
+  // Replaces a message that is too large to have values: the ranks only synchronise, and `results` read as zeros.
+  // `held` is kept alive until then, as a real message would be.
   WorkPtr meet(c10d::OpType type, const char* name, Tensors results, Tensors held = {});
   WorkPtr exchange(const char* name, c10d::OpType type, Tensors results, const Tensors& outputs, const Tensors& inputs);
 

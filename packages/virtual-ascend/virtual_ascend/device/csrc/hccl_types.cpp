@@ -52,7 +52,7 @@ bool reducible(at::ScalarType type) {
   }
 }
 
-// A dtype of the same width that gloo moves.
+// A dtype of the same width that gloo can move.
 at::ScalarType carrier(at::ScalarType type) {
   switch (type) {
     case at::kShort:

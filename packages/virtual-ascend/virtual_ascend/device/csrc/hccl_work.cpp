@@ -15,7 +15,7 @@
 namespace virtual_ascend {
 namespace {
 
-// What a caller waits for. Gloo's own error says what broke; this adds whose operation it was.
+// What a caller waits for. Gloo's error says what broke; this adds which operation it was.
 class HcclWork final : public c10d::Work {
  public:
   HcclWork(int rank, c10d::OpType type, Works inner, std::function<void()> finish, std::vector<at::Tensor> results,
@@ -59,7 +59,7 @@ class HcclWork final : public c10d::Work {
     return true;
   }
 
-  // A future of a device holds stream events, not results in flight: it may be made when the work is done.
+  // A device's future holds stream events, not pending results, so it may be created after the work is done.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     std::vector<c10::Device> devices;
     for (const auto& tensor : results_)
@@ -75,8 +75,8 @@ class HcclWork final : public c10d::Work {
   }
 
  private:
-  // Gloo's threads hold the tensors for a moment after they are done with them, and an account that waits for that is
-  // another one at every run.
+  // Gloo's threads hold the tensors for a moment after they are done; without this wait, memory accounts would differ
+  // between runs.
   void let_go() {
     finish_ = nullptr;
     if (retrieveOpType() == c10d::OpType::RECV) source_ = inner_.front()->sourceRank();

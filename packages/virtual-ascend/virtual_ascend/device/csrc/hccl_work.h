@@ -1,4 +1,4 @@
-// What a caller of a collective waits for.
+// The work object that a collective returns to its caller.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -14,8 +14,8 @@ using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
 struct Watched;
 
-// One operation: `inner` are gloo's, `finish` runs once after they have succeeded, `results` are the NPU tensors that it
-// fills, `watched` is what the watchdog sees of it, whose name is used in errors.
+// One operation: `inner` are gloo's works, `finish` runs once after they succeeded, `results` are the NPU tensors that
+// it fills, and `watched` is its entry in the watchdog, whose name appears in errors.
 c10::intrusive_ptr<c10d::Work> work_of(int rank, c10d::OpType type, Works inner, std::function<void()> finish,
                                        std::vector<at::Tensor> results, std::shared_ptr<const Watched> watched);
 

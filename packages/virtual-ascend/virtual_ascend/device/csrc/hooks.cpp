@@ -1,4 +1,4 @@
-// What ATen asks an accelerator for.
+// What ATen needs from an accelerator.
 #include "allocator.h"
 #include "generator.h"
 #include "ledger.h"
@@ -28,7 +28,7 @@ struct NpuHooks final : at::PrivateUse1HooksInterface {
     return default_generator(index < 0 ? current_device() : index);
   }
   at::Device getDeviceFromPtr(void*) const override {
-    return {kNpu, static_cast<c10::DeviceIndex>(current_device())};  // memory is host memory: any NPU can claim it
+    return {kNpu, static_cast<c10::DeviceIndex>(current_device())};  // it is host memory, so any NPU can claim it
   }
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
@@ -46,7 +46,7 @@ struct NpuHooks final : at::PrivateUse1HooksInterface {
     return device < 0 ? getCurrentDevice() : exchangeDevice(device);
   }
 
-  // FSDP frees a parameter by resizing its storage to nothing, and brings it back.
+  // FSDP frees a parameter by resizing its storage to zero, and resizes it again to restore it.
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t nbytes) const override {
     ledger::Gathering gathering;
     auto fresh = allocate_on(storage.device().index(), nbytes);

@@ -1,4 +1,4 @@
-// The operators that must know where memory lies: factories, views, copies, resizing, and dropout.
+// The operators that must know where memory is: factories, views, copies, resizing, and dropout.
 #include "alias.h"
 #include "allocator.h"
 #include "copies.h"
@@ -39,7 +39,7 @@ using optional = std::optional<T>;
 
 const c10::DispatchKeySet kNpuKeys(kNpuKey);
 
-// torch_npu's own words and number.
+// torch_npu's own message and error number.
 constexpr const char* kNotSupported = " (ERR01007 OPS feature not supported)";
 
 int device_of(optional<c10::Device> device, optional<bool> pin_memory) {
@@ -48,7 +48,7 @@ int device_of(optional<c10::Device> device, optional<bool> pin_memory) {
   return device.has_value() ? resolve(*device) : current_device();
 }
 
-// torch.use_deterministic_algorithms: memory that nobody has written to holds NaN, or the greatest number.
+// With torch.use_deterministic_algorithms, uninitialised memory holds NaN or the largest number.
 bool fills() { return at::globalContext().deterministicAlgorithms() && at::globalContext().deterministicFillUninitializedMemory(); }
 
 Tensor filled(Tensor fresh) {
@@ -70,21 +70,22 @@ Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<at::ScalarTy
   return filled(at::detail::empty_strided_generic(size, stride, npu_allocator(), kNpuKeys, c10::dtype_or_default(dtype)));
 }
 
-// Autograd's zeros without memory: here they have some, like any other tensor.
+// Autograd's zeros without memory; here they have memory like any other tensor.
 Tensor zeros(IntArrayRef size, optional<at::ScalarType> dtype, optional<at::Layout> layout, optional<c10::Device> device,
              optional<bool> pin_memory) {
   auto out = empty(size, dtype, layout, device, pin_memory, std::nullopt);
   return out.zero_();
 }
 
-// What the host's kernel says of shapes, where it is not called.
+// The host kernel's shape check, where that kernel is not called.
 void check_broadcast(const Tensor& source, const Tensor& target) {
   const auto shape = at::infer_size_dimvector(target.sizes(), source.sizes());
   TORCH_CHECK(target.sizes() == IntArrayRef(shape), "output with shape ", target.sizes(), " doesn't match the broadcast shape ",
               IntArrayRef(shape));
 }
 
-// Whether a copy was only written down. A real capture moves nothing; here what stays on the NPU does, and is put back.
+// Whether a copy was only recorded. A real capture copies nothing; here, copies to the NPU run and are undone
+// later.
 bool copy_in_graph(const Tensor& source, const Tensor& target, bool non_blocking) {
   const bool to_host = target.device().type() == c10::kCPU;
   const auto device = (to_host ? source : target).device().index();
@@ -94,7 +95,7 @@ bool copy_in_graph(const Tensor& source, const Tensor& target, bool non_blocking
   const bool stays = source.device().type() == target.device().type();
   if (!stays && !non_blocking)
     graph::refuse_synchronising(device, "c10_npu::acl::AclrtSynchronizeStreamWithTimeout(copy_stream)",
-                                to_host ? "a copy to the host that is waited for" : "a copy from the host that is waited for");
+                                to_host ? "a blocking copy to the host" : "a blocking copy from the host");
   if (!to_host) cpu_alias(target).copy_(cpu_alias(source));
   graph::add_copy(source, target);
   return true;
@@ -142,7 +143,8 @@ bool same_bytes(const Tensor& to, const Tensor& from) {
          to.is_neg() == from.is_neg() && !formats::is_fractal(to) && !formats::is_fractal(from);
 }
 
-// As the NPU's fused kernel, without a dispatch for each; what is no plain copy of bytes goes one by one.
+// Copies without a dispatch for each tensor, like the NPU's fused kernel; only copies that change dtype or layout go
+// one by one.
 void foreach_copy(at::TensorList self, at::TensorList sources, bool non_blocking) {
   TORCH_CHECK(self.size() == sources.size(), "Tensor lists must have the same number of tensors, got ", self.size(), " and ",
               sources.size());
@@ -167,7 +169,7 @@ at::Scalar local_scalar(const Tensor& self) {
   if (C10_UNLIKELY(graph::under_way())) {
     graph::check_order(self.device().index());
     graph::refuse_synchronising(self.device().index(), "c10_npu::acl::AclrtSynchronizeStreamWithTimeout(copy_stream)",
-                                "the host asks for a number of a tensor");
+                                "the host reads a number from a tensor");
   }
   copies::synchronize_current(self.device().index());
   if (C10_UNLIKELY(phantom::is(self))) {
@@ -233,7 +235,7 @@ Tensor& set_nothing(Tensor& self) {
   return set_storage_offset(self, std::move(storage), 0, {0}, {});
 }
 
-// As torch_npu, which has no channels_last (torch_npu/csrc/aten/common/TensorProperties.cpp and ToKernelNpu.cpp).
+// As in torch_npu, which has no channels_last (torch_npu/csrc/aten/common/TensorProperties.cpp and ToKernelNpu.cpp).
 Tensor contiguous(const Tensor& self, at::MemoryFormat format) {
   if (self.is_contiguous(format)) return self;
   TORCH_CHECK(format == at::MemoryFormat::Contiguous, "NPU contiguous operator only supported contiguous memory format.", kNotSupported);
@@ -245,7 +247,7 @@ Tensor to_copy(const Tensor& self, optional<at::ScalarType> dtype, optional<at::
   const auto wanted = format.value_or(at::MemoryFormat::Preserve);
   TORCH_CHECK(wanted == at::MemoryFormat::Preserve || wanted == at::MemoryFormat::Contiguous || self.is_contiguous(wanted),
               "Only contiguous_format or preserve_format is supported.", kNotSupported);
-  // Also as there: `x.double()` of a tensor on an NPU has float32 (float64 is made by factories, and on the host).
+  // Also as in torch_npu: `x.double()` of an NPU tensor gives float32 (only factories and the host make float64).
   if (dtype == at::kDouble && !layout.has_value() && !device.has_value()) {
     TORCH_WARN_ONCE("Device do not support double dtype now, dtype cast replace with float.");
     dtype = at::kFloat;
@@ -254,7 +256,7 @@ Tensor to_copy(const Tensor& self, optional<at::ScalarType> dtype, optional<at::
   return at::native::_to_copy(self, dtype, layout, device, pin_memory, non_blocking, format);
 }
 
-// On the host the two would have storages of their own.
+// Host aliases of the two would have separate storages.
 bool is_set_to(const Tensor& self, const Tensor& other) {
   return self.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl() &&
          self.storage_offset() == other.storage_offset() && self.sizes() == other.sizes() && self.strides() == other.strides();
@@ -269,9 +271,9 @@ Tensor reshape_alias(const Tensor& self, IntArrayRef size, IntArrayRef stride) {
   return at::native::_reshape_alias(self, size, stride);
 }
 
-void record_stream(Tensor&, c10::Stream) {}  // nothing is in flight: memory may be reused at once
+void record_stream(Tensor&, c10::Stream) {}  // nothing is pending, so memory may be reused at once
 
-// The CPU kernel has no generator argument and would draw from the host's.
+// The CPU kernel has no generator argument and would use the host's generator.
 std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, optional<bool> train) {
   if (!train.value_or(true) || input.numel() == 0) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
   auto mask = at::empty_like(input, input.options().dtype(at::kBool));
@@ -285,7 +287,7 @@ Tensor counted(const Tensor& host, int64_t bins, const at::Scalar& min, const at
   return at::histc(whole ? host.to(at::kDouble) : host, bins, min, max).to(host.scalar_type());
 }
 
-// The CPU counts floating-point numbers only; the NPU's operator (aclnnHistc) whole ones too, into their own type.
+// The CPU only counts floating-point numbers; the NPU's operator (aclnnHistc) also counts integers, in their own dtype.
 Tensor histc(const Tensor& self, int64_t bins, const at::Scalar& min, const at::Scalar& max) {
   const bool has_values = !phantom::is(self);
   if (C10_UNLIKELY(graph::under_way()) && has_values && graph::recording(self.device().index()))
@@ -296,7 +298,7 @@ Tensor histc(const Tensor& self, int64_t bins, const at::Scalar& min, const at::
   return npu_alias(counts, self.device().index());
 }
 
-// Lets `.data = ` and `Module.to` move a parameter between host and NPU in place: both are plain dense tensors.
+// Lets `.data = ` and `Module.to` move a parameter between host and NPU in place, because both are plain dense tensors.
 bool compatible_shallow_copy(const Tensor& self, const Tensor& from) {
   const auto dense = [](const Tensor& tensor) {
     return tensor.layout() == at::kStrided && !tensor.is_nested() && tensor.key_set().has_backend(tensor.device().is_cpu() ? c10::BackendComponent::CPUBit : c10::BackendComponent::PrivateUse1Bit);
@@ -334,10 +336,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
-  m.impl("contiguous", &virtual_ascend::contiguous);  // a composition, whose parts have gradients
+  m.impl("contiguous", &virtual_ascend::contiguous);  // composed of operators that have gradients
   m.impl("_has_compatible_shallow_copy_type", &virtual_ascend::compatible_shallow_copy);
 }
 
-// The copy kernel itself conjugates and negates. These keys' own way to do so is a copy, and would never end.
+// The copy kernel itself conjugates and negates. The default for these keys is a copy, which would recurse forever.
 TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }

@@ -66,7 +66,7 @@ void freed(const void* data) {
   auto& b = book();
   std::lock_guard<std::mutex> lock(b.mutex);
   const auto found = b.living.find(data);
-  if (found == b.living.end()) return;  // it is older than the book
+  if (found == b.living.end()) return;  // allocated before `start`
   std::get<2>(b.blocks[found->second]) = ++b.clock;
   b.living.erase(found);
 }

@@ -1,5 +1,5 @@
-// What a program's memory and work were, one by one: for a plan, which tells who held the memory at a peak, and how
-// long the work would take an NPU. Nothing is kept until it is started.
+// A list of a program's memory blocks and work, for a plan that reports who held the memory at a peak and how long an
+// NPU would take. Nothing is recorded until `start`.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -13,12 +13,12 @@
 
 namespace virtual_ascend::ledger {
 
-// What is known of a block when it is allocated or used. Weights, gradients and the optimizer's state are the caller's
-// to tell.
+// What is known about a block when it is allocated or used. The caller says which blocks are weights, gradients, or
+// optimizer states.
 enum Holder : int { kOther = 0, kMessage = 1, kGathered = 2 };
 
-// `flops` and `bytes` per second are those of an NPU: an operator takes as long as the slower of both, which has to be
-// told for each call.
+// `flops` and `bytes` are an NPU's rates per second. An operator takes as long as the slower of the two, which is
+// computed for each call.
 void start(double flops, double bytes);
 bool on();
 
@@ -30,7 +30,7 @@ void operated(const std::string& name, double flops, double bytes);
 void copied(double bytes);  // between host and NPU
 void sent(const std::string& name, const void* group, int ranks, double bytes);
 
-// For a scope: what is allocated is a storage that is brought back to its size, as FSDP gathers weights.
+// A scope in which a storage is resized to its full size again, as when FSDP gathers weights.
 class Gathering {
  public:
   Gathering();
@@ -39,17 +39,18 @@ class Gathering {
   Gathering& operator=(const Gathering&) = delete;
 };
 
-// Bytes of a block, when it was allocated and freed (0: it was not), counted in allocations and frees, and its holder.
+// A block: its bytes, when it was allocated and freed (0: not freed) in a count of allocations and frees, and its
+// holder.
 using Block = std::tuple<int64_t, int64_t, int64_t, int>;
 std::vector<Block> blocks();
 int64_t now();
 
-// Name, calls, flops, bytes, and the seconds that an NPU would need at its best; since it was last taken.
+// Name, calls, flops, bytes, and the minimum time in seconds on an NPU, since the last read.
 using Work = std::tuple<std::string, int64_t, double, double, double>;
 // Name, ranks, calls, bytes.
 using Message = std::tuple<std::string, int, int64_t, double>;
 std::pair<std::vector<Work>, std::vector<Message>> take();
-// Process groups that have communicated.
+// The number of process groups that have communicated.
 size_t groups();
 
 }  // namespace virtual_ascend::ledger

@@ -1,4 +1,4 @@
-// The mean in half precision: torch 2.5's CPU kernel does not write it into the tensor that it is given.
+// The mean in half precision: torch 2.5's CPU kernel does not write it into a given output tensor.
 #include "runtime.h"
 
 #if !VIRTUAL_ASCEND_TORCH_AT_LEAST(2, 6)

@@ -1,4 +1,4 @@
-// The Python face of the extension. torch_npu.npu and the hccl backend are built on it.
+// The extension's Python interface, used by torch_npu.npu and the hccl backend.
 #include "alias.h"
 #include "allocator.h"
 #include "alone.h"
@@ -78,7 +78,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       out[(name + ".allocated").c_str()] = stat.allocated;
       out[(name + ".freed").c_str()] = stat.freed;
     };
-    const Stats none{};  // nothing is split, and no block is too large
+    const Stats none{};  // no block is split or oversized
     const std::pair<const char*, const Stats*> counters[] = {
         {"active", &s.blocks},           {"active_bytes", &s.allocated},   {"allocated_bytes", &s.allocated},
         {"allocation", &s.blocks},       {"inactive_split", &none},        {"inactive_split_bytes", &none},
@@ -91,7 +91,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     put("oversize_allocations", Stat());
     put("oversize_segments", Stat());
     out["max_split_size"] = -1;
-    out["num_alloc_retries"] = 0;  // there is no cache to empty and try again
+    out["num_alloc_retries"] = 0;  // no cache that could be emptied for a retry
     out["num_ooms"] = s.ooms;
     return out;
   });
@@ -112,16 +112,16 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("work_in_ledger", &ledger::operated);
 
   m.def("default_generator", [](int device) { return default_generator(device); });
-  m.def("cpu_alias", &cpu_alias, "A CPU tensor over the memory of an NPU tensor.");
-  m.def("npu_alias", &npu_alias, "An NPU tensor over the memory of a CPU tensor.");
+  m.def("cpu_alias", &cpu_alias, "Returns a CPU tensor over an NPU tensor's memory.");
+  m.def("npu_alias", &npu_alias, "Returns an NPU tensor over a CPU tensor's memory.");
 
-  m.def("move_storage", &move_storage, "Moves an NPU tensor's storage into the memory of a CPU tensor's.");
+  m.def("move_storage", &move_storage, "Moves an NPU tensor's storage into a CPU tensor's memory.");
 
   py::class_<AloneBackend, c10d::Backend, c10::intrusive_ptr<AloneBackend>>(m, "AloneBackend", py::dynamic_attr()).def(py::init<int, int>());
 
   py::class_<HcclBackend, c10d::Backend, c10::intrusive_ptr<HcclBackend>>(m, "HcclBackend")
       .def(py::init<int, int, c10::intrusive_ptr<c10d::Backend>, std::chrono::milliseconds>())
-      // The operators that communicate take the group by this name, the same on all of its ranks.
+      // Communication operators get the group by this name, which is equal on all of its ranks.
       .def("get_hccl_comm_name",
            [](HcclBackend& group, int rank, const py::kwargs&) {
              TORCH_CHECK(rank >= 0, "Invalid rank ", rank);

@@ -28,7 +28,7 @@ std::atomic<uintptr_t> g_next{kFirst};
 thread_local bool t_whole = false;
 thread_local bool t_from_host = false;
 
-// Bytes are what programs pack numbers of any type in. From the host they come with a batch, tokens and masks.
+// Programs pack numbers of any dtype into bytes. Bytes that come from the host are part of a batch: tokens and masks.
 bool is_whole(c10::ScalarType type) {
   return type == at::kBool || type == at::kShort || type == at::kInt || type == at::kLong || (type == at::kByte && t_from_host);
 }
@@ -38,7 +38,7 @@ bool wanted(size_t nbytes, bool whole) {
   return least > 0 && nbytes >= (whole ? least * kOfWholeNumbers : least);
 }
 
-// Whether the memory is this process's alone, and so reads as zeros once it was given back.
+// Whether the memory is private to this process, and therefore reads as zeros after it was released.
 bool is_heap(const c10::Storage& storage) {
   const auto deleter = storage.data_ptr().get_deleter();
   return deleter == c10::GetCPUAllocator()->raw_deleter() || deleter == pinned_allocator()->raw_deleter();
@@ -74,7 +74,7 @@ FromHost::~FromHost() { t_from_host = before_; }
 void* new_address(size_t nbytes) {
   const auto size = (nbytes + kAlignment - 1) / kAlignment * kAlignment;
   const auto address = g_next.fetch_add(size + kAlignment);
-  TORCH_CHECK(is(reinterpret_cast<void*>(address + size)), "this process has used up the addresses of its phantom memory");
+  TORCH_CHECK(is(reinterpret_cast<void*>(address + size)), "this process has used up all addresses for phantom memory");
   return reinterpret_cast<void*>(address);
 }
 
@@ -122,9 +122,9 @@ at::Tensor Shapes::of(const at::Tensor& npu) {
 }
 
 void refuse(const std::string& what) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, what, " needs the values of a tensor that is a phantom, which has none: with ",
-                              "VIRTUAL_ASCEND_PHANTOM tensors of ", threshold() / (1024.0 * 1024.0),
-                              " MiB and more are shapes only. Set it higher, or leave this step out (virtual Ascend)");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, what, " needs the values of a phantom tensor, which has only a shape, as all tensors of ",
+                              threshold() / (1024.0 * 1024.0), " MiB and more do. Raise VIRTUAL_ASCEND_PHANTOM, or skip this step ",
+                              "(virtual Ascend)");
 }
 
 }  // namespace virtual_ascend::phantom

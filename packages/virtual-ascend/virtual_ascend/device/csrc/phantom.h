@@ -1,7 +1,8 @@
-// Phantom memory (VIRTUAL_ASCEND_PHANTOM): a large tensor has a shape, an address and an account, and no bytes.
+// Phantom memory (VIRTUAL_ASCEND_PHANTOM): a large tensor has a shape, an address, and an entry in the account, but no
+// bytes.
 //
-// An operator with a phantom among its tensors, or with a large result, is not computed: ATen's Meta kernels say what its
-// results look like. What of these is small is real, and holds zeros. What cannot be known without values raises.
+// An operator that has a phantom among its tensors, or a large result, is not computed: ATen's Meta kernels give the
+// shapes of its results. Small results are real and hold zeros. What depends on values raises an error.
 #pragma once
 
 #include "tensors.h"
@@ -17,20 +18,20 @@
 
 namespace virtual_ascend::phantom {
 
-// Bytes from which on memory is a phantom; 0: none is.
+// Sets the size in bytes at which memory becomes a phantom; 0 means never.
 void set_threshold(int64_t bytes);
 int64_t threshold();
 bool on();
 
-// Whether memory of this size is a phantom. Whole numbers and truth values, whose content decides what a program does
-// (tokens, masks, the choices of a router), are real up to 64 times the size. The first one asks for the tensor that is
-// being made, see WholeNumbers.
+// Whether memory of this size becomes a phantom. Integers and bools, whose values decide what a program does (tokens,
+// masks, a router's choices), stay real up to 64 times that size. The first overload asks about the tensor that is
+// being made (see WholeNumbers).
 bool wanted(size_t nbytes);
 bool wanted(size_t nbytes, c10::ScalarType type);
-// The same for a message, whose size all ranks have alike, wherever their own tensors lie.
+// The same for a message. Its size is equal on all ranks, wherever their own tensors are.
 bool wanted(const at::Tensor& message);
 
-// For a scope: what is allocated is to hold numbers of this type.
+// A scope whose allocations hold numbers of this dtype.
 class Making {
  public:
   explicit Making(c10::ScalarType type);
@@ -42,7 +43,7 @@ class Making {
   bool before_;
 };
 
-// For a scope: what is allocated is to hold what the host has.
+// A scope whose allocations hold data from the host.
 class FromHost {
  public:
   explicit FromHost(bool from_host);
@@ -54,24 +55,24 @@ class FromHost {
   bool before_;
 };
 
-// Addresses that no processor takes for one: who reads or writes there does not get a wrong number, but ends.
+// Addresses that no CPU accepts: reading or writing there crashes instead of giving a wrong number.
 constexpr uintptr_t kFirst = uintptr_t{1} << 60;
 void* new_address(size_t nbytes);
 inline bool is(const void* data) { return (reinterpret_cast<uintptr_t>(data) >> 60) == 1; }
 inline bool is(const c10::Storage& storage) { return storage && is(storage.data()); }
 inline bool is(const at::Tensor& tensor) { return tensor.defined() && tensor.device().type() == kNpu && tensor.has_storage() && is(tensor.storage()); }
 
-// What a tensor reads as whose source is a phantom: zeros. Large memory of the host is given back for it, and not written.
+// Fills a tensor whose source is a phantom with zeros. Large host memory is released instead of written.
 void clear(const at::Tensor& tensor);
 
-// What takes part in place of a phantom in a message that is small enough to be moved: zeros of the host.
+// Replaces a phantom in a message that is small enough to be sent: zeros on the host.
 at::Tensor stand_in(const at::Tensor& tensor);
 std::vector<at::Tensor> stand_in(const std::vector<at::Tensor>& tensors);
 
-// A tensor of the NPU that looks like `shape`: of a phantom, or of zeros.
+// Returns an NPU tensor of the shape and dtype of `shape`: a phantom, or zeros.
 at::Tensor like(const at::Tensor& shape, int device);
 
-// Stand-ins on the device `meta` for the tensors of one call; tensors that share a storage share one there.
+// Meta tensors that stand for the tensors of one call; tensors that share a storage share one here, too.
 class Shapes {
  public:
   at::Tensor of(const at::Tensor& npu);

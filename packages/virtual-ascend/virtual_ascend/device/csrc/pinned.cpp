@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kVectorBytes = 64;  // the CPU's vector units read blocks of this size
 
 std::mutex g_pinned_mutex;
-// Where each block begins, and its size.
+// The start of each block, and its size.
 std::map<const char*, size_t>& pinned_blocks() {
   static auto* blocks = new std::map<const char*, size_t>();
   return *blocks;

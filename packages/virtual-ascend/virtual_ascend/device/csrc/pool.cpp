@@ -47,7 +47,7 @@ std::atomic<int> g_unmapped{0};
 Range range_at(void* data) {
   std::lock_guard<std::mutex> lock(ranges().mutex);
   const auto found = ranges().by_start.find(static_cast<char*>(data));
-  TORCH_CHECK(found != ranges().by_start.end(), "no memory was reserved at ", data);
+  TORCH_CHECK(found != ranges().by_start.end(), "no address range was reserved at ", data);
   return found->second;
 }
 
@@ -101,7 +101,7 @@ std::optional<c10::DataPtr> allocate(int device, size_t nbytes) {
   if (t_pools.empty()) return std::nullopt;
   const auto functions = t_pools.back();
   void* data = functions.malloc(static_cast<ssize_t>(nbytes), device, nullptr);
-  TORCH_CHECK_WITH(OutOfMemoryError, data != nullptr, "NPU out of memory. The pluggable allocator gave no ", nbytes, " bytes.");
+  TORCH_CHECK_WITH(OutOfMemoryError, data != nullptr, "NPU out of memory. The pluggable allocator did not return ", nbytes, " bytes.");
   return c10::DataPtr(data, new Pooled{data, nbytes, device, functions.free}, &free_pooled,
                       c10::Device(kNpu, static_cast<c10::DeviceIndex>(device)));
 }
@@ -109,7 +109,7 @@ std::optional<c10::DataPtr> allocate(int device, size_t nbytes) {
 void* reserve(int device, size_t nbytes) {
   const size_t size = (nbytes + kPage - 1) / kPage * kPage;
   void* data = phantom::wanted(size) ? phantom::new_address(size) : mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  TORCH_CHECK_WITH(OutOfMemoryError, data != MAP_FAILED, "NPU out of memory. The host has no ", size, " bytes of addresses left.");
+  TORCH_CHECK_WITH(OutOfMemoryError, data != MAP_FAILED, "NPU out of memory. The host has no address range of ", size, " bytes left.");
   std::lock_guard<std::mutex> lock(ranges().mutex);
   ranges().by_start[static_cast<char*>(data)] = {size, device, false};
   ++g_unmapped;
@@ -118,12 +118,12 @@ void* reserve(int device, size_t nbytes) {
 
 void map(void* data) {
   const auto range = range_at(data);
-  TORCH_CHECK(!range.mapped, "the memory at ", data, " is mapped already");
+  TORCH_CHECK(!range.mapped, "the memory at ", data, " is already mapped");
   charge_block(range.device, range.nbytes);
   if (!phantom::is(data)) {
     if (mprotect(data, range.nbytes, PROT_READ | PROT_WRITE) != 0) {
       discharge_block(range.device, range.nbytes);
-      TORCH_CHECK(false, "the host refuses ", range.nbytes, " bytes of memory");
+      TORCH_CHECK(false, "the host cannot provide ", range.nbytes, " bytes of memory");
     }
     std::memset(data, kPoison, range.nbytes);
   }
@@ -162,7 +162,7 @@ void check_mapped(const void* data) {
               " is not mapped: what slept in it was not woken up (virtual Ascend)");
 }
 
-// What vllm-ascend's own library offers Python: camem_allocator.cpp.
+// The functions that vllm-ascend's own library (camem_allocator.cpp) gives Python.
 void offer(py::module_& m) {
   m.def("begin_pool", [](uintptr_t malloc, uintptr_t free) { begin(reinterpret_cast<Malloc>(malloc), reinterpret_cast<Free>(free)); });
   m.def("end_pool", &end);
@@ -176,8 +176,8 @@ void offer(py::module_& m) {
 
 }  // namespace virtual_ascend::pool
 
-// The names that vllm-ascend gives torch_npu's pluggable allocator. Each allocation is shown to Python as its device,
-// size, address and handle.
+// The names under which vllm-ascend gives torch_npu its pluggable allocator. Python sees each allocation as its device,
+// size, address, and handle.
 extern "C" __attribute__((visibility("default"))) void* my_malloc(ssize_t size, int device, void*) {
   using namespace virtual_ascend;
   TORCH_CHECK(pool::callbacks().malloc, "init_module was not called");

@@ -1,4 +1,4 @@
-// What torch.autograd.profiler asks a device for: when its operators began and ended. Work is done when its call returns.
+// When operators started and ended, for torch.autograd.profiler. Work is done when its call returns.
 #include "copies.h"
 #include "runtime.h"
 
@@ -24,7 +24,7 @@ struct NpuProfiler final : torch::profiler::impl::ProfilerStubs {
     const auto at = [](const ProfilerVoidEventStub* event) { return *static_cast<const Time*>(event->get()); };
     return std::chrono::duration<float, std::micro>(at(second) - at(first)).count();
   }
-  void mark(const char*) const override {}  // marks go nowhere, like those of mstx
+  void mark(const char*) const override {}  // ignored, like mstx's marks
   void rangePush(const char*) const override {}
   void rangePop() const override {}
   void onEachDevice(std::function<void(int)> op) const override {

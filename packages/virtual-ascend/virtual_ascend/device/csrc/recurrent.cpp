@@ -1,5 +1,5 @@
-// Cells of LSTM and GRU: ATen asks a device that it does not know for these fused operators, which the CPU lacks.
-// Compositions: their gradients are those of their parts.
+// LSTM and GRU cells: for a device that it does not know, ATen calls these fused operators, which the CPU lacks. They
+// are composed of operators that have gradients.
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
@@ -11,7 +11,8 @@ using Bias = std::optional<Tensor>;
 
 Tensor with(const Tensor& gates, const Bias& bias) { return bias.has_value() && bias->defined() ? gates + *bias : gates; }
 
-// Gates are in, forget, cell, out: [B, 4 H]; the third result is a workspace for a backward of its own.
+// The gates are input, forget, cell, output: [B, 4 H]. The third result is a workspace that a separate backward would
+// use.
 std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
                                              const Bias& input_bias, const Bias& hidden_bias) {
   const auto gates = with(input_gates, input_bias) + with(hidden_gates, hidden_bias);
@@ -20,7 +21,7 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Te
   return {parts[3].sigmoid() * cy.tanh(), cy, gates.detach()};
 }
 
-// Gates are reset, update, new: [B, 3 H].
+// The gates are reset, update, new: [B, 3 H].
 std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx, const Bias& input_bias,
                                     const Bias& hidden_bias) {
   const auto inputs = with(input_gates, input_bias).chunk(3, 1);

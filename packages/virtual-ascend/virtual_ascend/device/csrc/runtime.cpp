@@ -17,7 +17,7 @@ struct State {
   int installed = 0;
   std::atomic<bool> initialised{false};
   std::atomic<bool> bad_fork{false};
-  std::vector<int> visible;  // meaningful once initialised
+  std::vector<int> visible;  // valid once initialised
 };
 
 State& state() {
@@ -33,7 +33,7 @@ void after_fork_in_child() {
   if (state().initialised) state().bad_fork = true;
 }
 
-// As CANN reads it: ids up to the first one that is not an NPU of this machine, or was named before.
+// Reads the list as CANN does: ids up to the first that this machine does not have or that appears twice.
 std::vector<int> parse_visible(const char* text, int installed) {
   std::vector<int> ids;
   if (text == nullptr) {

@@ -1,4 +1,4 @@
-// The runtime of the virtual Ascend: which NPUs there are, which one is current, which stream is current on it.
+// The runtime of the virtual Ascend: the NPUs that exist, and the current NPU and stream.
 #pragma once
 
 #include "tensors.h"
@@ -21,15 +21,16 @@ namespace virtual_ascend {
 
 constexpr int kMaxDevices = 64;
 
-// Says how many NPUs this machine has (VIRTUAL_ASCEND). Called once, before anything else.
+// Sets how many NPUs this machine has (VIRTUAL_ASCEND). Called once, before anything else.
 void configure(int installed);
 
-// The physical ids of the NPUs that this process sees. Read from ASCEND_RT_VISIBLE_DEVICES at every call until the
-// runtime is initialised, then frozen: Ray sets the variable in a process that is already running.
+// The physical ids of the NPUs that this process sees. ASCEND_RT_VISIBLE_DEVICES is read at every call until the
+// runtime is initialised, because Ray sets the variable in a running process.
 std::vector<int> visible_devices();
 int device_count() noexcept;
 
-// First use of a device. Freezes the visible devices; raises in a process forked after its parent did this.
+// Called at the first use of a device. Freezes the visible devices; raises in a process that was forked after its
+// parent called it.
 void initialise();
 bool initialised() noexcept;
 bool in_bad_fork() noexcept;
@@ -40,12 +41,12 @@ void unchecked_set_device(int index) noexcept;
 int resolve(const c10::Device& device); // an explicit index, or the current one
 void check_index(int index);
 
-// Streams have an identity and no order of their own: every operation has finished when its call returns, delayed
-// copies apart (copies.h).
+// Streams have an identity but no order of their own: every operation has finished when its call returns, except
+// delayed copies (copies.h).
 c10::Stream current_stream(int device);
 c10::Stream default_stream(int device);
 c10::Stream new_stream(int device);
-void refuse_streams_of_torch(bool refused);  // as torch_npu before 2.7.1 does
+void refuse_streams_of_torch(bool refused);  // torch_npu before 2.7.1 refuses them
 bool streams_of_torch_are_refused();
 c10::Stream exchange_stream(c10::Stream stream);
 

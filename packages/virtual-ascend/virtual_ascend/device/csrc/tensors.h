@@ -1,5 +1,5 @@
-// Tensors of the device `npu`, and what operators say of their arguments: for our own device, and for the one of
-// torch_npu's wheel.
+// Tensors of the device `npu` and helpers for operator arguments, for our own device and for the one of torch_npu's
+// wheel.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,14 +17,14 @@ namespace virtual_ascend {
 constexpr c10::DeviceType kNpu = c10::DeviceType::PrivateUse1;
 constexpr c10::DispatchKey kNpuKey = c10::DispatchKey::PrivateUse1;
 
-// A tensor of another device over `storage`, which looks as `like` does.
+// Returns a tensor of another device over `storage` that otherwise equals `like`.
 inline at::Tensor over(c10::Storage storage, c10::DispatchKey key, const at::Tensor& like) {
   auto out = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
   auto* impl = out.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
   if (like.is_conj()) impl->_set_conj(true);
   if (like.is_neg()) impl->_set_neg(true);
-  // Type promotion looks at this flag.
+  // Type promotion reads this flag.
   if (like.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
   return out;
 }
@@ -36,7 +36,7 @@ inline bool takes_generator(const c10::Argument& argument) {
          type->expectRef<c10::OptionalType>().getElementType()->kind() == c10::TypeKind::GeneratorType;
 }
 
-// Calls `visit` with each tensor of one argument.
+// Calls `visit` for each tensor in one argument.
 template <typename Visit>
 void visit_tensors(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {

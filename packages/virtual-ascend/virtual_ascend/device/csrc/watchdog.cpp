@@ -16,7 +16,7 @@ bool is(const char* name, const char* value) {
   return text != nullptr && std::strcmp(text, value) == 0;
 }
 
-// torch_npu's own switches, by their older and their newer names.
+// torch_npu's own switches, by their old and new names.
 bool wanted() {
   const bool handled = !is("HCCL_ASYNC_ERROR_HANDLING", "0") && !is("TORCH_HCCL_ASYNC_ERROR_HANDLING", "0");
   return handled && !is("HCCL_BLOCKING_WAIT", "1") && !is("TORCH_HCCL_BLOCKING_WAIT", "1");
@@ -28,7 +28,7 @@ bool Watched::succeeded() const {
   if (Clock::now() < not_before) return false;
   std::lock_guard<std::mutex> lock(mutex);
   for (const auto& each : inner) {
-    // What nobody holds any more is over: while it runs, gloo does.
+    // Work without an owner is over: gloo holds it while it runs.
     const auto work = each.lock();
     if (work && !(work->isCompleted() && work->isSuccess())) return false;
   }

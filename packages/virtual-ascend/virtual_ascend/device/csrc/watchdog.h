@@ -1,4 +1,4 @@
-// What ends the process when a collective takes longer than its group's timeout, as torch_npu's watchdog does.
+// Ends the process when a collective exceeds its group's timeout, as torch_npu's watchdog does.
 #pragma once
 
 #include "hccl_work.h"
@@ -13,28 +13,28 @@
 
 namespace virtual_ascend {
 
-// One operation, as far as the watchdog sees it.
+// What the watchdog knows about one operation.
 struct Watched {
   using Clock = std::chrono::steady_clock;
 
   std::string name;
-  Clock::time_point began, not_before;  // before `not_before` it is not over (faults.h)
+  Clock::time_point began, not_before;  // it does not end before `not_before` (faults.h)
   std::chrono::milliseconds timeout;
-  // Weak, and gloo's only: what this process drops last may free Python's objects, which a thread must not do.
+  // Weak, and only gloo's works: dropping the last reference may free Python objects, which a thread must not do.
   mutable std::vector<c10::weak_intrusive_ptr<c10d::Work>> inner;
   mutable std::mutex mutex;  // of `inner`
 
   bool overdue() const { return Clock::now() - began >= timeout; }
-  // A work that failed never ends on an NPU: it is over only if it succeeded.
+  // A failed work never ends on an NPU, so only success counts.
   bool succeeded() const;
-  // It was waited for. Even a weak reference keeps a work's tensors.
+  // Called once somebody waited for it, because even a weak reference keeps a work's tensors alive.
   void forget() const;
 };
 
-// Says which operation took too long and aborts, if the process has a watchdog.
+// Names the operation that took too long and aborts, if the process has a watchdog.
 void take_down_if_overdue(const Watched& work);
 
-// A group's watchdog. Its thread starts with the first operation, and ends with the group.
+// A group's watchdog. Its thread starts with the group's first operation and ends with the group.
 class Watchdog {
  public:
   ~Watchdog() { stop(); }

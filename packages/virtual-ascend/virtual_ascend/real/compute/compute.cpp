@@ -1,6 +1,6 @@
-// Behind each operator of the real torch_npu, the CPU: torch_npu's own kernel runs first, with its checks, shapes and
-// data types, over a CANN that computes nothing; then what it should have written is computed on aliases of its memory,
-// which is the host's.
+// Computes the real torch_npu's operators on the CPU: torch_npu's own kernel runs first, with its checks, shapes, and
+// dtypes, over a CANN that computes nothing. Then the CPU computes the results on aliases of the NPU tensors' memory,
+// which is host memory.
 #include "../../device/csrc/tensors.h"
 
 #include <ATen/ATen.h>
@@ -29,8 +29,8 @@
 namespace virtual_ascend {
 namespace {
 
-// The dispatcher has no public way to the kernel that an operator has for a key, on the torch of all wheels; a member
-// of a class may be named in an explicit instantiation, whatever its access.
+// In the torch versions of all wheels, the dispatcher has no public way to get an operator's kernel for a key. An
+// explicit instantiation may name a member of a class whatever its access.
 template <auto Member>
 struct Opened {
   friend auto& definition_of(const c10::OperatorHandle& handle) { return *(handle.*Member); }
@@ -42,9 +42,9 @@ c10::KernelFunction kernel_of(const c10::OperatorHandle& op) {
   return definition_of(op).op.lookup(c10::DispatchKeySet(kNpuKey));
 }
 
-// These move or make memory, which the stub CANN does itself; or they read it.
+// These move or allocate memory, which the stub CANN does itself, or read it.
 bool is_left_alone(const c10::OperatorHandle& op) {
-  // Changes how a tensor looks at its memory, and not what is in it.
+  // Changes how a tensor views its memory, not the content.
   if (op.hasTag(at::Tag::inplace_view)) return true;
   const auto& schema = op.schema();
   static const std::unordered_set<std::string_view> names = {
@@ -55,14 +55,14 @@ bool is_left_alone(const c10::OperatorHandle& op) {
       "npu::get_npu_format", "npu::npu_change_data_ptr", "npu::get_storage_size", "npu::copy_memory_", "npu::empty_with_swapped_memory",
       "npu::one_", "npu::record_stream"};
   if (names.count(schema.name()) > 0) return true;
-  // A view: what it returns shares the memory of what it was given.
+  // A view: its result shares memory with its argument.
   for (const auto& result : schema.returns())
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return true;
   return false;
 }
 
-// The result's shape hangs on values, which torch_npu reads from the device: so these are computed, even where another
-// operator calls them.
+// Operators whose result's shape depends on values, which torch_npu reads from the device: they are computed even
+// inside another operator.
 bool reads_values(const std::string& name) {
   static const std::unordered_set<std::string_view> names = {"aten::nonzero", "aten::masked_select", "aten::_unique", "aten::_unique2",
                                                             "aten::unique_dim", "aten::unique_consecutive", "aten::repeat_interleave",
@@ -70,7 +70,7 @@ bool reads_values(const std::string& name) {
   return names.count(name) > 0;
 }
 
-// The functions of the stub CANN by which it knows that somebody computes what it does not.
+// The stub CANN's functions, which tell it that somebody computes what it does not.
 struct Cann {
   void (*cover)();
   void (*uncover)();
@@ -84,16 +84,17 @@ struct Cann {
 };
 Cann g_cann;
 
-// An operator that is to fail: at one of its calls or, with 0, at each; on one rank or, with -1, on all.
+// An operator that should fail: at one of its calls (0: every call), on one rank (-1: all ranks).
 struct Failing {
   int64_t call;
   int rank;
 };
 
-// As at the start of a thread: a reference may differentiate, which below autograd nothing does.
+// The dispatch keys of a new thread: a reference may need autograd, which is excluded below autograd.
 c10::impl::LocalDispatchKeySet g_fresh = c10::impl::tls_local_dispatch_key_set();
 
-// Whether a kernel of torch_npu is running in this thread: what it calls needs no computing, its result will be.
+// Whether a torch_npu kernel is running in this thread: its inner calls need not be computed, because its result will
+// be.
 thread_local int t_depth = 0;
 
 struct Inside {
@@ -107,13 +108,13 @@ struct Inside {
   }
 };
 
-// What CANN is asked for fails.
+// A scope in which CANN's operators fail.
 struct Refusing {
   explicit Refusing(const std::string& message) { g_cann.fail(message.c_str()); }
   ~Refusing() { g_cann.fail(""); }
 };
 
-// CANN's stream behind torch's current one. torch does not tell; an event that is recorded on it does.
+// CANN's stream for torch's current one. Torch does not tell, but an event that is recorded on it does.
 void* current_stream(c10::Device device) {
   static std::mutex mutex;
   static auto* known = new std::map<std::pair<c10::DeviceIndex, c10::StreamId>, void*>();
@@ -130,7 +131,7 @@ void* current_stream(c10::Device device) {
   return found->second;
 }
 
-// A CPU tensor over the memory of an NPU's, which lives as long as that one.
+// Returns a CPU tensor over an NPU tensor's memory that keeps that tensor alive.
 at::Tensor host_view(const at::Tensor& npu) {
   if (!npu.defined() || npu.device().type() != kNpu) return npu;
   const auto& storage = npu.storage();
@@ -142,7 +143,8 @@ at::Tensor host_view(const at::Tensor& npu) {
   return over(c10::Storage(std::move(impl)), c10::DispatchKey::CPU, npu);
 }
 
-// Each place in a tensor's memory once, of which an expanded one shows some several times: torch copies into none of those.
+// Views each position in a tensor's memory once. Torch refuses to copy into an expanded tensor, which contains some
+// positions several times.
 at::Tensor places(const at::Tensor& view) {
   if (view.numel() == 0 || at::has_internal_overlap(view) != at::MemOverlap::Yes) return view;
   int64_t last = 0;
@@ -156,7 +158,7 @@ at::Tensor on_npu(const at::Tensor& cpu, c10::Device device) {
   return out;
 }
 
-// Older versions of torch_npu do not tell torch of their generators, and have them in Python alone.
+// Older torch_npu versions do not register their generators with torch and have them only in Python.
 py::function* g_default_generator = nullptr;
 
 at::Generator default_generator(c10::Device device) {
@@ -164,8 +166,8 @@ at::Generator default_generator(c10::Device device) {
   return (*g_default_generator)(static_cast<int>(device.index())).cast<at::Generator>();
 }
 
-// Where a generator stood when it was drawn from last, how many kernels in a row have drawn there, and whether the last
-// of them moved it on.
+// A generator's position at the last draw, how many kernels in a row have drawn there, and whether the last of them
+// advanced it.
 struct Draw {
   std::optional<std::pair<uint64_t, uint64_t>> from;
   uint64_t again = 0;
@@ -180,16 +182,16 @@ at::Generator chosen(const std::optional<at::Generator>& given, c10::Device devi
 
 std::pair<uint64_t, uint64_t> state_of(const at::Generator& npu) { return {npu.current_seed(), npu.get_offset()}; }
 
-// Random numbers of the CPU that follow from the state of the NPU's generator, and leave the CPU's own alone. To be
-// called before the kernel, which moves the generator on.
+// Returns a CPU generator that depends on the state of the NPU's generator and leaves the CPU's own alone. Call it
+// before the kernel, which advances the generator.
 at::Generator generator_like(const std::optional<at::Generator>& given, c10::Device device) {
   const at::Generator npu = chosen(given, device);
   if (npu.device().type() != kNpu) return npu;
   const auto state = state_of(npu);
   uint64_t again = 0;
   {
-    // A kernel that does not move the generator on would draw the same numbers twice. One that did is at the same
-    // place again only because the caller has set the seed.
+    // A kernel that does not advance the generator would draw the same numbers twice. After one that did, the same
+    // position means that the caller has set the seed.
     std::lock_guard<std::mutex> lock(g_draws_mutex);
     auto& draw = (*g_draws)[npu.unsafeGetGeneratorImpl()];
     draw.again = draw.from == state && !draw.moved ? draw.again + 1 : 0;
@@ -202,7 +204,7 @@ at::Generator generator_like(const std::optional<at::Generator>& given, c10::Dev
   return cpu;
 }
 
-// To be called after the kernel.
+// Call this after the kernel.
 void note_whether_moved(const std::optional<at::Generator>& given, c10::Device device) {
   const at::Generator npu = chosen(given, device);
   if (npu.device().type() != kNpu) return;
@@ -212,7 +214,7 @@ void note_whether_moved(const std::optional<at::Generator>& given, c10::Device d
   draw.moved = draw.from != state;
 }
 
-// Lets a CPU kernel that takes no generator draw from another one than the CPU's own.
+// Makes a CPU kernel without a generator argument use another generator than the CPU's own.
 class DefaultGenerator {
  public:
   explicit DefaultGenerator(uint64_t seed) : own_(at::globalContext().defaultGenerator(c10::kCPU)), state_(own_.get_state()) { own_.set_current_seed(seed); }
@@ -237,7 +239,7 @@ struct Plan {
     const auto& name = op.schema().name();
     reference = c10::Dispatcher::singleton().findOp({"virtual_ascend_reference::" + name.substr(name.find("::") + 2), op.schema().overload_name()});
     on_cpu = !reference.has_value() && op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) && name.compare(0, 6, "aten::") == 0;
-    // Its kernel reads the largest value by calls that no dispatcher sees, and makes its result as large.
+    // Its kernel reads the largest value without the dispatcher, and sizes its result accordingly.
     alone = name == "aten::bincount";
   }
   c10::SmallVector<bool, 16> written;
@@ -282,7 +284,7 @@ class Computed final : public c10::OperatorKernel {
   }
 
  private:
-  // Raises if this call is to fail: torch_npu's own error, if it asks CANN for an operator.
+  // Raises torch_npu's own error if this call should fail and asks CANN for an operator.
   void fail(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack* stack) {
     const auto now = ++calls_;
     for (const auto& failing : failing_) {
@@ -309,7 +311,7 @@ class Computed final : public c10::OperatorKernel {
     c10::Device device(kNpu, c10::impl::getDeviceGuardImpl(kNpu)->getDevice().index());
     for (const auto& argument : arguments)
       visit_tensors(argument, [&](const at::Tensor& t) { if (t.defined() && t.device().type() == kNpu) device = t.device(); });
-    // A collective may still be writing what is read here. Not every kernel of torch_npu names its stream to CANN.
+    // A collective may still be writing to an input, and not every torch_npu kernel tells CANN its stream.
     if (g_cann.is_pending()) g_cann.settle(current_stream(device));
     if (plan.alone) {
       torch::jit::Stack there;
@@ -326,7 +328,7 @@ class Computed final : public c10::OperatorKernel {
     std::vector<at::Generator> generators;
     for (const auto& generator : given) generators.push_back(generator_like(generator, device));
 
-    // torch_npu copies through temporaries, into which nothing was computed.
+    // torch_npu copies through temporaries, which nothing has computed.
     std::vector<std::pair<at::Tensor, at::Tensor>> before;
     for (size_t i = 0; plan.mutates && i < count; ++i)
       if (plan.written[i]) visit_tensors(arguments[i], [&](const at::Tensor& t) { if (t.defined()) before.emplace_back(t, places(host_view(t)).clone()); });
@@ -347,7 +349,7 @@ class Computed final : public c10::OperatorKernel {
     std::optional<DefaultGenerator> drawn;
     if (draws) drawn.emplace(generators.back().current_seed());
     compute(op, plan, &there);
-    // torch_npu could not know how much of the caller's tensor there is to write.
+    // torch_npu could not know how much of the caller's tensor should be written.
     for (size_t i = 0; plan.mutates && i < plan.results && !there.empty(); ++i) fit((*stack)[stack->size() - plan.results + i], there[there.size() - plan.results + i], before);
     for (size_t i = 0; i < plan.results && !there.empty(); ++i) put((*stack)[stack->size() - plan.results + i], there[there.size() - plan.results + i], device);
   }
@@ -358,7 +360,7 @@ class Computed final : public c10::OperatorKernel {
       plan.reference->callBoxed(there);
     } else if (op.schema().name() == "aten::div_" && there->size() == 2 && there->front().isTensor() &&
                at::isIntegralType(there->front().toTensor().scalar_type(), false)) {
-      // The CPU refuses it. torch_npu's process group divides whole numbers like this, and its tests expect whole ones.
+      // The CPU refuses this. torch_npu's process group divides integers like this, and its tests expect integers.
       auto self = there->front().toTensor();
       const auto& by = there->back();
       self.copy_(by.isTensor() ? at::div(self, by.toTensor(), "trunc") : at::div(self, by.toScalar(), "trunc"));
@@ -374,7 +376,7 @@ class Computed final : public c10::OperatorKernel {
       if (npu.is_same(real.toTensor())) npu.resize_(computed.toTensor().sizes());
   }
 
-  // Writes a computed result into torch_npu's own.
+  // Writes a computed result into torch_npu's result.
   static void put(c10::IValue& real, const c10::IValue& computed, c10::Device device) {
     if (computed.isTensor() && real.isTensor()) {
       real = written(real.toTensor(), computed.toTensor(), device);
@@ -384,17 +386,17 @@ class Computed final : public c10::OperatorKernel {
       for (size_t i = 0; i < theirs.size(); ++i) list.push_back(i < ours.size() ? written(theirs[i], ours[i], device) : theirs[i]);
       real = std::move(list);
     } else if (!computed.isNone() && !real.isNone() && !real.isTensor()) {
-      real = computed;  // a number or a truth value, read from the device
+      real = computed;  // a number or bool that is read from the device
     }
   }
 
   static at::Tensor written(const at::Tensor& real, const at::Tensor& computed, c10::Device device) {
     if (!real.defined() || !computed.defined() || real.device().type() != kNpu) return real;
-    // Another shape hangs on values.
+    // A different shape depends on values.
     if (real.sizes() != computed.sizes()) return on_npu(computed.to(real.scalar_type()), device);
     const auto to = host_view(real);
     if (to.data_ptr() == computed.data_ptr()) return real;
-    // In an expanded result several elements are one place in memory.
+    // In an expanded result, several elements share one position in memory.
     if (at::has_internal_overlap(real) == at::MemOverlap::Yes) return on_npu(computed.to(real.scalar_type()), device);
     to.copy_(computed);
     return real;
@@ -407,7 +409,7 @@ class Computed final : public c10::OperatorKernel {
   std::optional<Plan> plan_;
 };
 
-// torch_npu's own copy, of which a part may come late if it is asked not to block.
+// torch_npu's own copy, part of which may arrive late if it is non-blocking.
 class Late final : public c10::OperatorKernel {
  public:
   explicit Late(c10::KernelFunction real) : real_(std::move(real)) {}
@@ -430,7 +432,7 @@ class Late final : public c10::OperatorKernel {
 };
 
 class Quiet final : public c10::WarningHandler {
-  void process(const c10::Warning&) override {}  // that a kernel is registered twice, which is what is meant
+  void process(const c10::Warning&) override {}  // a kernel is registered twice on purpose
 };
 
 template <typename Function>
@@ -438,13 +440,13 @@ void find(void* core, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(core, name));
 }
 
-// Puts the CPU behind the operators. `failing` are the calls that are to fail, by the names of operators in npu::.
-// Returns the operators whose results the CPU computes, and those for which nobody has a reference.
+// Registers the CPU behind the operators. `failing` lists the calls that should fail, by operator name in npu::.
+// Returns the operators that the CPU computes, and those without a reference.
 std::pair<std::vector<std::string>, std::vector<std::string>> install(const std::string& cann, py::function default_generator, bool late,
                                                                       const std::vector<std::tuple<std::string, int64_t, int>>& failing) {
   g_default_generator = new py::function(std::move(default_generator));
   void* core = dlopen(cann.c_str(), RTLD_NOW | RTLD_NOLOAD);
-  TORCH_CHECK(core != nullptr, "expected the stub CANN ", cann, " to be loaded, found that it is not");
+  TORCH_CHECK(core != nullptr, "the stub CANN ", cann, " is not loaded");
   find(core, "virtual_ascend_cann_cover", g_cann.cover);
   find(core, "virtual_ascend_cann_uncover", g_cann.uncover);
   find(core, "virtual_ascend_cann_allow_delay", g_cann.allow_delay);

@@ -1,4 +1,4 @@
-// Copies between host and NPU: at once, or, if delays are asked for, as late as they may come.
+// Copies between host and NPU: immediate, or, if delays are requested, as late as possible.
 #include "cann.h"
 #include "tickets.h"
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kHostToDevice = 1, kDeviceToHost = 2;  // aclrtMemcpyKind
 
-// What a thread has said may come late, and what must live until it has come.
+// Host memory that a thread allows to arrive late, and what must stay alive until then.
 struct Allowance {
   const char* host = nullptr;
   size_t size = 0;
@@ -19,7 +19,7 @@ struct Allowance {
 };
 thread_local Allowance t_allowed;
 
-// NaN in every floating type, and no sensible number in the others.
+// NaN in every floating-point dtype, and an implausible number in the others.
 void poison(char* target, size_t size) {
   constexpr uint16_t kNowhere = 0x7fff;
   for (size_t i = 0; i + 2 <= size; i += 2) memcpy(target + i, &kNowhere, 2);
@@ -31,7 +31,7 @@ bool may_come_late(const void* host, size_t size) {
   return t_allowed.host != nullptr && first >= t_allowed.host && first + size <= t_allowed.host + t_allowed.size;
 }
 
-// A stream's copies come one after the other: what it wrote to the host is what it reads back.
+// A stream's copies run in order, so it reads back what it wrote to the host.
 void make_those_that_write(void* stream, const void* source, size_t size) {
   const auto* first = static_cast<const char*>(source);
   for (const auto& ticket : waits_of(stream))
@@ -49,7 +49,7 @@ int copy(void* to, size_t room, const void* from, size_t size, int kind, void* s
   }
   auto* target = static_cast<char*>(to);
   const auto* source = static_cast<const char*>(from);
-  // An NPU's memory is read as the copy is queued: what is computed later comes after it on the stream.
+  // NPU memory is read when the copy is queued: what is computed later follows it on the stream.
   const auto taken = to_host ? std::make_shared<std::vector<char>>(source, source + size) : nullptr;
   poison(target, size);
   Delayed delayed{to_host, target, size, [=, kept = t_allowed.kept] { memcpy(target, taken ? taken->data() : source, size); }};

@@ -1,5 +1,5 @@
-// libhccl.so for torch_npu's ProcessGroupHCCL: the same as for programs that load it by themselves, on streams; and what
-// those do not ask for.
+// libhccl.so for torch_npu's ProcessGroupHCCL: the functions for programs that load HCCL themselves, run on streams,
+// and those that only torch_npu needs.
 #define HcclAllReduce HcclAllReduceNow
 #define HcclBroadcast HcclBroadcastNow
 #define HcclAllGather HcclAllGatherNow
@@ -37,7 +37,7 @@ Function core(const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
 }
 
-// What went wrong in a communicator's thread.
+// Errors from the communicators' threads.
 std::mutex g_failures_mutex;
 std::map<void*, int> g_failures;
 
@@ -53,7 +53,7 @@ int run(void* argument) {
   const auto started = Clock::now();
   const int result = later->body();
   if (result == kSuccess) return result;
-  // An NPU does not learn that another one is gone: it waits as long as it may.
+  // An NPU does not notice that another one is gone: it waits for the whole timeout.
   if (result == kTransfer || result == kTimeout) std::this_thread::sleep_until(started + std::chrono::seconds(exec_seconds()));
   say("a collective failed: %s", HcclGetErrorString(result));
   std::lock_guard<std::mutex> lock(g_failures_mutex);
@@ -61,7 +61,7 @@ int run(void* argument) {
   return result;
 }
 
-// What a call was given of this rank. A type that there is not is refused where it is used.
+// The data that a call got from this rank. An unknown dtype is refused where it is used.
 size_t moved(uint64_t count, int type) {
   try {
     return count * bytes_of(type);
@@ -86,7 +86,7 @@ int later(const char* name, size_t bytes, void* comm, void* stream, std::functio
   return kSuccess;
 }
 
-// An array with a number for each rank.
+// An array with one number for each rank.
 std::vector<uint64_t> numbers(const void* array, void* comm) {
   const auto* first = static_cast<const uint64_t*>(array);
   return {first, first + static_cast<Comm*>(comm)->size};
@@ -98,8 +98,8 @@ struct Part {
   uint32_t rank;
 };
 
-// Sends and receives at once, each in its order: one after the other, two ranks with much to send would wait for each
-// other for ever.
+// Sends and receives at the same time, each in its own order: if one came after the other, two ranks with much to send
+// would wait for each other forever.
 void exchange(const Comm& comm, const std::vector<Part>& sent, const std::vector<Part>& received) {
   std::exception_ptr failure;
   std::thread sender([&] {
@@ -119,7 +119,8 @@ void exchange(const Comm& comm, const std::vector<Part>& sent, const std::vector
   if (failure) std::rethrow_exception(failure);
 }
 
-// What each rank sends to each other one: `from` and `into` give the part for a rank, and of a rank.
+// What each rank sends to every other: `from` gives the part to send to a rank, and `into` the place for the part from
+// a rank.
 template <typename From, typename Into>
 void all_to_all(const Comm& comm, const From& from, const Into& into) {
   const Part own = from(comm.rank), kept = into(comm.rank);
@@ -217,7 +218,7 @@ int HcclBatchSendRecvNow(void* items, uint32_t count, void* comm, void*) {
       if (item.rank == c.rank) (item.kind == 0 ? own_sent : own_received).push_back(each);
       else (item.kind == 0 ? sent : received).push_back(each);
     }
-    // What a rank sends to itself, in its order.
+    // What a rank sends to itself, in order.
     if (own_sent.size() != own_received.size()) throw Failure{kPara};
     for (size_t i = 0; i < own_sent.size(); ++i) {
       if (own_sent[i].size != own_received[i].size) throw Failure{kPara};
@@ -233,7 +234,7 @@ int HcclCommInitRootInfoConfig(uint32_t ranks, const void* root, uint32_t rank, 
   using Init = int (*)(uint32_t, const void*, uint32_t, void**);
   return reinterpret_cast<Init>(reinterpret_cast<void*>(&HcclCommInitRootInfo))(ranks, root, rank, communicator);
 }
-// Buffer size and determinism may be configured; both change nothing here.
+// Buffer size and determinism can be configured; neither changes anything here.
 uint32_t HcclGetCommConfigCapability() { return 3; }
 int HcclGetCommAsyncError(void* comm, int* error) {
   std::lock_guard<std::mutex> lock(g_failures_mutex);
@@ -241,7 +242,7 @@ int HcclGetCommAsyncError(void* comm, int* error) {
   *error = found == g_failures.end() ? 0 : found->second;
   return 0;
 }
-// A communicator with a collective that is not over is left to its thread.
+// A communicator with an unfinished collective is left to its thread.
 int HcclCommDestroy(void* comm) {
   static const auto idle = core<int (*)(void*)>("virtual_ascend_cann_is_idle");
   return idle(comm) ? HcclCommDestroyNow(comm) : kSuccess;
@@ -273,7 +274,7 @@ int HcclAlltoAll(const void* from, uint64_t count, int type, void* into, uint64_
 }
 int HcclAlltoAllV(const void* from, const void* sent, const void* from_offsets, int sent_type, void* into, const void* received,
                   const void* into_offsets, int received_type, void* comm, void* stream) {
-  // The counts are the caller's, and may be gone by then.
+  // The arrays of counts belong to the caller and may be gone when this runs.
   const auto a = numbers(sent, comm), b = numbers(from_offsets, comm), c = numbers(received, comm), d = numbers(into_offsets, comm);
   return later("HcclAlltoAllV", moved(a, sent_type), comm, stream, [=] {
     return HcclAlltoAllVNow(from, a.data(), b.data(), sent_type, into, c.data(), d.data(), received_type, comm, nullptr);
@@ -300,7 +301,7 @@ int HcclGetCommName(void*, char* name) {
   return 0;
 }
 int HcclSetConfig(int, int) { return 0; }
-// One process with several NPUs, and communicators that go on after an error: torch_npu is told that there are none.
+// One process with several NPUs, and communicators that continue after an error: torch_npu is told that neither exists.
 int HcclCommInitAll(uint32_t, int32_t*, void**) { return 5; }
 int HcclCommResume(void*) { return 5; }
 }

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kMaxDevices = 64;
 constexpr size_t kAlignment = 512;
-// Memory that nobody has written reads as no sensible number; more than this would cost more time than it shows.
+// Uninitialised memory is filled with implausible numbers; above this size that would take more time than it is worth.
 constexpr size_t kPoisoned = size_t{64} << 20;
 
 struct Machine {
@@ -40,14 +40,14 @@ Machine& machine() {
 
 thread_local int t_device = -1;
 thread_local int t_covered = 0;
-// torch_npu tries again after it has given back what it keeps, and then asks how much memory there is, for its error.
+// torch_npu retries after freeing its cache, and then asks for the amount of memory, for its error message.
 thread_local bool t_out_of_memory = false;
-// Of an operator that is to fail: what CANN says of it.
+// CANN's message for an operator that should fail.
 thread_local std::string t_failure;
-constexpr int kOperatorFailed = 561103;  // ACLNN_ERR_INNER_NULLPTR, one of those that an operator returns
+constexpr int kOperatorFailed = 561103;  // ACLNN_ERR_INNER_NULLPTR, an error that operators return
 std::array<char, kMaxDevices> g_contexts;
 
-// As CANN reads it: the numbers up to the first one that is not there, or is there twice.
+// Reads the list as CANN does: ids up to the first that does not exist or appears twice.
 int visible() {
   const char* text = getenv("ASCEND_RT_VISIBLE_DEVICES");
   if (text == nullptr) return machine().devices;
@@ -73,7 +73,7 @@ int allocate(void** pointer, size_t size) {
   const int device = std::max(t_device, 0);
   size = std::max(size, kAlignment);
   if (!t_out_of_memory && virtual_ascend::faults::allocation_fails(static_cast<int64_t>(size))) {
-    fprintf(stderr, "virtual-ascend: fault: %zu bytes of memory cannot be had, as VIRTUAL_ASCEND_FAULTS asks\n", size);
+    fprintf(stderr, "virtual-ascend: fault: an allocation of %zu bytes fails, as VIRTUAL_ASCEND_FAULTS asks\n", size);
     t_out_of_memory = true;
   }
   if (t_out_of_memory) return kOutOfMemory;
@@ -124,7 +124,7 @@ void virtual_ascend_cann_limit_bandwidth(double gigabytes_per_second, int rank) 
 void virtual_ascend_cann_fail_allocation(int64_t allocation, int rank) { virtual_ascend::faults::fail_allocation(allocation, rank); }
 void virtual_ascend_cann_fail_allocations_above(int64_t bytes, int rank) { virtual_ascend::faults::fail_allocations_above(bytes, rank); }
 void virtual_ascend_cann_set_rank(int rank) {
-  // $RANK, if it is set: the first communicator may be one of a few ranks only.
+  // $RANK has priority: the first communicator may only contain a few of the ranks.
   if (virtual_ascend::faults::rank() == virtual_ascend::faults::kAnyRank) virtual_ascend::faults::set_rank(rank);
 }
 int virtual_ascend_cann_rank() { return virtual_ascend::faults::rank(); }
@@ -133,7 +133,7 @@ double virtual_ascend_cann_at_collective(const char* name, int64_t bytes) { retu
 int virtual_ascend_cann_unanswered(const char* name) {
   static const bool trace = getenv("VIRTUAL_ASCEND_TRACE") != nullptr;
   if (trace) fprintf(stderr, "virtual CANN: %s\n", name);
-  // No rank must take for sent what was not.
+  // A rank must not believe that it has sent something.
   if (strncmp(name, "Hccl", 4) == 0) {
     fprintf(stderr, "virtual-ascend: virtual Ascend: %s is not implemented\n", name);
     return 5;  // HCCL_E_NOT_SUPPORT
@@ -144,16 +144,16 @@ int virtual_ascend_cann_unanswered(const char* name) {
   static auto* said = new std::set<std::string>();
   std::lock_guard<std::mutex> lock(mutex);
   if (said->insert(name).second)
-    fprintf(stderr, "virtual-ascend: virtual Ascend: %s was called and nothing computes it: what it should have written is undefined\n", name);
+    fprintf(stderr, "virtual-ascend: virtual Ascend: %s was called but nothing computes it: its output is undefined\n", name);
   return 0;
 }
 
 int aclInit(const char*) { return kSuccess; }
 int aclFinalize() { return kSuccess; }
-const char* aclGetRecentErrMsg() { return t_failure.empty() ? "no message: this CANN is simulated" : t_failure.c_str(); }
+const char* aclGetRecentErrMsg() { return t_failure.empty() ? "no message (CANN is simulated)" : t_failure.c_str(); }
 
 int aclrtGetDeviceCount(uint32_t* count) {
-  // Ray sets the visible devices in a process that is already running, so nothing is frozen before a device is used.
+  // Ray sets the visible devices in a running process, so nothing is frozen before a device is used.
   *count = static_cast<uint32_t>(visible());
   return *count > 0 ? kSuccess : kInvalidDevice;
 }
@@ -229,8 +229,8 @@ int aclGetDeviceCapability(uint32_t, int, int64_t* value) {
   *value = 1;
   return kSuccess;
 }
-// What an Ascend 910B can do. Without the first one torch_npu's GradScaler asks for flags of overflows, which only an
-// older NPU has.
+// What an Ascend 910B supports. Without the first attribute, torch_npu's GradScaler would ask for overflow flags, which
+// only older NPUs have.
 int aclGetCannAttribute(int attribute, int* value) {
   constexpr int kInfNan = 0, kBf16 = 1;
   *value = attribute == kInfNan || attribute == kBf16;
@@ -269,7 +269,7 @@ int aclsysGetVersionStr(char*, char* out) {
   return kSuccess;
 }
 
-// libc's bounds-checked functions, which CANN's libsecurec brings.
+// Bounds-checked C functions, which CANN's libsecurec supplies.
 int strcpy_s(char* to, size_t room, const char* from) {
   if (room == 0 || strlen(from) >= room) return 34;  // ERANGE
   memcpy(to, from, strlen(from) + 1);

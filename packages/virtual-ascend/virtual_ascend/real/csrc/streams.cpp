@@ -1,5 +1,6 @@
-// Streams and events. What the CPU computes is done when its call returns; collectives are not, since another rank may
-// never come: each runs in a thread, streams and events know which they wait for, and whoever touches their memory waits.
+// Streams and events. What the CPU computes is done when its call returns. Collectives are not, because another rank
+// may never arrive: each runs in a thread, streams and events know what they wait for, and whoever touches their memory
+// waits.
 #include "cann.h"
 #include "tickets.h"
 
@@ -33,7 +34,7 @@ struct Job {
   std::shared_ptr<Ticket> ticket;
 };
 
-// The thread of one communicator.
+// One communicator's thread.
 class Queue {
  public:
   Queue() : thread_([this] { work(); }) { thread_.detach(); }
@@ -68,7 +69,7 @@ class Queue {
 // Never destroyed: threads may outlive static destructors.
 struct State {
   std::atomic<int> pending{0};
-  std::mutex mutex;  // of the tickets of all streams and events
+  std::mutex mutex;  // protects the tickets of all streams and events
   Stream usual;
   std::map<void*, Queue*> queues;
   Tickets all;
@@ -79,7 +80,7 @@ State& state() {
   return *it;
 }
 
-// The stream of this thread's last event.
+// The stream of this thread's last recorded event.
 thread_local void* t_recorded = nullptr;
 
 Stream& stream_of(void* stream) { return stream == nullptr ? state().usual : *static_cast<Stream*>(stream); }
@@ -131,7 +132,7 @@ bool Ticket::wait(const Clock::time_point* end) {
 }
 
 void Ticket::make(const std::function<bool(const Delayed&)>& wanted) {
-  // Outlives the lock: to let go of a tensor may take Python's.
+  // Outlives the lock, because releasing a tensor may take the GIL.
   std::unique_ptr<Delayed> made;
   std::lock_guard<std::mutex> lock(mutex_);
   if (delayed_ == nullptr || !wanted(*delayed_)) return;
@@ -198,7 +199,7 @@ int virtual_ascend_cann_is_idle(void* queue) {
 int virtual_ascend_cann_is_pending() { return state().pending > 0; }
 void* virtual_ascend_cann_last_recorded() { return t_recorded; }
 
-// A copy to the host is not waited for: only the host reads what it brings.
+// Does not wait for copies to the host, because only the host reads their results.
 void virtual_ascend_cann_settle(void* stream) {
   for (const auto& ticket : waits_of(stream)) {
     ticket->make([](const Delayed& copy) { return !copy.to_host; });

@@ -1,5 +1,5 @@
-// CANN's tensors, and the operators that torch_npu calls by itself, to copy above all: no operator of torch is called
-// there, so no reference of torch stands behind them.
+// CANN's tensors, and the operators that torch_npu calls directly, mainly for copies: no torch operator is involved
+// there, so no torch reference computes them.
 #include "cann.h"
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 namespace {
 
-// The numbers of aclDataType.
+// aclDataType's numbers.
 enum Type { kFloat = 0, kHalf = 1, kInt8 = 2, kInt32 = 3, kUint8 = 4, kInt16 = 6, kUint32 = 8, kInt64 = 9, kDouble = 11, kBool = 12, kBfloat16 = 27 };
 
 size_t size_of(int type) {
@@ -93,7 +93,7 @@ void write(char* at, int type, const Scalar& value) {
       const auto f = static_cast<float>(value.real);
       uint32_t bits;
       memcpy(&bits, &f, 4);
-      // Rounded to the nearest, ties to even; NaN stays one.
+      // Rounds to the nearest, ties to even; NaN stays NaN.
       bits = f != f ? 0x7fc00000u : bits + 0x7fffu + ((bits >> 16) & 1u);
       const auto high = static_cast<uint16_t>(bits >> 16);
       memcpy(at, &high, 2);
@@ -103,7 +103,7 @@ void write(char* at, int type, const Scalar& value) {
   }
 }
 
-// Calls `visit` with the places of each element in both; `from` is broadcast.
+// Calls `visit` with the positions of each element in both tensors; `from` is broadcast.
 template <typename Visit>
 void walk(const Tensor& to, const Tensor& from, const Visit& visit) {
   const auto dims = to.sizes.size(), lead = dims - from.sizes.size();
@@ -135,7 +135,7 @@ void fill(const Tensor& to, const Scalar& value) {
   walk(to, to, [&](char* a, const char*) { write(a, to.type, value); });
 }
 
-// What the first step of an operator keeps for the second: what to do.
+// What an operator's first step keeps for its second step.
 using Work = std::function<void()>;
 
 int keep(uint64_t* workspace, void** executor, Work work) {
@@ -172,8 +172,8 @@ void pad(Tensor part, Tensor from, const std::vector<int64_t>& pads, const Scala
   copy(part, from);
 }
 
-// Where a tensor is not zero: a row for each place or, turned, a row for each dimension. How many there are is told by
-// the sizes of what it is written into, which torch_npu reads afterwards: it checks indices against them.
+// Finds the positions of nonzero elements: one row for each position or, turned, one row for each dimension. The count
+// is reported through the sizes of `into`, which torch_npu reads afterwards to check indices.
 void find_nonzero(const Tensor& from, Tensor& into, bool turned) {
   const auto dims = static_cast<int64_t>(from.sizes.size());
   std::vector<int64_t> places;
@@ -222,7 +222,7 @@ int aclDestroyIntArray(Numbers* numbers) {
 int aclDestroyFloatArray(Numbers* numbers) { return aclDestroyIntArray(numbers); }
 int aclDestroyBoolArray(Numbers* numbers) { return aclDestroyIntArray(numbers); }
 void* aclCreateTensorList(Tensor* const* items, uint64_t count) { return new Tensors{{items, items + count}}; }
-// As in CANN, a list is destroyed with what is in it.
+// As in CANN, destroying a list also destroys its elements.
 int aclDestroyTensorList(Tensors* list) {
   for (auto* item : list->items) delete item;
   delete list;
@@ -266,13 +266,13 @@ int aclnnCastGetWorkspaceSize(Tensor* from, int, Tensor* to, uint64_t* size, voi
 }
 int aclnnCast(void*, uint64_t, void* executor, void* stream) { return perform(executor, stream); }
 
-// torch_npu's own attention turns a mask round by it, without an operator of torch.
+// torch_npu's own attention inverts a mask with this, without a torch operator.
 int aclnnLogicalNotGetWorkspaceSize(Tensor* from, Tensor* to, uint64_t* size, void** executor) {
   return keep(size, executor, [=] { turn_round(*to, *from); });
 }
 int aclnnLogicalNot(void*, uint64_t, void* executor, void* stream) { return perform(executor, stream); }
 
-// Its own assignment by a mask calls them, without an operator of torch.
+// torch_npu's own assignment by a mask calls these, without a torch operator.
 int aclnnNonzeroGetWorkspaceSize(Tensor* from, Tensor* into, uint64_t* size, void** executor) {
   return keep(size, executor, [=] { find_nonzero(*from, *into, false); });
 }

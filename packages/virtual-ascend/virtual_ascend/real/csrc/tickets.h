@@ -1,4 +1,4 @@
-// What a stream has to wait for: collectives, which run in threads, and delayed copies, which are made by whoever waits.
+// What a stream waits for: collectives, which run in threads, and delayed copies, which are made by whoever waits.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ namespace virtual_ascend_cann {
 
 using Clock = std::chrono::steady_clock;
 
-// A copy between host and NPU that arrives when it is waited for. `copy` lets go of what it holds as it is destroyed.
+// A copy between host and NPU that arrives when something waits for it. Destroying `copy` releases what it holds.
 struct Delayed {
   bool to_host;
   char* target;
@@ -31,9 +31,9 @@ class Ticket {
 
   void finish(int result);
   bool done();
-  // Makes the copy, if it is one. Returns whether all is done by then; without an end, once it is.
+  // Makes the copy, if it is one. Returns whether everything is done by `end`; without `end`, waits until it is.
   bool wait(const Clock::time_point* end);
-  // Makes the copy, if it is one that `wanted` takes.
+  // Makes the copy, if it is one that `wanted` accepts.
   void make(const std::function<bool(const Delayed&)>& wanted);
   void make_any() { make([](const Delayed&) { return true; }); }
   // Whether it is a copy that nobody has made yet.
@@ -50,13 +50,13 @@ class Ticket {
 };
 using Tickets = std::vector<std::shared_ptr<Ticket>>;
 
-// What a stream waits for now.
+// What a stream is waiting for now.
 Tickets waits_of(void* stream);
 
-// Has a stream, its events and its device wait for one more.
+// Makes a stream, its events, and its device wait for another ticket.
 void add(void* stream, std::shared_ptr<Ticket> ticket);
 
-// The device of this thread.
+// This thread's device.
 int device_here();
 
 }  // namespace virtual_ascend_cann

@@ -1,7 +1,7 @@
-"""npugraph_ex of the virtual Ascend: the compiler for FX graphs that torch_npu brings from 2.10 on.
+"""The virtual Ascend's npugraph_ex, the compiler for FX graphs that comes with torch_npu from 2.10 on.
 
-With `force_eager`, as vllm-ascend has it, a graph is functionalized, patterns are replaced in it, and then its
-operators run one by one. What the wheel does besides, graphs and kernels of its own, is not there.
+With `force_eager`, which vllm-ascend sets, it functionalizes a graph, replaces patterns in it, and then runs its
+operators one by one. The wheel's own graphs and kernels are not implemented.
 """
 
 from __future__ import annotations

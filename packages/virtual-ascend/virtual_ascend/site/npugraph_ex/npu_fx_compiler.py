@@ -18,8 +18,8 @@ from npugraph_ex.patterns import pattern_pass_manager
 
 __all__ = ["compile_fx", "get_compiler", "get_npu_backend"]
 
-# Settings with which something else would run than a graph's operators, one by one.
-_NOT_HERE = ("static_kernel_compile", "super_kernel_optimize", "dump_tensor_data")
+# With these settings the wheel does not run the operators of a graph one by one.
+_UNSUPPORTED_SETTINGS = ("static_kernel_compile", "super_kernel_optimize", "dump_tensor_data")
 
 
 class _CompiledFxGraph:
@@ -33,7 +33,7 @@ class _CompiledFxGraph:
         return self.runner(*args, **kwargs)
 
     def get_code(self, extend_config: object = None) -> None:
-        """Nothing that another process could load: it compiles again."""
+        """Return no code: another process must compile the graph again."""
 
 
 class _NpuFxCompiler:
@@ -44,10 +44,10 @@ class _NpuFxCompiler:
         return self._get_compiled_gm(gm, example_inputs)
 
     def _get_compiled_gm(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> _CompiledFxGraph:
-        """Return what is called in the graph's place; vllm-ascend wraps it by this name."""
+        """Return the compiled graph. vllm-ascend wraps this method by its name."""
         if not self.config.force_eager:
-            not_implemented("npugraph_ex without force_eager, with graphs of its own,")()
-        for name in _NOT_HERE:
+            not_implemented("npugraph_ex without force_eager, which captures graphs of its own,")()
+        for name in _UNSUPPORTED_SETTINGS:
             if getattr(self.config, name):
                 not_implemented(f"{name} of npugraph_ex")()
         with no_dispatch():
@@ -78,21 +78,21 @@ def _optimize(module: torch.fx.GraphModule, example_inputs: Sequence[Any], confi
 def compile_fx(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = (), options: Mapping[str, Any] | None = None
 ) -> _CompiledFxGraph:
-    """Compile a graph that is functional already."""
+    """Compile a functional graph."""
     config = CompilerConfig()
     _process_kwargs_options(config, {"options": options or {}})
     return get_compiler(config)(gm, example_inputs)
 
 
 def get_compiler(compiler_config: CompilerConfig | None = None) -> _NpuFxCompiler:
-    """The compiler of functional graphs."""
+    """Return the compiler of functional graphs."""
     return _NpuFxCompiler(CompilerConfig() if compiler_config is None else compiler_config)
 
 
 def get_npu_backend(
     *, compiler_config: CompilerConfig | None = None, custom_decompositions: Mapping[Any, Any] | None = None
 ) -> Callable[..., Any]:
-    """The backend of `torch.compile`."""
+    """Return the backend for `torch.compile`."""
     return functools.partial(
         _npu_backend,
         compiler_config=CompilerConfig() if compiler_config is None else compiler_config,

@@ -1,4 +1,4 @@
-"""The compiled part, as far as anybody reaches for it through torch_npu."""
+"""`torch_npu._C`: the names of the compiled part that programs use."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ _weak_ref_tensor = extension().weak_tensor
 globals().update(missing("torch_npu._C", globals()))
 __all__ = leave_out("torch_npu._C", globals(), __all__)
 
-# A module of its own name to those that import it.
+# So that `import torch_npu._C._distributed_c10d` works.
 sys.modules[f"{__name__}._distributed_c10d"] = _distributed_c10d

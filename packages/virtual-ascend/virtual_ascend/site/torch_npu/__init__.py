@@ -1,7 +1,7 @@
-"""torch_npu of the virtual Ascend (SIMULATED): the same names on a device that computes on the CPU.
+"""The virtual Ascend's torch_npu (SIMULATED): the same names, on a device that computes on the CPU.
 
-Closed: an operator that is known and not written here raises NotImplementedError with its name when it is called; any
-other name does not exist.
+An operator of torch_npu that is not implemented here raises NotImplementedError with its name when it is called. Other
+names do not exist.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ORG_AUTOLOAD = switch.switch_off()
 import torch  # noqa: E402
 import virtual_ascend  # noqa: E402
 
-# `import torch` has done this, unless TORCH_DEVICE_BACKEND_AUTOLOAD=0. What follows needs the device.
+# `import torch` has loaded the device, unless TORCH_DEVICE_BACKEND_AUTOLOAD=0. The imports below need it.
 virtual_ascend.load()
 
 from torch_npu import _C, _saving, npu, profiler, utils, version  # noqa: E402
@@ -40,10 +40,10 @@ if torch.distributed.is_available():
 
 
 def _autoload() -> None:
-    """What the entry point of an installed torch_npu names, which this one hides."""
+    """Do nothing. An installed torch_npu, which this package hides, names this function as its entry point."""
 
 
-# Dtypes that the device's Tensor methods leave alone, as in torch_npu.
+# The dtypes that the device's Tensor methods do not convert, as in torch_npu.
 unsupported_dtype = [torch.quint8, torch.quint4x2, torch.quint2x4, torch.qint32, torch.qint8]
 
 __all__ = [

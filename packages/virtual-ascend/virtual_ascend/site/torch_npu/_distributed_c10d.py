@@ -1,5 +1,7 @@
-"""`torch_npu._C._distributed_c10d`: what a group of NPUs can be told. The virtual hccl keeps none of it but the
-timeout, which c10d passes by itself."""
+"""`torch_npu._C._distributed_c10d`: the options of a process group of NPUs.
+
+The virtual hccl uses only the timeout, which c10d passes by itself.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ __all__ = ["ProcessGroupHCCL"]
 
 
 class _Options:
-    """`ProcessGroupHCCL.Options`: programs make one, fill it and pass it as `pg_options`."""
+    """`ProcessGroupHCCL.Options`: programs create one, fill it, and pass it as `pg_options`."""
 
-    # MindSpeed asks the class whether groups can be configured.
+    # MindSpeed looks at the class to find out whether groups can be configured.
     __slots__ = (
         "_hccl_config",
         "_timeout",
@@ -34,18 +36,18 @@ class _Options:
 
     @property
     def hccl_config(self) -> dict[str, int | str]:
-        """Settings of the communicator by name: the size of its buffer, its own name. A copy, as in torch_npu."""
+        """A copy of the communicator's settings by name, for example its buffer size, as in torch_npu."""
         return dict(self._hccl_config)
 
     @hccl_config.setter
     def hccl_config(self, settings: Mapping[str, int | str]) -> None:
         for name, value in settings.items():
             if not isinstance(name, str) or not isinstance(value, int | str):
-                raise TypeError(f"hccl_config: expected numbers or texts by name, but got {name!r}: {value!r}")
+                raise TypeError(f"hccl_config: expected names with numbers or strings, but got {name!r}: {value!r}")
         self._hccl_config = dict(settings)
 
 
 class ProcessGroupHCCL:
-    """The name that programs look the options up under; groups are of c10d's own class here."""
+    """Only holds `Options`, which programs look up here. Groups have c10d's own class."""
 
     Options = _Options

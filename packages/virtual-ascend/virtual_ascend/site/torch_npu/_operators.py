@@ -1,5 +1,4 @@
-"""The operators `torch_npu.npu_*`: ours, as far as the pretended version has them, and the names of those that are not
-written."""
+"""The operators `torch_npu.npu_*` of the pretended version: our implementations, and the names without one."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from torch_npu._unimplemented import missing, not_implemented
 _settings = Settings.read()
 _npu = {name: getattr(operators, name) for name in operators.__all__}
 _written = faults.wrap({**_npu, **operators.OVERLOADS, **_atb_written.OPERATORS}, _settings.faults, extension().rank)
-# As in torch_npu, `torch_npu.npu_x` is `torch.ops.npu.npu_x`: torch itself checks the arguments against the schema.
+# As in torch_npu, `torch_npu.npu_x` is `torch.ops.npu.npu_x`, so torch checks the arguments against the schema.
 _own = {name: _written[name] for name in (*_npu, *operators.OVERLOADS)}
 _registered = schemas.register(_own, _settings.torch_npu_version)
 _of_atb = {name: _written[name] for name in _atb_written.OPERATORS}

@@ -1,8 +1,7 @@
-"""How a tensor of an NPU is saved: with its format, as in torch_npu 2.7.1 and newer. One in FRACTAL_NZ is saved as its
-values, and comes back in ND.
+"""Saves NPU tensors with their format, as torch_npu does from 2.7.1 on.
 
-`torch.load(..., weights_only=True)` of torch 2.7 and older refuses such a file, since it does not allow the enum of
-formats. A newer torch does, so that nothing needs to be done there.
+A tensor in FRACTAL_NZ is saved by its values, and loaded in ND. `torch.load(..., weights_only=True)` of torch 2.7 and
+older refuses the enum of formats, so it must be declared safe there. Newer versions allow it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def _rebuild_npu_tensor(rebuild: Rebuild, arguments: tuple[object, ...], _format
 
 
 def install() -> None:
-    """Have tensors of NPUs saved with their format, if that makes a difference."""
+    """Make torch save NPU tensors with their format, where that makes a difference."""
     plain = torch.Tensor.__reduce_ex__
 
     def of_values(self: torch.Tensor, protocol: int) -> tuple[object, ...]:

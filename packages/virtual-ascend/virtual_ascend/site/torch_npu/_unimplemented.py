@@ -1,4 +1,4 @@
-"""Names that torch_npu has and the virtual Ascend does not: they exist, and say so when they are used."""
+"""Names that torch_npu has and the virtual Ascend does not implement: they exist, and raise when they are called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from packaging.version import Version
 from virtual_ascend import names, variables
 from virtual_ascend.settings import Settings
 
-# Public names that no `__all__` of the wheels has, by the first version that has them.
+# The first version of public names that no `__all__` of the wheels lists.
 _UNLISTED = {
     "torch_npu": {"Format": "2.5.1.post1"},
     "torch_npu.npu": {"ipc_collect": "2.7.1"},
@@ -19,7 +19,7 @@ _UNLISTED = {
 
 
 class Unimplemented:
-    """Stands for one name; calling it raises."""
+    """A placeholder for one name. Calling it raises NotImplementedError."""
 
     __slots__ = ("__name__",)
 
@@ -31,7 +31,7 @@ class Unimplemented:
         raise NotImplementedError(f"{self.__name__} is not implemented by the virtual Ascend ({name} is set)")
 
     def __or__(self, _other: object) -> Unimplemented:
-        """Return itself: in an annotation, `torch.npu.NPUGraph | None` names a type and uses none."""
+        """Return itself, so that it can stand in an annotation such as `torch.npu.NPUGraph | None`."""
         return self
 
     __ror__ = __or__
@@ -41,12 +41,12 @@ class Unimplemented:
 
 
 def not_implemented(name: str) -> Unimplemented:
-    """A callable that raises NotImplementedError with `name`."""
+    """Return a callable that raises NotImplementedError with `name`."""
     return Unimplemented(name)
 
 
 class Absent:
-    """Takes the place of a member that a class inherits here, and does not have in the pretended version."""
+    """Hides a member that a class inherits here, but does not have in the pretended version."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -56,12 +56,12 @@ class Absent:
 
 
 def is_older_than(version: str) -> bool:
-    """Whether the pretended torch_npu comes before `version`."""
+    """Tell whether the pretended torch_npu is older than `version`."""
     return names.release(Settings.read().torch_npu_version) < Version(version)
 
 
 def leave_out(module: str, content: dict[str, object], public: list[str]) -> list[str]:
-    """Take the names that only other versions have out of a module; return those of `public` that stay."""
+    """Remove the names of other versions from a module; return the names in `public` that stay."""
     newer = [name for name, since in _UNLISTED.get(module, {}).items() if is_older_than(since)]
     for name in (*names.outside(module, Settings.read().torch_npu_version), *newer):
         content.pop(name, None)
@@ -69,6 +69,6 @@ def leave_out(module: str, content: dict[str, object], public: list[str]) -> lis
 
 
 def missing(module: str, written: Container[str]) -> dict[str, Unimplemented]:
-    """The public names that a module of the pretended torch_npu has, and that are not in `written`."""
+    """Return placeholders for the public names of a module of the pretended torch_npu that are not in `written`."""
     offered = names.of_module(module, Settings.read().torch_npu_version)
     return {name: not_implemented(f"{module}.{name}") for name in offered if name not in written}

@@ -1,4 +1,4 @@
-"""`torch_npu.atb`: the operators of ATB that torch_npu does not offer at its top."""
+"""`torch_npu.atb`: the ATB operators that are not in torch_npu's top-level module."""
 
 from __future__ import annotations
 

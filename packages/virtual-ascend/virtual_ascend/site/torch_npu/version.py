@@ -1,4 +1,4 @@
-"""Which torch_npu this pretends to be: VIRTUAL_ASCEND_TORCH_NPU_VERSION."""
+"""The version that this torch_npu pretends to have: VIRTUAL_ASCEND_TORCH_NPU_VERSION."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""torchair of the virtual Ascend, as far as MindSpeed's operators and vllm-ascend look it up on import.
+"""The names of torchair that MindSpeed's operators and vllm-ascend need on import.
 
-There is no graph mode here: a converter is taken down and never run, and whatever would build a graph raises.
+There is no graph mode: converters are accepted and never run, and functions that would build a graph raise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""torchair.scope: what a region of a graph is told. Without a graph there is nothing to tell: it raises."""
+"""torchair.scope: settings for a region of a graph. There are no graphs here, so every function raises."""
 
 from __future__ import annotations
 

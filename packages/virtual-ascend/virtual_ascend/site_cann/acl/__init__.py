@@ -1,5 +1,7 @@
-"""The AscendCL bindings of the virtual Ascend, as far as Ray looks, how many NPUs there are and what they are called,
-and as vllm-ascend copies the weights of an engine that sleeps."""
+"""The AscendCL bindings that Ray and vllm-ascend use.
+
+Ray asks for the number and the name of the NPUs. vllm-ascend copies the weights of a sleeping engine.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,15 @@ __all__ = ["finalize", "get_soc_name", "init", "rt"]
 
 
 def init(config: str | None = None) -> int:
-    """Initialise; there is nothing to do."""
+    """Return success: there is nothing to initialise."""
     return rt.ACL_SUCCESS
 
 
 def finalize() -> int:
-    """Release everything; there is nothing to do."""
+    """Return success: there is nothing to release."""
     return rt.ACL_SUCCESS
 
 
 def get_soc_name() -> str:
-    """The chip's name."""
+    """Return the name of the chip."""
     return NAME

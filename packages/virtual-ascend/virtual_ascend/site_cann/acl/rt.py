@@ -1,4 +1,4 @@
-"""`acl.rt`, the runtime part."""
+"""`acl.rt`, the runtime part of the bindings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ACL_ERROR_FAILURE = 500000
 
 
 def get_device_count() -> tuple[int, int]:
-    """(number of NPUs that this process sees, return code)."""
+    """Return the number of NPUs that this process sees, and a return code."""
     visible = os.environ.get(VISIBLE_DEVICES)
     installed = configured_npus()
     if visible is None:
@@ -32,13 +32,13 @@ def get_device_count() -> tuple[int, int]:
 
 
 def memcpy(dst: int, dest_max: int, src: int, count: int, direction: int) -> int:
-    """Copy `count` bytes between addresses, of the host or an NPU: a virtual NPU's memory is the host's.
+    """Copy `count` bytes between addresses of the host or an NPU. A virtual NPU's memory is host memory.
 
-    A phantom takes all and gives zeros; large memory of the host that is to hold a phantom's content is left as it is.
+    A copy to a phantom does nothing, and a copy from a phantom writes zeros, unless it is large.
 
     Returns:
-        The return code: invalid parameters for more bytes than there is room for, as in CANN, and a failure for memory
-        of an engine that sleeps.
+        The return code: an invalid parameter if `dest_max` is too small, as in CANN, and a failure for memory of a
+        sleeping engine.
     """
     if count > dest_max or not dst or not src:
         return ACL_ERROR_INVALID_PARAM
@@ -52,7 +52,7 @@ def memcpy(dst: int, dest_max: int, src: int, count: int, direction: int) -> int
         if device.is_phantom_address(dst):
             return ACL_SUCCESS
         if device.is_phantom_address(src):
-            # An engine that sleeps keeps its weights in fresh memory, which would become real by being cleared.
+            # A sleeping engine keeps its weights in new host memory. Clearing it would make the system allocate it.
             if count < device.phantom():
                 ctypes.memset(dst, 0, count)
             return ACL_SUCCESS

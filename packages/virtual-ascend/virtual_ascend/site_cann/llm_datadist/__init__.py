@@ -1,5 +1,6 @@
-"""CANN's package for moving the caches of keys and values between NPUs: its names, so that programs which offer it can
-be imported. Nothing is moved: what would do it raises NotImplementedError.
+"""The names of CANN's package that moves KV caches between NPUs, so that programs that import it run.
+
+The classes that would move a cache raise NotImplementedError.
 
 Names and numbers: github.com/hicann/hixl, src/python/llm_datadist; for the numbers of DataType, ge::DataType.
 """
@@ -22,7 +23,7 @@ __all__ = [
 
 
 class LLMRole(Enum):
-    """What a process does for a request."""
+    """The part of a process in serving a request."""
 
     PROMPT = 1
     DECODER = 2
@@ -49,7 +50,7 @@ class DataType(IntEnum):
 
 
 class RegisterMemStatus(Enum):
-    """How far a link has got."""
+    """The state of a link."""
 
     OK = 0
     PREPARING = 1
@@ -57,11 +58,11 @@ class RegisterMemStatus(Enum):
 
 
 class LLMException(RuntimeError):
-    """What the package raises when a cache could not be moved; here nobody raises it."""
+    """CANN's package raises this if it cannot move a cache. It is never raised here."""
 
 
 class _Unwritten:
-    """A class of the package that can only be made where there is something to move caches over."""
+    """A class of the package that cannot be created here."""
 
     def __init__(self, *_args: object, **_options: object) -> None:
         name = f"llm_datadist.{type(self).__name__}"
@@ -73,16 +74,16 @@ class LLMDataDist(_Unwritten):
 
 
 class LLMConfig(_Unwritten):
-    """Its settings."""
+    """The settings of a link."""
 
 
 class CacheDesc(_Unwritten):
-    """Shape and dtype of a cache."""
+    """The shape and dtype of a cache."""
 
 
 class CacheKey(_Unwritten):
-    """What a cache is found by."""
+    """The key of a cache."""
 
 
 class BlocksCacheKey(_Unwritten):
-    """The same for a cache in blocks."""
+    """The key of a cache in blocks."""

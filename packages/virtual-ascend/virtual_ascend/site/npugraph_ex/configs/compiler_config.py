@@ -1,4 +1,4 @@
-"""Settings of the compiler, by the wheel's names. Those that change no results are taken and do nothing."""
+"""Settings of the compiler, with the wheel's names. Settings that change no results are accepted and do nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["CompilerConfig"]
 
-# As torch_npu 2.10.0.post4 has them.
+# The settings and defaults of torch_npu 2.10.0.post4.
 _DEFAULTS: Mapping[str, Any] = {
     "force_eager": False,
     "use_graph_pool": None,
@@ -55,10 +55,10 @@ class CompilerConfig:
 
 
 def _process_kwargs_options(config: CompilerConfig, kwargs: Mapping[str, Any]) -> None:
-    """Set what `kwargs` has under `options`; vllm-ascend calls it by this name.
+    """Apply the `options` in `kwargs`. vllm-ascend calls this function by its name.
 
     Raises:
-        ValueError: there is no such option.
+        ValueError: an option does not exist.
     """
     for name, value in kwargs.get("options", {}).items():
         if name not in _DEFAULTS:

@@ -1,1 +1,1 @@
-"""Operators that take the places of others."""
+"""Patterns of operators that are replaced by other operators."""

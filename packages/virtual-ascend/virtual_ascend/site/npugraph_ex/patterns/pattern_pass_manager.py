@@ -1,4 +1,4 @@
-"""Patterns that are replaced in every graph that is compiled. The wheel's own are not among them."""
+"""Patterns that are replaced in every compiled graph. The wheel's own patterns are not among them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def register_replacement(
     scalar_workaround: dict[str, float | int] | None = None,
     skip_duplicates: bool = False,
 ) -> None:
-    """Have what `search_fn` computes computed by `replace_fn`, in each graph that is compiled from now on."""
+    """Replace the pattern of `search_fn` with `replace_fn` in every graph that is compiled from now on."""
     register(
         search_fn,
         replace_fn,
@@ -43,5 +43,5 @@ def register_replacement(
 
 
 def replace(module: torch.fx.GraphModule) -> int:
-    """Replace what is registered, and return how often something was."""
+    """Replace the registered patterns, and return the number of replacements."""
     return int(_replaced.apply(module))

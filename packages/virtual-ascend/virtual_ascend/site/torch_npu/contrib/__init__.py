@@ -1,1 +1,1 @@
-"""torch_npu.contrib, as far as the virtual Ascend has it: transfer_to_npu."""
+"""torch_npu.contrib, of which the virtual Ascend has transfer_to_npu."""

@@ -1,9 +1,9 @@
-"""Importing this turns every `cuda` of the process into `npu`, for every library, for good; as on a real NPU.
+"""Importing this module turns every `cuda` of the process into `npu`, for every library, permanently, as on a real
+NPU.
 
-What is turned, from torch_npu 2.7.1: the functions of `torch.cuda`; devices named `cuda` (and numbers, in `.to`) in
-the calls listed below; `Tensor.cuda`, `Tensor.is_cuda`, `Module.cuda`; the backend `nccl`; the profiler.
-`torch.jit.script` and triton are off. The checks of transformers, accelerate, peft and trl that ask for CUDA still
-see none.
+As in torch_npu 2.7.1, it changes the functions of `torch.cuda`; devices named `cuda` (and numbers, in `.to`) in the
+calls listed below; `Tensor.cuda`, `Tensor.is_cuda`, `Module.cuda`; the backend `nccl`; and the profiler. It turns
+`torch.jit.script` and triton off. The checks for CUDA in transformers, accelerate, peft, and trl still find none.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CUDA = _names(
 )
 _KEYWORDS = ("device", "device_type", "map_location", "device_id")
 
-# What asks for CUDA and must go on to see none, by the library's name.
+# The functions that check for CUDA and must still find none.
 _BLIND = (
     "transformers.training_args:TrainingArguments.__post_init__",
     "transformers.trainer:Trainer._load_rng_state",
@@ -153,7 +153,7 @@ def _overlay(target: ModuleType, source: ModuleType) -> None:
     for name in dir(source):
         value, old = getattr(source, name), getattr(target, name, None)
         if isinstance(value, ModuleType) and isinstance(old, ModuleType):
-            if old.__name__.startswith(target.__name__):  # its own part, which others import by its name
+            if old.__name__.startswith(target.__name__):  # a submodule of its own, which others import by name
                 _overlay(old, value)
         elif not name.startswith("__"):
             setattr(target, name, value)
@@ -165,7 +165,7 @@ def _turn_cuda() -> None:
     _turn(torch.cuda, _CUDA)
     torch.cuda.device.__init__ = _turning(torch.cuda.device.__init__)
     torch.cuda.CUDAGraph = npu.NPUGraph
-    # torch_npu does so too: fp64 is not to be had there.
+    # torch_npu does so too, because NPUs have no fp64.
     torch.cuda.DoubleTensor = npu.FloatTensor
 
 
@@ -232,7 +232,7 @@ def _blind() -> None:
         setattr(owner, attribute, _without_cuda(function))
 
 
-# `with torch.device(...)` knows the functions by identity: it must see them before they change.
+# `with torch.device(...)` recognises the functions by identity, so it must see them before they change.
 torch.utils._device._device_constructors()
 _turn_cuda()
 _turn_torch()

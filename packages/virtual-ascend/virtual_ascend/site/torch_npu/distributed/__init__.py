@@ -1,4 +1,4 @@
-"""`torch_npu.distributed`: what HCCL has beside torch.distributed."""
+"""`torch_npu.distributed`: HCCL's additions to torch.distributed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["all_gather_into_tensor_uneven", "is_hccl_available", "reduce_scatter
 
 
 def is_hccl_available() -> bool:
-    """Yes."""
+    """Return True."""
     return True
 
 
@@ -28,15 +28,15 @@ def all_gather_into_tensor_uneven(
     group: ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Gather parts of different length along the first dimension; equal parts unless `output_split_sizes` are given.
+    """Gather parts of different lengths along the first dimension. Without `output_split_sizes` all parts are equal.
 
     Shapes: input [own, ..], output [sum of all, ..].
 
     Returns:
-        Work to wait for, if `async_op`.
+        The work to wait for, if `async_op`.
 
     Raises:
-        RuntimeError: the sizes do not fit.
+        RuntimeError: the sizes do not match.
     """
     if not _on_npus(output, input):
         return None
@@ -55,16 +55,17 @@ def reduce_scatter_tensor_uneven(
     group: ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Reduce, and scatter parts of different length along the first dimension; equal parts unless `input_split_sizes`
-    are given.
+    """Reduce, and scatter parts of different lengths along the first dimension.
+
+    Without `input_split_sizes` all parts are equal.
 
     Shapes: input [sum of all, ..], output [own, ..].
 
     Returns:
-        Work to wait for, if `async_op`.
+        The work to wait for, if `async_op`.
 
     Raises:
-        RuntimeError: the sizes do not fit.
+        RuntimeError: the sizes do not match.
     """
     if not _on_npus(output, input):
         return None

@@ -1,4 +1,4 @@
-"""torch_npu.multiprocessing: tensors of NPUs go from process to process."""
+"""torch_npu.multiprocessing: sends NPU tensors from process to process."""
 
 from __future__ import annotations
 

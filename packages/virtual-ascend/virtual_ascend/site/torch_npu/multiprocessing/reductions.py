@@ -1,8 +1,8 @@
-"""How a tensor of an NPU reaches another process: by a handle, without a copy of its own; as torch_npu 2.7.1 does.
+"""Sends NPU tensors to other processes by handle, without a copy, as torch_npu 2.7.1 does.
 
-The handle is a plain tuple of picklable values, in the order of CUDA's (programs overwrite its device, the seventh). A
-virtual NPU's memory is moved into shared memory when its tensor is first sent; the sender must keep the tensor until
-the receiver has it.
+The handle is a plain tuple of picklable values, in the same order as CUDA's, because programs overwrite the device,
+its seventh value. A tensor's memory is moved into shared memory when it is first sent. The sender must keep the tensor
+until the receiver has it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from virtual_ascend.device.extension import extension
 
 __all__ = ["rebuild_npu_tensor"]
 
-_PHANTOM = b"phantom"  # in place of the manager of shared memory
+_PHANTOM = b"phantom"  # marks a phantom, in place of the shared memory manager
 
 _shared: dict[
     int, tuple[reductions.StorageWeakRef, tuple[bytes, bytes, int]]
-] = {}  # by the storage's address: its weak reference, handle
+] = {}  # by the storage's address: a weak reference to it, and its handle
 _received: dict[
     tuple[bytes, int], reductions.StorageWeakRef
 ] = {}  # by handle and NPU: a weak reference to the storage
@@ -34,7 +34,7 @@ def _share(tensor: torch.Tensor) -> tuple[bytes, bytes, int] | None:
     known = _shared.get(storage.data_ptr())
     if known is None or known[0].expired():
         if extension().is_phantom(tensor):
-            # It has nothing to share but its size. The name makes tensors of one storage one storage there too.
+            # A phantom shares only its size. The name lets tensors that share a storage share it there, too.
             name = f"{os.getpid()}-{storage.data_ptr()}".encode()
             handle = (_PHANTOM, name, storage.nbytes())
             _shared[storage.data_ptr()] = (reductions.StorageWeakRef(storage), handle)
@@ -58,8 +58,8 @@ def _receive(manager: bytes, name: bytes, size: int, device: int) -> torch.Untyp
         phantom = torch.empty(size, dtype=torch.uint8, device=f"npu:{device}")
         if not extension().is_phantom(phantom):
             raise RuntimeError(
-                f"a phantom of {size} bytes came from a process with a lower VIRTUAL_ASCEND_PHANTOM: set it "
-                "alike in all processes"
+                f"received a phantom of {size} bytes from a process with a lower VIRTUAL_ASCEND_PHANTOM: set the same "
+                "value in all processes"
             )
         whole: torch.UntypedStorage = phantom.untyped_storage()
         _received[name, device] = reductions.StorageWeakRef(whole)
@@ -88,10 +88,10 @@ def rebuild_npu_tensor(
     event_handle: bytes | None,
     event_sync_required: bool,
 ) -> torch.Tensor:
-    """The tensor that another process sent, on NPU `storage_device` of this one; shares its memory.
+    """Return the tensor that another process sent, on this process's NPU `storage_device`, with shared memory.
 
     Raises:
-        RuntimeError: the sender has let go of the memory, or there is no such NPU.
+        RuntimeError: the sender has released the memory, or there is no such NPU.
     """
     extension().init()
     extension().check_index(storage_device)
@@ -107,10 +107,10 @@ def rebuild_npu_tensor(
 
 
 def reduce_npu_tensor(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[object, ...]]:
-    """(rebuild_npu_tensor, its arguments).
+    """Return rebuild_npu_tensor and its arguments for this tensor.
 
     Raises:
-        RuntimeError: the tensor is in the middle of a graph.
+        RuntimeError: the tensor is not a leaf of autograd's graph, and requires a gradient.
     """
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(
@@ -127,7 +127,7 @@ def reduce_npu_tensor(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor]
 
 
 def install() -> None:
-    """Let torch.multiprocessing send tensors of NPUs."""
+    """Make torch.multiprocessing send NPU tensors."""
     original = reductions.reduce_tensor
 
     @functools.wraps(original)

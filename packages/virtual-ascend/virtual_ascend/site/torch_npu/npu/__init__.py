@@ -1,7 +1,7 @@
 """`torch.npu` of the virtual Ascend.
 
-Closed: a name that is not here does not exist. Every operation has finished when its call returns, so streams and
-events have identities and times, and no order to enforce but that of delayed copies (VIRTUAL_ASCEND_COPIES).
+Every operation has finished when its call returns. So streams and events have identities and times, and only delayed
+copies (VIRTUAL_ASCEND_COPIES) have an order that they enforce.
 """
 
 from __future__ import annotations
@@ -253,6 +253,6 @@ __all__ = [
 _missing = missing("torch_npu.npu", globals())
 globals().update(_missing)
 __all__ = leave_out("torch_npu.npu", globals(), [*__all__, *_missing])
-# Here, since this module takes names of theirs.
+# Only now, because this module imports names from them.
 leave_out("torch_npu.npu.memory", vars(memory), [])
 utils.__all__ = leave_out("torch_npu.npu.utils", vars(utils), utils.__all__)

@@ -1,6 +1,6 @@
 """`make_graphed_callables`: functions and modules whose forward and backward are graphs.
 
-What it takes and refuses is torch's, of which torch_npu has a copy (torch_npu/npu/graphs.py).
+It accepts and refuses the same arguments as torch's function, of which torch_npu has a copy (torch_npu/npu/graphs.py).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def make_graphed_callables(
     allow_unused_input: bool = False,
     pool: Pool | None = None,
 ) -> object:
-    """Capture callables that are called one after the other, and what their gradients are computed by.
+    """Capture the forward and backward of callables that run one after the other.
 
     Returns:
-        For each, a function that replays; a module itself, with such a forward.
+        For each callable, a function that replays it; for a module, the module with such a forward.
 
     Raises:
-        RuntimeError: autocast with a cache, hooks, buffers with gradients, or arguments that are no tensors.
+        RuntimeError: autocast uses a cache, a module has hooks or trainable buffers, or an argument is not a tensor.
     """
     if is_autocast_enabled() and torch.is_autocast_cache_enabled():
         raise RuntimeError(
@@ -60,22 +60,22 @@ def make_graphed_callables(
 
 @dataclass(slots=True)
 class _Captured:
-    """One callable, and the memory that its graphs read and write."""
+    """A callable, and the memory that its graphs read and write."""
 
     called: Called
     args: Sequence[object]
     inputs: Tensors
     """The arguments, then the parameters."""
     count: int
-    """How many of them are arguments."""
+    """The number of arguments among them."""
     forward: NPUGraph
     backward: NPUGraph
     outputs: Tensors = ()
     spec: TreeSpec | None = None
     incoming: Gradients = ()
-    """Where the gradients of the outputs have to lie."""
+    """The memory for the gradients of the outputs."""
     outgoing: Gradients = ()
-    """Those of the inputs."""
+    """The gradients of the inputs."""
 
     @classmethod
     def of(cls, called: Called, args: Sequence[object]) -> _Captured:
@@ -168,7 +168,7 @@ def _offered(called: Called, captured: _Captured) -> object:
     training, original = called.training, called.forward
 
     def forward(*args: object, **options: object) -> object:
-        # In the other mode it computes something else than was captured.
+        # The graph was captured in one mode. In the other mode the module computes something else.
         return captured(*args) if called.training == training else original(*args, **options)
 
     called.forward = forward

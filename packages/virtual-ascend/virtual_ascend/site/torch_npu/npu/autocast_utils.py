@@ -1,4 +1,4 @@
-"""Autocast of the device `npu`, asked and set as torch_npu had it before torch.amp took the device's name."""
+"""torch_npu's old functions for autocast of the device `npu`, from before torch.amp took the name of a device."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ __all__ = ["get_autocast_dtype", "is_autocast_enabled", "set_autocast_dtype", "s
 
 
 def is_autocast_enabled() -> bool:
-    """Whether operators on NPUs are cast at present."""
+    """Tell whether autocast is on for operators on NPUs."""
     return bool(torch.is_autocast_enabled("npu"))
 
 
 def set_autocast_enabled(enable: bool) -> None:
-    """Cast operators on NPUs from now on, or no longer."""
+    """Turn autocast for operators on NPUs on or off."""
     torch.set_autocast_enabled("npu", enable)
 
 
 def get_autocast_dtype() -> torch.dtype:
-    """What they are cast to."""
+    """Return the dtype of autocast on NPUs."""
     return torch.get_autocast_dtype("npu")
 
 
 def set_autocast_dtype(dtype: torch.dtype) -> None:
-    """Cast them to `dtype`."""
+    """Set the dtype of autocast on NPUs."""
     torch.set_autocast_dtype("npu", dtype)

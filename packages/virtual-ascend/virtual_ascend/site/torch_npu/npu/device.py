@@ -1,4 +1,4 @@
-"""Which NPU is current, and what the NPUs are."""
+"""The NPUs of this process, their properties, and the current NPU."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from torch_npu._unimplemented import not_implemented
 
 if TYPE_CHECKING:
     Place: TypeAlias = int | str | torch.device | None
-    """What names an NPU: its number, "npu:1", a torch.device, or None for the current one."""
+    """An NPU: its number, "npu:1", a torch.device, or None for the current NPU."""
 
 _C = extension()
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
-    """What `get_device_properties` tells."""
+    """The result of `get_device_properties`."""
 
     name: str
     total_memory: int
@@ -36,10 +36,10 @@ class DeviceProperties:
 
 
 def _get_device_index(device: Place = None, optional: bool = True, allow_cpu: bool = False) -> int:
-    """The index that `device` names: an int, "npu", "npu:1", a torch.device, or None for the current NPU.
+    """Return the index of `device`: an int, "npu", "npu:1", a torch.device, or None for the current NPU.
 
     Raises:
-        ValueError: it names another kind of device.
+        ValueError: `device` is another kind of device.
         RuntimeError: there is no such NPU.
     """
     if device is None:
@@ -62,17 +62,17 @@ def _get_device_index(device: Place = None, optional: bool = True, allow_cpu: bo
 
 
 def is_available() -> bool:
-    """Whether this process sees an NPU."""
+    """Tell whether this process sees an NPU."""
     return device_count() > 0
 
 
 def device_count() -> int:
-    """The number of NPUs that this process sees; may change until an NPU is first used."""
+    """Return the number of NPUs that this process sees. It may change until an NPU is first used."""
     return int(_C.device_count())
 
 
 def init() -> None:
-    """Initialise the runtime: the visible NPUs are fixed from here on.
+    """Initialise the runtime. From here on the visible NPUs are fixed.
 
     Raises:
         RuntimeError: no NPU is visible, or this process was forked from one that used an NPU.
@@ -81,7 +81,7 @@ def init() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether an NPU has been used."""
+    """Tell whether an NPU has been used."""
     return bool(_C.is_initialized())
 
 
@@ -89,7 +89,7 @@ _lazy_init = init
 
 
 def _lazy_call(function: Callable[[], object], **_options: object) -> None:
-    """Call now: there is no state that would have to be built first."""
+    """Call the function now, because nothing has to be initialised first."""
     function()
 
 
@@ -98,7 +98,7 @@ def _is_in_bad_fork() -> bool:
 
 
 def current_device() -> int:
-    """The current NPU's index."""
+    """Return the index of the current NPU."""
     _C.init()
     return int(_C.current_device())
 
@@ -115,14 +115,14 @@ def set_device(device: Place) -> None:
 
 
 def exchange_device(device: int) -> int:
-    """Make an NPU current; returns the one before, or -1 if `device` is negative (nothing changes)."""
+    """Make an NPU current, and return the previous one. If `device` is negative, change nothing and return -1."""
     if device < 0:
         return -1
     return maybe_exchange_device(device)
 
 
 def maybe_exchange_device(device: int) -> int:
-    """Like `exchange_device`, but returns the current NPU if `device` is negative."""
+    """Do as `exchange_device`, but return the current NPU if `device` is negative."""
     previous = current_device()
     if device >= 0:
         _C.set_device(device)
@@ -130,7 +130,7 @@ def maybe_exchange_device(device: int) -> int:
 
 
 class device:
-    """Context manager: `with torch.npu.device(1): ...`"""
+    """The context manager of `with torch.npu.device(1): ...`"""
 
     def __init__(self, device: Place) -> None:
         self.idx = _get_device_index(device, optional=True)
@@ -147,7 +147,7 @@ class device:
 
 
 class device_of(device):
-    """Context manager: the NPU of a tensor; nothing for a tensor that is on none."""
+    """A context manager that makes the NPU of a tensor current. It does nothing for other tensors."""
 
     def __init__(self, obj: torch.Tensor) -> None:
         if obj.device.type == "npu":
@@ -157,18 +157,18 @@ class device_of(device):
 
 
 def synchronize(device: Place = None) -> None:
-    """Wait for an NPU: delayed copies are there now, all other work is done already."""
+    """Wait for an NPU's delayed copies. All other work has finished already."""
     _C.synchronize_device(_get_device_index(device))
 
 
 def get_device_name(device_name: Place = None) -> str:
-    """For instance "Ascend910B2 (virtual)"."""
+    """Return the name of an NPU, for example "Ascend910B2 (virtual)"."""
     _get_device_index(device_name)
     return f"{soc.NAME} (virtual)"
 
 
 def get_device_properties(device_name: Place = None) -> DeviceProperties:
-    """Name, memory and cores of an NPU."""
+    """Return the name, memory, and cores of an NPU."""
     index = _get_device_index(device_name)
     return DeviceProperties(
         name=get_device_name(index),
@@ -178,27 +178,27 @@ def get_device_properties(device_name: Place = None) -> DeviceProperties:
 
 
 def get_device_capability(device: Place = None) -> None:
-    """None: as in torch_npu, NPUs have no compute capability."""
+    """Return None, as torch_npu does: NPUs have no compute capability."""
     _get_device_index(device)
 
 
 def get_soc_version() -> int:
-    """The chip's number."""
+    """Return the number of the chip."""
     return soc.VERSION
 
 
 def is_bf16_supported() -> bool:
-    """Yes, as on an Ascend 910B."""
+    """Return True, as on an Ascend 910B."""
     return True
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """What torch.autocast("npu") may cast to."""
+    """Return the dtypes that torch.autocast("npu") can cast to."""
     return [torch.float16, torch.bfloat16, torch.float32]
 
 
 def can_device_access_peer(device_id: Place, peer_device_id: Place) -> bool:
-    """Whether one NPU reaches another's memory: any but itself.
+    """Tell whether an NPU can access the memory of another NPU: any NPU except itself.
 
     Raises:
         AssertionError: there is no such NPU.

@@ -1,5 +1,7 @@
-"""Graphs: what is captured is written down with the addresses that it had, and done again by a replay, whatever lies
-there then. See device/csrc/graph.h, and docs/virtual-ascend.md for what is refused and what is told."""
+"""Graphs. A capture records work with its addresses, and a replay does it again on whatever these addresses hold.
+
+See device/csrc/graph.h, and docs/virtual-ascend.md for the checks.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +26,21 @@ if TYPE_CHECKING:
     from virtual_ascend.device.extension import Group, Tasks
 
 Pool = tuple[int, int]
-"""A pool of memory by its number: the first of the two if a capture made it, the second if `graph_pool_handle` did."""
+"""The number of a memory pool: in the first place if a capture made it, in the second if `graph_pool_handle` did."""
 
 _C = extension()
-# Those of which torch_npu sees to it by itself that they can be updated (torch_npu/npu/graphs.py).
+# The operators that torch_npu makes updatable by itself (torch_npu/npu/graphs.py).
 _UPDATED = ("npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2")
 
 
 def graph_pool_handle() -> Pool:
-    """The number of a new pool of memory, which graphs may share."""
+    """Return the number of a new memory pool, which graphs may share."""
     pool: Pool = _C.new_graph_pool()
     return pool
 
 
 def graph_task_group_begin(stream: torch.Stream) -> None:
-    """What is captured on a stream from now on is a group, whose arguments can be changed."""
+    """Begin a group of tasks on a stream. The arguments of its tasks can be changed later."""
     _C.begin_task_group(*_place(stream))
 
 
@@ -48,17 +50,17 @@ def graph_task_group_end(stream: torch.Stream) -> Group:
 
 
 def graph_task_update_begin(stream: torch.Stream, handle: Group) -> None:
-    """What is called on a stream from now on takes the places of a group's tasks, and is not computed."""
+    """Begin an update of a group on a stream: the calls that follow replace its tasks, and are not computed."""
     device, number = _place(stream)
     _C.begin_task_update(device, number, handle)
     captures.begin()
 
 
 def graph_task_update_end(stream: torch.Stream) -> None:
-    """End it.
+    """End the update.
 
     Raises:
-        RuntimeError: it was not as many calls as the group has tasks, or other ones.
+        RuntimeError: the calls do not match the tasks of the group.
     """
     captures.end()
     _C.end_task_update(*_place(stream))
@@ -74,7 +76,7 @@ class _Updated:
 
 
 def captured_tasks() -> list[Tasks]:
-    """What each graph of this process does, which a real NPU tells nobody."""
+    """Return the tasks of each graph of this process. A real NPU does not show them."""
     return [graph._graph.tasks() for graph in _graphs]
 
 
@@ -90,19 +92,19 @@ class NPUGraph:
         self._updated: list[_Updated] = []
 
     def capture_begin(self, pool: Pool | None = None, capture_error_mode: str = "global") -> None:
-        """Begin to capture what is done on the current stream; `graph` calls it."""
+        """Begin to capture the work on the current stream. The context manager `graph` calls this."""
         self._graph.capture_begin((0, 0) if pool is None else pool, capture_error_mode)
         captures.begin()
         captures.follow(self._follow if self.auto_dispatch_capture else None)
 
     def capture_end(self) -> None:
-        """End it."""
+        """End the capture."""
         captures.follow(None)
         captures.end()
         self._graph.capture_end()
 
     def replay(self) -> None:
-        """Do again what was captured, at the addresses that it had.
+        """Do the captured work again, at the same addresses.
 
         Raises:
             RuntimeError: nothing was captured, or a task fails.
@@ -110,19 +112,19 @@ class NPUGraph:
         self._graph.replay()
 
     def reset(self) -> None:
-        """Forget what was captured."""
+        """Delete the captured work."""
         self._graph.reset()
 
     def pool(self) -> Pool:
-        """The number of its pool of memory."""
+        """Return the number of the graph's memory pool."""
         pool: Pool = self._graph.pool()
         return pool
 
     def enable_debug_mode(self) -> None:
-        """Nothing is left out of a dump without it either."""
+        """Do nothing: a dump is complete without debug mode."""
 
     def debug_dump(self, debug_path: str) -> None:
-        """Write the tasks as JSON: of each its operator, and the addresses, shapes and types of its tensors."""
+        """Write the tasks as JSON: each operator with the addresses, shapes, and types of its tensors."""
         Path(debug_path).write_text(
             json.dumps(
                 [
@@ -133,11 +135,10 @@ class NPUGraph:
         )
 
     def update(self, cpu_update_input: Sequence[Mapping[str, object]]) -> None:
-        """Give the calls of a capture with auto_dispatch_capture other values of the host, one mapping each or one for
-        all.
+        """Give the calls of a capture new host values: one mapping for each call, or one for all.
 
         Raises:
-            RuntimeError: the capture was another one, or these are not as many.
+            RuntimeError: the capture did not set auto_dispatch_capture, or the number of mappings does not match.
         """
         if not self.auto_dispatch_capture:
             raise RuntimeError(
@@ -188,7 +189,7 @@ _DUMPED = ("name", "address", "shape", "strides", "dtype")
 
 
 class graph:
-    """Context manager that captures what is done within it, on a stream of its own unless one is given."""
+    """A context manager that captures the work within it, on a new stream unless one is given."""
 
     default_capture_stream: Stream | None = None
 

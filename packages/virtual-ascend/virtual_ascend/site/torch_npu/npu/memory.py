@@ -1,6 +1,6 @@
-"""Device memory: host memory with an account per NPU (VIRTUAL_ASCEND_MEMORY GiB each, 64 unless set).
+"""Device memory: host memory, counted for each NPU, which has VIRTUAL_ASCEND_MEMORY GiB (64 by default).
 
-`allocated` counts live blocks, rounded up to 512 bytes. There is no cache: `reserved` is the highest `allocated` since
+`allocated` counts live blocks, rounded up to 512 bytes. There is no cache. `reserved` is the highest `allocated` since
 the last `empty_cache`, which is what a caching allocator without fragmentation would hold.
 """
 
@@ -25,12 +25,12 @@ _C = extension()
 
 
 def memory_stats(device: Place = None) -> OrderedDict[str, int]:
-    """Counters of one NPU, under torch's names and in their order."""
+    """Return the counters of one NPU, with torch's names and in torch's order."""
     return OrderedDict(sorted(_C.memory_stats(_get_device_index(device)).items()))
 
 
 def memory_stats_as_nested_dict(device: Place = None) -> dict[str, object]:
-    """`memory_stats`, with the dots of the names as levels."""
+    """Return `memory_stats` as nested dictionaries, one level for each dot in a name."""
     nested: dict[str, object] = {}
     for name, value in memory_stats(device).items():
         *path, last = name.split(".")
@@ -42,22 +42,22 @@ def memory_stats_as_nested_dict(device: Place = None) -> dict[str, object]:
 
 
 def memory_allocated(device: Place = None) -> int:
-    """Bytes in live tensors."""
+    """Return the bytes in live tensors."""
     return memory_stats(device)["allocated_bytes.all.current"]
 
 
 def max_memory_allocated(device: Place = None) -> int:
-    """The most bytes in live tensors since the last reset."""
+    """Return the most bytes in live tensors since the last reset."""
     return memory_stats(device)["allocated_bytes.all.peak"]
 
 
 def memory_reserved(device: Place = None) -> int:
-    """Bytes held; see the module's docstring."""
+    """Return the reserved bytes; see the docstring of the module."""
     return memory_stats(device)["reserved_bytes.all.current"]
 
 
 def max_memory_reserved(device: Place = None) -> int:
-    """The most bytes held since the last reset."""
+    """Return the most reserved bytes since the last reset."""
     return memory_stats(device)["reserved_bytes.all.peak"]
 
 
@@ -66,7 +66,7 @@ max_memory_cached = max_memory_reserved
 
 
 def reset_peak_memory_stats(device: Place = None) -> None:
-    """Let the peaks start from the present."""
+    """Reset the peaks to the current values."""
     _C.reset_peak(_get_device_index(device))
 
 
@@ -75,31 +75,31 @@ reset_max_memory_cached = reset_peak_memory_stats
 
 
 def reset_accumulated_memory_stats(device: Place = None) -> None:
-    """Set the running totals to nothing."""
+    """Reset the running totals to zero."""
     _C.reset_accumulated(_get_device_index(device))
 
 
 def empty_cache() -> None:
-    """Give back what is reserved and not allocated."""
+    """Release memory that is reserved and not allocated."""
     _C.empty_cache()
 
 
 def ipc_collect() -> None:
-    """Nothing is shared between processes by device memory."""
+    """Do nothing: processes do not share device memory."""
 
 
 def mem_get_info(device: Place = None) -> tuple[int, int]:
-    """(free, total) bytes, as this process alone sees them."""
+    """Return the free and total bytes, counting this process only."""
     total = int(_C.total_memory())
     return total - memory_reserved(device), total
 
 
 def set_per_process_memory_fraction(fraction: float, device: Place = None) -> None:
-    """Limit this process to a part of an NPU's memory; beyond it, torch.OutOfMemoryError.
+    """Limit this process to a part of an NPU's memory. More raises torch.OutOfMemoryError.
 
     Raises:
-        TypeError: not a float.
-        ValueError: not from 0 to 1.
+        TypeError: `fraction` is not a float.
+        ValueError: `fraction` is not from 0 to 1.
     """
     if not isinstance(fraction, float):
         raise TypeError("Invalid type for fraction argument, must be `float`")
@@ -114,12 +114,12 @@ _fractions: dict[int, float] = {}
 
 
 def get_per_process_memory_fraction(device: Place = None) -> float:
-    """The part of an NPU's memory that this process may take; 1 unless it was limited."""
+    """Return the part of an NPU's memory that this process may use; 1 by default."""
     return _fractions.get(_get_device_index(device), 1.0)
 
 
 def get_allocator_backend() -> str:
-    """There is one."""
+    """Return the name of the only allocator."""
     return "native"
 
 
@@ -127,10 +127,10 @@ _raw: dict[int, torch.Tensor] = {}
 
 
 def caching_allocator_alloc(size: int, device: Place = None, stream: object = None) -> int:
-    """The address of `size` bytes of an NPU's memory, until `caching_allocator_delete`.
+    """Allocate `size` bytes of an NPU's memory until `caching_allocator_delete`, and return their address.
 
     Raises:
-        torch.OutOfMemoryError: there is not so much.
+        torch.OutOfMemoryError: the NPU does not have enough free memory.
     """
     block = torch.empty(size, dtype=torch.uint8, device=torch.device("npu", _get_device_index(device)))
     _raw[block.data_ptr()] = block
@@ -138,16 +138,16 @@ def caching_allocator_alloc(size: int, device: Place = None, stream: object = No
 
 
 def caching_allocator_delete(mem_ptr: int) -> None:
-    """Give it back.
+    """Free memory of `caching_allocator_alloc`.
 
     Raises:
-        RuntimeError: it is no such address.
+        RuntimeError: the address is not one of caching_allocator_alloc.
     """
     if _raw.pop(mem_ptr, None) is None:
-        raise RuntimeError(f"invalid device pointer: expected one of caching_allocator_alloc, found {mem_ptr:#x}")
+        raise RuntimeError(f"invalid device pointer: expected one from caching_allocator_alloc, found {mem_ptr:#x}")
 
 
-_SUMMARY = (  # counter, its name in the summary, whether it counts bytes
+_SUMMARY = (  # each counter, its name in the summary, and whether it counts bytes
     ("allocated_bytes", "Allocated memory", True),
     ("active_bytes", "Active memory", True),
     ("reserved_bytes", "NPU reserved memory", True),
@@ -162,7 +162,7 @@ _COLUMNS = {"current": "Cur Usage", "peak": "Peak Usage", "allocated": "Tot Allo
 
 
 def _amount(value: int, of_bytes: bool) -> str:
-    # The unit in which at most six digits are left.
+    # Choose the unit that leaves at most six digits.
     units = ("B ", "KB", "MB", "GB", "TB", "PB") if of_bytes else ("  ", "K ", "M ")
     step = 1024 if of_bytes else 1000
     power = 0
@@ -173,7 +173,7 @@ def _amount(value: int, of_bytes: bool) -> str:
 
 
 def memory_summary(device: Place = None, abbreviated: bool = False) -> str:
-    """The counters as a table, laid out as torch_npu does."""
+    """Return the counters as a table with torch_npu's layout."""
     stats = memory_stats(device)
     ooms, retries = stats["num_ooms"], stats["num_alloc_retries"]
     thick, thin = "=" * 75, "-" * 75
@@ -187,17 +187,14 @@ def memory_summary(device: Place = None, abbreviated: bool = False) -> str:
             amounts = (_amount(stats[f"{counter}.{pool}.{column}"], of_bytes) for column in _COLUMNS)
             name = f"      from {called}" if called else title
             lines.append(f" {name:<21} " + "".join(f"| {amount} " for amount in amounts))
-    for counter, title in (
-        ("oversize_allocations", "Oversize allocations"),
-        ("oversize_segments", "Oversize NPU segments"),
-    ):
+    for counter, title in _OVERSIZE:
         amounts = (_amount(stats[f"{counter}.{column}"], of_bytes=False) for column in _COLUMNS)
         lines += [thin, f" {title:<21} " + "".join(f"| {amount} " for amount in amounts)]
     return "".join(f"|{line}|\n" for line in [*lines, thick])
 
 
 def _record_memory_history(enabled: str | None = "all", **_options: object) -> None:
-    """Stop recording is accepted; recording is not implemented."""
+    """Accept None, which stops recording; recording is not implemented."""
     if enabled is not None:
         not_implemented("torch_npu.npu.memory._record_memory_history")()
 
@@ -209,7 +206,7 @@ OutOfMemoryError = torch.OutOfMemoryError
 
 
 class _Functions:
-    """What a MemPool takes: the two functions of a pluggable allocator, as addresses."""
+    """The addresses of the two functions of a pluggable allocator, for a MemPool."""
 
     __slots__ = ("free", "malloc")
 
@@ -221,7 +218,7 @@ class NPUPluggableAllocator:
     """An allocator in a compiled library: `void* malloc(ssize_t, int device, stream)` and
     `void free(void*, ssize_t, int device, stream)`.
 
-    Without a path the names are looked up in the virtual device itself, which has those of vllm-ascend's allocator.
+    Without a path the functions are looked up in the virtual device, which has those of vllm-ascend's allocator.
     """
 
     def __init__(self, path_to_so_file: str | None, alloc_fn_name: str, free_fn_name: str) -> None:
@@ -231,19 +228,19 @@ class NPUPluggableAllocator:
         self._allocator = _Functions(*addresses)
 
     def allocator(self) -> _Functions:
-        """The allocator, as a MemPool takes it."""
+        """Return the allocator for a MemPool."""
         return self._allocator
 
 
 class MemPool:
-    """Memory of an allocator of its own; with none, it is the device's."""
+    """Memory from an allocator of its own, or without one from the device."""
 
     def __init__(self, allocator: _Functions | None = None) -> None:
         self._allocator = allocator
 
     @property
     def allocator(self) -> _Functions | None:
-        """The allocator that the pool was made with."""
+        """The allocator of the pool."""
         return self._allocator
 
     if not is_older_than("2.13.0"):
@@ -252,7 +249,7 @@ class MemPool:
 
 @contextmanager
 def use_mem_pool(pool: MemPool, device: Place = None) -> Iterator[None]:
-    """Within this context, what the thread allocates on an NPU comes from the pool."""
+    """Take this thread's NPU memory from the pool within the context."""
     allocator = pool._allocator
     if allocator is None:
         yield

@@ -1,4 +1,4 @@
-"""Marks for the Ascend profiler. There is no profiler here: marks are accepted, and go nowhere."""
+"""Marks for the Ascend profiler. There is no such profiler here, so marks are accepted and ignored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def _without_errors(function: F) -> F:
-    """As torch_npu does it: a call that fails says so and returns None. MindSpeed ends ranges without their number."""
+    """Make a failing call print its error and return None, as in torch_npu. MindSpeed ends ranges without a number."""
 
     @functools.wraps(function)
     def call(*args: object, **kwargs: object) -> object:
@@ -27,7 +27,7 @@ def _without_errors(function: F) -> F:
 
 
 class mstx:
-    """`torch_npu.npu.mstx.mstx`: the same functions, as static methods."""
+    """`torch_npu.npu.mstx.mstx`: its functions are static methods."""
 
     @staticmethod
     @_without_errors
@@ -37,7 +37,7 @@ class mstx:
     @staticmethod
     @_without_errors
     def range_start(message: str, stream: object = None, domain: str = "default") -> int:
-        """Open a range; 0, which torch_npu returns if no profiler runs."""
+        """Open a range, and return 0, as torch_npu does if no profiler runs."""
         return 0
 
     @staticmethod
@@ -47,7 +47,7 @@ class mstx:
 
     @staticmethod
     def mstx_range(message: str, stream: object = None, domain: str = "default") -> _Range:
-        """A range, as decorator or context manager; nothing is recorded."""
+        """Return a range, which is a decorator and a context manager; nothing is recorded."""
         return _Range()
 
 

@@ -1,4 +1,4 @@
-"""Switches of torch.npu that change how a real NPU compiles and computes; here they are checked and remembered."""
+"""Switches of torch.npu for a real NPU's compiler and arithmetic. Here they are only checked and stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from virtual_ascend.settings import Settings
 
 
 class Config:
-    """`torch.npu.config`: as in torch_npu, its switch can be set and not read."""
+    """`torch.npu.config`. As in torch_npu, its switch can be set but not read."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "allow_internal_format":
@@ -42,7 +42,7 @@ def _cores(value: str) -> bool:
     return value.isdigit() and 1 <= int(value) <= 32
 
 
-# As torch_npu/npu/npu_config.py; what is not listed takes anything.
+# The allowed values, as in torch_npu/npu/npu_config.py. Options that are not listed take any value.
 _VALUES: dict[str, tuple[str, ...] | Callable[[str], bool]] = {
     "ACL_PRECISION_MODE": ("allow_fp32_to_fp16", "must_keep_origin_dtype"),
     "ACL_OP_SELECT_IMPL_MODE": ("high_performance", "high_precision"),
@@ -68,18 +68,19 @@ _KNOWN = (
     "mdldumpconfigpath",
     "mdldumpswitch",
 )
-# Seen in the wheel 2.13.0, and not in 2.8.0.
+# The wheel of 2.13.0 has CUBE_MATH_TYPE, that of 2.8.0 does not.
 _NEW = Version(Settings.read().torch_npu_version) >= Version("2.13")
 _DEPRECATED = ("ACL_OP_SELECT_IMPL_MODE", "ACL_OPTYPELIST_FOR_IMPLMODE")
 _state = {"MM_BMM_ND_ENABLE": True, "jitCompile": False}
 
 
 def set_option(option: dict[str, object]) -> None:
-    """Options of the compiler of operators: checked; nothing is compiled here.
+    """Check options of the operator compiler. Nothing is compiled here.
 
     Raises:
-        TypeError: not a dictionary.
-        ValueError: an option has a value that it does not take.
+        TypeError: `option` is not a dictionary.
+        RuntimeError: an option does not exist.
+        ValueError: an option does not take its value.
     """
     if not isinstance(option, dict):
         raise TypeError("npu option must be a dict.")
@@ -103,20 +104,20 @@ def set_option(option: dict[str, object]) -> None:
 
 
 def set_compile_mode(jit_compile: bool = False) -> None:
-    """Remembered: nothing is compiled here in either mode."""
+    """Store the mode. Nothing is compiled here in either mode."""
     _state["jitCompile"] = bool(jit_compile)
 
 
 def is_jit_compile_false() -> bool:
-    """Whether operators are taken ready-made; they are, unless `set_compile_mode` said otherwise."""
+    """Tell whether operators come precompiled, as they do unless `set_compile_mode` changed that."""
     return not _state["jitCompile"]
 
 
 def set_mm_bmm_format_nd(is_nd: bool = True) -> None:
-    """Remembered: there is one layout here."""
+    """Store the setting. There is only one layout here."""
     _state["MM_BMM_ND_ENABLE"] = bool(is_nd)
 
 
 def get_mm_bmm_format_nd() -> bool:
-    """What was remembered."""
+    """Return the stored setting."""
     return _state["MM_BMM_ND_ENABLE"]

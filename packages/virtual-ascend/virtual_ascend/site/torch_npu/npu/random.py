@@ -1,4 +1,4 @@
-"""Random numbers: every NPU has its own generator, whose state is a seed and an offset (16 bytes), as on a real
+"""Random numbers. Every NPU has its own generator, whose state is a seed and an offset (16 bytes), as on a real
 NPU."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _C = extension()
 
 
 class _DefaultGenerators:
-    """`torch.npu.default_generators[i]`: looked up late, since the number of visible NPUs is not fixed at import."""
+    """`torch.npu.default_generators[i]`, looked up late because the number of visible NPUs is not fixed at import."""
 
     def __len__(self) -> int:
         return int(device_count())
@@ -37,14 +37,14 @@ default_generators = _DefaultGenerators()
 
 
 def _index(device: Place) -> int:
-    # As torch_npu: only the number counts, so that Megatron's "cuda" is an NPU as well.
+    # As in torch_npu, only the number counts, so that Megatron's "cuda" is an NPU, too.
     if isinstance(device, str):
         device = torch.device(device)
     return int(_get_device_index(device.index if isinstance(device, torch.device) else device))
 
 
 def get_rng_state(device: Place = "npu") -> torch.Tensor:
-    """The state of an NPU's generator: uint8 [16]."""
+    """Return the state of an NPU's generator: uint8 [16]."""
     return default_generators[_index(device)].get_state()
 
 
@@ -52,13 +52,13 @@ def set_rng_state(new_state: torch.Tensor, device: Place = "npu") -> None:
     """Set the state of an NPU's generator: uint8 [16].
 
     Raises:
-        RuntimeError: not such a state.
+        RuntimeError: `new_state` is not such a state.
     """
     default_generators[_index(device)].set_state(new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """The states of all NPUs' generators."""
+    """Return the states of all NPUs' generators."""
     return [generator.get_state() for generator in default_generators]
 
 
@@ -69,7 +69,7 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the current NPU's generator; does nothing if no NPU is visible."""
+    """Seed the current NPU's generator. Do nothing if no NPU is visible."""
     if device_count() > 0:
         default_generators[_get_device_index()].manual_seed(int(seed))
 
@@ -92,5 +92,5 @@ def seed_all() -> None:
 
 
 def initial_seed() -> int:
-    """The seed of the current NPU's generator."""
+    """Return the seed of the current NPU's generator."""
     return int(default_generators[_get_device_index()].initial_seed())

@@ -1,5 +1,8 @@
-"""Streams and events. Every operation has finished when its call returns: a stream has an identity, and a queue of
-delayed copies only (VIRTUAL_ASCEND_COPIES); an event is the time of its recording, and what was queued by then."""
+"""Streams and events. Every operation has finished when its call returns.
+
+A stream has only an identity and a queue of delayed copies (VIRTUAL_ASCEND_COPIES). An event has the time of its
+recording, and the copies that were queued by then.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,14 @@ _DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1.value)
 
 
 class Stream(torch.Stream):  # type: ignore[misc]
-    """A stream of one NPU; a new one by default."""
+    """A stream of one NPU. Without an identity it is a new stream."""
 
     def __new__(cls, device: Place = None, priority: int = 0, **identity: int) -> Stream:
         if identity:
             if identity.get("device_type") != _DEVICE_TYPE:
                 raise RuntimeError(
-                    f"expected a stream of an NPU ({_DEVICE_TYPE}), found one of {identity.get('device_type')}"
+                    f"expected a stream of an NPU (device type {_DEVICE_TYPE}), found device type "
+                    f"{identity.get('device_type')}"
                 )
             _C.check_index(identity.get("device_index", -1))
             existing: Stream = super().__new__(cls, priority=priority, **identity)
@@ -61,7 +65,7 @@ class Stream(torch.Stream):  # type: ignore[misc]
 class Event(torch.Event):  # type: ignore[misc]
     """A point in time on an NPU."""
 
-    # torch.Event takes no subclass of itself as the other end of elapsed_time, so the time is kept here.
+    # torch.Event.elapsed_time refuses a subclass of torch.Event as the end, so the time is kept here.
     _timed: bool
     _recorded_at: int | None
 
@@ -77,7 +81,7 @@ class Event(torch.Event):  # type: ignore[misc]
         event._recorded_at = None
         return event
 
-    # torch.Event has them in every version, the wheels' own class does not.
+    # torch.Event has these in every version, but the wheels' own class does not.
     if is_older_than("2.13.0"):
         event_id = Absent()
     if is_older_than("2.10.0"):
@@ -89,19 +93,19 @@ class Event(torch.Event):  # type: ignore[misc]
         return f"<torch_npu.npu.Event {name:#x}>" if name else "<torch_npu.npu.Event uninitialized>"
 
     def record(self, stream: torch.Stream | None = None) -> None:
-        """Record now."""
+        """Record the event now."""
         super().record(current_stream() if stream is None else stream)
         self._recorded_at = time.perf_counter_ns()
 
     def wait(self, stream: torch.Stream | None = None) -> None:
-        """Let a stream wait for this event, the current one by default."""
+        """Make a stream, by default the current one, wait for this event."""
         super().wait(current_stream() if stream is None else stream)
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds from this event to another.
+        """Return the milliseconds from this event to another.
 
         Raises:
-            RuntimeError: one was not recorded, or was made without enable_timing.
+            RuntimeError: one of the events was not recorded, or was made without enable_timing.
         """
         if not (self._timed and end_event._timed):
             raise RuntimeError("Both events must be created with argument 'enable_timing=True'")
@@ -111,7 +115,7 @@ class Event(torch.Event):  # type: ignore[misc]
 
 
 class StreamContext:
-    """Context manager: a stream and its NPU are current; None changes nothing."""
+    """A context manager that makes a stream and its NPU current. None changes nothing."""
 
     def __init__(self, stream: torch.Stream | None) -> None:
         self.stream = stream
@@ -134,36 +138,36 @@ class StreamContext:
 
 
 def stream(stream: torch.Stream | None) -> StreamContext:
-    """`with torch.npu.stream(s): ...`"""
+    """Return the context manager of `with torch.npu.stream(s): ...`"""
     return StreamContext(stream)
 
 
 def current_stream(device: Place = None) -> Stream:
-    """The current stream of an NPU."""
+    """Return the current stream of an NPU."""
     index = _get_device_index(device)
     return _existing(_C.current_stream_id(index), index)
 
 
 class ExternalEvent:
-    """An event between a graph and what is outside of it: it can be waited for before it is recorded."""
+    """An event between a graph and work outside of it. A stream can wait for it before it is recorded."""
 
     def __init__(self) -> None:
         self._event = _C.ExternalEvent()
 
     def record(self, stream: torch.Stream | None = None) -> None:
-        """Record it: a replay that waits for it goes on."""
+        """Record the event, so that a waiting replay continues."""
         self._event.record(*_place(stream))
 
     def wait(self, stream: torch.Stream | None = None) -> None:
-        """Let a stream wait for it.
+        """Make a stream wait for the event.
 
         Raises:
-            RuntimeError: outside of a capture, nobody has recorded it.
+            RuntimeError: this is outside of a capture, and the event has not been recorded.
         """
         self._event.wait(*_place(stream))
 
     def reset(self, stream: torch.Stream | None = None) -> None:
-        """Let it be waited for again."""
+        """Reset the event, so that it can be waited for again."""
         self._event.reset(*_place(stream))
 
 
@@ -173,29 +177,29 @@ def _place(stream: torch.Stream | None) -> tuple[int, int]:
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether the current stream's work is being captured in a graph."""
+    """Tell whether a graph is capturing the current stream."""
     return bool(_C.is_initialized() and _C.is_capturing(current_device()))
 
 
 def default_stream(device: Place = None) -> Stream:
-    """The stream that an NPU starts with."""
+    """Return the default stream of an NPU."""
     return _existing(0, _get_device_index(device))
 
 
 def set_stream(stream: torch.Stream | None) -> None:
-    """Make a stream current on its NPU; None changes nothing."""
+    """Make a stream current on its NPU. None changes nothing."""
     if stream is not None:
         _C.set_stream_id(stream.device.index, stream.stream_id)
 
 
 def erase_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
-    """Take back `tensor.record_stream(stream)`: memory is free as soon as nobody has it, with or without.
+    """Undo `tensor.record_stream(stream)`. This has no effect, because memory is freed with its last tensor anyway.
 
     Raises:
-        RuntimeError: not a tensor of an NPU.
+        RuntimeError: the tensor is not on an NPU.
     """
     if tensor.device.type != "npu":
-        raise RuntimeError(f"erase_stream: expected a tensor of an NPU, found one of {tensor.device}")
+        raise RuntimeError(f"erase_stream: expected a tensor on an NPU, found one on {tensor.device}")
 
 
 def _existing(stream_id: int, index: int) -> Stream:

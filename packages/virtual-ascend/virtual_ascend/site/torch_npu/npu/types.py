@@ -1,5 +1,4 @@
-"""The old types of tensors and storages by device and dtype, such as `torch.npu.BFloat16Tensor`; what Megatron asks of
-a tensor."""
+"""The old types of tensors and storages, such as `torch.npu.BFloat16Tensor`, which Megatron uses to check tensors."""
 
 from __future__ import annotations
 
@@ -7,8 +6,8 @@ import torch
 from torch.storage import _LegacyStorage
 
 
-class _OfAnNpu(type):
-    """As torch's own: an instance is a tensor with this dtype that lies there."""
+class _NpuTensorType(type):
+    """The metaclass of tensor types: as with torch's own types, an NPU tensor of the dtype is an instance."""
 
     dtype: torch.dtype
 
@@ -16,13 +15,13 @@ class _OfAnNpu(type):
         return isinstance(instance, torch.Tensor) and instance.device.type == "npu" and instance.dtype == cls.dtype
 
 
-def _type(name: str) -> _OfAnNpu:
+def _type(name: str) -> _NpuTensorType:
     old = getattr(torch, name)
 
     def make(cls: type, *args: object) -> torch.Tensor:
         return old(*args).to("npu")
 
-    return _OfAnNpu(name, (), {"__new__": make, "__module__": "torch.npu", "dtype": old.dtype})
+    return _NpuTensorType(name, (), {"__new__": make, "__module__": "torch.npu", "dtype": old.dtype})
 
 
 BFloat16Tensor = _type("BFloat16Tensor")
@@ -38,7 +37,7 @@ ShortTensor = _type("ShortTensor")
 
 
 def _storage(name: str) -> type:
-    # torch tells such a type's device by its module.
+    # torch finds the device of such a type by its module.
     dtype = getattr(torch, name)._dtype
     return type(name, (_LegacyStorage,), {"__module__": "torch.npu", "dtype": dtype, "_dtype": dtype})
 

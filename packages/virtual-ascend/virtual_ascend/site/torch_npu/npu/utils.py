@@ -1,5 +1,7 @@
-"""`torch_npu.npu.utils`: what is asked of the current NPU, and overflows. As torch_npu/npu/utils.py on an Ascend 910B,
-where infinities and NaN are numbers (no saturation)."""
+"""`torch_npu.npu.utils`: functions about the current NPU, CANN, and overflows.
+
+It follows torch_npu/npu/utils.py on an Ascend 910B, which has infinities and NaN instead of saturation.
+"""
 
 from __future__ import annotations
 
@@ -52,39 +54,39 @@ __all__ = [
 ]
 
 _settings = _Settings.read()
-_OLDEST_ASKED = Version("8.1.RC1")
-_OF_CANN = ("CANN", "RUNTIME", "COMPILER", "HCCL", "TOOLKIT", "OPP", "OPP_KERNEL")
+_OLDEST_VERSION = Version("8.1.RC1")
+_CANN_PARTS = ("CANN", "RUNTIME", "COMPILER", "HCCL", "TOOLKIT", "OPP", "OPP_KERNEL")
 
 
 def get_cann_version(module: str = "CANN") -> str:
-    """The version of a part of CANN, or of the DRIVER; "" for what is neither."""
+    """Return the version of a part of CANN, or of the DRIVER; "" for any other name."""
     if module == "DRIVER":
         return _settings.driver_version
-    return _settings.cann_version if module in _OF_CANN else ""
+    return _settings.cann_version if module in _CANN_PARTS else ""
 
 
 def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:
-    """Whether a part of CANN is of this version or a newer one.
+    """Tell whether a part of CANN has this version or a newer one.
 
     Raises:
-        RuntimeError: asked for a version below 8.1.RC1, which older CANNs cannot answer.
-        packaging.version.InvalidVersion: it is no version.
+        RuntimeError: `version` is older than 8.1.RC1, which the real function refuses.
+        packaging.version.InvalidVersion: `version` is not a version.
     """
-    if Version(version) < _OLDEST_ASKED:
+    if Version(version) < _OLDEST_VERSION:
         raise RuntimeError(f'When the version {version} is less than "8.1.RC1", this function is not supported')
     return Version(get_cann_version(module)) >= Version(version)
 
 
 def is_support_inf_nan() -> bool:
-    """Yes, as on an Ascend 910B."""
+    """Return True, as on an Ascend 910B."""
     return True
 
 
 def npu_check_overflow(grad: float | torch.Tensor) -> bool:
-    """Whether a gradient has an infinity or a NaN.
+    """Tell whether a gradient has an infinity or a NaN.
 
     Raises:
-        RuntimeError: neither a float nor a tensor.
+        RuntimeError: `grad` is neither a float nor a tensor.
     """
     if not isinstance(grad, float | torch.Tensor):
         raise RuntimeError(f"Unsupported type: expected a float or a tensor, found {type(grad).__name__}")
@@ -93,16 +95,16 @@ def npu_check_overflow(grad: float | torch.Tensor) -> bool:
 
 
 def get_npu_overflow_flag() -> bool:
-    """Not on an Ascend 910B.
+    """Raise RuntimeError: only NPUs that saturate have this flag, and an Ascend 910B does not.
 
     Raises:
-        RuntimeError: always; the flag belongs to NPUs that saturate.
+        RuntimeError: always.
     """
     raise RuntimeError("Unsupported api when soc_version >= Ascend910B1, please use npu_check_overflow")
 
 
 def clear_npu_overflow_flag() -> None:
-    """Nothing to clear on an Ascend 910B; warns."""
+    """Warn that an Ascend 910B has no such flag to clear."""
     warnings.warn(
         "When soc_version >= Ascend910B1, clear_npu_overflow_flag is useless, please remove it.", stacklevel=2
     )

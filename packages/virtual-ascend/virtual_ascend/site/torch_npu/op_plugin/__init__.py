@@ -1,1 +1,1 @@
-"""Where torch_npu has its operators' libraries."""
+"""torch_npu's folder of operator libraries."""

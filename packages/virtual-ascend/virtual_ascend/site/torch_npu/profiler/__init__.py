@@ -1,5 +1,7 @@
-"""torch_npu.profiler: the names and settings are real, and a run leaves a trace that is valid and empty. There is no
-NPU whose time could be measured; torch.profiler measures what the CPU does."""
+"""torch_npu.profiler with the real names and settings. A run leaves a valid, empty trace.
+
+There is no NPU whose time could be measured; torch.profiler measures the work of the CPU.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch_npu.profiler.dynamic_profile: a profiler that is told by a file when to run. Nothing reads one here."""
+"""torch_npu.profiler.dynamic_profile: a profiler that a file switches on. It is not implemented here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a profiler is asked to record: torch_npu 2.7.1's names."""
+"""The options of a profiler, with the names of torch_npu 2.7.1."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from enum import Enum
 
 
 class ProfilerActivity(Enum):
-    """Whose work to record."""
+    """The processor whose work is recorded."""
 
     CPU = "CPU"
     NPU = "NPU"
 
 
 class ProfilerLevel(Enum):
-    """How much to record."""
+    """The amount of detail to record."""
 
     Level_none = "Level_none"
     Level0 = "Level0"
@@ -23,7 +23,7 @@ class ProfilerLevel(Enum):
 
 
 class AiCMetrics(Enum):
-    """Which counters of the AI core to record."""
+    """The counters of the AI core to record."""
 
     AiCoreNone = "ACL_AICORE_NONE"
     PipeUtilization = "ACL_AICORE_PIPE_UTILIZATION"
@@ -37,14 +37,14 @@ class AiCMetrics(Enum):
 
 
 class ExportType(Enum):
-    """How to write the result."""
+    """The format of the result."""
 
     Text = "text"
     Db = "db"
 
 
 class HostSystem(Enum):
-    """Which counters of the host to record."""
+    """The counters of the host to record."""
 
     CPU = "cpu"
     MEM = "mem"
@@ -73,20 +73,20 @@ class _ExperimentalConfig:
 
 
 def supported_activities() -> set[ProfilerActivity]:
-    """What a profiler accepts; nothing of it is recorded."""
+    """Return the activities that a profiler accepts; none of them is recorded."""
     return set(ProfilerActivity)
 
 
 def supported_profiler_level() -> set[ProfilerLevel]:
-    """What a profiler accepts."""
+    """Return the levels that a profiler accepts."""
     return set(ProfilerLevel)
 
 
 def supported_ai_core_metrics() -> set[AiCMetrics]:
-    """What a profiler accepts."""
+    """Return the counters of the AI core that a profiler accepts."""
     return set(AiCMetrics)
 
 
 def supported_export_type() -> set[ExportType]:
-    """What a profiler accepts."""
+    """Return the formats that a profiler accepts."""
     return set(ExportType)

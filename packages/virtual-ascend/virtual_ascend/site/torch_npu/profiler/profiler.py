@@ -1,4 +1,4 @@
-"""The module of torch_npu that offers `analyse`; what else is in it is in `torch_npu.profiler` as well."""
+"""The module of torch_npu that has `analyse`. Its other names are in `torch_npu.profiler`, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps of a run are recorded: torch_npu's classes, over the schedule of torch.profiler."""
+"""The schedule of recorded steps: torch_npu's classes, based on the schedule of torch.profiler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ProfilerAction", "schedule"]
 
 
 class ProfilerAction(Enum):
-    """What is done in a step."""
+    """The action of the profiler in a step."""
 
     NONE = 0
     WARMUP = 1
@@ -26,7 +26,7 @@ class _Schedule:
     def __init__(
         self, wait: int, active: int, warmup: int = 0, repeat: int = 0, skip_first: int = 0, skip_first_wait: int = 0
     ) -> None:
-        # An older torch knows nothing of skip_first_wait.
+        # Older versions of torch do not have skip_first_wait.
         more = {"skip_first_wait": skip_first_wait} if skip_first_wait else {}
         self._action = torch.profiler.schedule(
             wait=wait, active=active, warmup=warmup, repeat=repeat, skip_first=skip_first, **more

@@ -1,4 +1,4 @@
-"""A profiler that records nothing, says so, and leaves what tools read: a Chrome trace without events.
+"""A profiler that records nothing, says so, and leaves a Chrome trace without events for tools to read.
 
 Its folders are torch_npu's: `<worker>_<time>_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json`.
 """
@@ -21,7 +21,7 @@ NOTE = "SIMULATED (virtual Ascend): nothing was recorded; torch.profiler measure
 
 
 def _write(path: Path, metadata: dict[str, object]) -> None:
-    # An event of metadata (ph "M") names the process, and takes no time.
+    # A metadata event (ph "M") names the process, and takes no time.
     event = {"ph": "M", "name": "process_name", "pid": os.getpid(), "tid": 0, "args": {"name": NOTE, **metadata}}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([event]))
@@ -31,7 +31,7 @@ def _write(path: Path, metadata: dict[str, object]) -> None:
 def tensorboard_trace_handler(
     dir_name: str | None = None, worker_name: str | None = None, analyse_flag: bool = True, async_mode: bool = False
 ) -> Callable[[_KinetoProfile], None]:
-    """What `profile` calls at the end of a recording: writes the empty trace below `dir_name` ($PWD unless given)."""
+    """Return a function for `on_trace_ready` that writes the empty trace below `dir_name` (by default $PWD)."""
 
     def write(profiler: _KinetoProfile) -> None:
         worker = worker_name or f"{socket.gethostname()}_{os.getpid()}"
@@ -39,14 +39,14 @@ def tensorboard_trace_handler(
         folder = Path(dir_name or os.getcwd()) / f"{worker}_{stamp}_ascend_pt"
         if analyse_flag:
             _write(folder / "ASCEND_PROFILER_OUTPUT" / "trace_view.json", profiler.metadata)
-        else:  # what a real one would analyse later
+        else:  # a real profiler would analyse this later
             _write(folder / "profiler_metadata.json", profiler.metadata)
 
     return write
 
 
 class _KinetoProfile:
-    """Start and stop, without a schedule."""
+    """A profiler without a schedule."""
 
     def __init__(
         self,
@@ -62,17 +62,17 @@ class _KinetoProfile:
         self.metadata: dict[str, object] = {}
 
     def start(self) -> None:
-        """Record nothing from now on."""
+        """Start recording nothing."""
 
     def stop(self) -> None:
         """Stop recording nothing."""
 
     def add_metadata(self, key: str, value: str) -> None:
-        """A text that the trace carries."""
+        """Add a string to the trace."""
         self.metadata[key] = value
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """A value that the trace carries, given as JSON."""
+        """Add a value, given as JSON, to the trace."""
         self.metadata[key] = json.loads(value)
 
     def export_chrome_trace(self, output_path: str) -> None:
@@ -90,8 +90,10 @@ class _KinetoProfile:
 
 
 class profile(_KinetoProfile):
-    """`with profile(...) as p: ...; p.step()`: the schedule is followed, and `on_trace_ready` is called when it says
-    that a recording ends."""
+    """A profiler with a schedule: `with profile(...) as p: ...; p.step()`.
+
+    It calls `on_trace_ready` when a recording of the schedule ends.
+    """
 
     def __init__(
         self,
@@ -126,7 +128,7 @@ class profile(_KinetoProfile):
         self._running = True
 
     def step(self) -> None:
-        """The next step of the schedule."""
+        """Go to the next step of the schedule."""
         if not self._running:
             return
         if self.current_action is ProfilerAction.RECORD_AND_SAVE:
@@ -135,7 +137,7 @@ class profile(_KinetoProfile):
         self.current_action = self._schedule(self.step_num)
 
     def stop(self) -> None:
-        """End; a recording that is under way is saved."""
+        """End the schedule, and save a recording that is under way."""
         if self._running and self.current_action in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE):
             self._ready()
         self._running = False

@@ -1,4 +1,4 @@
-"""torch_npu.utils, as far as it is looked at."""
+"""The part of torch_npu.utils that programs use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this environment is."""
+"""Describes this environment."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from virtual_ascend.settings import Settings
 
 
 def get_cann_version() -> str:
-    """The CANN version that is pretended."""
+    """Return the pretended version of CANN."""
     return Settings.read().cann_version
 
 
 def get_pretty_env_info() -> str:
-    """A short text for reports."""
+    """Return a short description of the environment for reports."""
     settings = Settings.read()
     lines = (
         f"torch {torch.__version__}",
@@ -23,5 +23,5 @@ def get_pretty_env_info() -> str:
 
 
 def main() -> None:
-    """Print it."""
+    """Print the description."""
     print(get_pretty_env_info())

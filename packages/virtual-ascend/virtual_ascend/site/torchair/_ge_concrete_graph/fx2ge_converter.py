@@ -1,4 +1,4 @@
-"""Registering converters from FX nodes to the graph engine."""
+"""Registration of converters from FX nodes to the graph engine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Converter = TypeVar("Converter", bound=Callable[..., object])
 
 
 def register_fx_node_ge_converter(operator: object) -> Callable[[Converter], Converter]:
-    """Take the decorated converter of `operator` as it is: no graph is ever built here."""
+    """Return a decorator that leaves the converter of `operator` unchanged, because no graph is ever built."""
     return _unchanged
 
 
 def declare_supported(supports: object, **options: object) -> Callable[[Converter], Converter]:
-    """Take the decorated converter as it is."""
+    """Return a decorator that leaves the converter unchanged."""
     return _unchanged
 
 

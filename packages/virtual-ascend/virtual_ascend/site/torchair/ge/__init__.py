@@ -1,4 +1,4 @@
-"""The graph engine's names: types for annotations, and functions that raise."""
+"""The names of the graph engine: types for annotations, and functions that raise."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["Cast", "Const", "DataType", "Tensor", "TensorSpec", "attr", "custom_
 
 
 class Tensor:
-    """A tensor of a graph; there are none."""
+    """A tensor of a graph. It is never created."""
 
 
 class TensorSpec:
-    """The shape and type of one."""
+    """The shape and type of a tensor."""
 
 
 class DataType:
-    """The graph engine's types."""
+    """The data types of the graph engine."""
 
 
 Cast = not_implemented("torchair.ge.Cast")

@@ -1,4 +1,4 @@
-"""Attributes of a graph's operators."""
+"""The attributes of operators in a graph."""
 
 from __future__ import annotations
 

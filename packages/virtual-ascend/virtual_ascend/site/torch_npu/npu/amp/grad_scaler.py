@@ -8,9 +8,11 @@ __all__ = ["GradScaler"]
 
 
 class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
-    """`torch.amp.GradScaler("npu", ...)`, and what torch_npu's own has beside on an Ascend 910B: an overflow in one
-    optimizer's gradients skips the steps of all that follow until `update`; with `dynamic=False` the scale stays as it
-    is and no step is skipped."""
+    """`torch.amp.GradScaler("npu", ...)` with the additions of torch_npu's class on an Ascend 910B.
+
+    After an overflow in one optimizer's gradients, the steps of all following optimizers are skipped until `update`.
+    With `dynamic=False` the scale does not change, and no step is skipped.
+    """
 
     def __init__(
         self,
@@ -39,7 +41,7 @@ class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
         return None
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """End the iteration: the scale follows its overflows, unless it is given or not dynamic."""
+        """End the iteration, and adapt the scale to its overflows, unless a scale is given or it is not dynamic."""
         self._has_overflow = False
         if self.is_enabled() and not self._dynamic and new_scale is None:
             self._per_optimizer_states.clear()
@@ -47,16 +49,16 @@ class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
             super().update(new_scale)
 
     def state_dict(self) -> dict[str, object]:
-        """torch's, and whether the scale is dynamic."""
+        """Return torch's state, and whether the scale is dynamic."""
         state: dict[str, object] = super().state_dict()
         return state | {"dynamic": self._dynamic} if self.is_enabled() else state
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        """Take over a state of this kind.
+        """Load a state of `state_dict`.
 
         Raises:
-            RuntimeError: it is empty.
-            KeyError: it does not say whether the scale is dynamic.
+            RuntimeError: the state is empty.
+            KeyError: the state does not say whether the scale is dynamic.
         """
         super().load_state_dict(state_dict)
         if self.is_enabled():

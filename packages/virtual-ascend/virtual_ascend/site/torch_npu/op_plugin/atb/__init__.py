@@ -1,1 +1,1 @@
-"""The operators of ATB, which a library of their own registers."""
+"""ATB's operators, which a separate library registers."""

@@ -1,4 +1,4 @@
-"""What vllm-ascend calls so that ATB's operators are registered before they are compiled."""
+"""The function with which vllm-ascend registers ATB's operators before it compiles them."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ __all__: list[str] = []
 
 
 def _register_atb_extensions() -> None:
-    """Register ATB's operators; `import torch_npu` has done it."""
+    """Do nothing: `import torch_npu` has registered ATB's operators."""
