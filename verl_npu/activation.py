@@ -125,8 +125,7 @@ def _refuse_earlier_plugin(module: ModuleType) -> None:
         expected="this package alone",
         found=f"the earlier plugin of the same name in one process with it ({module.__name__})",
         fix="pip uninstall verl_npu until it finds none, remove that folder, install this package again, and restore "
-        "the files that `verl-npu doctor` names (packages/verl-npu-workbench/docs/installation.md, After the earlier "
-        "plugin)",
+        "the files that `verl-npu doctor` names (docs/install.md, Replace the earlier plugin)",
     )
 
 

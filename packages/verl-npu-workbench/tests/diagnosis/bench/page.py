@@ -1,4 +1,4 @@
-"""The figures of the bench and the confusion tables in docs/diagnosis.md and its Chinese twin."""
+"""The figures of the bench and the confusion tables in docs/reference/bench.md and its Chinese twin."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .measure import Answer, Outcome, ask, ask_without_own, confusion, figures
 
 __all__ = ["PAGES", "rendered"]
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
-PAGES = {"en": DOCS / "diagnosis.md", "zh": DOCS / "diagnosis.zh-CN.md"}
+DOCS = Path(__file__).resolve().parents[5] / "docs" / "reference"
+PAGES = {"en": DOCS / "bench.md", "zh": DOCS / "bench.zh-CN.md"}
 BEGIN, END = "<!-- bench: made by python -m tests.diagnosis.bench --write -->", "<!-- end of bench -->"
 _TOGETHER = "likeliest"
 _WORDS: Mapping[str, Mapping[Outcome | str, str]] = {

@@ -1,5 +1,5 @@
 """Graphs: what is captured is written down with the addresses that it had, and done again by a replay, whatever lies
-there then. See device/csrc/graph.h, and docs/virtual-ascend.md for what is refused and what is told."""
+there then. See device/csrc/graph.h, and docs/virtual-npus.md for what is refused and what is told."""
 
 from __future__ import annotations
 
