@@ -22,7 +22,7 @@ DOCS = PROJECT / "docs"
 _READMES = (PROJECT / "README.md", PROJECT / "README.zh-CN.md")
 _TWIN = re.compile(r" ?\[(?:中文|English)\]\((?!http)[^)]+\)")
 _LINK = re.compile(r"\[([^\]]*)\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
-_BROKEN_LINE = re.compile(r"(?<=[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef])\n *(?=[\u4e00-\u9fff\uff08])")
+_BROKEN_LINE = re.compile(r"(?<=[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef])\n *(?=\[?[\u4e00-\u9fff\uff08])")
 """A line break between two Chinese characters, which a browser would show as a blank."""
 
 

@@ -86,6 +86,7 @@ REPOSITORY = "https://example.invalid/us/verl-npu"
         ("[C](../CONTRIBUTING.md#tests)", f"[C]({REPOSITORY}/blob/main/CONTRIBUTING.md#tests)"),
         ("[r](../scripts/recipes/a.sh)", f"[r]({REPOSITORY}/blob/main/scripts/recipes/a.sh)"),
         ("一行，\n另一行", "一行，另一行"),
+        ("一行。\n[设计](design.zh-CN.md)", "一行。[设计](design.md)"),
         ("一行\nverl", "一行\nverl"),
         ("[out](https://example.org/中文)", "[out](https://example.org/中文)"),
     ],
