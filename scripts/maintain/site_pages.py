@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
+from click.testing import CliRunner
 from verl_npu_workbench.diagnosis.rules import BY_CODE, LogRule, Precision
 
 from verl_npu import environment
@@ -30,6 +31,7 @@ __all__ = ["DOCS", "REFERENCE", "commands", "llms", "pages", "patches", "rules",
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 REFERENCE = DOCS / "reference"
 _SUFFIXES = {"en": "", "zh": ".zh-CN"}
+_LANGUAGES = {"en": ENGLISH, "zh": CHINESE}
 _MADE = "<!-- made by scripts/maintain/site_pages.py -->"
 
 
@@ -37,19 +39,15 @@ def commands(language: str) -> str:
     """Return the help of each command, as it is printed at 100 columns."""
     if not isinstance(command, click.Group):
         raise TypeError("expected the command verl-npu to be a group")
-    group = click.Context(command, info_name="verl-npu", max_content_width=100, terminal_width=100)
-    parts = [_head("commands", language), _help("verl-npu", command.get_help(group))]
-    for name in command.list_commands(group):
-        one = command.get_command(group, name)
-        if one is None:
-            raise LookupError(name)
-        context = click.Context(one, info_name=f"verl-npu {name}", max_content_width=100, terminal_width=100)
-        parts.append(_help(f"verl-npu {name}", one.get_help(context)))
-    return "\n".join(parts)
+    names = command.list_commands(click.Context(command))
+    return "".join([_head("commands", language), _help([], language), *(_help([name], language) for name in names)])
 
 
-def _help(title: str, text: str) -> str:
-    return f"\n## {title}\n\n```text\n{text.rstrip()}\n```\n"
+def _help(words: Sequence[str], language: str) -> str:
+    variables = {environment.LANGUAGE.name: _LANGUAGES[language]}
+    size = {"terminal_width": 100, "max_content_width": 100}
+    printed = CliRunner(env=variables).invoke(command, [*words, "--help"], prog_name="verl-npu", **size)
+    return f"\n## {' '.join(['verl-npu', *words])}\n\n```text\n{printed.output.rstrip()}\n```\n"
 
 
 def patches(language: str) -> str:
@@ -61,7 +59,7 @@ def patches(language: str) -> str:
             (f"`{patch.id}`", f"`{patch.target}`", f"[link]({patch.link})" if patch.link else "-") for patch in feature
         ]
         parts.append(f"\n## {feature.name}\n\n{_table(headings, rows)}\n")
-    return "\n".join(parts)
+    return "".join(parts)
 
 
 def variables(language: str, known: Mapping[str, Variable] = environment.VARIABLES) -> str:
@@ -81,14 +79,14 @@ def variables(language: str, known: Mapping[str, Variable] = environment.VARIABL
     parts = [_head("environment", language)]
     for audience, title in titles.items():
         rows = []
-        with speaking({"en": ENGLISH, "zh": CHINESE}[language]):
+        with speaking(_LANGUAGES[language]):
             for one in known.values():
                 if one.audience == audience:
                     default = f"`{one.default}`" if one.default else unset
                     summary, expected = translate(one.summary), translate(one.expected)
                     rows.append((f"`{one.name}`", summary, expected, default, yes if one.forwarded else no))
         parts.append(f"\n## {title}\n\n{_table(headings, rows)}\n")
-    return "\n".join(parts)
+    return "".join(parts)
 
 
 _LIKELY = "likely"

@@ -82,7 +82,8 @@ def test_a_page_has_a_chinese_twin_with_the_same_outline(page: Path) -> None:
     assert levels[0] == levels[1]
 
 
-@pytest.mark.parametrize("page", [READMES[0], *ENGLISH], ids=name)
+# The help of the commands is Chinese on the Chinese page.
+@pytest.mark.parametrize("page", [READMES[0], *(page for page in ENGLISH if page.stem != "commands")], ids=name)
 def test_a_page_and_its_twin_have_the_same_commands_and_tables(page: Path) -> None:
     def shape(text: str) -> tuple[list[str], list[int]]:
         blocks = [fence.text for fence in fences(text)]
