@@ -1,10 +1,10 @@
-"""Rehearses upstream's own launch scripts for NPUs, revision by revision, and records what came of it in docs/records.
+"""Rehearses upstream's own launch scripts for NPUs at each revision, and records the results in docs/records.
 
     corpus.py --trees DIR --environments DIR --results FILE [--only TEXT] [--again failed] [--once] [--check]
               [--at-once N]
 
-DIR of trees has verl-<revision>/, DIR of environments has <revision>/bin/python. What FILE already has is not run
-again, so that it can be stopped and started at any time.
+The DIR of trees has verl-<revision>/, and the DIR of environments has <revision>/bin/python. Results that are already
+in FILE are not run again, so the program can be stopped and started at any time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-# The scripts are no package that is installed.
+# The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain.records import RECORDS
 from rehearse import speaks_of_megatron
@@ -34,7 +34,7 @@ PROJECT = HERE.parent.parent
 LIST = HERE / "corpus.txt"
 MAIN = list(pins())[-1]
 FOLDERS = (".", "recipe", "verl/experimental")
-"""Where a script of the list may lie: recipes moved between revisions."""
+"""The possible folders of a script in the list, because recipes moved between revisions."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Case:
     variables: dict[str, str]
 
     siblings: tuple[str, ...]
-    """The names of all cases of its line: the same script, as far as what it asks for goes."""
+    """The names of all cases on its line of the list: the same script at other revisions."""
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Read the list."""
+    """Yield the cases of the list."""
     for line in LIST.read_text().splitlines():
         if not line or line.startswith("#"):
             continue
@@ -67,14 +67,14 @@ def cases() -> Iterator[Case]:
 
 
 def script_of(case: Case, trees: Path) -> tuple[Path, Path]:
-    """Return the script and its tree; the script may not exist."""
+    """Return the script and its tree. The script may not exist."""
     tree = trees / f"verl-{MAIN if case.revision == 'main' else case.revision}"
     found = [tree / folder / case.path for folder in FOLDERS]
     return next((path for path in found if path.is_file()), found[0]), tree
 
 
 def judge(case: Case, trees: Path, environments: Path) -> dict[str, object]:
-    """Have `lint` judge one case, in the revision's environment."""
+    """Run `lint` on one case, in the environment of its revision."""
     script, tree = script_of(case, trees)
     python = environments / case.revision / "bin" / "python"
     command = [str(python), "-m", "verl_npu", "lint", "--json", "--source", str(tree), str(script)]
@@ -92,7 +92,7 @@ def judge(case: Case, trees: Path, environments: Path) -> dict[str, object]:
 
 
 def rehearse(case: Case, trees: Path, environments: Path, output: Path) -> dict[str, object]:
-    """Rehearse one case by the command itself, in the revision's environment."""
+    """Run `rehearse` on one case, in the environment of its revision."""
     script, tree = script_of(case, trees)
     python = environments / case.revision / "bin" / "python"
     if not script.is_file() or not python.exists():
@@ -102,7 +102,7 @@ def rehearse(case: Case, trees: Path, environments: Path, output: Path) -> dict[
     command += [str(script), "--", *case.arguments]
     mindspeed = environments / case.revision / "mindspeed"
     variables = os.environ | case.variables | {"PYTHONPATH": str(PROJECT)}
-    # Later revisions import MindSpeed in each process where it is installed, which takes a minute.
+    # If MindSpeed is installed, later revisions import it in each process, which takes a minute.
     if mindspeed.exists() and speaks_of_megatron(script.read_text(errors="replace")):
         variables["VERL_NPU_MINDSPEED"] = str(mindspeed.resolve())
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
@@ -144,12 +144,12 @@ def _first_error(result: dict[str, object]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text as a record keeps it, without the folders of the machine that it was seen on."""
+    """Return a text for a record, without the folders of this machine."""
     return re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+(?=[\w.+-])", "…/", " ".join(text.split()))[:200]
 
 
 def linted(results: dict[str, dict[str, object]]) -> list[dict[str, object]]:
-    """Return what `lint` says of the list: a record of those in order, and one for each refusal."""
+    """Return the results of `lint` for the list: a record with the count, and one for each refusal."""
     in_order = sum(result["verdict"] == "in order" for result in results.values())
     total = {"job": "all other scripts at each revision", "results": {"verdict": f"{in_order} in order"}}
     others = [(name, result) for name, result in results.items() if result["verdict"] != "in order"]
@@ -180,18 +180,18 @@ def _save(results: dict[str, dict[str, object]], path: Path) -> None:
 
 
 def main() -> int:
-    """Rehearse what is asked for and not yet done."""
+    """Rehearse the requested cases that have no result yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trees", type=Path, required=True)
     parser.add_argument("--environments", type=Path, required=True)
     parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--only", default="", help="cases whose name has this text")
-    parser.add_argument("--record", action="store_true", help="only record what FILE has")
-    parser.add_argument("--judged", type=Path, help="with --record: what --check wrote, to be recorded as well")
-    parser.add_argument("--check", action="store_true", help="judge the scripts with lint, and run none")
-    parser.add_argument("--once", action="store_true", help="one revision of each line of the list is enough")
-    parser.add_argument("--again", default="", help="cases with this verdict are run again")
-    parser.add_argument("--at-once", type=int, default=2, help="how many run beside each other")
+    parser.add_argument("--only", default="", help="run only the cases whose name contains this text")
+    parser.add_argument("--record", action="store_true", help="only record the results in FILE")
+    parser.add_argument("--judged", type=Path, help="with --record: also record this file of --check")
+    parser.add_argument("--check", action="store_true", help="only check the scripts with lint")
+    parser.add_argument("--once", action="store_true", help="stop at the first revision of a line that trained")
+    parser.add_argument("--again", default="", help="run the cases with this verdict again")
+    parser.add_argument("--at-once", type=int, default=2, help="the number of cases that run at once (default 2)")
     asked = parser.parse_args()
     results = json.loads(asked.results.read_text()) if asked.results.is_file() else {}
     if asked.record:
@@ -220,7 +220,7 @@ def main() -> int:
             said = failure.get("error", "") if isinstance(failure, dict) else ""
             print(f"{result['verdict']:14} {case.name}: {said or result.get('error', '')}"[:300], flush=True)
 
-    # Half of a rehearsal is one process that imports, while a second processor is idle.
+    # For half of its time a rehearsal is one process that imports modules, and a second core would be idle.
     with ThreadPoolExecutor(asked.at_once) as pool:
         list(pool.map(run_line, lines.values()))
     return 0

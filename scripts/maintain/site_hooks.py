@@ -1,7 +1,7 @@
-"""Hooks of mkdocs, which calls these functions by their names.
+"""Hooks for mkdocs, which calls these functions by their names.
 
-The pages are written for a repository: they link to their twins in the other language, and to files that the site does
-not have. The site's home is the README, which lies above the folder of pages.
+The pages are written for the repository: they link to their twins in the other language, and to files that the site
+does not have. The site's home is the README, which is above the folder of pages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any  # A page of mkdocs, which is no package of the project.
+from typing import Any  # for pages of mkdocs, which is not a dependency of the project
 
 __all__ = ["DOCS", "on_config", "on_page_markdown", "on_post_build"]
 
@@ -23,11 +23,11 @@ _READMES = (PROJECT / "README.md", PROJECT / "README.zh-CN.md")
 _TWIN = re.compile(r" ?\[(?:中文|English)\]\((?!http)[^)]+\)")
 _LINK = re.compile(r"\[([^\]]*)\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 _BROKEN_LINE = re.compile(r"(?<=[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef])\n *(?=\[?[\u4e00-\u9fff\uff08])")
-"""A line break between two Chinese characters, which a browser would show as a blank."""
+"""A line break between two Chinese characters, which a browser would show as a space."""
 
 
 def on_config(config: MutableMapping[str, Any], **_others: object) -> None:
-    """Have mkdocs read the pages and the READMEs from one folder."""
+    """Copy the pages and the READMEs into one folder for mkdocs."""
     staged = Path(tempfile.mkdtemp(prefix="verl-npu-site-"))
     atexit.register(shutil.rmtree, staged, ignore_errors=True)
     shutil.copytree(DOCS, staged, dirs_exist_ok=True, ignore=shutil.ignore_patterns("records"))
@@ -37,23 +37,24 @@ def on_config(config: MutableMapping[str, Any], **_others: object) -> None:
 
 
 def on_page_markdown(markdown: str, config: Mapping[str, Any], page: Any = None, **_others: object) -> str:
-    """Return a page for the site, without the link to its twin.
+    """Return the text of a page for the site, without the link to its twin.
 
-    Links lead to the site's pages or to the repository; they are plain words if its address is not known.
+    Links lead to pages of the site or to the repository. Without the repository's address, the latter become plain
+    text.
     """
     source = Path(page.file.src_path) if page is not None else Path("page.md")
     return _BROKEN_LINE.sub("", _linked(_TWIN.sub("", markdown), source, config))
 
 
 def on_post_build(config: Mapping[str, Any], **_others: object) -> None:
-    """Lead the index for programs to the site's own pages."""
+    """Change the links in llms.txt to the pages of the site."""
     index = Path(config["site_dir"]) / "llms.txt"
     text = _linked(index.read_text(), Path("llms.txt"), config).replace("](README.md)", "](./)")
     index.write_text(re.sub(r"\]\(([\w/-]+)\.md\)", r"](\1/)", text))
 
 
 def _linked(text: str, source: Path, config: Mapping[str, Any]) -> str:
-    """Return the text of a page, named by its path on the site, with its links as the site needs them."""
+    """Return the text of a page, named by its path on the site, with its links changed for the site."""
     repository = str(config["repo_url"] or "").rstrip("/")
     folder = PROJECT if source.name in {readme.name for readme in _READMES} else (DOCS / source).parent
 

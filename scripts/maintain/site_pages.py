@@ -21,7 +21,7 @@ from verl_npu.features import load
 from verl_npu.language import CHINESE, ENGLISH, speaking, translate
 from verl_npu.variable import CONTRIBUTOR, USER, Variable
 
-# The scripts are no package that is installed.
+# The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain import records
 from maintain.section import options, rewrite
@@ -36,7 +36,7 @@ _MADE = "<!-- made by scripts/maintain/site_pages.py -->"
 
 
 def commands(language: str) -> str:
-    """Return the help of each command, as it is printed at 100 columns."""
+    """Return the `--help` of each command at 100 columns."""
     if not isinstance(command, click.Group):
         raise TypeError("expected the command verl-npu to be a group")
     names = command.list_commands(click.Context(command))
@@ -95,17 +95,17 @@ _KINDS: Mapping[str, Mapping[Precision | str, str]] = {
         Precision.OWN: "verl-npu's own error",
         Precision.EXACT: "a cause",
         Precision.SYMPTOM: "a consequence",
-        Precision.ECHO: "an echo of another process's end",
+        Precision.ECHO: "a result of another process's end",
         Precision.CODE: "a code with many causes",
         _LIKELY: "a likely cause",
         Precision.HINT: "a note, not an error",
-        Precision.GUESS: "a kind of error that no rule knows",
+        Precision.GUESS: "a kind of error without a rule",
     },
     "zh": {
         Precision.OWN: "verl-npu 自己的错误",
         Precision.EXACT: "原因",
         Precision.SYMPTOM: "后果",
-        Precision.ECHO: "另一进程结束的回声",
+        Precision.ECHO: "另一进程结束的结果",
         Precision.CODE: "有多种原因的错误码",
         _LIKELY: "可能的原因",
         Precision.HINT: "提示，不是错误",
@@ -118,7 +118,7 @@ _ISSUE = re.compile(r"([\w.-]+/[\w.-]+)#(\d+)")
 def rules(language: str, known: Sequence[LogRule] = tuple(BY_CODE.values())) -> str:
     """Return the rules of `verl-npu doctor --log`, each with the threads or documents that it was seen in."""
     headings = {
-        "en": ("rule", "it is", "applies to", "found before the run by", "seen in"),
+        "en": ("rule", "kind", "versions", "found before the run by", "seen in"),
         "zh": ("规则", "性质", "适用版本", "运行前由谁提示", "出处"),
     }[language]
     rows = []
