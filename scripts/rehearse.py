@@ -13,7 +13,7 @@ from harness import environment, machine, pins
 from harness.errors import BadInput
 from harness.start import become, whole
 
-_COMMANDS = environment.PROJECT / "docs" / "commands.md"
+_COMMANDS = environment.PROJECT / "docs" / "reference" / "commands.md"
 _LATER = "0.16.0"
 """The megatron-core whose MindSpeed and Megatron-Bridge need more packages."""
 _MINDSPEED_NEEDS = ("triton==3.4.0",)

@@ -1,4 +1,4 @@
-"""Each way in that docs/activation.md names, on real sources of verl: it activates once and reports its origin."""
+"""Each way in that docs/install.md names, on real sources of verl: it activates once and reports its origin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verl_npu.activation import PLAIN
 from verl_npu.pins import pins
 from verl_npu.version import __version__
 
-# The line that docs/activation.md gives for verl/__init__.py, and what Ascend's documents ask for at its end.
+# The line that docs/install.md gives for verl/__init__.py, and what Ascend's documents ask for at its end.
 HOOK = "import verl_npu\n"
 ASCENDS_HOOK = "if is_npu_available:\n    import verl_npu\n"
 # As much of torch_npu as `import verl` looks at: an NPU is there, and the operators can be imported.

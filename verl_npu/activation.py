@@ -127,8 +127,7 @@ def _refuse_earlier_plugin(module: ModuleType) -> None:
         expected="no other plugin named verl_npu",
         found=f"the earlier plugin of that name in the same process ({module.__name__})",
         fix="run `pip uninstall verl_npu` until it finds none, remove that folder, install this package again, and "
-        "restore the files that `verl-npu doctor` names (packages/verl-npu-workbench/docs/installation.md, After the "
-        "earlier plugin)",
+        "restore the files that `verl-npu doctor` names (docs/install.md, Replace the earlier plugin)",
     )
 
 

@@ -1,6 +1,6 @@
 """Every environment variable of verl-npu: its name, values, default, and audience.
 
-Parsing, forwarding to Ray's workers, `verl-npu env` and the table in docs/environment.md all read it here.
+Parsing, forwarding to Ray's workers, `verl-npu env` and the table in docs/reference/environment.md all read it here.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ TOKEN_BUDGET = Flag(
     "VERL_NPU_TOKEN_BUDGET",
     _(
         "1: no micro-batch of a dynamic batch holds more tokens than its max_token_len_per_gpu allows; see "
-        "docs/micro-batches.md"
+        "docs/operators.md"
     ),
 )
 WEIGHT_SYNC_TIMEOUT = Number(

@@ -1,5 +1,4 @@
-"""Rehearses upstream's own launch scripts for NPUs at each revision, and writes the tables of the workbench's
-docs/records-rehearsals.md.
+"""Rehearses upstream's own launch scripts for NPUs at each revision, and records the results in docs/records.
 
     corpus.py --trees DIR --environments DIR --results FILE [--only TEXT] [--again failed] [--once] [--check]
               [--at-once N]
@@ -11,14 +10,12 @@ in FILE are not run again, so the program can be stopped and started at any time
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,7 +24,7 @@ from threading import Lock
 
 # The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from maintain.section import replaced
+from maintain.records import RECORDS
 from rehearse import speaks_of_megatron
 
 from verl_npu.pins import pins
@@ -35,9 +32,6 @@ from verl_npu.pins import pins
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
 LIST = HERE / "corpus.txt"
-DOCS = PROJECT / "packages" / "verl-npu-workbench" / "docs"
-PAGES = (DOCS / "records-rehearsals.md", DOCS / "records-rehearsals.zh-CN.md")
-BEGIN, END = "<!-- corpus: made by scripts/maintain/corpus.py --page -->", "<!-- end of corpus -->"
 MAIN = list(pins())[-1]
 FOLDERS = (".", "recipe", "verl/experimental")
 """The possible folders of a script in the list, because recipes moved between revisions."""
@@ -119,37 +113,27 @@ def rehearse(case: Case, trees: Path, environments: Path, output: Path) -> dict[
         return {"script": case.path, "verdict": "not rehearsed", "error": lines[-1], "status": done.returncode}
 
 
-def table(results: dict[str, dict[str, object]]) -> str:
-    """Return a table of the lines of the list that failed, with their first errors, and a table of those that
-    trained."""
-    stopped = ["| script | revision | verdict | first error |", "|---|---|---|---|"]
-    trained: dict[str, list[str]] = {}
-    lines: dict[tuple[str, ...], list[str]] = {}
-    for case in cases():
-        lines.setdefault(case.siblings, []).append(case.name)
-    counts = {"trained": 0, "other": 0, "not yet": 0}
-    for names in lines.values():
+def rehearsed(results: dict[str, dict[str, object]]) -> list[dict[str, object]]:
+    """Return a record for each line of the list: where it trained, or what stopped it at the last revision."""
+    runs: list[dict[str, object]] = []
+    lines = {case.siblings for case in cases()}
+    for names in sorted(lines):
         known = [(name, results[name]) for name in names if name in results]
         if not known:
-            counts["not yet"] += 1
             continue
         name, result = next((each for each in known if each[1]["verdict"] == "trained"), known[-1])
-        counts["trained" if result["verdict"] == "trained" else "other"] += 1
-        revision, path = name.split(" ", 1)
+        said = {"verdict": str(result["verdict"])}
         if result["verdict"] == "trained":
-            trained.setdefault(path, []).append(f"{revision} {result.get('seconds', 0):.0f}")
+            said["seconds"] = f"{result.get('seconds', 0):.0f}"
         else:
-            stopped.append(f"| verl/{path} | {revision} | {result['verdict']} | {_cell(_first_error(result))} |")
-    total = len(lines)
-    head = (
-        f"{counts['trained']} of {total} lines of the list trained two steps at one revision at least, "
-        f"{counts['other']} did not, and {counts['not yet']} have not been tried yet. SIMULATED."
-    )
-    rows = ["| folder | what trained there, with the revision and the seconds |", "|---|---|"]
-    for folder, scripts in itertools.groupby(sorted(trained), key=lambda path: path.rpartition("/")[0]):
-        each = [f"{path.rpartition('/')[2]} ({', '.join(trained[path])})" for path in scripts]
-        rows.append(f"| verl/{folder} | {', '.join(each)} |")
-    return "\n".join([head, "", *stopped, "", *rows])
+            said["first error"] = _cell(_first_error(result))
+        runs.append(_record(name, said))
+    return runs
+
+
+def _record(name: str, results: dict[str, str]) -> dict[str, object]:
+    revision, path = name.split(" ", 1)
+    return {"pin": revision, "job": path, "results": results}
 
 
 def _first_error(result: dict[str, object]) -> str:
@@ -160,31 +144,25 @@ def _first_error(result: dict[str, object]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text as a cell of a table, without the folders of this machine."""
-    plain = re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+(?=[\w.+-])", "…/", " ".join(text.split()))
-    return plain.replace("|", "\\|")[:200]
+    """Return a text for a record, without the folders of this machine."""
+    return re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+(?=[\w.+-])", "…/", " ".join(text.split()))[:200]
 
 
-def checks(results: dict[str, dict[str, object]]) -> str:
-    """Return the results of `lint` for the list: counts, and each refusal."""
-    verdicts = Counter(str(result["verdict"]) for result in results.values())
-    head = "`lint` of each script at each revision: " + ", ".join(
-        f"{count} {verdict}" for verdict, count in verdicts.most_common()
-    )
-    rows = ["| script | revision | verdict | why |", "|---|---|---|---|"]
-    for name, result in results.items():
-        if result["verdict"] != "in order":
-            revision, path = name.split(" ", 1)
-            said = _cell(str(result.get("error", "")))
-            rows.append(f"| verl/{path} | {revision} | {result['verdict']} | {said} |")
-    return "\n".join([f"{head}.", "", *rows])
+def linted(results: dict[str, dict[str, object]]) -> list[dict[str, object]]:
+    """Return the results of `lint` for the list: a record with the count, and one for each refusal."""
+    in_order = sum(result["verdict"] == "in order" for result in results.values())
+    total = {"job": "all other scripts at each revision", "results": {"verdict": f"{in_order} in order"}}
+    others = [(name, result) for name, result in results.items() if result["verdict"] != "in order"]
+    return [
+        total,
+        *(_record(n, {"verdict": str(r["verdict"]), "why": _cell(str(r.get("error", "")))}) for n, r in others),
+    ]
 
 
-def write_page(results: dict[str, dict[str, object]], judged: dict[str, dict[str, object]]) -> None:
-    """Write the tables into the pages of both languages."""
-    content = "\n\n".join([table(results), *([checks(judged)] if judged else [])])
-    for page in PAGES:
-        page.write_text(replaced(page.read_text(), BEGIN, END, content))
+def write_records(name: str, runs: list[dict[str, object]]) -> None:
+    """Replace the runs of one file of docs/records."""
+    path = RECORDS / f"{name}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "runs": runs}, ensure_ascii=False, indent=1) + "\n")
 
 
 def _wanted(case: Case, results: dict[str, dict[str, object]], asked: argparse.Namespace) -> bool:
@@ -208,17 +186,18 @@ def main() -> int:
     parser.add_argument("--environments", type=Path, required=True)
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--only", default="", help="run only the cases whose name contains this text")
-    parser.add_argument("--page", action="store_true", help="only write the results in FILE into the documents")
-    parser.add_argument("--judged", type=Path, help="with --page: also write this file of --check into the documents")
+    parser.add_argument("--record", action="store_true", help="only record the results in FILE")
+    parser.add_argument("--judged", type=Path, help="with --record: also record this file of --check")
     parser.add_argument("--check", action="store_true", help="only check the scripts with lint")
     parser.add_argument("--once", action="store_true", help="stop at the first revision of a line that trained")
     parser.add_argument("--again", default="", help="run the cases with this verdict again")
     parser.add_argument("--at-once", type=int, default=2, help="the number of cases that run at once (default 2)")
     asked = parser.parse_args()
     results = json.loads(asked.results.read_text()) if asked.results.is_file() else {}
-    if asked.page:
-        judged = json.loads(asked.judged.read_text()) if asked.judged else {}
-        write_page(results, judged)
+    if asked.record:
+        write_records("rehearsals", rehearsed(results))
+        if asked.judged:
+            write_records("lint", linted(json.loads(asked.judged.read_text())))
         return 0
     lines: dict[tuple[str, ...], list[Case]] = {}
     for case in cases():

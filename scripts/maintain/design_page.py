@@ -1,4 +1,4 @@
-"""Draws the import contracts of pyproject.toml for docs/design.md and its Chinese twin, with a line for each module.
+"""Draws the contracts of pyproject.toml in docs/reference/modules.md and its Chinese twin, with a line for a module.
 
 python scripts/maintain/design_page.py            rewrite the pictures and tables
 python scripts/maintain/design_page.py --check    status 1 if one is not up to date
@@ -23,7 +23,10 @@ __all__ = ["PAGES", "PICTURE", "picture", "render"]
 
 PROJECT = Path(__file__).resolve().parents[2]
 PICTURE = PROJECT / "docs" / "pictures" / "layers.svg"
-PAGES = {"en": PROJECT / "docs" / "design.md", "zh": PROJECT / "docs" / "design.zh-CN.md"}
+PAGES = {
+    "en": PROJECT / "docs" / "reference" / "modules.md",
+    "zh": PROJECT / "docs" / "reference" / "modules.zh-CN.md",
+}
 BEGIN = "<!-- contracts: made by scripts/maintain/design_page.py -->"
 END = "<!-- end of contracts -->"
 _HEADINGS = {"en": "| module | what is in it |", "zh": "| 模块 | 内容（英文） |"}
@@ -45,7 +48,7 @@ def render(text: str, language: str) -> str:
         *(_row(f"verl_npu.{name}") for layer in storeys for name in layer if name != "__main__"),
         _row("virtual_ascend"),
     ]
-    image = f"![{_SHOWN[language]}](pictures/{PICTURE.name})"
+    image = f"![{_SHOWN[language]}](../pictures/{PICTURE.name})"
     return replaced(text, BEGIN, END, "\n".join([image, "", *rows]))
 
 

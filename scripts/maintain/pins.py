@@ -3,8 +3,8 @@
     python scripts/maintain/pins.py            write what is made
     python scripts/maintain/pins.py --check    status 1 if something is not up to date
 
-It makes the tables of versions in the workbench's docs/doctor.md, the READMEs' tables of pins and their line about the
-releases of transformers, the jobs of smoke.yml and tests.yml in .github/workflows, and the checkouts of nightly.yml.
+It makes the tables of versions in docs/reference/versions.md, those of pins in the READMEs and their line of the
+releases of transformers that have a lock, the jobs of .github/workflows/smoke.yml and the checkouts of nightly.yml.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["BadPin", "check", "made", "render"]
 
 PROJECT = Path(__file__).resolve().parents[2]
 WORKFLOWS = PROJECT / ".github" / "workflows"
-WORKBENCH = PROJECT / "packages" / "verl-npu-workbench" / "docs"
-DOCTOR = {"en": WORKBENCH / "doctor.md", "zh": WORKBENCH / "doctor.zh-CN.md"}
+REFERENCE = PROJECT / "docs" / "reference"
+VERSIONS = {"en": REFERENCE / "versions.md", "zh": REFERENCE / "versions.zh-CN.md"}
 READMES = {"en": PROJECT / "README.md", "zh": PROJECT / "README.zh-CN.md"}
 BEGIN = "<!-- {table}: made by scripts/maintain/pins.py -->"
 END = "<!-- end of {table} -->"
@@ -90,7 +90,7 @@ def check(pins: Pins) -> None:
 def made(pins: Pins = PINS) -> dict[Path, str]:
     """Return all files that are made, whole. Raises BadPin, and ValueError if a marker is missing."""
     check(pins)
-    found = {page: render(page.read_text(), language, pins) for language, page in DOCTOR.items()}
+    found = {page: render(page.read_text(), language, pins) for language, page in VERSIONS.items()}
     for language, page in READMES.items():
         text = replaced(page.read_text(), BEGIN.format(table="pins"), END.format(table="pins"), _seen(pins, language))
         line = locked((path.name for path in (locks_folder() / "transformers").iterdir()), language)

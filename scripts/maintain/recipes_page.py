@@ -1,6 +1,5 @@
-"""Writes the tables of the workbench's docs/recipes.md and its Chinese twin.
-
-They come from the header comments of the recipes, and from the record of several_machines.py.
+"""Writes the tables of docs/reference/recipes.md and its Chinese twin: from the header comments of the recipes,
+and from what several_machines.py has recorded of upstream's scripts.
 
 python scripts/maintain/recipes_page.py                     rewrite the tables
 python scripts/maintain/recipes_page.py --check             status 1 if a table is not up to date
@@ -28,7 +27,7 @@ __all__ = ["BEGIN", "END", "PAGES", "RECIPES", "RESULTS", "Recipe", "read", "rec
 
 PROJECT = Path(__file__).resolve().parents[2]
 RESULTS = RECIPES / "rehearsed.json"
-DOCS = PROJECT / "packages" / "verl-npu-workbench" / "docs"
+DOCS = PROJECT / "docs" / "reference"
 PAGES = {"en": DOCS / "recipes.md", "zh": DOCS / "recipes.zh-CN.md"}
 BEGIN, END = "<!-- recipes: made by scripts/maintain/recipes_page.py -->", "<!-- end of recipes -->"
 BEGIN_SEVERAL = "<!-- several machines: made by scripts/maintain/recipes_page.py -->"
@@ -120,7 +119,7 @@ def table(found: Sequence[Recipe], results: Results, language: str) -> str:
             (
                 f"{each.algorithm}, {each.model}, {each.backend}{f', {each.engine}' if each.engine else ''}",
                 f"`{each.pin}`",
-                f"[{each.path.stem}](../../../scripts/recipes/{each.path.name})",
+                f"[{each.path.stem}](../../scripts/recipes/{each.path.name})",
                 takes.format(each.nodes * each.npus, each.nodes, each.npus),
                 rehearsed(result, language) if result else not_yet,
                 "; ".join(only) or "-",

@@ -30,8 +30,8 @@ __all__ = ["BEGIN", "END", "PAGES", "RECORD", "RELEASES", "described", "read", "
 
 PROJECT = Path(__file__).resolve().parents[2]
 RECORD = PROJECT / "tests" / "features" / "engine_names" / "releases.json"
-DOCS = PROJECT / "packages" / "verl-npu-workbench" / "docs"
-PAGES = {"en": DOCS / "engines.md", "zh": DOCS / "engines.zh-CN.md"}
+DOCS = PROJECT / "docs" / "reference"
+PAGES = {"en": DOCS / "engine-names.md", "zh": DOCS / "engine-names.zh-CN.md"}
 BEGIN = "<!-- names: made by scripts/maintain/record_engine_names.py -->"
 END = "<!-- end of names -->"
 RELEASES: Mapping[str, Sequence[str]] = {

@@ -21,7 +21,7 @@ from virtual_ascend.testing import environment
 pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
 PROGRAM = Path(__file__).with_name("reaching.py")
-DOCUMENT = Path(__file__).resolve().parents[2] / "packages/verl-npu-workbench/docs/records-runs.md"
+RECORD = Path(__file__).resolve().parents[2] / "docs/records/megatron-workers.json"
 LEGACY = ("actor", "ref", "critic", "reward_model")
 # What upstream's documents name for the pin; at v0.9.1 they name core_r0.16.0, which needs triton-ascend.
 PINS = {
@@ -87,8 +87,8 @@ def table(pin: str, unpacked) -> dict[str, dict[str, dict[str, Any]]]:
     return found
 
 
-def shown(pin: str, table: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
-    """The rows of the table in the documents."""
+def shown(pin: str, table: dict[str, dict[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The runs of the record."""
 
     def cell(row: dict[str, Any]) -> str:
         when = row["events"].index("repatch") if "repatch" in row["events"] else None
@@ -102,7 +102,14 @@ def shown(pin: str, table: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
         return f"before the groups: {whose}{', with flash attention' if by_then[1] else ''}"
 
     return [
-        f"| {pin} | {worker} | {cell(table['without'][worker])} | {cell(table['with'][worker])} |"
+        {
+            "pin": pin,
+            "job": worker,
+            "results": {
+                "upstream alone": cell(table["without"][worker]),
+                "with verl-npu": cell(table["with"][worker]),
+            },
+        }
         for worker in table["with"]
     ]
 
@@ -121,7 +128,6 @@ def test_without_verl_npu_they_do_not(pin: str, table) -> None:
         assert got == without(pin, worker), row
 
 
-def test_the_documents_show_this_table(pin: str, table) -> None:
-    text = DOCUMENT.read_text()
-    for line in shown(pin, table):
-        assert line in text, line
+def test_the_record_has_these_runs(pin: str, table) -> None:
+    runs = json.loads(RECORD.read_text())["runs"]
+    assert [run for run in runs if run["pin"] == pin] == shown(pin, table)

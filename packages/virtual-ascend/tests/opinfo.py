@@ -2,8 +2,8 @@
 
 `python -m tests.opinfo` runs all of them, prints one line of JSON per operator and dtype that does not agree,
 and a summary.
-`--part 3/40` runs every fortieth operator, from the third on. `--table` makes the tables in docs/virtual-ascend.md and
-its translation anew.
+`--part 3/40` runs every fortieth operator, from the third on. `--table` makes the tables in
+docs/reference/virtual-ascend.md and its translation anew.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "reference"
 BEGIN, END = "<!-- refused: made by tests/opinfo.py -->", "<!-- end of refused -->"
 SAMPLES = 12  # per operator and dtype; OpInfo has up to thousands, of the same code paths
 SEED = 0

@@ -127,7 +127,7 @@ GRAPHS = Choice(
 )
 FAULTS = Variable(
     "VIRTUAL_ASCEND_FAULTS",
-    "failures that the virtual Ascend causes, such as die:collective=3:rank=1; see docs/virtual-ascend.md",
+    "failures that the virtual Ascend causes, such as die:collective=3:rank=1; see docs/virtual-npus.md",
     expected="faults separated by commas",
 )
 TORCH_NPU = Choice(

@@ -2,7 +2,7 @@
 
 A job resumes from what the faults before it have left, and is struck once it has trained a step on top of that: so
 every job but the first shows that the fault before it left nothing that a resume stumbles over. With `-rP` each test
-prints its line of docs/records-runs.md.
+prints its line of docs/records/killed-processes.json.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Faults that users reported of graphs and new weights, in the real releases of vllm-ascend that have them, on virtual
-NPUs: they fail as reported, and are right with the mend of a later revision in them. `docs/engines.md` has the table.
+NPUs: they fail as reported, and are right with the fix of a later revision in them.
+`docs/records/engine-faults.json` has the table.
 
 It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does; the mend is taken from
 vllm-ascend.git in VERL_NPU_UPSTREAMS.

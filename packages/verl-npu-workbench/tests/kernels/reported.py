@@ -1,4 +1,4 @@
-"""Kernels of our own with the faults of public reports, which docs/kernels.md lists."""
+"""Kernels of our own with the faults of public reports, which docs/records/kernels-reported.json lists."""
 
 from __future__ import annotations
 

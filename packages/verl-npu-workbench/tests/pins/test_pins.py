@@ -76,7 +76,7 @@ def test_a_pin_that_is_new_reaches_all_that_is_made(folders: Callable[[str, str]
     pins = folders("nightly_checkout = false", "nightly_checkout = true")
     assert [*pins].index("v0.7.2") == [*pins].index("v0.7.1") + 1
     files = {path.name: text for path, text in maintained.made(pins).items()}
-    assert re.search(r"(?m)^\| part \|.* `v0\.7\.2` \|", files["doctor.md"])
+    assert re.search(r"(?m)^\| part \|.* `v0\.7\.2` \|", files["versions.md"])
     assert "| `v0.7.2` | PyPI | 2027-09 | GRPO, PPO and SFT train;" in files["README.md"]
     assert "- { pin: v0.7.2, job: sft }" in files["smoke.yml"]
     assert "path: upstreams/verl-v0.7.2\n" in files["nightly.yml"]

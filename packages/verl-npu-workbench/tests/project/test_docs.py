@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 import pytest
-from maintain import environment_page
 from testing.interpreter import Interpreter
 from testing.pages import fences, outside_of_fences
 
@@ -33,7 +32,7 @@ PAGES = sorted(
     key=lambda path: path.as_posix(),
 )
 DOCS = PROJECT / "docs"
-PUBLISHED = [page for folder in (DOCS, WORKBENCH / "docs") for page in sorted(folder.glob("*.md"))]
+PUBLISHED = [*sorted(DOCS.glob("*.md")), *sorted((DOCS / "reference").glob("*.md"))]
 ENGLISH = [page for page in PUBLISHED if not page.name.endswith(".zh-CN.md")]
 
 readme = pytest.mark.parametrize("page", READMES, ids=lambda page: page.name)
@@ -83,7 +82,8 @@ def test_a_page_has_a_chinese_twin_with_the_same_outline(page: Path) -> None:
     assert levels[0] == levels[1]
 
 
-@pytest.mark.parametrize("page", [READMES[0], *ENGLISH], ids=name)
+# The help of the commands is Chinese on the Chinese page.
+@pytest.mark.parametrize("page", [READMES[0], *(page for page in ENGLISH if page.stem != "commands")], ids=name)
 def test_a_page_and_its_twin_have_the_same_commands_and_tables(page: Path) -> None:
     def shape(text: str) -> tuple[list[str], list[int]]:
         blocks = [fence.text for fence in fences(text)]
@@ -168,11 +168,17 @@ def test_a_picture_asks_no_server_for_anything(picture: Path) -> None:
 # Indexes.
 
 
-@pytest.mark.parametrize("index", [DOCS / "README.md", DOCS / "README.zh-CN.md"], ids=name)
-def test_an_index_links_to_every_page_of_its_language(index: Path) -> None:
-    chinese = index.name.endswith(".zh-CN.md")
-    pages = {page for page in PUBLISHED if page.name.endswith(".zh-CN.md") is chinese}
-    assert pages - {index} <= {(index.parent / link).resolve() for link in links(index)}
+@readme
+def test_a_readme_links_to_every_page_of_its_language(page: Path) -> None:
+    chinese = page.name.endswith(".zh-CN.md")
+    pages = {each for each in PUBLISHED if each.name.endswith(".zh-CN.md") is chinese}
+    assert pages <= {(page.parent / link).resolve() for link in links(page)}
+
+
+def test_the_pages_are_few_and_short() -> None:
+    front = [READMES[0], *(page for page in ENGLISH if page.parent == DOCS)]
+    assert len(front) <= 15
+    assert sum(len(page.read_text().split()) for page in front) <= 25_000
 
 
 # One truth.
@@ -226,7 +232,8 @@ def test_every_extra_that_a_page_names_is_declared(page: Path) -> None:
         assert {extra for one in named for extra in one.split(",")} <= set(declared)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+# The reference names upstream's files and those of packages by themselves, too.
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "reference"], ids=name)
 def test_every_script_and_test_that_a_page_names_is_there(page: Path) -> None:
     named = re.findall(
         r"(?<![\w/.-])((?:scripts|tests|benchmarks|verl_npu|packages)/[\w./-]+\.(?:py|sh|json|h|cpp))",
@@ -253,28 +260,6 @@ def test_the_line_that_the_readmes_show_is_what_the_driver_prints(interpreter: I
     if here not in shown:
         pytest.skip(f"the line is for other versions than {here}")
     assert shown in result.err.splitlines()
-
-
-# The page of variables.
-
-
-@pytest.mark.parametrize("language", environment_page.PAGES)
-def test_the_page_of_variables_is_up_to_date(language: str) -> None:
-    text = environment_page.PAGES[language].read_text()
-    assert environment_page.render(text, language) == text
-
-
-def test_a_page_without_a_marker_is_refused() -> None:
-    with pytest.raises(ValueError, match="made by"):
-        environment_page.render("# Environment variables", "en")
-
-
-def test_a_variable_that_is_new_reaches_the_table() -> None:
-    page = environment_page.PAGES["en"].read_text()
-    one = {"VERL_NPU": environment.SWITCH}
-    made = environment_page.render(page, "en", one)
-    assert "| `VERL_NPU` |" in made
-    assert "VIRTUAL_ASCEND_CACHE` |" not in made
 
 
 # What stands in two files.

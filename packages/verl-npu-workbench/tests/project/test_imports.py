@@ -1,4 +1,4 @@
-"""Arrows between modules go one way: by the contracts in pyproject.toml, which docs/design.md draws."""
+"""Arrows between modules go one way: by the contracts in pyproject.toml, which docs/reference/modules.md draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walks of a newcomer: from a wish or a symptom, by a README or the site's home alone, to the command that answers."""
+"""Walks of a newcomer: from a wish or a symptom, by a README alone, to the command that answers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from verl_npu.cli import main as command
 from ..diagnosis.quoted import raised, worker
 
 PROJECT = Path(__file__).resolve().parents[4]
-DOCS = PROJECT / "docs"
-DIED_PAGE = PROJECT / "packages" / "verl-npu-workbench" / "docs" / "my-job-died.md"
-STARTS = [PROJECT / "README.md", PROJECT / "README.zh-CN.md", DOCS / "README.md", DOCS / "README.zh-CN.md"]
+DIED_PAGE = PROJECT / "docs" / "my-job-died.md"
+STARTS = [PROJECT / "README.md", PROJECT / "README.zh-CN.md"]
 
 DIED = worker(
     raised(
@@ -50,17 +49,15 @@ WALKS = {
         "my-job-died.md", "verl-npu doctor --log train.log", "npu-memory", {"train.log": f"step:1 - x:1\n{DIED}\n"}
     ),
     "my job hangs": Walk(
-        "it-hangs.md", "verl-npu watch train.log", '"step": 5', {"train.log": RUNS}, ("--once", "--json")
+        "my-job-died.md", "verl-npu watch train.log", '"step": 5', {"train.log": RUNS}, ("--once", "--json")
     ),
     "is it as good as on GPUs": Walk(
-        "compare-and-watch.md", "verl-npu compare npu.log gpu.log", "within", {"npu.log": RUNS, "gpu.log": RUNS}
+        "watch-and-compare.md", "verl-npu compare npu.log gpu.log", "within", {"npu.log": RUNS, "gpu.log": RUNS}
     ),
-    "install an environment": Walk(
-        "installation.md", "verl-npu setup --pin v0.7.1 --npu a3 --arch arm", "pip install"
-    ),
-    "what is wrong with my environment": Walk("doctor.md", "verl-npu doctor", "torch_npu"),
-    "does my job fit": Walk("planning.md", "verl-npu plan run.sh", "run.sh: expected a launch script"),
-    "does my script run": Walk("rehearsals.md", "verl-npu rehearse run.sh", "run.sh: expected a launch script"),
+    "install an environment": Walk("install.md", "verl-npu setup --pin v0.7.1 --npu a3 --arch arm", "pip install"),
+    "what is wrong with my environment": Walk("before-a-run.md", "verl-npu doctor", "torch_npu"),
+    "does my job fit": Walk("before-a-run.md", "verl-npu plan run.sh", "run.sh: expected a launch script"),
+    "does my script run": Walk("before-a-run.md", "verl-npu rehearse run.sh", "run.sh: expected a launch script"),
 }
 
 

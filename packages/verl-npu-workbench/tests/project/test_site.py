@@ -13,22 +13,23 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from maintain import rules_page, site_hooks, site_pages
+from maintain import records, site_hooks, site_pages
 from testing.pages import fences
 
+from verl_npu import environment
 from verl_npu.cli import main as command
 
 PROJECT = Path(__file__).resolve().parents[4]
 DOCS = PROJECT / "docs"
-PUBLISHED = [page for folder in site_hooks.FOLDERS for page in sorted(folder.glob("*.md"))]
-ENGLISH = [page.name for page in PUBLISHED if ".zh-CN" not in page.name]
+PUBLISHED = sorted(DOCS.rglob("*.md"))
+ENGLISH = [page.relative_to(DOCS).as_posix() for page in PUBLISHED if ".zh-CN" not in page.name]
 PAGES = [*sorted(PROJECT.glob("*.md")), *PUBLISHED, *sorted((PROJECT / "packages").glob("*/*.md"))]
 GENERATED = site_pages.pages()
 
 
 def words(text: str) -> str:
-    """A text without its line breaks: each release of click breaks lines at other places."""
-    return " ".join(text.split())
+    """A text without its blanks: each release of click breaks lines at other places, in Chinese within words."""
+    return "".join(text.split())
 
 
 @pytest.mark.parametrize("page", GENERATED, ids=lambda page: page.name)
@@ -36,20 +37,36 @@ def test_pages_made_from_the_code_are_up_to_date(page: Path) -> None:
     assert words(page.read_text()) == words(GENERATED[page]), "run python scripts/maintain/site_pages.py"
 
 
-@pytest.mark.parametrize("language", rules_page.PAGES)
-def test_the_table_of_rules_is_up_to_date(language: str) -> None:
-    text = rules_page.PAGES[language].read_text()
-    assert rules_page.render(text, language) == text, "run python scripts/maintain/rules_page.py"
+def test_a_variable_that_is_new_reaches_its_table() -> None:
+    made = site_pages.variables("en", {"VERL_NPU": environment.SWITCH})
+    assert "| `VERL_NPU` |" in made
+    assert "| `VERL_NPU_STRICT` |" not in made
+
+
+@pytest.mark.parametrize("path", sorted(records.RECORDS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_record_has_what_each_run_needs_and_is_simulated(path: Path) -> None:
+    group = records.read(path)
+    assert group.title
+    assert re.search(r"[\u4e00-\u9fff]", group.title_zh)
+    assert all(run.job and run.results and run.simulated for run in group.runs)
+
+
+def test_a_run_without_a_field_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(
+        '{"title": "A", "title_zh": "甲", "common": {"pin": "v1"}, "runs": [{"job": "b"}]}'
+    )
+    with pytest.raises(ValueError, match=r"a\.json: b: expected date, pin, job"):
+        records.read(tmp_path / "a.json")
 
 
 def test_the_index_for_programs_lists_every_page() -> None:
     listed = {(DOCS / path).resolve() for path in re.findall(r"\(([\w./-]+\.md)\)", (DOCS / "llms.txt").read_text())}
-    assert {page.name for page in listed if page.parent in site_hooks.FOLDERS} == set(ENGLISH) - {"README.md"}
+    assert {page.relative_to(DOCS).as_posix() for page in listed if DOCS in page.parents} == set(ENGLISH)
 
 
 def test_the_navigation_has_every_page_once() -> None:
-    named = re.findall(r"(?m)^ +- (?:Home: )?([\w.-]+\.md)$", (PROJECT / "mkdocs.yml").read_text())
-    assert sorted(named) == sorted(ENGLISH)
+    named = re.findall(r"(?m)^ +- (?:Home: )?([\w./-]+\.md)$", (PROJECT / "mkdocs.yml").read_text())
+    assert sorted(named) == sorted(["README.md", *ENGLISH])
 
 
 REPOSITORY = "https://example.invalid/us/verl-npu"
@@ -63,11 +80,13 @@ REPOSITORY = "https://example.invalid/us/verl-npu"
         ("[engines](engines.zh-CN.md#表)", "[engines](engines.md#表)"),
         ("[x](design.md#words)", "[x](design.md#words)"),
         ("[r](../README.zh-CN.md#表)", "[r](README.md#表)"),
-        ("[w](../packages/verl-npu-workbench/docs/planning.zh-CN.md#表)", "[w](planning.md#表)"),
+        ("[w](reference/rules.zh-CN.md)", "[w](reference/rules.md)"),
+        ("[j](records/prove.json)", f"[j]({REPOSITORY}/blob/main/docs/records/prove.json)"),
         ("![p](pictures/plan.png)", "![p](pictures/plan.png)"),
         ("[C](../CONTRIBUTING.md#tests)", f"[C]({REPOSITORY}/blob/main/CONTRIBUTING.md#tests)"),
         ("[r](../scripts/recipes/a.sh)", f"[r]({REPOSITORY}/blob/main/scripts/recipes/a.sh)"),
         ("一行，\n另一行", "一行，另一行"),
+        ("一行。\n[设计](design.zh-CN.md)", "一行。[设计](design.md)"),
         ("一行\nverl", "一行\nverl"),
         ("[out](https://example.org/中文)", "[out](https://example.org/中文)"),
     ],
@@ -82,9 +101,9 @@ def test_a_link_out_of_the_pages_is_plain_words_where_the_repositorys_address_is
 
 
 def test_the_sites_index_for_programs_leads_to_its_own_pages(tmp_path: Path) -> None:
-    (tmp_path / "llms.txt").write_text("- [a](doctor.md): A?\n- [b](../README.md): B?\n")
+    (tmp_path / "llms.txt").write_text("- [a](reference/rules.md): A?\n- [b](../README.md): B?\n")
     site_hooks.on_post_build({"repo_url": REPOSITORY, "site_dir": str(tmp_path)})
-    assert (tmp_path / "llms.txt").read_text() == "- [a](doctor/): A?\n- [b](./): B?\n"
+    assert (tmp_path / "llms.txt").read_text() == "- [a](reference/rules/): A?\n- [b](./): B?\n"
 
 
 def test_no_page_and_no_metadata_names_a_repository_of_ours() -> None:
@@ -198,8 +217,15 @@ OF_STYLES = re.compile(r"(?:url\(|@import\s)\s*[\"']?([^\"')\s]+)")
 
 
 def test_the_site_has_both_languages_and_the_index_for_programs(site: Path) -> None:
-    for name in ("index.html", "zh-CN/index.html", "diagnosis/index.html", "zh-CN/diagnosis/index.html", "llms.txt"):
+    for name in (
+        "index.html",
+        "zh-CN/index.html",
+        "install/index.html",
+        "zh-CN/reference/rules/index.html",
+        "llms.txt",
+    ):
         assert (site / name).is_file()
+    assert (site / "llms.txt").is_file()
 
 
 def test_no_page_of_the_site_asks_another_server_for_anything(site: Path) -> None:
@@ -234,5 +260,5 @@ def test_a_link_asks_nobody() -> None:
 
 
 @pytest.mark.parametrize(("home", "section"), [("index.html", "Install and use"), ("zh-CN/index.html", "安装和使用")])
-def test_the_home_has_the_sections_of_the_readme(site: Path, home: str, section: str) -> None:
+def test_the_home_is_the_readme(site: Path, home: str, section: str) -> None:
     assert re.search(rf"<h2[^>]*>{section}", (site / home).read_text())

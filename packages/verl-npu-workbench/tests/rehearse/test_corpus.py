@@ -39,14 +39,13 @@ def test_the_list_has_each_case_once() -> None:
     assert len(names) == len(set(names)) > 100
 
 
-def test_the_page_says_what_stopped_a_script_and_groups_those_that_trained_by_folder() -> None:
+def test_a_record_says_what_stopped_a_script_or_where_it_trained() -> None:
     one, other = (line[0] for line in LINES[:2])
-    failed = {"verdict": "failed", "failure": {"owner": "upstream", "error": "TypeError: no"}}
-    shown = corpus.table({one.name: {"verdict": "trained", "seconds": 12.3}, other.name: failed})
-    folder, _, script = one.path.rpartition("/")
-    assert f"| verl/{folder} | {script} ({one.revision} 12) |" in shown
-    assert f"| verl/{other.path} | {other.revision} | failed | upstream: TypeError: no |" in shown
-    assert f"1 of {len(LINES)} lines of the list trained" in shown
+    failed = {"verdict": "failed", "failure": {"owner": "upstream", "error": "TypeError: no in /home/me/verl/a.py"}}
+    made = corpus.rehearsed({one.name: {"verdict": "trained", "seconds": 12.3}, other.name: failed})
+    assert {"pin": one.revision, "job": one.path, "results": {"verdict": "trained", "seconds": "12"}} in made
+    stopped = {"verdict": "failed", "first error": "upstream: TypeError: no in …/a.py"}
+    assert {"pin": other.revision, "job": other.path, "results": stopped} in made
 
 
 @pytest.mark.skipif(not TREES.is_dir(), reason="set VERL_NPU_UPSTREAMS to a folder with verl-<revision>/")

@@ -2,7 +2,7 @@
 
 Each scene runs methods of one revision, taken from its history in `VERL_NPU_UPSTREAMS` (`vllm-ascend.git`), around a
 graph of plain torch: weights are processed, a graph is captured, new weights are handed over and processed again, and
-the graph is replayed. `docs/engines.md` has the table.
+the graph is replayed. `docs/records/engine-faults.json` has the table.
 """
 
 from __future__ import annotations

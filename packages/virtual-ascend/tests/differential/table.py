@@ -15,7 +15,7 @@ from .comparing import Difference, Kind, counts
 __all__ = ["COUNTS", "DOCS", "PAGES", "of_counts", "shown", "summary", "write"]
 
 COUNTS = Path(__file__).with_name("counts.json")
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference"
 BEGIN, END = "<!-- differential: made by tests/differential -->", "<!-- end of differential -->"
 REFUSES = "ours refuses; the code of the wheel does not"
 

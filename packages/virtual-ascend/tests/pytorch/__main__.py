@@ -27,7 +27,7 @@ from virtual_ascend.testing.junit import cases
 from .reasons import REASONS, reason
 
 PROJECT = Path(__file__).resolve().parents[2]
-DOCS = PROJECT / "docs"
+DOCS = PROJECT.parents[1] / "docs" / "reference"
 BEGIN = "<!-- openreg: made by tests/pytorch -->"
 END = "<!-- end of openreg -->"
 

@@ -23,7 +23,7 @@ from .reasons import Kind, reason
 __all__ = ["EXPECTED", "Ends", "File", "differences", "read", "summarised"]
 
 EXPECTED = Path(__file__).with_name("expected.json")
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference"
 BOTH = "ours fails it as well"
 BEGIN, END = "<!-- torch_npu: made by tests/torch_npu/expected.py -->", "<!-- end of torch_npu -->"
 AREAS = {  # the first that fits

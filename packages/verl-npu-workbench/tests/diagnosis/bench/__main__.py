@@ -20,7 +20,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", type=Part, default=list(Part))
     parser.add_argument("--without-own", action="store_true")
-    parser.add_argument("--write", action="store_true", help="write the figures and tables into docs/diagnosis.md")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/reference/bench.md")
     given = parser.parse_args()
     if given.write:
         for language, page in PAGES.items():

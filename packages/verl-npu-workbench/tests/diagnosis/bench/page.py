@@ -1,4 +1,4 @@
-"""The figures of the bench and the confusion tables in docs/diagnosis.md and its Chinese twin."""
+"""The figures of the bench and the confusion tables in docs/reference/bench.md and its Chinese twin."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from .measure import Answer, Outcome, ask, ask_without_own, confusion, figures
 
 __all__ = ["PAGES", "rendered"]
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
-PAGES = {"en": DOCS / "diagnosis.md", "zh": DOCS / "diagnosis.zh-CN.md"}
+DOCS = Path(__file__).resolve().parents[5] / "docs" / "reference"
+PAGES = {"en": DOCS / "bench.md", "zh": DOCS / "bench.zh-CN.md"}
 BEGIN, END = "<!-- bench: made by python -m tests.diagnosis.bench --write -->", "<!-- end of bench -->"
 _TOGETHER = "likeliest"
 _WORDS: Mapping[str, Mapping[Outcome | str, str]] = {
     "en": {
-        Outcome.RIGHT: "the cause is named, and it is the thread's",
-        Outcome.LIKELIEST: "the cause is not certain, and the likeliest one is the thread's",
-        Outcome.AMONG: "the cause is not certain, and another one that is listed is the thread's",
-        Outcome.WRONG: "another cause is named",
+        Outcome.RIGHT: "the thread's cause",
+        Outcome.LIKELIEST: "not certain; the likeliest cause is the thread's",
+        Outcome.AMONG: "not certain; another listed cause is the thread's",
+        Outcome.WRONG: "another cause",
         Outcome.VAGUE: "a code or a consequence, without the thread's cause",
         Outcome.UNKNOWN: "unknown, without the thread's cause",
         Outcome.NONE: "none",
-        Outcome.UNPROVED: "a cause is named",
+        Outcome.UNPROVED: "a cause",
         _TOGETHER: "the first two together",
-        "outcome": "what is said",
-        "without": "written from, each thread without the rules of its own",
-        "known": "written from",
-        "unread": "unread",
+        "outcome": "verdict",
+        "without": "the same without the rules from each thread itself",
+        "known": "threads that rules were written from",
+        "unread": "unread threads",
         "open": "Threads that ended without a cause",
-        "confusion": "What the threads ended with, and what was said ({part}):",
-        "cause": "the thread ended with",
+        "confusion": "The thread's cause and the rule that was named ({part}):",
+        "cause": "the thread's cause",
         "threads": "threads",
-        "said": "what was said",
+        "said": "rule",
     },
     "zh": {
         Outcome.RIGHT: "指出了原因，且与讨论一致",

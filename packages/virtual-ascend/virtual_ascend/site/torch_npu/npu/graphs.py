@@ -1,6 +1,6 @@
 """Graphs. A capture records work with its addresses, and a replay does it again on whatever these addresses hold.
 
-See device/csrc/graph.h, and docs/virtual-ascend.md for the checks.
+See device/csrc/graph.h, and docs/virtual-npus.md for the checks.
 """
 
 from __future__ import annotations
