@@ -49,7 +49,7 @@ def _main(program: str, given: Sequence[str], command: str) -> int:
 
 
 def help_of(command: str) -> str:
-    """Return the --help of a command of verl-npu, from docs/commands.md, because the command needs packages to run."""
+    """Return the --help of a command of verl-npu, from the page of commands, because it needs packages to run."""
     section = _COMMANDS.read_text().partition(f"\n## verl-npu {command}\n")[2]
     return section.partition("```text\n")[2].partition("```")[0]
 

@@ -150,7 +150,7 @@ def refresh_copies_on_load(model: Any) -> None:
 def is_copy(name: str) -> bool:
     """Tell whether an attribute, `Class.name`, is a copy of weights that is made anew after each sync."""
     attribute = name.partition(" ")[0].rpartition(".")[2]
-    return attribute in {*_MADE_ONCE, *(each for names in _COPIES for each in names)}
+    return attribute in {*_V0_COPIES, *(each for names in _COPIES for each in names)}
 
 
 def _has_copies(impl: object) -> bool:

@@ -140,7 +140,7 @@ class Verdict:
             )
         if self.changed:
             warn(
-                f"since the rollout engine woke up, these tensors have changed, which are neither weights nor buffers: "
+                f"tensors that are neither weights nor buffers have changed since the rollout engine woke up: "
                 f"{_shown(self.changed)}. If the engine does not compute them from the weights, its answers are wrong"
             )
         if not self.differences:
