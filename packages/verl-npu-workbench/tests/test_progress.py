@@ -32,7 +32,7 @@ class Closed(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("EVERY", "_FIRST", "_REWRITTEN"):
+    for name in ("EVERY", "_FIRST", "_REWRITE_EVERY"):
         monkeypatch.setattr(progress, name, 0.01)
 
 
