@@ -111,7 +111,7 @@ print("FACTS " + json.dumps(facts), flush=True)
 def test_trainers_and_rollouts_in_ray_actors_sync_and_a_killed_trainer_is_named(tmp_path: Path) -> None:
     facts = facts_of(DRIVER, WORKERS, tmp_path, 3, VERL_NPU_WEIGHT_SYNC_TIMEOUT="60")
     assert facts["equal"] == [True, True, True]
-    assert "is in a group 'actor_rollout' already" in facts["twice"]
+    assert "is already in a group 'actor_rollout'" in facts["twice"]
     assert "rank 0 (actor " in facts["killed"]
     # The fields have come whole through Ray.
     assert facts["subject"] == "weight sync group 'actor_rollout'"
