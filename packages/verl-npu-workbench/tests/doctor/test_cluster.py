@@ -57,7 +57,9 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_address_where_nobody_answers_is_given_up(ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "REACH", 1.0)
-    with pytest.raises(FleetError, match=r"no answer from 127\.0\.0\.1:1 within 1 s; start it with `ray start"):
+    with pytest.raises(
+        FleetError, match=r"no answer from 127\.0\.0\.1:1 within 1 s; start it with `ray start --head`"
+    ):
         examine_nodes([])
 
 

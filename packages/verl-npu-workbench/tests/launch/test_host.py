@@ -44,7 +44,11 @@ def test_a_host_knows_the_head_and_its_own_address(given: Any, expected: tuple[i
 @pytest.mark.parametrize(
     ("given", "environ", "said"),
     [
-        ({"nodes": 2}, {}, "--head: expected a name or address under which the other hosts reach the head, found"),
+        (
+            {"nodes": 2},
+            {},
+            "--head: expected a name or address under which the other hosts reach the head, found none",
+        ),
         ({"nodes": 2, "head": "localhost"}, {}, "found localhost"),
         ({"hosts": ("n1", "n1")}, {}, "--hosts: expected 2 different hosts"),
         ({"hosts": ("n1", "n2"), "nodes": 3}, {}, "--hosts: expected 3 different hosts"),

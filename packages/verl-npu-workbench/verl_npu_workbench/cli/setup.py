@@ -104,11 +104,10 @@ def setup(
     """Print how to install a pin of verl, or run a job in containers.
 
     A pin is a revision of verl that verl-npu was tested with. With --format install, this prints the commands in
-    order, each with the mistakes to avoid. The versions come from verl's documents for that pin, or with --for
-    image from the image that Ascend publishes. With docker-run, it prints a command for one machine, with the
-    devices and driver files that a container needs. With rayjob, it prints a manifest for KubeRay; Volcano grants
-    its machines all at once or not at all, and the job's command follows --. The command itself installs and
-    starts nothing.
+    order, each with the mistakes to avoid. The versions come from verl's documents for that pin, or with --for image
+    from the image that Ascend publishes. With docker-run, it prints a command for one machine, with the devices and
+    driver files that a container needs. With rayjob, it prints a manifest for KubeRay; Volcano grants its machines all
+    at once or not at all, and the job's command follows --. The command itself installs and starts nothing.
 
     Exit status: 0 printed or written, 2 there is no such installation or container.
     """
