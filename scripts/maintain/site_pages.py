@@ -47,7 +47,7 @@ def _help(words: Sequence[str], language: str) -> str:
     variables = {environment.LANGUAGE.name: _LANGUAGES[language]}
     size = {"terminal_width": 100, "max_content_width": 100}
     printed = CliRunner(env=variables).invoke(command, [*words, "--help"], prog_name="verl-npu", **size)
-    return f"\n## {' '.join(['verl-npu', *words])}\n\n```text\n{printed.output.rstrip()}\n```\n"
+    return f"\n## {' '.join(['verl-npu', *words])}\n\n```text\n{printed.stdout.rstrip()}\n```\n"
 
 
 def patches(language: str) -> str:
