@@ -200,13 +200,12 @@ def _of_rank(names: Names, settings: Settings, data: int, batch: MicroBatch) -> 
     return together // data
 
 
-def tuning_changes(names: Names, settings: Settings, share: Share, model: Path) -> dict[str, object]:
-    """Return the settings that have one rank take two steps with its part of the data, and read nothing.
+def tuning_changes(names: Names, settings: Settings, model: Path) -> dict[str, object]:
+    """Return the settings that have one rank take two steps, and read nothing.
 
     `model` is the folder of a model without weights.
     """
     changes: dict[str, object] = {
-        BATCH: share.sequences * share.data,
         names.model: str(model),
         names.contents: ["model", "optimizer", "extra"],
         "trainer.device": "npu",
@@ -219,7 +218,6 @@ def tuning_changes(names: Names, settings: Settings, share: Share, model: Path) 
         "trainer.default_hdfs_dir": None,
         "trainer.logger": ["console"],
     }
-    changes |= share.budgets
     changes |= dict.fromkeys(settings.ending("use_torch_compile", "use_shm"), False)
     changes |= dict.fromkeys(settings.ending("tokenizer_path"), str(model))
     return changes

@@ -127,6 +127,50 @@ class RankJob:
 
 
 @dataclass(frozen=True, slots=True)
+class StartJob:
+    """One rank, and the program that starts its job."""
+
+    rank: RankJob
+    module: str
+    """The trainer's module, or its file."""
+    arguments: Sequence[str]
+    """Hydra's options and overrides."""
+    overrides: Mapping[str, object]
+    """The settings that name the made-up model and data, and the NPUs."""
+    rows: int
+    """Rows of made-up data."""
+
+    @classmethod
+    def of_json(cls, told: Mapping[str, Any]) -> StartJob:
+        return cls(**{**told, "rank": RankJob.of_json(told["rank"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """How far a job came on one rank, and the error that ended it."""
+
+    passed: Sequence[str] = ()
+    """The stages that it passed."""
+    missing: Sequence[str] = ()
+    """Why parts of a stage are not judged."""
+    stage: str = ""
+    """The stage that it ended in; empty if it passed all."""
+    error: str = ""
+    """The name of the exception and its message."""
+    where: str = ""
+    """The file and the line of upstream's code that raised it."""
+    code: str = ""
+    """That line."""
+    host: int = 0
+    """Bytes of this machine's memory that it took at most."""
+
+    @classmethod
+    def of_json(cls, told: Mapping[str, object]) -> Started:
+        """Return what a rank answered. Raises ValueError if it is of another form."""
+        return _read(cls, told)
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseCost:
     """What a phase cost a rank. Bytes."""
 

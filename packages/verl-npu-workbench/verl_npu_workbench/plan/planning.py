@@ -35,7 +35,7 @@ from ..jobs.keys import (
 from ..jobs.settings import Settings, override
 from ..jobs.trainer import Trainer, is_of_cluster
 from ..processes import own_python
-from ..sandbox import Limits, ask, available_memory, device_cache
+from ..sandbox import Answer, Ended, Limits, ask, available_memory, device_cache
 from ..secrecy.variables import allowed
 from .fine_tuning import Names, module_of, names_of, tuning_changes, tuning_share
 from .hardware import Hardware
@@ -219,7 +219,11 @@ def _fine_tuning(names: Names, job: Job, request: Request, bounded: bool) -> _Wo
     share = tuning_share(names, job.trainer, job.settings, request.response, request.prompt, uneven, bounded)
     model = _model(path, request)
     check_text_only(model, request.picture)
-    changes = tuning_changes(names, job.settings, share, model.folder)
+    changes = {
+        BATCH: share.sequences * share.data,
+        **tuning_changes(names, job.settings, model.folder),
+        **share.budgets,
+    }
     return _Work(share=share, model=model, changes=changes, module=module_of(job))
 
 
@@ -254,14 +258,8 @@ def _run(
     job: RankJob, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None], ended: Event
 ) -> Outcome:
     """Have `rank` answer in a process of its own, in a sandbox: it runs the tree's code."""
-    log, tree = folder / f"rank-{job.rank}.log", Path(job.tree)
-    variables, sandbox = _variables(job, trainer, request.unconfined), None
-    if not request.unconfined:
-        sandbox = sandbox_of(trainer, tree, [folder / "model"])
-        variables["HOME"] = str(fresh_home())
-    limits = Limits(request.seconds, _PROCESSES, memory=available_memory(), file=_LARGEST_FILE)
+    log = folder / f"rank-{job.rank}.log"
     told(_("rank {rank} of {world}").format(rank=job.rank, world=job.world))
-    command = own_python("-m", f"{__package__}.rank")
     with progress.step(_("rank {rank} of {world}").format(rank=job.rank, world=job.world)) as step:
         phases = Phases(log)
 
@@ -270,16 +268,7 @@ def _run(
             if ended.is_set():
                 raise CancelledError
 
-        done, answer = ask(sandbox, command, tree, variables, limits, log, dataclasses.asdict(job), tick)
-    if done.limit:
-        raise PlanError(
-            subject=_("rank {rank}").format(rank=job.rank),
-            expected=_("its phases to end in {seconds:.0f} s, within the memory of this machine").format(
-                seconds=request.seconds
-            ),
-            found=_("{limit}; its log is {log}").format(limit=done.limit, log=log),
-            fix=_("give it more time, --timeout SECONDS, or a machine with more memory"),
-        )
+        done, answer = ask_rank(job, dataclasses.asdict(job), trainer, request, log, tick)
     try:
         if answer.wrong:
             raise ValueError(_("{wrong} for an answer").format(wrong=answer.wrong))
@@ -292,6 +281,33 @@ def _run(
             found=f"{(lines or ['no output'])[-1][:300]} ({error})",
             fix=_("read {log}").format(log=log),
         ) from error
+
+
+def ask_rank(
+    job: RankJob, question: object, trainer: Trainer, request: Request, log: Path, tick: Callable[[], None]
+) -> tuple[Ended, Answer]:
+    """Ask the program of a rank in a sandbox with phantom NPUs.
+
+    Raises:
+        PlanError: it went over a limit.
+    """
+    tree, variables, sandbox = Path(job.tree), _variables(job, trainer, request.unconfined), None
+    if not request.unconfined:
+        sandbox = sandbox_of(trainer, tree, [log.parent / "model"])
+        variables["HOME"] = str(fresh_home())
+    limits = Limits(request.seconds, _PROCESSES, memory=available_memory(), file=_LARGEST_FILE)
+    command = own_python("-m", f"{__package__}.rank")
+    done, answer = ask(sandbox, command, tree, variables, limits, log, question, tick)
+    if done.limit:
+        raise PlanError(
+            subject=_("rank {rank}").format(rank=job.rank),
+            expected=_("its phases to end in {seconds:.0f} s, within the memory of this machine").format(
+                seconds=request.seconds
+            ),
+            found=_("{limit}; its log is {log}").format(limit=done.limit, log=log),
+            fix=_("give it more time, --timeout SECONDS, or a machine with more memory"),
+        )
+    return done, answer
 
 
 _READ = 1 << 16
@@ -376,14 +392,20 @@ def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, objec
     # verl's other budgets default to the actor's, which may be raised.
     changes |= {batch.key: batch.size for batch in share.micro_batches if batch.dynamic}
     changes |= share.budgets
-    changes |= {key: str(model) for key in _MODELS if key in settings}
+    changes |= made_up(settings, model)
+    if (contents := f"{ACTOR}.checkpoint.save_contents") in settings:
+        changes[contents] = ["model", "optimizer", "extra"]
+    return changes
+
+
+def made_up(settings: Settings, model: Path) -> dict[str, object]:
+    """Return the settings that name a model without weights, and leave out what only a whole job has."""
+    changes: dict[str, object] = {key: str(model) for key in _MODELS if key in settings}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
     changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)
     # The trainer counts its steps by its data.
     changes |= dict.fromkeys(settings.matching(r".*\.optim\.total_training_steps"), _STEPS)
     changes |= dict.fromkeys(settings.ending("tokenizer_path"), str(model))
-    if (contents := f"{ACTOR}.checkpoint.save_contents") in settings:
-        changes[contents] = ["model", "optimizer", "extra"]
     return changes
 
 
