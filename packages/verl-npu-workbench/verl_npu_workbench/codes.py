@@ -37,6 +37,12 @@ def _of_scripts() -> Iterator[Meaning]:
         about="Hydra composes the settings that a script gives its trainer as the job does, and has ended with an "
         "error: the job ends with the same one before anything starts.",
     )
+    yield meaning(
+        "start",
+        "before a run: `verl-npu lint --start RUN.SH`",
+        about="The job's own program, its workers and its engine's configuration are started on phantom NPUs in one "
+        "process, and upstream's code has raised an error: the job ends with the same one before its first step.",
+    )
     for rule in OF_SCRIPTS:
         # What is only handed on says nothing of itself: the guards tell.
         if rule.about:

@@ -42,6 +42,15 @@ class Phase(Enum):
         return self in (Phase.UPDATE_CRITIC, Phase.UPDATE_ACTOR, Phase.TRAINING)
 
 
+class Part(Enum):
+    """A part of a job's start, in its order."""
+
+    PROGRAM = _("the trainer's program")
+    WORKERS = _("the workers")
+    ENGINE = _("the engine's configuration")
+    BATCH = _("the first micro batch")
+
+
 class Holder(Enum):
     """What memory is for, in csrc/ledger.h's order: its own three, those that a rank tells; last what is no tensor."""
 
@@ -150,11 +159,11 @@ class Started:
     """How far a job came on one rank, and the error that ended it."""
 
     passed: Sequence[str] = ()
-    """The stages that it passed."""
+    """The parts that it passed."""
     missing: Sequence[str] = ()
-    """Why parts of a stage are not judged."""
-    stage: str = ""
-    """The stage that it ended in; empty if it passed all."""
+    """Errors that say nothing of the script, such as a package that is not installed here."""
+    part: str = ""
+    """The part that it ended in; empty if it passed all."""
     error: str = ""
     """The name of the exception and its message."""
     where: str = ""
@@ -167,7 +176,10 @@ class Started:
     @classmethod
     def of_json(cls, told: Mapping[str, object]) -> Started:
         """Return what a rank answered. Raises ValueError if it is of another form."""
-        return _read(cls, told)
+        found = _read(cls, told)
+        if not {*found.passed, found.part} <= {"", *(part.value for part in Part)}:
+            raise ValueError(_("a part that is unknown"))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from ..sandbox import Answer, Ended, Limits, ask, available_memory, device_cache
 from ..secrecy.variables import allowed
 from .fine_tuning import Names, module_of, names_of, tuning_changes, tuning_share
 from .hardware import Hardware
-from .job import SAYS, Outcome, Phase, Picture, RankJob
+from .job import SAYS, Outcome, Part, Phase, Picture, RankJob
 from .lengths import Length, drawn_lengths, measured_lengths
 from .model import Model, check_text_only, folder_of, model_of, picture_of
 from .rollout import Rollout, rollout_of
@@ -54,7 +54,7 @@ _THRESHOLD = "1"  # MiB: smaller tensors are real
 _MEMORY = "1024"  # GiB: what does not fit is to be seen, not to end
 _TOGETHER = 2
 _PROCESSES, _LARGEST_FILE = 512, 4 << 30
-_PHASES = frozenset(phase.value for phase in Phase)
+_PHASES = frozenset(phase.value for phase in (*Phase, *Part))
 _NO_FLEET = "fleet"
 """The feature that has ranks compare what is patched: a rank of a plan would wait for others that are not there."""
 
@@ -315,7 +315,7 @@ _READ = 1 << 16
 
 
 class Phases:
-    """Reads in a rank's log, as it grows, which phase it is in."""
+    """Reads in a rank's log, as it grows, which phase it is in, or which part of a start."""
 
     def __init__(self, log: Path) -> None:
         self._log = log

@@ -32,7 +32,7 @@ from ..jobs.layout import Parallelism, parallelism_of
 from ..jobs.trainer import Trainer
 from .fine_tuning import Names, module_of, names_of, tuning_changes
 from .hardware import HARDWARE
-from .job import RankJob, Started, StartJob
+from .job import Part, RankJob, Started, StartJob
 from .model import Model, model_of
 from .planning import Phases, Request, ask_rank, made_up
 
@@ -64,7 +64,7 @@ def started(trainer: Trainer, tree: Path, model_config: Path | None, unconfined:
     said = _("started in {seconds:.0f} s with {memory:.1f} GiB of this machine: passed {passed}").format(
         seconds=time.monotonic() - began,
         memory=told.host / (1 << 30),
-        passed=_(", ").join(told.passed) or _("nothing"),
+        passed=_(", ").join(Part(each).value for each in told.passed) or _("nothing"),
     )
     return found, said
 
@@ -179,7 +179,7 @@ def _refusal(told: Started, trainer: Trainer) -> Finding:
     return error(
         CODE,
         " ".join(told.error.split())[:600],
-        subject=_(", ").join(settings) or _("the stage {stage}").format(stage=told.stage),
+        subject=_(", ").join(settings) or Part(told.part).value,
         why=_("upstream ends the job with these words in {where}: `{code}`").format(
             where=told.where, code=told.code.strip()
         ),

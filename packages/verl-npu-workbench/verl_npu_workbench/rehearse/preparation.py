@@ -261,8 +261,8 @@ def _syncing_packages() -> set[str]:
 def write_questions(folder: Path, source: str, images: bool, rows: int = 64) -> tuple[Path, Path]:
     """Write sums as train.parquet and test.parquet; with `images` each question has a picture.
 
-    `rows` are those to train on. The columns are those of verl's examples/data_preprocess: for reinforcement learning, for supervised fine-tuning
-    of one turn (extra_info, question and answer) and of several (messages).
+    `rows` are those to train on. The columns are those of verl's examples/data_preprocess: for reinforcement learning,
+    for supervised fine-tuning of one turn (extra_info, question and answer) and of several (messages).
     """
     import datasets
 

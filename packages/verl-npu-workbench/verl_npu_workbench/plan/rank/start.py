@@ -28,7 +28,7 @@ import verl_npu_workbench
 
 from ...jobs.keys import ROLES
 from ...jobs.settings import override
-from ..job import SAYS, Started, StartJob
+from ..job import SAYS, Part, Started, StartJob
 from .recording import Recording
 from .workers import LegacyWorkers, SleepingRollout, Workers, configuration, no_engine, workers_of
 
@@ -55,11 +55,11 @@ def _reached(*_: object, **__: object) -> None:
 
 
 def start(job: StartJob, recording: Recording, folder: str) -> Started:
-    """Run one stage after the other, and return the error that upstream raises first."""
+    """Run one part after the other, and return the error that upstream raises first."""
     passed: list[str] = []
     missing: list[str] = []
-    for name, run in _Start(job, recording, folder, missing).stages():
-        print(f"{SAYS}{name}", file=sys.stderr, flush=True)
+    for part, run in _Start(job, recording, folder, missing).parts():
+        print(f"{SAYS}{part.value}", file=sys.stderr, flush=True)
         found: BaseException | None = None
         try:
             run()
@@ -69,10 +69,12 @@ def start(job: StartJob, recording: Recording, folder: str) -> Started:
             traceback.print_exc()
             found = raised
         if found is not None and (why := _not_judged(found)):
-            missing.append(f"{name}: {why}")
+            missing.append(why)
         elif found is not None:
-            return dataclasses.replace(_told(found, job), passed=passed, missing=missing, stage=name, host=_peak())
-        passed.append(name)
+            told = _told(found, job)
+            return dataclasses.replace(told, passed=passed, missing=missing, part=part.value, host=_peak())
+        else:
+            passed.append(part.value)
     return Started(passed=passed, missing=missing, host=_peak())
 
 
@@ -81,22 +83,22 @@ def _peak() -> int:
 
 
 class _Start:
-    """The stages of a start; what cannot be judged is added to `missing`."""
+    """The parts of a start; errors that say nothing of the script are added to `missing`."""
 
     def __init__(self, job: StartJob, recording: Recording, folder: str, missing: list[str]) -> None:
         self._job, self._recording, self._folder, self._missing = job, recording, folder, missing
         self._workers: Workers | None = None
 
-    def stages(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        """Yield each stage's name and what runs it."""
+    def parts(self) -> Iterator[tuple[Part, Callable[[], None]]]:
+        """Yield each part and what runs it."""
         if self._job.rank.trainer:
-            yield "step", self._tuning_step
+            yield Part.BATCH, self._tuning_batch
             return
-        yield "program", self._program
-        yield "workers", self._load
+        yield Part.PROGRAM, self._program
+        yield Part.WORKERS, self._load
         if self._workers is not None:
-            yield "engine", self._engine
-            yield "step", self._step
+            yield Part.ENGINE, self._engine
+            yield Part.BATCH, self._batch
 
     def _program(self) -> None:
         """Run the trainer's program to where Ray would place its NPUs."""
@@ -134,8 +136,10 @@ class _Start:
     def _rollout_class(self, find: Callable[..., Any], name: str, mode: str = "async") -> Any:
         try:
             found = find(name, mode)
-        except ModuleNotFoundError as error:
-            self._missing.append(f"rollout: {error}")
+        except (ImportError, ValueError) as error:
+            if name not in _ENGINES or importlib.util.find_spec(name) is not None:
+                raise
+            self._missing.append(_text(error))
             return lambda **_: SleepingRollout(0)
         if (name, mode) != ("vllm", "sync"):
             return lambda **_: SleepingRollout(0)
@@ -147,7 +151,7 @@ class _Start:
         try:
             return build(*given, **named)
         except ModuleNotFoundError as error:
-            self._missing.append(f"rollout: {error}")
+            self._missing.append(_text(error))
         except Reached:
             pass
         return no_engine()
@@ -180,7 +184,7 @@ class _Start:
         made = server(**{key: value for key, value in known.items() if key in taken})
         asyncio.run(made.launch_server())
 
-    def _step(self) -> None:
+    def _batch(self) -> None:
         """Look up estimators, and compute each phase up to its first micro batch; a loss is computed as well."""
         if self._workers is None:
             return
@@ -190,7 +194,7 @@ class _Start:
             with _stopped_at_gradients() if phase.trains else _stopped_at_modules():
                 run()
 
-    def _tuning_step(self) -> None:
+    def _tuning_batch(self) -> None:
         from .fine_tuning import fine_tune
 
         config = configuration(self._job.rank)
