@@ -250,7 +250,7 @@ def _stop_engines() -> None:
     """Stop vLLM once it has made its configuration, and SGLang once it has its arguments."""
     with_vllm: Any = sys.modules.get("vllm")
     if with_vllm is not None:
-        importlib.import_module("vllm.v1.engine.async_llm").AsyncLLM.from_vllm_config = _reached
+        importlib.import_module("vllm.v1.engine.async_llm").AsyncLLM.from_vllm_config = _find_loader
         importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_engine_args = _configure
     server: Any = sys.modules.get("verl.workers.rollout.sglang_rollout.async_sglang_server")
     if hasattr(server, "_launch_subprocesses"):
@@ -259,7 +259,12 @@ def _stop_engines() -> None:
 
 
 def _configure(engine_args: Any, **_: object) -> None:
-    engine_args.create_engine_config()
+    _find_loader(engine_args.create_engine_config())
+
+
+def _find_loader(vllm_config: Any, **_: object) -> None:
+    """Have vLLM look up how it loads weights, which its engine's own process does first."""
+    importlib.import_module("vllm.model_executor.model_loader").get_model_loader(vllm_config.load_config)
     raise Reached
 
 
