@@ -200,7 +200,7 @@ def _missing(text: str) -> Finding:
 
 def settings_named(overrides: tuple[str, ...], said: str) -> list[str]:
     """Return the overrides whose value, or else the last part of whose key, stands in what upstream said."""
-    words = set(re.findall(r"[\w.]+", said))
+    words = {*re.findall(r"[\w.]+", said), *re.findall(r"\w+", said)}
     pairs = [(word, *word.lstrip("+").partition("=")[::2]) for word in overrides if "=" in word]
     by_value = [word for word, _key, value in pairs if _is_telling(value.strip("'\"")) and value.strip("'\"") in words]
     by_key = [word for word, key, _value in pairs if key.rpartition(".")[2] in words]

@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import dataclasses
 import importlib
-import importlib.util
 import inspect
 import os
 import resource
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import verl_npu_workbench
 
+from ...extras import is_installed
 from ...jobs.keys import ROLES
 from ...jobs.settings import override
 from ..job import SAYS, Part, Started, StartJob
@@ -43,6 +43,8 @@ _ENGINES = {
 _ROLLOUT_BUILDERS = ("fsdp_workers", "megatron_workers", "engine_workers")
 _OTHERS = ("vllm", "vllm_ascend", "sglang", "megatron", "mindspeed", "mbridge", "verl_npu")
 """Packages beside verl's whose lines a user is shown."""
+_OF_SCRIPTS = ("verl", "recipe")
+"""Packages that come with a script's revision: a module of theirs that is missing is missing in the job, too."""
 _SIMULATIONS = ("virtual_ascend", "torch_npu")
 
 
@@ -137,7 +139,7 @@ class _Start:
         try:
             found = find(name, mode)
         except (ImportError, ValueError) as error:
-            if name not in _ENGINES or importlib.util.find_spec(name) is not None:
+            if name not in _ENGINES or is_installed(name):
                 raise
             self._missing.append(_text(error))
             return lambda **_: SleepingRollout(0)
@@ -270,7 +272,7 @@ def _find_loader(vllm_config: Any, **_: object) -> None:
 
 def _refuse_argument(parser: argparse.ArgumentParser, message: str) -> None:
     del parser  # it would print its usage and end the process
-    raise ValueError(message)
+    raise argparse.ArgumentError(None, message)
 
 
 class _Anything:
@@ -317,7 +319,7 @@ def _answer_for_ray() -> None:
     ray.init, ray.remote, ray.get, ray.put = _nothing, remote, same, same
     ray.get_runtime_context = lambda: SimpleNamespace(get_job_id=lambda: "1", get_node_id=lambda: "1")
     importlib.import_module("verl.single_controller.ray.base").RayResourcePool.__init__ = _reached
-    if importlib.util.find_spec("transfer_queue") is not None:
+    if is_installed("transfer_queue"):
         queue: Any = importlib.import_module("transfer_queue")
         queue.init = queue.close = _nothing
 
@@ -338,12 +340,16 @@ def _root(raised: BaseException) -> BaseException:
 
 def _not_judged(raised: BaseException) -> str:
     """Return why an error says nothing about the script; empty if it does."""
-    frames = traceback.extract_tb(_root(raised).__traceback__)
+    error = _root(raised)
+    if isinstance(error, argparse.ArgumentError):
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
     last = Path(frames[-1].filename) if frames else Path()
     ours = last.is_relative_to(Path(verl_npu_workbench.__file__).parent) or bool({*last.parts} & {*_SIMULATIONS})
-    is_elsewhere = isinstance(_root(raised), ModuleNotFoundError | OSError)
-    stands_in = any(f"'{kind.__name__}' object" in str(raised) for kind in (_Here, _Actor, _Anything, SleepingRollout))
-    return _text(raised) if ours or is_elsewhere or stands_in else ""
+    missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+    is_elsewhere = isinstance(error, OSError) or (missing != "" and missing.partition(".")[0] not in _OF_SCRIPTS)
+    stands_in = any(f"'{kind.__name__}' object" in str(error) for kind in (_Here, _Actor, _Anything, SleepingRollout))
+    return _text(error) if ours or is_elsewhere or stands_in else ""
 
 
 def _told(raised: BaseException, job: StartJob) -> Started:
@@ -358,7 +364,7 @@ def _told(raised: BaseException, job: StartJob) -> Started:
 def _is_shown(file: str, tree: str) -> bool:
     packages = Path(file).parts
     return "verl_npu_workbench" not in packages and (
-        bool({"verl", "recipe", *_OTHERS} & {*packages}) or Path(file).is_relative_to(tree)
+        bool({*_OF_SCRIPTS, *_OTHERS} & {*packages}) or Path(file).is_relative_to(tree)
     )
 
 
