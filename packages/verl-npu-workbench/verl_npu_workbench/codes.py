@@ -19,6 +19,11 @@ from .doctor.examination import SUBJECTS, Subject
 from .doctor.variables import RULES as OF_VARIABLES
 from .jobs.rules import RULES as OF_SCRIPTS
 
+_OF_STARTS = {
+    "flash-attention-3": "FlashAttention 3 was asked of transformers: there is no such package for NPUs.",
+    "rollout-engine": "No rollout engine was named, and the revision's configuration names none either.",
+}
+"""Codes of rules that are no more: a start finds what they found."""
 _LINT, _DOCTOR = "`verl-npu lint RUN.SH`", "`verl-npu doctor`"
 
 
@@ -43,6 +48,8 @@ def _of_scripts() -> Iterator[Meaning]:
         about="The job's own program, its workers and its engine's configuration are started on phantom NPUs in one "
         "process, and upstream's code has raised an error: the job ends with the same one before its first step.",
     )
+    for code, about in _OF_STARTS.items():
+        yield meaning(code, "up to verl-npu 0.1; `verl-npu lint --start RUN.SH` says it as `start`", about=about)
     for rule in OF_SCRIPTS:
         # What is only handed on says nothing of itself: the guards tell.
         if rule.about:

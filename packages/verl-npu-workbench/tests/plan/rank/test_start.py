@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from verl_npu_workbench.plan.job import Part, Started, StartJob  # noqa: E402  # torch may not be there
-from verl_npu_workbench.plan.rank import start as module  # noqa: E402
+from verl_npu_workbench.plan.job import Part, Started, StartJob  # torch may not be there
+from verl_npu_workbench.plan.rank import start as module
 
-from ..conftest import job_of  # noqa: E402
+from ..conftest import job_of
 
 JOB = StartJob(rank=job_of(tree="/nowhere"), module="verl.trainer.main", arguments=(), overrides={}, rows=1)
 RUN = """
