@@ -363,6 +363,7 @@ def test_every_rule_has_a_wrong_script() -> None:
     assert firing == {rule.code for rule in RULES} - {
         "batches",
         "choices",
+        "validation",
         "rollout.heads",
         "rollout.additional_config",
         "rollout.rl_config",

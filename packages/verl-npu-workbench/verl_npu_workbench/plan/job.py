@@ -111,22 +111,22 @@ class RankJob:
     prompt: int
     response: int
     """Tokens that prompts and answers are padded to."""
-    lengths: Sequence[Sequence[int]]
+    lengths: Sequence[Sequence[int]] = ()
     """Tokens of each prompt and its answer to train on; empty: all have the length that they are padded to."""
-    scored_lengths: Sequence[Sequence[int]]
-    rollout_weights: int
+    scored_lengths: Sequence[Sequence[int]] = ()
+    rollout_weights: int = 0
     """Bytes of the weights that the rollout engine has on this NPU while it is awake; 0 if it has NPUs of its own."""
-    buckets: int
+    buckets: int = 0
     """Bytes of the checkpoint engine's buffers during a sync; 0: the weights take another way."""
-    picture: Picture | None
+    picture: Picture | None = None
     """None if the model takes none."""
-    critic: bool
-    reference: bool
-    trainer: str
+    critic: bool = False
+    reference: bool = False
+    trainer: str = ""
     """The module of a trainer of fine-tuning, which has a loop of its own; empty: verl's workers are run."""
-    flops: float
+    flops: float = 1.0
     """That an NPU does in a second at best."""
-    bandwidth: float
+    bandwidth: float = 1.0
     """Bytes that an NPU reads and writes in a second at best."""
 
     @classmethod

@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
+from typing import TypeVar
 
 from verl_npu import environment, progress
 from verl_npu.ascend.variables import VIRTUAL_CACHE, VIRTUAL_MEMORY, VIRTUAL_NPUS, VIRTUAL_PHANTOM, VIRTUAL_TORCH_NPU
@@ -35,11 +36,11 @@ from ..jobs.keys import (
 from ..jobs.settings import Settings, override
 from ..jobs.trainer import Trainer, is_of_cluster
 from ..processes import own_python
-from ..sandbox import Answer, Ended, Limits, ask, available_memory, device_cache
+from ..sandbox import Limits, ask, available_memory, device_cache
 from ..secrecy.variables import allowed
 from .fine_tuning import Names, module_of, names_of, tuning_changes, tuning_share
 from .hardware import Hardware
-from .job import SAYS, Outcome, Part, Phase, Picture, RankJob
+from .job import SAYS, Outcome, Part, Phase, Picture, RankJob, StartJob
 from .lengths import Length, drawn_lengths, measured_lengths
 from .model import Model, check_text_only, folder_of, model_of, picture_of
 from .rollout import Rollout, rollout_of
@@ -55,6 +56,7 @@ _MEMORY = "1024"  # GiB: what does not fit is to be seen, not to end
 _TOGETHER = 2
 _PROCESSES, _LARGEST_FILE = 512, 4 << 30
 _PHASES = frozenset(phase.value for phase in (*Phase, *Part))
+_Answer = TypeVar("_Answer")
 _NO_FLEET = "fleet"
 """The feature that has ranks compare what is patched: a rank of a plan would wait for others that are not there."""
 
@@ -268,28 +270,22 @@ def _run(
             if ended.is_set():
                 raise CancelledError
 
-        done, answer = ask_rank(job, dataclasses.asdict(job), trainer, request, log, tick)
-    try:
-        if answer.wrong:
-            raise ValueError(_("{wrong} for an answer").format(wrong=answer.wrong))
-        return Outcome.of_json(answer.content)
-    except ValueError as error:
-        lines = done.output.decode(errors="replace").strip().splitlines()
-        raise PlanError(
-            subject=_("rank {rank}").format(rank=job.rank),
-            expected=_("verl's workers to start in this environment"),
-            found=f"{(lines or ['no output'])[-1][:300]} ({error})",
-            fix=_("read {log}").format(log=log),
-        ) from error
+        return ask_rank(job, job, trainer, request, log, Outcome.of_json, tick)
 
 
 def ask_rank(
-    job: RankJob, question: object, trainer: Trainer, request: Request, log: Path, tick: Callable[[], None]
-) -> tuple[Ended, Answer]:
-    """Ask the program of a rank in a sandbox with phantom NPUs.
+    job: RankJob,
+    question: RankJob | StartJob,
+    trainer: Trainer,
+    request: Request,
+    log: Path,
+    read: Callable[[Mapping[str, object]], _Answer],
+    tick: Callable[[], None],
+) -> _Answer:
+    """Ask the program of a rank in a sandbox with phantom NPUs, and return its answer as `read` reads it.
 
     Raises:
-        PlanError: it went over a limit.
+        PlanError: it went over a limit, or has no answer.
     """
     tree, variables, sandbox = Path(job.tree), _variables(job, trainer, request.unconfined), None
     if not request.unconfined:
@@ -297,7 +293,7 @@ def ask_rank(
         variables["HOME"] = str(fresh_home())
     limits = Limits(request.seconds, _PROCESSES, memory=available_memory(), file=_LARGEST_FILE)
     command = own_python("-m", f"{__package__}.rank")
-    done, answer = ask(sandbox, command, tree, variables, limits, log, question, tick)
+    done, answer = ask(sandbox, command, tree, variables, limits, log, dataclasses.asdict(question), tick)
     if done.limit:
         raise PlanError(
             subject=_("rank {rank}").format(rank=job.rank),
@@ -307,7 +303,18 @@ def ask_rank(
             found=_("{limit}; its log is {log}").format(limit=done.limit, log=log),
             fix=_("give it more time, --timeout SECONDS, or a machine with more memory"),
         )
-    return done, answer
+    try:
+        if answer.wrong:
+            raise ValueError(_("{wrong} for an answer").format(wrong=answer.wrong))
+        return read(answer.content)
+    except ValueError as error:
+        lines = done.output.decode(errors="replace").strip().splitlines()
+        raise PlanError(
+            subject=_("rank {rank}").format(rank=job.rank),
+            expected=_("verl's workers to start in this environment"),
+            found=f"{(lines or ['no output'])[-1][:300]} ({error})",
+            fix=_("read {log}").format(log=log),
+        ) from error
 
 
 _READ = 1 << 16

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -28,7 +28,7 @@ from ..jobs.keys import (
     has_reference,
     size,
 )
-from ..jobs.layout import Parallelism, parallelism_of
+from ..jobs.layout import parallelism_of
 from ..jobs.trainer import Trainer
 from .fine_tuning import Names, module_of, names_of, tuning_changes
 from .hardware import HARDWARE
@@ -53,11 +53,12 @@ def started(trainer: Trainer, tree: Path, model_config: Path | None, unconfined:
     """
     began = time.monotonic()
     composed = compose(trainer, tree, unconfined)
-    with tempfile.TemporaryDirectory(prefix="verl-npu-") as made:
-        folder = Path(made)
-        request = Request(folder, HARDWARE["a2"], model_config, seconds=_SECONDS, unconfined=unconfined)
-        model, notes = _model(composed, request)
-        told = _ask(_job(composed, model), trainer, request)
+    # The log stays if there is no answer.
+    folder = Path(tempfile.mkdtemp(prefix="verl-npu-"))
+    request = Request(folder, HARDWARE["a2"], model_config, seconds=_SECONDS, unconfined=unconfined)
+    model, notes = _model(composed, request)
+    told = _ask(_job(composed, model), trainer, request)
+    shutil.rmtree(folder)
     found = [_refusal(told, trainer)] if told.error else []
     missing = [*notes, *told.missing]
     found += [_missing(each) for each in dict.fromkeys(missing)]
@@ -97,56 +98,42 @@ def _job(job: Job, model: Model) -> StartJob:
 
 
 def _rank(job: Job, model: Model) -> RankJob:
-    settings, sizes = job.settings, parallelism_of(job.settings)
-    local = size(settings, NPUS)
-    world = local * size(settings, NODES)
-    answers, data = size(settings, SAMPLES), sizes.replicas(world)
-    return dataclasses.replace(
-        _any_rank(job, local, world, sizes, model),
+    """The rank of the last stage of a pipeline, which computes the loss."""
+    settings, sizes, local = job.settings, parallelism_of(job.settings), size(job.settings, NPUS)
+    world, answers = local * size(settings, NODES), size(settings, SAMPLES)
+    data = sizes.replicas(world)
+    return RankJob(
+        tree=str(job.tree),
+        config=job.config,
         changes=made_up(settings, model.folder),
+        rank=world // sizes.pipeline * (sizes.pipeline - 1),
+        world=world,
+        local=local,
         sequences=max(size(settings, MINI_BATCH) * answers // data, 1),
         scored=max(size(settings, BATCH) * answers // data, 1),
+        prompt=_PROMPT,
+        response=_RESPONSE,
+        picture=model.picture,
         critic=has_critic(settings),
         reference=has_reference(settings),
     )
 
 
 def _tuning_rank(job: Job, names: Names, model: Model) -> RankJob:
-    sizes = Parallelism(sequence=size(job.settings, names.ulysses))
-    local, world = job.trainer.ranks, job.trainer.ranks * job.trainer.nodes
-    return dataclasses.replace(
-        _any_rank(job, local, world, sizes, model),
-        changes=tuning_changes(names, job.settings, model.folder),
-        sequences=max(size(job.settings, BATCH) // sizes.replicas(world), 1),
-        prompt=0,
-        response=size(job.settings, MAX_LENGTH),
-        trainer=module_of(job),
-    )
-
-
-def _any_rank(job: Job, local: int, world: int, sizes: Parallelism, model: Model) -> RankJob:
-    """The rank of the last stage, which computes the loss; what trainers differ in is left out."""
+    world = job.trainer.ranks * job.trainer.nodes
+    share = max(size(job.settings, BATCH) * size(job.settings, names.ulysses) // world, 1)
     return RankJob(
         tree=str(job.tree),
         config=job.config,
-        changes={},
-        rank=world // sizes.pipeline * (sizes.pipeline - 1),
+        changes=tuning_changes(names, job.settings, model.folder),
+        rank=0,
         world=world,
-        local=local,
-        sequences=1,
-        scored=1,
-        prompt=_PROMPT,
-        response=_RESPONSE,
-        lengths=(),
-        scored_lengths=(),
-        rollout_weights=0,
-        buckets=0,
-        picture=model.picture,
-        critic=False,
-        reference=False,
-        trainer="",
-        flops=1.0,
-        bandwidth=1.0,
+        local=job.trainer.ranks,
+        sequences=share,
+        scored=share,
+        prompt=0,
+        response=size(job.settings, MAX_LENGTH),
+        trainer=module_of(job),
     )
 
 
@@ -158,19 +145,7 @@ def _ask(job: StartJob, trainer: Trainer, request: Request) -> Started:
         def tick() -> None:
             step.detail = phases.poll()
 
-        done, answer = ask_rank(job.rank, dataclasses.asdict(job), trainer, request, log, tick)
-    try:
-        if answer.wrong:
-            raise ValueError(_("{wrong} for an answer").format(wrong=answer.wrong))
-        return Started.of_json(answer.content)
-    except ValueError as wrong:
-        lines = done.output.decode(errors="replace").strip().splitlines()
-        raise PlanError(
-            subject=_("the start of {module}").format(module=job.module),
-            expected=_("verl to be imported in this environment"),
-            found=f"{(lines or ['no output'])[-1][:300]} ({wrong})",
-            fix=_("run `verl-npu doctor`"),
-        ) from wrong
+        return ask_rank(job.rank, job, trainer, request, log, Started.of_json, tick)
 
 
 def _refusal(told: Started, trainer: Trainer) -> Finding:
