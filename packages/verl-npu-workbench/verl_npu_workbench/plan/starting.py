@@ -90,7 +90,7 @@ def _job(job: Job, model: Model) -> StartJob:
     options = [f"--config-path={job.entry.folder}", f"--config-name={job.entry.name}"]
     return StartJob(
         rank=rank,
-        module=job.trainer.module,
+        module=str(job.entry.source) if job.trainer.module.endswith(".py") else job.trainer.module,
         arguments=[*options, *job.trainer.overrides],
         overrides=rank.changes,
         rows=max(*batches, _FEWEST_ROWS),

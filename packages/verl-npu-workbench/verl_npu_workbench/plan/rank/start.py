@@ -35,11 +35,9 @@ from .workers import LegacyWorkers, SleepingRollout, Workers, configuration, no_
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-_ENGINES = {
-    "vllm": ("verl.workers.rollout.vllm_rollout.vllm_async_server", ("vLLMHttpServerBase", "vLLMHttpServer")),
-    "sglang": ("verl.workers.rollout.sglang_rollout.async_sglang_server", ("SGLangHttpServer",)),
-}
-"""The module of each engine's server, and the class in it."""
+_SERVER, _SERVERS = "verl.workers.rollout.vllm_rollout.vllm_async_server", ("vLLMHttpServerBase", "vLLMHttpServer")
+"""The module of vLLM's server, and the names that its class has had."""
+_PACKAGES = ("vllm", "sglang", "tensorrt_llm")
 _ROLLOUT_BUILDERS = ("fsdp_workers", "megatron_workers", "engine_workers")
 _OTHERS = ("vllm", "vllm_ascend", "sglang", "megatron", "mindspeed", "mbridge", "verl_npu")
 """Packages beside verl's whose lines a user is shown."""
@@ -139,7 +137,7 @@ class _Start:
         try:
             found = find(name, mode)
         except (ImportError, ValueError) as error:
-            if name not in _ENGINES or is_installed(name):
+            if name not in _PACKAGES or is_installed(name):
                 raise
             self._missing.append(_text(error))
             return lambda **_: SleepingRollout(0)
@@ -159,14 +157,16 @@ class _Start:
         return no_engine()
 
     def _engine(self) -> None:
-        """Have the server of a rollout engine parse its arguments and make the engine's configuration."""
+        """Have vLLM's server parse its arguments and make the engine's configuration."""
         config = configuration(self._job.rank)
         rollout = config[ROLES].rollout
-        if rollout.name not in _ENGINES or rollout.get("mode", "async") != "async":
+        if rollout.get("mode", "async") != "async":
             return
-        name, classes = _ENGINES[rollout.name]
-        module = importlib.import_module(name)
-        server = next(filter(None, (getattr(module, each, None) for each in classes)))
+        if rollout.name != "vllm":
+            self._missing.append(f"the arguments of {rollout.name}: vLLM's are tried alone")
+            return
+        module = importlib.import_module(_SERVER)
+        server = next(filter(None, (getattr(module, each, None) for each in _SERVERS)))
         _stop_engines()
         # Each replica of the rollout has its own servers, one on each node that it needs.
         size = rollout.tensor_model_parallel_size * rollout.get("data_parallel_size", 1)
@@ -249,14 +249,9 @@ def _stopped_at_gradients() -> Iterator[None]:
 
 
 def _stop_engines() -> None:
-    """Stop vLLM once it has made its configuration, and SGLang once it has its arguments."""
-    with_vllm: Any = sys.modules.get("vllm")
-    if with_vllm is not None:
-        importlib.import_module("vllm.v1.engine.async_llm").AsyncLLM.from_vllm_config = _find_loader
-        importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_engine_args = _configure
-    server: Any = sys.modules.get("verl.workers.rollout.sglang_rollout.async_sglang_server")
-    if hasattr(server, "_launch_subprocesses"):
-        server._launch_subprocesses = _reached
+    """Stop vLLM once it has made its configuration."""
+    importlib.import_module("vllm.v1.engine.async_llm").AsyncLLM.from_vllm_config = _find_loader
+    importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_engine_args = _configure
     argparse.ArgumentParser.error = _refuse_argument  # type: ignore[method-assign, assignment]
 
 
