@@ -19,6 +19,11 @@ from .doctor.examination import SUBJECTS, Subject
 from .doctor.variables import RULES as VARIABLE_RULES
 from .jobs.rules import RULES as SCRIPT_RULES
 
+_REPLACED = {
+    "flash-attention-3": "The script asks transformers for FlashAttention 3, which has no package for NPUs.",
+    "rollout-engine": "No rollout engine was named, and the revision's configuration names none either.",
+}
+"""Codes of former rules; a start finds the same mistakes."""
 _LINT, _DOCTOR = "`verl-npu lint RUN.SH`", "`verl-npu doctor`"
 
 
@@ -37,6 +42,14 @@ def _script_meanings() -> Iterator[Meaning]:
         about="Hydra could not compose the settings that the script gives its trainer. The job would end with the "
         "same error before it starts anything.",
     )
+    yield meaning(
+        "start",
+        "before a run: `verl-npu lint --start RUN.SH`",
+        about="The job's program, its workers, and its engine's configuration were started on phantom NPUs in one "
+        "process. Upstream's code raised an error. The job would end with the same error before its first step.",
+    )
+    for code, about in _REPLACED.items():
+        yield meaning(code, "now `verl-npu lint --start RUN.SH` reports it as `start`", about=about)
     for rule in SCRIPT_RULES:
         # A rule without a text only calls a guard, and the guard has the text.
         if rule.about:

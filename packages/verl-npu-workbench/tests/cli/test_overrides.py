@@ -203,7 +203,8 @@ def test_a_script_without_megatron_is_named(tmp_path: Path) -> None:
     script.write_text("export HCCL_BUFFSIZE=200\npython3 -m verl.trainer.main_ppo data.train_batch_size=8\n")
     status, output = run("--overrides", str(script))
     assert status == 2
-    assert f"verl-npu: --overrides {script}: expected a script with Megatron overrides, found no Megatron override" in output
+    said = "expected a script with Megatron overrides, found no Megatron override"
+    assert f"verl-npu: --overrides {script}: {said}" in output
 
 
 def test_a_path_that_is_not_there_is_one_clear_error() -> None:

@@ -159,7 +159,6 @@ CHANGES: Mapping[str, Change] = {
     "two micro-batches of the rollout": Change({f"{ROLLOUT}.log_prob_micro_batch_size": 8}),
     "two micro-batches of the actor": Change({f"{ACTOR}.ppo_micro_batch_size": 8}),
     "a strategy": Change({f"{ACTOR}.strategy": "fsdp2"}),
-    "an unknown strategy": Change({f"{ACTOR}.strategy": "fsdpx"}),
     "an unknown estimator": Change({"algorithm.adv_estimator": "gpro"}),
     "an unknown penalty": Change({f"{ACTOR}.kl_loss_type": "low_var"}),
     "an unknown loss": Change({f"{ACTOR}.loss_agg_mode": "foo"}),
@@ -180,7 +179,7 @@ CHANGES: Mapping[str, Change] = {
     "a variable that is not exported": Change(lines=("HCCL_EXEC_TIMEOUT=3600",)),
     "a queue of 7": Change(exports={"TASK_QUEUE_ENABLE": "7"}),
 }
-LATER = {"batches", "choices", "flash-attention-3", "parallel-sizes", "rollout-engine"}
+LATER = {"batches", "choices", "parallel-sizes"}
 """What workers, or a first step, end with. The engine's size is refused before."""
 SAID: Mapping[str, str] = {
     "device-setting": r"JobSettingError|PlacementError: the job cannot be placed",
@@ -189,7 +188,7 @@ SAID: Mapping[str, str] = {
     "visible-devices": "Total available GPUs .* is less than total desired",
     "ray-cpus": "PlacementError: the job cannot be placed",
     "empty": r"TypeError: (unsupported operand|not all arguments converted)|ValidationError",
-    "validation": r"Invalid loss_agg_mode|temperature should be|LoRA rank in vLLM|NotImplementedError"
+    "validation": r"Invalid loss_agg_mode|temperature should be|LoRA rank in vLLM"
     r"|must be divisible|must be >=|Please set at least one|You have set both|you must enable `use_remove_padding`",
 }
 """What an error says of what a rule found; of the others it says the subject, or what was found."""

@@ -181,9 +181,7 @@ def test_two_steps_of_two_micro_batches_read_nothing(tuning_settings, torchrun: 
     chosen = tuning_settings(True, **{"model.tokenizer_path": "mine", "model.use_shm": True})
     names = names_of(torchrun, chosen)
     assert names is not None
-    share = tuning_share(names, torchrun, chosen)
-    found = tuning_changes(names, chosen, share, Path("made"))
-    assert found["data.train_batch_size"] == 8 * share.sequences
+    found = tuning_changes(names, chosen, Path("made"))
     assert found["trainer.total_training_steps"] == 2
     assert (found["model.path"], found["model.tokenizer_path"]) == ("made", "made")
     assert found["model.use_shm"] is False
@@ -195,5 +193,5 @@ def test_a_budget_that_many_sequences_overdraw_is_raised(tuning_settings, torchr
     names = names_of(torchrun, chosen)
     assert names is not None
     share = tuning_share(names, torchrun, chosen)
-    assert tuning_changes(names, chosen, share, Path("made"))["data.max_token_len_per_gpu"] == 7680
+    assert share.budgets["data.max_token_len_per_gpu"] == 7680
     assert ["7680 tokens instead of 4096" in note for note in share.notes] == [False, True]

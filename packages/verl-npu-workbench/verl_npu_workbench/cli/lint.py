@@ -14,7 +14,7 @@ import click
 
 from verl_npu.cli import terminal, upstreams
 from verl_npu.cli.options import example, json_option, source_option
-from verl_npu.errors import ScriptError, VerlNpuError
+from verl_npu.errors import PlanError, ScriptError, VerlNpuError
 from verl_npu.findings import Finding, Severity, Status
 from verl_npu.language import capitalised, ngettext
 from verl_npu.language import gettext as _
@@ -25,6 +25,7 @@ from ..jobs.job import compose, follows_all
 from ..jobs.rules import Script, findings, unexported
 from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer, runtime_environment, trainer_of
+from ..plan.starting import started
 from ..sandbox import why_none
 from . import overrides
 from .options import command, unconfined_option
@@ -34,6 +35,7 @@ from .script import say_unconfined
 @command(
     epilog=example(
         "verl-npu lint run.sh",
+        "verl-npu lint --start run.sh",
         "verl-npu lint --overrides 'use_flash_attn=True swap_optimizer=True'",
         "verl-npu lint --pin v0.8.0 --overrides run.sh",
         "verl-npu lint --list-overrides",
@@ -43,6 +45,15 @@ from .script import say_unconfined
 @click.argument("arguments", nargs=-1)
 @source_option("A checkout of verl to check the script against.")
 @unconfined_option
+@click.option(
+    "--start", "starts", is_flag=True, help="Also start the job's program on phantom NPUs, up to its first step."
+)
+@click.option(
+    "--model-config",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="With --start: the config.json of the model, if lint does not know the model that the script names.",
+)
 @click.option(
     "--overrides",
     "text",
@@ -62,6 +73,8 @@ def lint(
     arguments: tuple[str, ...],
     source: str,
     unconfined: bool,
+    starts: bool,
+    model_config: Path | None,
     text: str | None,
     list_overrides: bool,
     revision: str | None,
@@ -74,6 +87,10 @@ def lint(
     it starts. Its settings are composed in the sandbox, too. Arguments of the script follow --. If no sandbox is
     possible (it needs the package bubblewrap), only the script's text is checked, and the exit status is 2.
 
+    With --start, the job's own program also runs in the sandbox, in one process, on as many phantom NPUs as the script
+    asks for. Its workers build their models, and its engine builds its configuration. The run stops before it computes
+    the first gradients. If upstream raises an error on the way, lint prints the error with its line.
+
     MindSpeed overrides are checked against the installed MindSpeed. If none is installed and you choose none, they are
     checked against all recorded revisions, and an override is refused only if all of them refuse it.
 
@@ -85,14 +102,22 @@ def lint(
     if script is not None:
         if revision is not None or pin is not None:
             raise click.UsageError(_("--revision and --pin need --overrides or --list-overrides"))
-        check_script(script, source, arguments, as_json, unconfined)
+        check_script(script, source, arguments, as_json, unconfined, starts, model_config)
     elif text is not None:
         overrides.judge(text, revision, pin, as_json)
     else:
         overrides.show_all(revision, pin, as_json)
 
 
-def check_script(script: Path, source: str, arguments: Sequence[str], as_json: bool, unconfined: bool) -> None:
+def check_script(
+    script: Path,
+    source: str,
+    arguments: Sequence[str],
+    as_json: bool,
+    unconfined: bool,
+    starts: bool = False,
+    model_config: Path | None = None,
+) -> None:
     """Check a script against the verl in `source`, in its own tree, or as installed, and exit.
 
     If no sandbox is possible and `unconfined` is false, only the script's text is checked.
@@ -117,14 +142,18 @@ def check_script(script: Path, source: str, arguments: Sequence[str], as_json: b
         lacking = [package for module, package in _READERS.items() if importlib.util.find_spec(module) is None]
         settings, refusal = (Settings({}), None) if lacking else _composed(trainer, tree, unconfined)
         asked = _script(captured, trainer, settings, tree)
+        # Without settings there is nothing to start.
+        starting = _started(trainer, tree, model_config, unconfined) if starts and settings.values else _Start()
+        unread = [each for each in (_unread(asked, lacking), starting.not_judged) if each]
         judged = _Judged(
             script=captured.script,
             tree=captured.tree,
-            found=[*([refusal] if refusal else []), *findings(asked)],
+            found=[*([refusal] if refusal else []), *findings(asked), *starting.found],
+            started=starting.said,
             captured=captured,
             trainer=trainer,
             verl=_verl(tree, source, asked.pin),
-            not_judged=_unread(asked, lacking),
+            not_judged=_("; ").join(unread),
             remedy=_("Install {lacking}: pip install 'verl-npu-workbench[scripts]'.").format(
                 lacking=_(" and ").join(lacking)
             )
@@ -137,6 +166,23 @@ def check_script(script: Path, source: str, arguments: Sequence[str], as_json: b
         _print(judged)
     refused = any(finding.refused for finding in judged.found)
     sys.exit(Status.FOUND if refused else Status.NOT_JUDGED if judged.not_judged else Status.FINE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """The result of a start; empty if there was none."""
+
+    found: Sequence[Finding] = ()
+    said: str = ""
+    """How far the job got."""
+    not_judged: str = ""
+
+
+def _started(trainer: Trainer, tree: Path, model_config: Path | None, unconfined: bool) -> _Start:
+    try:
+        return _Start(*started(trainer, tree, model_config, unconfined))
+    except PlanError as error:
+        return _Start(not_judged=_("its start ({error})").format(error=error))
 
 
 _READERS = {"hydra": "hydra-core", "yaml": "PyYAML"}
@@ -197,6 +243,8 @@ class _Judged:
     remedy: str = ""
     """How to get those parts checked, too."""
     verl: _Verl | None = None
+    started: str = ""
+    """How far a start got; empty if there was none."""
 
 
 def _judged_text(script: Path, reason: str) -> _Judged:
@@ -272,6 +320,7 @@ def _content(judged: _Judged) -> dict[str, object]:
         "exports": dict(trainer.exports) if trainer else {},
         "missing": list(captured.missing) if captured else [],
         "not_judged": judged.not_judged,
+        "started": judged.started,
         "lacking": upstreams.missing_packages(),
         "verl": {"path": verl.path, "reason": verl.reason, "nearest_pin": verl.pin} if verl else {},
         "findings": [
@@ -312,6 +361,8 @@ def _print(judged: _Judged) -> None:
             label=_("checked against: "),
             indent="  ",
         )
+    if judged.started:
+        terminal.paragraph(judged.started, indent="  ")
     upstreams.print_missing(upstreams.missing_packages())
     for path in judged.captured.missing if judged.captured else ():
         terminal.paragraph(

@@ -40,6 +40,15 @@ _COMPUTES: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
 }
 _TYPES: Mapping[str, type] = {each.__name__: each for each in (bool, int, float, str, dict, list)}
+_KNOWN = (str, bool, int, float, list, tuple, dict, type(None))
+_BUILTINS: Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]] = {
+    "bool": (_KNOWN, bool),
+    "int": (_KNOWN, int),
+    "str": (_KNOWN, str),
+    "list": ((list, tuple, dict), list),
+    "len": ((str, list, tuple, dict), len),
+}
+"""Python's functions of one argument, with the types of which they are computed."""
 _OF_TEXTS = frozenset({"endswith", "lower", "startswith", "strip", "upper"})
 _DTYPES = frozenset({"bfloat16", "float16", "float32", "float64", "half"})
 _CHANGES = rb"\b%s\.(?:add|append|clear|extend|insert|pop|remove|setdefault|update)\("
@@ -396,9 +405,10 @@ class _Reading:
         if isinstance(owner, _Object) and name in owner.attributes:
             return owner.attributes[name]
         if isinstance(owner, _Class):
-            match self.tree.nodes(Target(owner.target.module, f"{owner.target.qualname}.{name}")):
-                case [ast.Assign(value=ast.Constant(value=value))]:
-                    return value
+            for _unused, nodes in self._defined([owner.target], name):
+                match nodes:
+                    case [ast.Assign(value=ast.Constant(value=value))]:
+                        return value
         raise _Unknown
 
     def _either(self, any_of: bool, values: Sequence[ast.expr], names: Names) -> Any:
@@ -413,61 +423,57 @@ class _Reading:
         if self.known and (text := ast.unparse(call)) in self.known:
             return self.known[text]
         args = [self._or_not_told(each, names) for each in call.args]
+        given = self._keywords(call, names)
+        match call.func:
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name) if self.within is not None:
+                if isinstance(owner := names.get("self"), _Object):
+                    return self._method(self._bases(self.within), name, owner, args, given)
+            case ast.Attribute(value=ast.Name(id="object"), attr="__setattr__") if isinstance(args[0], _Object):
+                args[0].attributes[str(args[1])] = args[2]
+                return None
+            case ast.Attribute(value=of, attr=name):
+                return self._of_owner(self._value(of, names), name, args, given)
+            case ast.Name(id="getattr") if isinstance(args[0], _Object) and isinstance(args[1], str):
+                return self._attribute(args[0], args[1])
+            case ast.Name(id=name) if name == _SECTION_TO_OBJECT and len(args) == 1 and isinstance(args[0], _Section):
+                return self.of_section(args[0])
+            case ast.Name(id="isinstance"):
+                return _is_instance(args[0], call.args[1])
+            case ast.Name(id="dict") if not args:
+                return given
+            case ast.Name(id=name) if name in _BUILTINS and len(args) == 1 and isinstance(args[0], _BUILTINS[name][0]):
+                return _BUILTINS[name][1](args[0])
+            case ast.Name(id=name):
+                return self._call(names[name] if name in names else self._global(name), args, given)
+        raise _Unknown
+
+    def _keywords(self, call: ast.Call, names: Names) -> dict[str, object]:
         given: dict[str, object] = {}
         for each in call.keywords:
             value = self._or_not_told(each.value, names)
             if each.arg is not None:
                 given[each.arg] = value
             elif isinstance(value, dict):
-                given |= value
+                given.update(value)
             else:
                 raise _Unknown
-        match call.func:
-            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name) if self.within is not None:
-                owner = names.get("self")
-                if isinstance(owner, _Object):
-                    bases = self._bases(self.within)
-                    return self._method(bases, name, owner, args, given)
-            case ast.Attribute(value=ast.Name(id="object"), attr="__setattr__"):
-                match args:
-                    case [_Object(attributes=attributes), str(name), value]:
-                        attributes[name] = value
-                        return None
-            case ast.Attribute(value=of, attr=name):
-                owner = self._value(of, names)
-                if isinstance(owner, _Class):
-                    return self._method(self._line(owner.target), name, None, args, given)
-                if isinstance(owner, str) and name in _OF_TEXTS and not given and UNTOLD not in args:
-                    return getattr(owner, name)(*args)
-                if name == "keys" and isinstance(owner, dict):
-                    return list(owner)
-                if name == "get" and isinstance(owner, _Section | dict) and not given:
-                    return self._looked_up(owner, *args)
-                if name == "update" and isinstance(owner, dict) and not args:
-                    return owner.update(given)
-                if isinstance(owner, _Object):
-                    return self._method(self._line(owner.of), name, owner, args, given)
-            case ast.Name(id="isinstance"):
-                if isinstance(call.args[1], ast.Name) and call.args[1].id == "Enum" and isinstance(args[0], str):
-                    return False
-                kinds = call.args[1].elts if isinstance(call.args[1], ast.Tuple) else [call.args[1]]
-                types = tuple(_TYPES[each.id] for each in kinds if isinstance(each, ast.Name) and each.id in _TYPES)
-                if args[0] is not UNTOLD and not isinstance(args[0], _Section) and len(types) == len(kinds):
-                    return isinstance(args[0], types)
-            case ast.Name(id="getattr") if isinstance(args[0], _Object) and isinstance(args[1], str):
-                return self._attribute(args[0], args[1])
-            case ast.Name(id="dict") if not args:
-                return given
-            case ast.Name(id="list") if len(args) == 1 and isinstance(args[0], list | tuple | dict):
-                return list(args[0])
-            case ast.Name(id="len") if isinstance(args[0], str | list | tuple | dict):
-                return len(args[0])
-            case ast.Name(id="bool" | "int" | "str" as name) if len(args) == 1 and args[0] is not UNTOLD:
-                return _TYPES[name](args[0])
-            case ast.Name(id=name) if name == _SECTION_TO_OBJECT and len(args) == 1 and isinstance(args[0], _Section):
-                return self.of_section(args[0])
-            case ast.Name(id=name):
-                return self._call(names[name] if name in names else self._global(name), args, given)
+        return given
+
+    def _of_owner(self, owner: Any, name: str, args: Sequence[Any], given: Mapping[str, object]) -> object:
+        """Follow a method of a class or of an object, or compute one of Python's."""
+        match owner:
+            case _Class(target=target):
+                return self._method(self._line(target), name, None, args, given)
+            case _Object(of=of):
+                return self._method(self._line(of), name, owner, args, given)
+            case str() if name in _OF_TEXTS and not given and UNTOLD not in args:
+                return getattr(owner, name)(*args)
+            case _Section() | dict() if name == "get" and not given:
+                return self._looked_up(owner, *args)
+            case dict() if name == "keys":
+                return list(owner)
+            case dict() if name == "update" and not args:
+                return owner.update(given)
         raise _Unknown
 
     def _call(self, called: object, args: Sequence[object], given: Mapping[str, object]) -> object:
@@ -576,6 +582,12 @@ class _Reading:
         """Whether a name in a module is another module's."""
         return any(place.module == of for place in self.tree.chain(Target(module, name))) or module == of
 
+    def _defined(self, line: Sequence[Target], name: str) -> Iterator[tuple[Target, Sequence[ast.stmt]]]:
+        """Yield those of these classes that define a name, and their definitions."""
+        for each in line:
+            if nodes := self.tree.nodes(Target(each.module, f"{each.qualname}.{name}")):
+                yield each, nodes
+
     def _method(
         self,
         line: Sequence[Target],
@@ -585,15 +597,14 @@ class _Reading:
         given: Mapping[str, object],
     ) -> object:
         """Follow a method: of an object, or of a class, which hands over the object itself if it needs one."""
-        for each in line:
-            match self.tree.nodes(Target(each.module, f"{each.qualname}.{name}")):
+        for each, nodes in self._defined(line, name):
+            match nodes:
                 case [ast.FunctionDef(decorator_list=[]) as node]:
                     own = [owner, *args] if owner is not None else args
                     return self._within(each.module, each).body(node, own, given)
                 case [ast.FunctionDef(decorator_list=[ast.Name(id="staticmethod")]) as node]:
                     return self._within(each.module, each).body(node, args, given)
-                case [_, *_rest]:
-                    break
+            break
         for given_one in (owner, *args):
             if isinstance(given_one, _Object):
                 given_one.attributes.clear()
@@ -628,14 +639,14 @@ class _Reading:
     def made(self, target: Target, args: Sequence[object], given: Mapping[str, object]) -> _Object:
         """Return an object of a class, once its `__init__`, or a dataclass's `__post_init__`, was followed."""
         made, line = _Object(target), self._line(target)
-        if any(self.tree.nodes(Target(each.module, f"{each.qualname}.__init__")) for each in line):
+        if any(self._defined(line, "__init__")):
             self._method(line, "__init__", made, args, given)
             return made
         for each in reversed(line):
             for name, node in self._fields(each):
                 made.attributes[name] = node.value.value if isinstance(node.value, ast.Constant) else UNTOLD
         made.attributes.update(given)
-        if any(self.tree.nodes(Target(each.module, f"{each.qualname}.__post_init__")) for each in line):
+        if any(self._defined(line, "__post_init__")):
             self._method(line, "__post_init__", made, [], {})
         return made
 
@@ -659,6 +670,16 @@ class _Reading:
             if any(isinstance(node, ast.ClassDef) for node in self.tree.nodes(place)):
                 return place
         raise _Unknown
+
+
+def _is_instance(value: object, kinds: ast.expr) -> bool:
+    each = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
+    named = [kind.id if isinstance(kind, ast.Name) else "" for kind in each]
+    if named == ["Enum"] and isinstance(value, str):
+        return False
+    if value is UNTOLD or isinstance(value, _Section) or not _TYPES.keys() >= {*named}:
+        raise _Unknown
+    return isinstance(value, tuple(_TYPES[name] for name in named))
 
 
 def _stores(function: ast.FunctionDef, registry: str) -> bool:

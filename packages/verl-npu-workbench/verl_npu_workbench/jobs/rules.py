@@ -59,11 +59,8 @@ from .keys import (
     MAX_PROMPT,
     MAX_RESPONSE,
     MODEL,
-    NODES,
     NPUS,
     ROLLOUT,
-    SAMPLES,
-    STRATEGY,
     has_critic,
     is_megatron,
     may_sleep,
@@ -78,7 +75,10 @@ _ROLLOUT_CONFIG = Target("verl.workers.config.rollout", "RolloutConfig")
 _OF_WORKERS = r"(?:HCCL|VLLM|ASCEND|PYTORCH_NPU|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM|COMBINED)\w*"
 _ASSIGNED = re.compile(rf"^[ \t]*({_OF_WORKERS})=", re.MULTILINE)
 _EXPORTED = re.compile(rf"^[ \t]*(?:export|declare -x)[ \t]+(?:\w+=\S*[ \t]+)*({_OF_WORKERS})\b", re.MULTILINE)
-_SIZES = ("parallel_size", "n_gpus_per_node", "nnodes", "batch_size", "batch_size_per_gpu")
+_SIZES = (
+    r"trainer\.(n_gpus_per_node|nnodes)|data\.train_batch_size"
+    r"|actor_rollout_ref\.(actor\.ppo_mini_batch_size|rollout\.(n|tensor_model_parallel_size))"
+)
 _PATHS = (
     r"(.*\.)?(train_files|val_files|partial_pretrain|model\.path|dist_checkpointing_path|custom_reward_function\.path)"
 )
@@ -99,7 +99,6 @@ _OF_WEIGHT_SYNC = frozenset(
         environment.WEIGHT_SYNC_PORT,
     )
 )
-_ATTENTION_READERS = ("verl.workers.config.model", "verl.workers.fsdp_workers")
 
 
 @dataclass(frozen=True)
@@ -272,38 +271,20 @@ def _shadowed(script: Script) -> Iterator[Finding]:
 
 
 def _empty(script: Script) -> Iterator[Finding]:
-    for word in script.trainer.overrides:
-        key, equals, value = word.lstrip("+").partition("=")
-        if equals and not value.strip("'\" ") and key.endswith(_SIZES):
+    settings = script.settings
+    for key in dict.fromkeys((*settings.matching(_SIZES), *validated.no_numbers(settings, script.sources))):
+        found = settings.get(key)
+        if isinstance(found, str) and found != "???" and "${" not in found:
             yield error(
                 "empty",
-                _("no value"),
-                subject=word,
-                why=_("Hydra takes it as an empty text, and verl cannot make a number of it"),
-                fix=_("look for the variable of the script that is meant, and whether it is assigned"),
-            )
-    sizes = (BATCH, f"{ACTOR}.ppo_mini_batch_size", SAMPLES, NPUS, NODES, f"{ROLLOUT}.tensor_model_parallel_size")
-    for key in dict.fromkeys((*sizes, *validated.no_numbers(script.settings, script.sources))):
-        found = script.settings.get(key)
-        if isinstance(found, str) and found.strip() and found != "???" and "${" not in found:
-            yield error(
-                "empty",
-                _("the text {found!r}, and no number").format(found=found),
+                _("the text {found!r}, and no number").format(found=found) if found.strip() else _("no value"),
                 subject=key,
                 why=_("verl computes with it"),
-                fix=_("write a number without quotes, and a variable as ${oc.decode:${oc.env:NAME}}"),
+                fix=_(
+                    "write a number without quotes, a variable that is assigned before, or a variable of the "
+                    "environment as ${oc.decode:${oc.env:NAME}}"
+                ),
             )
-
-
-def _engine(script: Script) -> Iterator[Finding]:
-    if script.settings.text(ENGINE) == "???":
-        yield error(
-            "rollout-engine",
-            _("no value, and the revision's configuration has none either"),
-            subject=ENGINE,
-            why=_("each rollout worker reads it when it is built, and OmegaConf raises MissingMandatoryValue"),
-            fix=_("add {engine}=vllm, or the engine that is meant").format(engine=ENGINE),
-        )
 
 
 _DIVIDES = {
@@ -421,20 +402,6 @@ def _validation(script: Script) -> Iterator[Finding]:
                 if each.message not in said:
                     said.add(each.message)
                     yield _refused(make, "validation", script, each)
-    strategy = settings.text(STRATEGY)
-    upstreams = script.trainer.module.startswith("verl.") and "verl" in script.sources
-    if upstreams and strategy not in ("", "fsdp", "fsdp2", "megatron"):
-        named = f'"{strategy}"'.encode()
-        if not any(named in (script.sources.read(module) or b"") for module in script.sources.modules_below("verl")):
-            # Later ones take an engine that a plugin has registered.
-            ends = b"raise NotImplementedError" in _source_of_trainer(script)
-            yield (error if ends and "VERL_USE_EXTERNAL_MODULES" not in script.environ else warning)(
-                "validation",
-                strategy,
-                subject=STRATEGY,
-                why=_("nothing in verl has workers of that name"),
-                fix=_("set it to fsdp, fsdp2 or megatron, or install the plugin that registers it"),
-            )
 
 
 def _refused(make: Callable[..., Finding], code: str, script: Script, refusal: validated.Refusal) -> Finding:
@@ -652,24 +619,6 @@ def _groups(script: Script) -> Iterator[Finding]:
             )
 
 
-def _attention(script: Script) -> Iterator[Finding]:
-    readers = (script.sources.read(module) or b"" for module in _ATTENTION_READERS)
-    if not any(b'.get("attn_implementation"' in text for text in readers):
-        return
-    for role in _roles(script):
-        model = MODEL if role == ACTOR else f"{CRITIC}.model"
-        key = f"{model}.override_config.attn_implementation"
-        is_fsdp = script.settings.text(f"{role}.strategy") in ("fsdp", "fsdp2")
-        if is_fsdp and script.settings.text(key) == "flash_attention_3":
-            yield error(
-                "flash-attention-3",
-                "flash_attention_3",
-                subject=key,
-                why=_("transformers ends with an ImportError: the package flash_attn_3 is for CUDA alone"),
-                fix=_("set {key}=flash_attention_2, for which verl-npu has the NPU's own operators").format(key=key),
-            )
-
-
 def _weight_format(script: Script) -> Iterator[Finding]:
     asked = [rule for rule in rollout.RULES if rule.code == "rollout.weight_format"]
     for finding in find(asked, script.section, Stage.SCRIPT) if _in_force(script, "rollout") else ():
@@ -817,12 +766,6 @@ RULES: tuple[Rule[Script], ...] = (
         _BEFORE,
         about="A size that is empty, as of a variable that nothing was assigned to, or that is no number.",
     ),
-    Rule(
-        "rollout-engine",
-        _engine,
-        _BEFORE,
-        about="A script that names no rollout engine, if the configuration of its revision names none either.",
-    ),
     Rule("parallel-sizes", _parallel_sizes, _BEFORE, about="Sizes that do not divide the NPUs."),
     Rule("batches", _batches, _BEFORE, about="Mini-batches, or micro-batches, that verl's workers cannot divide."),
     Rule(
@@ -888,12 +831,6 @@ RULES: tuple[Rule[Script], ...] = (
     ),
     Rule("exports", _exports, _BEFORE, about="Variables that are set and do not reach Ray's workers."),
     Rule("rollout.weight_format", _weight_format, (Stage.SCRIPT, Stage.JOB)),
-    Rule(
-        "flash-attention-3",
-        _attention,
-        _BEFORE,
-        about="FlashAttention 3, where the script's verl gives it to transformers: there is no such package for NPUs.",
-    ),
     Rule(
         "weight-proof",
         _sync_check,

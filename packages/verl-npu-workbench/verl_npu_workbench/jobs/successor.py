@@ -63,7 +63,7 @@ def of_recipe(trainer: Trainer, settings: Settings, tree: SourceTree) -> Iterato
     target = trainers(tree).get("separate_async")
     if recipe is None or target is None:
         return
-    source = tree.read(target[-1].module) or b""
+    source = tree.read(target.module) or b""
     proposed: dict[str, object] = {"trainer.use_v1": True, MODE: "separate_async"}
     proposed |= _of_fully_async(settings, source) if recipe[1] == "fully_async_policy" else _of_one_step_off(settings)
     may_be_null = b"max_off_policy_threshold is not None" in (tree.read(_BUFFER) or b"")

@@ -202,13 +202,12 @@ def _of_rank(names: Names, settings: Settings, data: int, batch: MicroBatch) -> 
     return together // data
 
 
-def tuning_changes(names: Names, settings: Settings, share: Share, model: Path) -> dict[str, object]:
-    """Return the settings that make one rank take two steps with its part of the data and load nothing.
+def tuning_changes(names: Names, settings: Settings, model: Path) -> dict[str, object]:
+    """Return the settings that make one rank take two steps and load nothing.
 
     `model` is the folder of a model without weights.
     """
     changes: dict[str, object] = {
-        BATCH: share.sequences * share.data,
         names.model: str(model),
         names.contents: ["model", "optimizer", "extra"],
         "trainer.device": "npu",
@@ -221,7 +220,6 @@ def tuning_changes(names: Names, settings: Settings, share: Share, model: Path) 
         "trainer.default_hdfs_dir": None,
         "trainer.logger": ["console"],
     }
-    changes |= share.budgets
     changes |= dict.fromkeys(settings.ending("use_torch_compile", "use_shm"), False)
     changes |= dict.fromkeys(settings.ending("tokenizer_path"), str(model))
     return changes

@@ -42,6 +42,15 @@ class Phase(Enum):
         return self in (Phase.UPDATE_CRITIC, Phase.UPDATE_ACTOR, Phase.TRAINING)
 
 
+class Part(Enum):
+    """A part of a job's start, in its order."""
+
+    PROGRAM = _("the trainer's program")
+    WORKERS = _("the workers")
+    ENGINE = _("the engine's configuration")
+    BATCH = _("the first micro batch")
+
+
 class Holder(Enum):
     """The uses of memory, in the order of csrc/ledger.h: its own, those that a rank marks, those without tensors."""
 
@@ -102,28 +111,75 @@ class RankJob:
     prompt: int
     response: int
     """Tokens that prompts and answers are padded to."""
-    lengths: Sequence[Sequence[int]]
+    lengths: Sequence[Sequence[int]] = ()
     """Tokens of each prompt and answer to train on; if empty, all have the padded length."""
-    scored_lengths: Sequence[Sequence[int]]
-    rollout_weights: int
+    scored_lengths: Sequence[Sequence[int]] = ()
+    rollout_weights: int = 0
     """Bytes of the rollout engine's weights on this NPU while the engine is awake; 0 if it has NPUs of its own."""
-    buckets: int
+    buckets: int = 0
     """Bytes of the checkpoint engine's buffers during a sync; 0 if no checkpoint engine sends the weights."""
-    picture: Picture | None
+    picture: Picture | None = None
     """None if the model takes no pictures."""
-    critic: bool
-    reference: bool
-    trainer: str
+    critic: bool = False
+    reference: bool = False
+    trainer: str = ""
     """The module of a fine-tuning trainer, which has its own loop; if empty, verl's workers are run."""
-    flops: float
+    flops: float = 1.0
     """An NPU's peak operations per second."""
-    bandwidth: float
+    bandwidth: float = 1.0
     """Peak bytes per second that an NPU reads and writes."""
 
     @classmethod
     def of_json(cls, told: Mapping[str, Any]) -> RankJob:
         picture = told["picture"]
         return cls(**{**told, "picture": Picture(**picture) if picture else None})
+
+
+@dataclass(frozen=True, slots=True)
+class StartJob:
+    """One rank, and the program that starts its job."""
+
+    rank: RankJob
+    module: str
+    """The trainer's module, or its file."""
+    arguments: Sequence[str]
+    """Hydra's options and overrides."""
+    overrides: Mapping[str, object]
+    """The settings that name the made-up model and data, and the NPUs."""
+    rows: int
+    """Rows of made-up data."""
+
+    @classmethod
+    def of_json(cls, told: Mapping[str, Any]) -> StartJob:
+        return cls(**{**told, "rank": RankJob.of_json(told["rank"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """How far a job came on one rank, and the error that ended it."""
+
+    passed: Sequence[str] = ()
+    """The parts that it passed."""
+    missing: Sequence[str] = ()
+    """Errors that say nothing of the script, such as a package that is not installed here."""
+    part: str = ""
+    """The part that it ended in; empty if it passed all."""
+    error: str = ""
+    """The name of the exception and its message."""
+    where: str = ""
+    """The file and the line of upstream's code that raised it."""
+    code: str = ""
+    """That line."""
+    host: int = 0
+    """Bytes of this machine's memory that it took at most."""
+
+    @classmethod
+    def of_json(cls, told: Mapping[str, object]) -> Started:
+        """Return what a rank answered. Raises ValueError if it is of another form."""
+        found = _read(cls, told)
+        if not {*found.passed, found.part} <= {"", *(part.value for part in Part)}:
+            raise ValueError(_("a part that is unknown"))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
+from typing import TypeVar
 
 from verl_npu import environment, progress
 from verl_npu.ascend.variables import VIRTUAL_CACHE, VIRTUAL_MEMORY, VIRTUAL_NPUS, VIRTUAL_PHANTOM, VIRTUAL_TORCH_NPU
@@ -39,7 +40,7 @@ from ..sandbox import Limits, ask, available_memory, device_cache
 from ..secrecy.variables import allowed
 from .fine_tuning import Names, module_of, names_of, tuning_changes, tuning_share
 from .hardware import Hardware
-from .job import SAYS, Outcome, Phase, Picture, RankJob
+from .job import SAYS, Outcome, Part, Phase, Picture, RankJob, StartJob
 from .lengths import Length, drawn_lengths, measured_lengths
 from .model import Model, check_text_only, folder_of, model_of, picture_of
 from .rollout import Rollout, rollout_of
@@ -54,7 +55,8 @@ _THRESHOLD = "1"  # MiB: smaller tensors are real
 _MEMORY = "1024"  # GiB: enough to measure a job that does not fit, instead of ending it
 _TOGETHER = 2
 _PROCESSES, _LARGEST_FILE = 512, 4 << 30
-_PHASES = frozenset(phase.value for phase in Phase)
+_PHASES = frozenset(phase.value for phase in (*Phase, *Part))
+_Answer = TypeVar("_Answer")
 _NO_FLEET = "fleet"
 """The feature with which ranks compare their patches: a rank of a plan would wait for ranks that do not exist."""
 
@@ -219,7 +221,11 @@ def _fine_tuning(names: Names, job: Job, request: Request, bounded: bool) -> _Wo
     share = tuning_share(names, job.trainer, job.settings, request.response, request.prompt, uneven, bounded)
     model = _model(path, request)
     check_text_only(model, request.picture)
-    changes = tuning_changes(names, job.settings, share, model.folder)
+    changes = {
+        BATCH: share.sequences * share.data,
+        **tuning_changes(names, job.settings, model.folder),
+        **share.budgets,
+    }
     return _Work(share=share, model=model, changes=changes, module=module_of(job))
 
 
@@ -254,14 +260,8 @@ def _run(
     job: RankJob, trainer: Trainer, request: Request, folder: Path, told: Callable[[str], None], ended: Event
 ) -> Outcome:
     """Run one rank in a process of its own and in a sandbox, because it runs the tree's code."""
-    log, tree = folder / f"rank-{job.rank}.log", Path(job.tree)
-    variables, sandbox = _variables(job, trainer, request.unconfined), None
-    if not request.unconfined:
-        sandbox = sandbox_of(trainer, tree, [folder / "model"])
-        variables["HOME"] = str(fresh_home())
-    limits = Limits(request.seconds, _PROCESSES, memory=available_memory(), file=_LARGEST_FILE)
+    log = folder / f"rank-{job.rank}.log"
     told(_("rank {rank} of {world}").format(rank=job.rank, world=job.world))
-    command = own_python("-m", f"{__package__}.rank")
     with progress.step(_("rank {rank} of {world}").format(rank=job.rank, world=job.world)) as step:
         phases = Phases(log)
 
@@ -270,7 +270,30 @@ def _run(
             if ended.is_set():
                 raise CancelledError
 
-        done, answer = ask(sandbox, command, tree, variables, limits, log, dataclasses.asdict(job), tick)
+        return ask_rank(job, job, trainer, request, log, Outcome.of_json, tick)
+
+
+def ask_rank(
+    job: RankJob,
+    question: RankJob | StartJob,
+    trainer: Trainer,
+    request: Request,
+    log: Path,
+    read: Callable[[Mapping[str, object]], _Answer],
+    tick: Callable[[], None],
+) -> _Answer:
+    """Ask the program of a rank in a sandbox with phantom NPUs, and return its answer as `read` reads it.
+
+    Raises:
+        PlanError: it went over a limit, or has no answer.
+    """
+    tree, variables, sandbox = Path(job.tree), _variables(job, trainer, request.unconfined), None
+    if not request.unconfined:
+        sandbox = sandbox_of(trainer, tree, [log.parent / "model"])
+        variables["HOME"] = str(fresh_home())
+    limits = Limits(request.seconds, _PROCESSES, memory=available_memory(), file=_LARGEST_FILE)
+    command = own_python("-m", f"{__package__}.rank")
+    done, answer = ask(sandbox, command, tree, variables, limits, log, dataclasses.asdict(question), tick)
     if done.limit:
         raise PlanError(
             subject=_("rank {rank}").format(rank=job.rank),
@@ -283,7 +306,7 @@ def _run(
     try:
         if answer.wrong:
             raise ValueError(_("its answer is {wrong}").format(wrong=answer.wrong))
-        return Outcome.of_json(answer.content)
+        return read(answer.content)
     except ValueError as error:
         lines = done.output.decode(errors="replace").strip().splitlines()
         raise PlanError(
@@ -299,7 +322,7 @@ _READ = 1 << 16
 
 
 class Phases:
-    """Follows a rank's growing log and reads which phase the rank is in."""
+    """Follows a rank's growing log, and reads which phase or which part of a start the rank is in."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -376,14 +399,20 @@ def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, objec
     # verl's other budgets default to the actor's, which the plan may raise.
     changes |= {batch.key: batch.size for batch in share.micro_batches if batch.dynamic}
     changes |= share.budgets
-    changes |= {key: str(model) for key in _MODELS if key in settings}
+    changes |= made_up(settings, model)
+    if (contents := f"{ACTOR}.checkpoint.save_contents") in settings:
+        changes[contents] = ["model", "optimizer", "extra"]
+    return changes
+
+
+def made_up(settings: Settings, model: Path) -> dict[str, object]:
+    """Return the settings that name a model without weights, and leave out what only a whole job has."""
+    changes: dict[str, object] = {key: str(model) for key in _MODELS if key in settings}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
     changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)
     # The trainer would compute this from its data.
     changes |= dict.fromkeys(settings.matching(r".*\.optim\.total_training_steps"), _STEPS)
     changes |= dict.fromkeys(settings.ending("tokenizer_path"), str(model))
-    if (contents := f"{ACTOR}.checkpoint.save_contents") in settings:
-        changes[contents] = ["model", "optimizer", "extra"]
     return changes
 
 

@@ -258,11 +258,11 @@ def _syncing_packages() -> set[str]:
     return {module.rpartition(".")[0] for module in targets if module.startswith("recipe.")}
 
 
-def write_questions(folder: Path, source: str, images: bool) -> tuple[Path, Path]:
+def write_questions(folder: Path, source: str, images: bool, rows: int = 64) -> tuple[Path, Path]:
     """Write questions about sums to train.parquet and test.parquet; with `images`, each question has a picture.
 
-    The columns are those of verl's examples/data_preprocess, for reinforcement learning and for supervised fine-tuning
-    with one turn (extra_info, question, and answer) or several (messages).
+    train.parquet has `rows` questions. The columns are those of verl's examples/data_preprocess, for reinforcement
+    learning and for supervised fine-tuning with one turn (extra_info, question, and answer) or several (messages).
     """
     import datasets
 
@@ -271,9 +271,8 @@ def write_questions(folder: Path, source: str, images: bool) -> tuple[Path, Path
     folder.mkdir(parents=True, exist_ok=True)
     numbers = random.Random(1)
     paths = []
-    for split, count in (("train", 64), ("test", 8)):
-        rows = [_row(numbers, source, split, index, images) for index in range(count)]
-        table = datasets.Dataset.from_list(rows)
+    for split, count in (("train", rows), ("test", 8)):
+        table = datasets.Dataset.from_list([_row(numbers, source, split, index, images) for index in range(count)])
         if images:
             # verl's data sets expect the image feature, not bytes.
             table = table.cast_column("images", datasets.Sequence(datasets.Image()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import os
 import resource
@@ -15,31 +14,41 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..job import Outcome, Phase, RankJob
+from ..job import Outcome, Phase, RankJob, Started, StartJob
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from .recording import Recording
-    from .workers import Workers
 
 _HOST = "127.0.0.1"
 
 
 def main() -> int:
-    """Write an Outcome to stdout. If verl raises an exception, the outcome has it, with the phase that failed."""
-    job = RankJob.of_json(json.load(sys.stdin))
+    """Answer a RankJob with an Outcome, and a StartJob with a Started. Both have the exception that verl raised."""
+    asked = json.load(sys.stdin)
     # verl's own output must not mix with the answer.
     answer, sys.stdout = sys.stdout, sys.stderr
     began = time.monotonic()
-    outcome = dataclasses.replace(_run(job), seconds=time.monotonic() - began)
+    outcome: Outcome | Started
+    if "arguments" in asked:
+        outcome = _start(StartJob.of_json(asked))
+    else:
+        outcome = dataclasses.replace(_run(RankJob.of_json(asked)), seconds=time.monotonic() - began)
     json.dump(dataclasses.asdict(outcome), answer)
     answer.flush()
     # Threads of verl and Ray would keep the process alive.
     os._exit(0)
 
 
-def _run(job: RankJob) -> Outcome:
+def _start(job: StartJob) -> Started:
+    recording = _recording(job.rank)
+    from .start import start
+
+    with tempfile.TemporaryDirectory() as folder:
+        return start(job, recording, folder)
+
+
+def _recording(job: RankJob) -> Recording:
+    """Bring up the phantom NPUs, of which this process is one, and have what they do recorded."""
     sys.path.insert(0, job.tree)
     os.environ.update(_variables(job))
     import torch  # noqa: F401 - brings up the virtual NPUs
@@ -51,6 +60,13 @@ def _run(job: RankJob) -> Outcome:
     ledger.be_alone()
     recording = Recording(ledger)
     recording.watch()
+    return recording
+
+
+def _run(job: RankJob) -> Outcome:
+    recording = _recording(job)
+    from virtual_ascend import ledger
+
     error = ""
     missing: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -76,8 +92,9 @@ def _run(job: RankJob) -> Outcome:
 
 def _fine_tune(job: RankJob, recording: Recording, folder: str) -> None:
     from .fine_tuning import fine_tune
+    from .workers import configuration
 
-    config = _configuration(job)
+    config = configuration(job)
     config.trainer.default_local_dir = folder
     with _writing_nothing():
         fine_tune(config, job, recording)
@@ -85,8 +102,10 @@ def _fine_tune(job: RankJob, recording: Recording, folder: str) -> None:
 
 def _run_phases(job: RankJob, recording: Recording, folder: str, missing: list[str]) -> None:
     """Run one phase after the other. Add to `missing` the phases that one rank cannot run alone."""
-    config = _configuration(job)
-    workers = _workers(config, job)
+    from .workers import configuration, workers_of
+
+    config = configuration(job)
+    workers = workers_of(config, job)
     with recording.phase(Phase.LOAD):
         workers.load()
     step = workers.step()
@@ -103,30 +122,6 @@ def _run_phases(job: RankJob, recording: Recording, folder: str, missing: list[s
     if Phase.CHECKPOINT not in workers.not_shown:
         with recording.phase(Phase.CHECKPOINT), _writing_nothing():
             workers.checkpoint(folder)
-
-
-def _workers(config: DictConfig, job: RankJob) -> Workers:
-    # v0.7 has both kinds of workers, and "auto" chooses the old ones.
-    legacy = importlib.util.find_spec("verl.workers.fsdp_workers") is not None
-    if legacy and config.trainer.get("use_legacy_worker_impl", "auto") != "disable":
-        from .workers import LegacyWorkers
-
-        return LegacyWorkers(config, job)
-    from .workers import EngineWorkers
-
-    return EngineWorkers(config, job)
-
-
-def _configuration(job: RankJob) -> DictConfig:
-    from omegaconf import OmegaConf
-
-    config = OmegaConf.create(dict(job.config))
-    for key, value in job.changes.items():
-        OmegaConf.update(config, key, value, force_add=True)
-    OmegaConf.resolve(config)
-    # Hydra passes it to a trainer like this.
-    OmegaConf.set_struct(config, True)
-    return config
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -181,9 +182,12 @@ class Buckets:
 
 
 class LegacyWorkers(Workers):
-    """The roles of one rank, made and called as in verl/trainer/ppo/ray_trainer.py of v0.6.1."""
+    """The roles of one rank, made and called as in verl/trainer/ppo/ray_trainer.py of v0.6.1.
 
-    def __init__(self, config: DictConfig, job: RankJob) -> None:
+    With `builds_rollout`, the actor builds its side of the rollout; otherwise it has none.
+    """
+
+    def __init__(self, config: DictConfig, job: RankJob, builds_rollout: bool = False) -> None:
         if config[ROLES].actor.strategy == "megatron":
             from verl.workers.megatron_workers import ActorRolloutRefWorker, CriticWorker
         else:
@@ -195,8 +199,9 @@ class LegacyWorkers(Workers):
         self._critic = CriticWorker(config=config.critic) if job.critic else None
         self._reference = ActorRolloutRefWorker(config=self._roles, role="ref") if job.reference else None
         self._actor = ActorRolloutRefWorker(config=self._roles, role="actor_rollout")
-        # The engine's memory is computed by a formula, and its phase is not run.
-        self._actor._build_rollout = _no_engine
+        if not builds_rollout:
+            # The engine's memory is computed by a formula, and its phase is not run.
+            self._actor._build_rollout = no_engine
 
     def load(self) -> None:
         for worker in (self._critic, self._reference, self._actor):
@@ -215,6 +220,10 @@ class LegacyWorkers(Workers):
         phases[Phase.UPDATE_ACTOR] = lambda: self._actor.update_actor(self._batch(training=True))
         return phases
 
+    def wrap_rollout(self, build: Callable[..., object]) -> None:
+        """Call `build` instead of the function that builds the actor's side of the rollout, with that function."""
+        self._actor._build_rollout = partial(build, self._actor._build_rollout)
+
     def hand_over(self) -> None:
         """Hand the weights to the rollout, as `rollout_mode` does."""
         import torch
@@ -228,7 +237,7 @@ class LegacyWorkers(Workers):
         asyncio.run(actor.rollout.release())
 
 
-def _no_engine(*_: object, **__: object) -> tuple[SimpleNamespace, None]:
+def no_engine(*_: object, **__: object) -> tuple[SimpleNamespace, None]:
     """Stand in for the function that starts an engine and, at 796871d7, returns it with its weight-sync manager."""
     return SimpleNamespace(), None
 
@@ -244,16 +253,19 @@ def _give_out_shards(module: Any) -> None:
 
 
 class EngineWorkers(Workers):
-    """The roles of one rank, made and called as in verl/trainer/ppo/ray_trainer.py of v0.9."""
+    """The roles of one rank, made and called as in verl/trainer/ppo/ray_trainer.py of v0.9.
 
-    def __init__(self, config: DictConfig, job: RankJob) -> None:
+    With `builds_rollout`, the actor builds its side of the rollout; otherwise it has none.
+    """
+
+    def __init__(self, config: DictConfig, job: RankJob, builds_rollout: bool = False) -> None:
         import verl.workers.engine  # noqa: F401 - imports MindSpeed before Megatron and its bridges
         from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
         super().__init__(config, job)
         self._critic = TrainingWorker(config=_critic_of(config)) if job.critic else None
         self._reference = ActorRolloutRefWorker(config=self._roles, role="ref") if job.reference else None
-        self._actor = ActorRolloutRefWorker(config=self._roles, role="actor")
+        self._actor = ActorRolloutRefWorker(config=self._roles, role="actor_rollout" if builds_rollout else "actor")
 
     def load(self) -> None:
         if self._critic is not None:
@@ -346,3 +358,24 @@ def _critic_of(config: DictConfig) -> Any:
         optimizer_config=critic.optim,
         checkpoint_config=critic.checkpoint,
     )
+
+
+def workers_of(config: DictConfig, job: RankJob, builds_rollout: bool = False) -> Workers:
+    """Make the workers of the revision that is imported."""
+    # v0.7 has both; "auto" are the old ones there.
+    legacy = importlib.util.find_spec("verl.workers.fsdp_workers") is not None
+    if legacy and config.trainer.get("use_legacy_worker_impl", "auto") != "disable":
+        return LegacyWorkers(config, job, builds_rollout)
+    return EngineWorkers(config, job, builds_rollout)
+
+
+def configuration(job: RankJob) -> DictConfig:
+    """Return the configuration as Hydra hands it to a trainer, with what is set for a plan."""
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.create(dict(job.config))
+    for key, value in job.changes.items():
+        OmegaConf.update(config, key, value, force_add=True)
+    OmegaConf.resolve(config)
+    OmegaConf.set_struct(config, True)
+    return config

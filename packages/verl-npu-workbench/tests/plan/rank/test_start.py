@@ -1,0 +1,166 @@
+"""The start of a job in one process: what stands for Ray, what is a verdict, and the line that it names."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from verl_npu_workbench.plan.job import Part, Started, StartJob  # torch may not be there
+from verl_npu_workbench.plan.rank import start as module
+
+from ..conftest import job_of
+
+JOB = StartJob(rank=job_of(tree="/nowhere"), module="verl.trainer.main", arguments=(), overrides={}, rows=1)
+RUN = """
+class Refused(Exception):
+    pass
+
+def run():
+    int("1k")
+
+def look_up(name):
+    assert name in ("vllm",), f"no {name}"
+
+def read():
+    open("/nowhere/data")
+
+def import_what_is_missing():
+    import a_package_that_nobody_has
+
+def import_what_the_revision_lacks():
+    import verl.no_such_module
+"""
+
+
+@pytest.fixture
+def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module of a verl that is not installed."""
+    (tmp_path / "verl").mkdir()
+    (tmp_path / "verl/__init__.py").touch()
+    (tmp_path / "verl/made_up.py").write_text(RUN)
+    kept = {name: each for name, each in sys.modules.items() if name.partition(".")[0] == "verl"}
+    for name in kept:
+        del sys.modules[name]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield __import__("verl.made_up").made_up
+    for name in [name for name in sys.modules if name.partition(".")[0] == "verl"]:
+        del sys.modules[name]
+    sys.modules.update(kept)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Started]:
+    """Start a job whose parts are these functions."""
+
+    def run(*parts: Callable[[], object]) -> Started:
+        monkeypatch.setattr(module._Start, "parts", lambda start: zip(Part, parts, strict=False))
+        return module.start(JOB, recording=None, folder="")  # type: ignore[arg-type]
+
+    return run
+
+
+def test_what_upstream_raises_is_the_verdict_with_its_line(started: Callable[..., Started], upstream: Any) -> None:
+    told = started(module._nothing, lambda: upstream.look_up("vlm"))
+    assert (told.part, told.error) == (Part.WORKERS.value, "AssertionError: no vlm")
+    assert list(told.passed) == [Part.PROGRAM.value]
+    assert told.where.endswith("verl/made_up.py:9")
+    assert told.code.startswith("assert name in")
+    assert told.host > 0
+
+
+def test_the_line_is_upstreams_where_something_else_raises(started: Callable[..., Started], upstream: Any) -> None:
+    assert started(upstream.run).where.endswith("verl/made_up.py:6")
+
+
+def test_where_it_is_stopped_a_part_has_passed(started: Callable[..., Started]) -> None:
+    assert list(started(module._reached).passed) == [Part.PROGRAM.value]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("read", "FileNotFoundError"), ("import_what_is_missing", "a_package_that_nobody_has")],
+)
+def test_what_is_not_here_says_nothing_of_the_script(
+    name: str, said: str, started: Callable[..., Started], upstream: Any
+) -> None:
+    told = started(getattr(upstream, name), module._nothing)
+    assert (told.error, list(told.passed)) == ("", [Part.WORKERS.value])
+    assert said in told.missing[0]
+
+
+def test_a_module_that_the_revision_lacks_is_a_verdict(started: Callable[..., Started], upstream: Any) -> None:
+    assert "verl.no_such_module" in started(upstream.import_what_the_revision_lacks).error
+
+
+def test_an_error_of_what_stands_in_for_ray_says_nothing(started: Callable[..., Started]) -> None:
+    told = started(lambda: module._Actor("a worker").no_such_method)
+    assert (told.error, len(told.missing)) == ("", 1)
+
+
+def test_an_argument_that_an_engine_refuses_is_a_verdict(started: Callable[..., Started]) -> None:
+    def parse() -> None:
+        module._refuse_argument(None, "argument --dtype: invalid choice: 'bf'")  # type: ignore[arg-type]
+
+    assert started(parse).error == "ArgumentError: argument --dtype: invalid choice: 'bf'"
+
+
+def test_this_process_stands_for_rays_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray, base = ModuleType("ray"), ModuleType("verl.single_controller.ray.base")
+    base.RayResourcePool = type("RayResourcePool", (), {})  # type: ignore[attr-defined]
+    for each in (ray, base):
+        monkeypatch.setitem(sys.modules, each.__name__, each)
+    monkeypatch.setattr(module, "is_installed", lambda name: False)
+    module._answer_for_ray()
+    answering: Any = ray
+
+    @answering.remote(num_cpus=1)
+    class Runner:
+        def run(self, config: str) -> str:
+            return f"ran {config}"
+
+    @answering.remote
+    def double(number: int) -> int:
+        return 2 * number
+
+    runner = Runner.options(name="one").remote()
+    assert answering.get(runner.run.remote("it")) == "ran it"
+    assert answering.get(double.remote(2)) == 4
+    with pytest.raises(module.Reached):
+        base.RayResourcePool([8])
+
+
+def test_gradients_are_where_a_step_is_stopped() -> None:
+    import torch
+
+    weight = torch.ones(1, requires_grad=True)
+    after = []
+    with module._stopped_at_gradients():
+        (2 * weight).sum().backward()
+        after.append("not reached")
+    assert (after, weight.grad) == ([], None)
+    (2 * weight).sum().backward()
+    assert weight.grad is not None
+
+
+def test_modules_are_where_other_phases_are_stopped() -> None:
+    import torch
+
+    after = []
+    with module._stopped_at_modules():
+        torch.nn.Linear(1, 1)(torch.ones(1))
+        after.append("not reached")
+    assert after == []
+    assert torch.nn.Linear(1, 1)(torch.ones(1)).shape == (1,)
+
+
+def test_a_job_comes_back_from_json() -> None:
+    told = dataclasses.asdict(JOB)
+    assert StartJob.of_json(told) == JOB

@@ -1,0 +1,90 @@
+"""What a start is asked, and the finding that is made of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from verl_npu_workbench.jobs.job import Entry, Job
+from verl_npu_workbench.jobs.settings import Settings
+from verl_npu_workbench.jobs.trainer import Trainer
+from verl_npu_workbench.plan import starting
+from verl_npu_workbench.plan.job import Part, Started, StartJob
+from verl_npu_workbench.plan.starting import settings_named
+
+from .conftest import MODEL
+
+OVERRIDES = (
+    "algorithm.adv_estimator=gpro",
+    "+actor_rollout_ref.rollout.dtype='bf'",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=3",
+    "trainer.nnodes=1",
+    "trainer.logger=console",
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ("Unknown advantage estimator simply: gpro", [OVERRIDES[0]]),
+        ("argument --dtype: invalid choice: 'bf' (choose from 'auto')", [OVERRIDES[1]]),
+        ("assert self.config.actor.ppo_mini_batch_size % ranks == 0", [OVERRIDES[2]]),
+        ("1 of 3", []),
+    ],
+)
+def test_a_setting_is_named_by_its_value_or_its_key(said: str, named: list[str]) -> None:
+    assert settings_named(OVERRIDES, said) == named
+
+
+@pytest.fixture
+def asked(settings: Callable[..., Settings]) -> Callable[..., StartJob]:
+    """What a start is asked of a script with these settings."""
+
+    def make(**others: object) -> StartJob:
+        trainer = Trainer("verl.trainer.main_ppo", OVERRIDES, (), 0, Path(), {})
+        entry = Entry(Path("main_ppo.py"), Path("/config"), "ppo_trainer")
+        return starting._job(Job(trainer, Path("tree"), entry, settings(**others), {}, {}, {}), MODEL)
+
+    return make
+
+
+def test_a_rank_has_all_of_a_mini_batch_that_is_its_own(asked: Callable[..., StartJob]) -> None:
+    job = asked()
+    assert (job.rank.world, job.rank.sequences, job.rank.scored) == (8, 32 * 4 // 8, 64 * 4 // 8)
+    assert list(job.arguments) == ["--config-path=/config", "--config-name=ppo_trainer", *OVERRIDES]
+    assert "data.train_batch_size" not in {*job.rank.changes, *job.overrides}
+
+
+def test_the_last_stage_of_a_pipeline_computes_the_loss(asked: Callable[..., StartJob]) -> None:
+    pipeline = {
+        "actor_rollout_ref.actor.strategy": "megatron",
+        "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size": 4,
+    }
+    assert asked(**pipeline).rank.rank == 6
+
+
+def test_there_are_rows_enough_for_a_batch(asked: Callable[..., StartJob]) -> None:
+    assert asked(**{"data.train_batch_size": 1024}).rows == 1024
+
+
+def test_wrong_numbers_do_not_keep_upstream_from_refusing_them(asked: Callable[..., StartJob]) -> None:
+    job = asked(**{"trainer.n_gpus_per_node": 0, "data.train_batch_size": "many"})
+    assert (job.rank.world, job.rank.scored) == (1, 4)
+
+
+def test_a_refusal_has_upstreams_words_its_line_and_the_setting() -> None:
+    told = Started(
+        part=Part.BATCH.value, error="ValueError: Unknown gpro", where="core.py:7", code="    raise ValueError(name)"
+    )
+    trainer = Trainer("verl.trainer.main_ppo", OVERRIDES, (), 0, Path(), {})
+    finding = starting._refusal(told, trainer)
+    assert (finding.refused, finding.subject) == (True, OVERRIDES[0])
+    assert finding.found == "ValueError: Unknown gpro"
+    assert "core.py:7: `raise ValueError(name)`" in finding.why
+
+
+def test_an_answer_with_a_part_that_is_unknown_is_none() -> None:
+    assert Started.of_json({"passed": [Part.PROGRAM.value]}).passed == [Part.PROGRAM.value]
+    with pytest.raises(ValueError, match="a part that is unknown"):
+        Started.of_json({"passed": ["somewhere"]})

@@ -1,0 +1,368 @@
+"""A job's start in one process: its own program, its workers, its engine's configuration, and one micro batch.
+
+Upstream's code runs as it is and is stopped where it would need more than this process: where Ray would place the
+NPUs, where an engine would start, and where the first gradients would be computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import importlib
+import inspect
+import os
+import resource
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import verl_npu_workbench
+
+from ...extras import is_installed
+from ...jobs.keys import ROLES
+from ...jobs.settings import override
+from ..job import SAYS, Part, Started, StartJob
+from .recording import Recording
+from .workers import LegacyWorkers, SleepingRollout, Workers, configuration, no_engine, workers_of
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+_SERVER, _SERVERS = "verl.workers.rollout.vllm_rollout.vllm_async_server", ("vLLMHttpServerBase", "vLLMHttpServer")
+"""The module of vLLM's server, and the names that its class has had."""
+_PACKAGES = ("vllm", "sglang", "tensorrt_llm")
+_ROLLOUT_BUILDERS = ("fsdp_workers", "megatron_workers", "engine_workers")
+_OTHERS = ("vllm", "vllm_ascend", "sglang", "megatron", "mindspeed", "mbridge", "verl_npu")
+"""Packages beside verl's whose lines a user is shown."""
+_OF_SCRIPTS = ("verl", "recipe")
+"""Packages that come with a script's revision: a module of theirs that is missing is missing in the job, too."""
+_SIMULATIONS = ("virtual_ascend", "torch_npu")
+
+
+class Reached(BaseException):
+    """Upstream has come to where it is stopped. No `except Exception` of upstream's may take it."""
+
+
+def _reached(*_: object, **__: object) -> None:
+    raise Reached
+
+
+def start(job: StartJob, recording: Recording, folder: str) -> Started:
+    """Run one part after the other, and return the error that upstream raises first."""
+    passed: list[str] = []
+    missing: list[str] = []
+    for part, run in _Start(job, recording, folder, missing).parts():
+        print(f"{SAYS}{part.value}", file=sys.stderr, flush=True)
+        found: BaseException | None = None
+        try:
+            run()
+        except Reached:
+            pass
+        except (Exception, SystemExit) as raised:
+            traceback.print_exc()
+            found = raised
+        if found is not None and (why := _not_judged(found)):
+            missing.append(why)
+        elif found is not None:
+            told = _told(found, job)
+            return dataclasses.replace(told, passed=passed, missing=missing, part=part.value, host=_peak())
+        else:
+            passed.append(part.value)
+    return Started(passed=passed, missing=missing, host=_peak())
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+class _Start:
+    """The parts of a start; errors that say nothing of the script are added to `missing`."""
+
+    def __init__(self, job: StartJob, recording: Recording, folder: str, missing: list[str]) -> None:
+        self._job, self._recording, self._folder, self._missing = job, recording, folder, missing
+        self._workers: Workers | None = None
+
+    def parts(self) -> Iterator[tuple[Part, Callable[[], None]]]:
+        """Yield each part and what runs it."""
+        if self._job.rank.trainer:
+            yield Part.BATCH, self._tuning_batch
+            return
+        yield Part.PROGRAM, self._program
+        yield Part.WORKERS, self._load
+        if self._workers is not None:
+            yield Part.ENGINE, self._engine
+            yield Part.BATCH, self._batch
+
+    def _program(self) -> None:
+        """Run the trainer's program to where Ray would place its NPUs."""
+        from ...rehearse.preparation import write_questions
+
+        _answer_for_ray()
+        train, test = write_questions(Path(self._folder), "openai/gsm8k", images=False, rows=self._job.rows)
+        made = {"data.train_files": str(train), "data.val_files": str(test), "hydra.run.dir": self._folder}
+        overrides = {**self._job.overrides, **made}
+        sys.argv = [
+            self._job.module,
+            *self._job.arguments,
+            "hydra.output_subdir=null",
+            *(override(key, value) for key, value in overrides.items()),
+        ]
+        os.environ["HYDRA_FULL_ERROR"] = "1"
+        if self._job.module.endswith(".py"):
+            sys.path.insert(0, str(Path(self._job.module).parent))
+            runpy.run_path(self._job.module, run_name="__main__")
+        else:
+            runpy.run_module(self._job.module, run_name="__main__", alter_sys=True)
+
+    def _load(self) -> None:
+        """Make the workers and their models. The worker of the rollout is built, and its engine is not."""
+        workers = workers_of(configuration(self._job.rank), self._job.rank, builds_rollout=True)
+        for name in _ROLLOUT_BUILDERS:
+            module: Any = sys.modules.get(f"verl.workers.{name}")
+            if hasattr(module, "get_rollout_class"):
+                module.get_rollout_class = partial(self._rollout_class, module.get_rollout_class)
+        if isinstance(workers, LegacyWorkers):
+            workers.wrap_rollout(self._rollout)
+        workers.load()
+        self._workers = workers
+
+    def _rollout_class(self, find: Callable[..., Any], name: str, mode: str = "async") -> Any:
+        try:
+            found = find(name, mode)
+        except (ImportError, ValueError) as error:
+            if name not in _PACKAGES or is_installed(name):
+                raise
+            self._missing.append(_text(error))
+            return lambda **_: SleepingRollout(0)
+        if (name, mode) != ("vllm", "sync"):
+            return lambda **_: SleepingRollout(0)
+        # The worker itself makes the engine.
+        _stop_engines()
+        return found
+
+    def _rollout(self, build: Callable[..., Any], *given: object, **named: object) -> object:
+        try:
+            return build(*given, **named)
+        except ModuleNotFoundError as error:
+            self._missing.append(_text(error))
+        except Reached:
+            pass
+        return no_engine()
+
+    def _engine(self) -> None:
+        """Have vLLM's server parse its arguments and make the engine's configuration."""
+        config = configuration(self._job.rank)
+        rollout = config[ROLES].rollout
+        if rollout.get("mode", "async") != "async":
+            return
+        if rollout.name != "vllm":
+            self._missing.append(f"the arguments of {rollout.name}: vLLM's are tried alone")
+            return
+        module = importlib.import_module(_SERVER)
+        server = next(filter(None, (getattr(module, each, None) for each in _SERVERS)))
+        _stop_engines()
+        # Each replica of the rollout has its own servers, one on each node that it needs.
+        size = rollout.tensor_model_parallel_size * rollout.get("data_parallel_size", 1)
+        local = min(size, self._job.rank.local)
+        known = {
+            "config": rollout,
+            "model_config": config[ROLES].model,
+            "rollout_mode": importlib.import_module("verl.workers.rollout.replica").RolloutMode.HYBRID,
+            "workers": [_Anything()] * local,
+            "replica_rank": 0,
+            "node_rank": 0,
+            "gpus_per_node": local,
+            "nnodes": max(size // local, 1),
+            "cuda_visible_devices": ",".join(map(str, range(local))),
+        }
+        taken = inspect.signature(server.__init__).parameters
+        made = server(**{key: value for key, value in known.items() if key in taken})
+        asyncio.run(made.launch_server())
+
+    def _batch(self) -> None:
+        """Look up estimators, and compute each phase up to its first micro batch; a loss is computed as well."""
+        if self._workers is None:
+            return
+        if self._job.module.startswith("verl."):
+            _look_up(configuration(self._job.rank))
+        for phase, run in self._workers.step().items():
+            with _stopped_at_gradients() if phase.trains else _stopped_at_modules():
+                run()
+
+    def _tuning_batch(self) -> None:
+        from .fine_tuning import fine_tune
+
+        config = configuration(self._job.rank)
+        config.trainer.default_local_dir = self._folder
+        with _stopped_at_gradients():
+            fine_tune(config, self._job.rank, self._recording)
+
+
+def _look_up(config: DictConfig) -> None:
+    """Have upstream's registries find what the trainer looks up between the phases."""
+    import torch
+
+    algorithms: Any = importlib.import_module("verl.trainer.ppo.core_algos")
+    if hasattr(algorithms, "get_adv_estimator_fn"):
+        algorithms.get_adv_estimator_fn(config.algorithm.adv_estimator)
+    if config.algorithm.use_kl_in_reward:
+        each = torch.zeros(1, 1)
+        algorithms.kl_penalty(each, each, kl_penalty=config.algorithm.kl_penalty)
+
+
+@contextmanager
+def _stopped_at_modules() -> Iterator[None]:
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    handle = register_module_forward_pre_hook(_reached)
+    try:
+        yield
+    except Reached:
+        pass
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _stopped_at_gradients() -> Iterator[None]:
+    import torch
+
+    schedules: Any = sys.modules.get("megatron.core.pipeline_parallel.schedules")
+    places = [(torch.Tensor, "backward"), *([(schedules, "backward_step")] if schedules else [])]
+    before = [(place, name, getattr(place, name)) for place, name in places]
+    for place, name in places:
+        setattr(place, name, _reached)
+    try:
+        yield
+    except Reached:
+        pass
+    finally:
+        for place, name, original in before:
+            setattr(place, name, original)
+
+
+def _stop_engines() -> None:
+    """Stop vLLM once it has made its configuration."""
+    importlib.import_module("vllm.v1.engine.async_llm").AsyncLLM.from_vllm_config = _find_loader
+    importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_engine_args = _configure
+    argparse.ArgumentParser.error = _refuse_argument  # type: ignore[method-assign, assignment]
+
+
+def _configure(engine_args: Any, **_: object) -> None:
+    _find_loader(engine_args.create_engine_config())
+
+
+def _find_loader(vllm_config: Any, **_: object) -> None:
+    """Have vLLM look up how it loads weights, which its engine's own process does first."""
+    importlib.import_module("vllm.model_executor.model_loader").get_model_loader(vllm_config.load_config)
+    raise Reached
+
+
+def _refuse_argument(parser: argparse.ArgumentParser, message: str) -> None:
+    del parser  # it would print its usage and end the process
+    raise argparse.ArgumentError(None, message)
+
+
+class _Anything:
+    """Stands for a handle of a worker: each method of it answers with an empty text."""
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=lambda *_, **__: "")
+
+
+class _Here:
+    """Stands for a class, a function or a method that Ray would run in a process of its own."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+
+    def options(self, **_: object) -> _Here:
+        return self
+
+    def remote(self, *given: object, **named: object) -> Any:
+        found = self._made(*given, **named)
+        return _Actor(found) if isinstance(self._made, type) else found
+
+
+class _Actor:
+    """Stands for Ray's handle of an object in a process of its own."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> _Here:
+        return _Here(getattr(self._of, name))
+
+
+def _answer_for_ray() -> None:
+    """Have this process stand for Ray's cluster, and stop where the cluster would place NPUs."""
+    ray: Any = importlib.import_module("ray")
+
+    def remote(*given: Any, **named: object) -> Any:
+        return _Here(given[0]) if given and not named else _Here
+
+    def same(value: Any, **_: object) -> Any:
+        return value
+
+    ray.init, ray.remote, ray.get, ray.put = _nothing, remote, same, same
+    ray.get_runtime_context = lambda: SimpleNamespace(get_job_id=lambda: "1", get_node_id=lambda: "1")
+    importlib.import_module("verl.single_controller.ray.base").RayResourcePool.__init__ = _reached
+    if is_installed("transfer_queue"):
+        queue: Any = importlib.import_module("transfer_queue")
+        queue.init = queue.close = _nothing
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """In place of what only a cluster can do."""
+
+
+# What upstream said.
+
+
+def _root(raised: BaseException) -> BaseException:
+    """The error that Hydra wraps in one of its own."""
+    while type(raised).__module__.startswith("hydra.") and raised.__cause__ is not None:
+        raised = raised.__cause__
+    return raised
+
+
+def _not_judged(raised: BaseException) -> str:
+    """Return why an error says nothing about the script; empty if it does."""
+    error = _root(raised)
+    if isinstance(error, argparse.ArgumentError):
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = Path(frames[-1].filename) if frames else Path()
+    ours = last.is_relative_to(Path(verl_npu_workbench.__file__).parent) or bool({*last.parts} & {*_SIMULATIONS})
+    missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+    is_elsewhere = isinstance(error, OSError) or (missing != "" and missing.partition(".")[0] not in _OF_SCRIPTS)
+    stands_in = any(f"'{kind.__name__}' object" in str(error) for kind in (_Here, _Actor, _Anything, SleepingRollout))
+    return _text(error) if ours or is_elsewhere or stands_in else ""
+
+
+def _told(raised: BaseException, job: StartJob) -> Started:
+    """Return the error with the innermost line of upstream's."""
+    error = _root(raised)
+    frames = traceback.extract_tb(error.__traceback__)
+    shown = [frame for frame in frames if _is_shown(frame.filename, job.rank.tree)] or list(frames[-1:])
+    where = f"{shown[-1].filename}:{shown[-1].lineno}" if shown else ""
+    return Started(error=_text(error), where=where, code=(shown[-1].line or "") if shown else "")
+
+
+def _is_shown(file: str, tree: str) -> bool:
+    packages = Path(file).parts
+    return "verl_npu_workbench" not in packages and (
+        bool({*_OF_SCRIPTS, *_OTHERS} & {*packages}) or Path(file).is_relative_to(tree)
+    )
+
+
+def _text(raised: BaseException) -> str:
+    error = _root(raised)
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -1,0 +1,188 @@
+"""A job's start: its own program, workers and engine on phantom NPUs, to where its first step would begin."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from verl_npu import progress
+from verl_npu.errors import PlanError
+from verl_npu.findings import Finding, Severity, error
+from verl_npu.language import gettext as _
+
+from ..jobs.job import Job, compose
+from ..jobs.keys import (
+    BATCH,
+    GENERATION_BATCH,
+    MAX_LENGTH,
+    MINI_BATCH,
+    NODES,
+    NPUS,
+    PATH,
+    SAMPLES,
+    VALIDATION_BATCH,
+    has_critic,
+    has_reference,
+    size,
+)
+from ..jobs.layout import parallelism_of
+from ..jobs.trainer import Trainer
+from .fine_tuning import Names, module_of, names_of, tuning_changes
+from .hardware import HARDWARE
+from .job import Part, RankJob, Started, StartJob
+from .model import Model, model_of
+from .planning import Phases, Request, ask_rank, made_up
+
+CODE = "start"
+_STAND_IN = "Qwen/Qwen3-8B"
+_PROMPT, _RESPONSE = 16, 16
+"""Tokens: what upstream refuses of a batch does not depend on the length of sequences."""
+_SECONDS = 300.0
+_FEWEST_ROWS = 64
+
+
+def started(trainer: Trainer, tree: Path, model_config: Path | None, unconfined: bool) -> tuple[list[Finding], str]:
+    """Start a job on phantom NPUs; return what upstream raised, and in a sentence how far the job came.
+
+    Raises:
+        CompositionError: Hydra does not take the script's settings.
+        PlanError: there is no answer in the time, or the memory, that there is.
+    """
+    began = time.monotonic()
+    composed = compose(trainer, tree, unconfined)
+    # The log stays if there is no answer.
+    folder = Path(tempfile.mkdtemp(prefix="verl-npu-"))
+    request = Request(folder, HARDWARE["a2"], model_config, seconds=_SECONDS, unconfined=unconfined)
+    model, notes = _model(composed, request)
+    told = _ask(_job(composed, model), trainer, request)
+    shutil.rmtree(folder)
+    found = [_refusal(told, trainer)] if told.error else []
+    missing = [*notes, *told.missing]
+    found += [_missing(each) for each in dict.fromkeys(missing)]
+    said = _("started in {seconds:.0f} s with {memory:.1f} GiB of this machine: passed {passed}").format(
+        seconds=time.monotonic() - began,
+        memory=told.host / (1 << 30),
+        passed=_(", ").join(Part(each).value for each in told.passed) or _("nothing"),
+    )
+    return found, said
+
+
+def _model(job: Job, request: Request) -> tuple[Model, list[str]]:
+    """The model of a script, or another one in its place if its sizes are not known."""
+    names = names_of(job.trainer, job.settings)
+    path, folder = job.settings.text(names.model if names else PATH), request.output / "model"
+    try:
+        return model_of(path, request.model_config, folder), []
+    except PlanError as unknown:
+        if request.model_config is not None:
+            raise
+        note = _("{unknown}; {stand_in} stands in for it").format(unknown=unknown.subject, stand_in=_STAND_IN)
+        return model_of(_STAND_IN, None, folder), [note]
+
+
+def _job(job: Job, model: Model) -> StartJob:
+    names = names_of(job.trainer, job.settings)
+    rank = _rank(job, model) if names is None else _tuning_rank(job, names, model)
+    batches = [job.settings.whole(key) for key in (BATCH, GENERATION_BATCH, VALIDATION_BATCH)]
+    options = [f"--config-path={job.entry.folder}", f"--config-name={job.entry.name}"]
+    return StartJob(
+        rank=rank,
+        module=str(job.entry.source) if job.trainer.module.endswith(".py") else job.trainer.module,
+        arguments=[*options, *job.trainer.overrides],
+        overrides=rank.changes,
+        rows=max(*batches, _FEWEST_ROWS),
+    )
+
+
+def _rank(job: Job, model: Model) -> RankJob:
+    """The rank of the last stage of a pipeline, which computes the loss."""
+    settings, sizes, local = job.settings, parallelism_of(job.settings), size(job.settings, NPUS)
+    world, answers = local * size(settings, NODES), size(settings, SAMPLES)
+    data = sizes.replicas(world)
+    return RankJob(
+        tree=str(job.tree),
+        config=job.config,
+        changes=made_up(settings, model.folder),
+        rank=world // sizes.pipeline * (sizes.pipeline - 1),
+        world=world,
+        local=local,
+        sequences=max(size(settings, MINI_BATCH) * answers // data, 1),
+        scored=max(size(settings, BATCH) * answers // data, 1),
+        prompt=_PROMPT,
+        response=_RESPONSE,
+        picture=model.picture,
+        critic=has_critic(settings),
+        reference=has_reference(settings),
+    )
+
+
+def _tuning_rank(job: Job, names: Names, model: Model) -> RankJob:
+    world = job.trainer.ranks * job.trainer.nodes
+    share = max(size(job.settings, BATCH) * size(job.settings, names.ulysses) // world, 1)
+    return RankJob(
+        tree=str(job.tree),
+        config=job.config,
+        changes=tuning_changes(names, job.settings, model.folder),
+        rank=0,
+        world=world,
+        local=job.trainer.ranks,
+        sequences=share,
+        scored=share,
+        prompt=0,
+        response=size(job.settings, MAX_LENGTH),
+        trainer=module_of(job),
+    )
+
+
+def _ask(job: StartJob, trainer: Trainer, request: Request) -> Started:
+    log = request.output / "start.log"
+    with progress.step(_("starting {module} on phantom NPUs").format(module=job.module)) as step:
+        phases = Phases(log)
+
+        def tick() -> None:
+            step.detail = phases.poll()
+
+        return ask_rank(job.rank, job, trainer, request, log, Started.of_json, tick)
+
+
+def _refusal(told: Started, trainer: Trainer) -> Finding:
+    """The finding of what upstream raised."""
+    settings = settings_named(trainer.overrides, f"{told.error} {told.code}")
+    return error(
+        CODE,
+        " ".join(told.error.split())[:600],
+        subject=_(", ").join(settings) or Part(told.part).value,
+        why=_("upstream ends the job with these words in {where}: `{code}`").format(
+            where=told.where, code=told.code.strip()
+        ),
+        fix=_("change the setting that upstream refuses"),
+    )
+
+
+def _missing(text: str) -> Finding:
+    return Finding(
+        CODE,
+        Severity.OK,
+        " ".join(text.split())[:300],
+        subject=_("not judged"),
+        why=_("the start does not reach upstream's checks behind it"),
+        fix=_("run it where the job's own packages and files are"),
+    )
+
+
+def settings_named(overrides: tuple[str, ...], said: str) -> list[str]:
+    """Return the overrides whose value, or else the last part of whose key, stands in what upstream said."""
+    words = {*re.findall(r"[\w.]+", said), *re.findall(r"\w+", said)}
+    pairs = [(word, *word.lstrip("+").partition("=")[::2]) for word in overrides if "=" in word]
+    by_value = [word for word, _key, value in pairs if _is_telling(value.strip("'\"")) and value.strip("'\"") in words]
+    by_key = [word for word, key, _value in pairs if key.rpartition(".")[2] in words]
+    both = [word for word in by_value if word in by_key]
+    return (both or by_value or by_key)[:3]
+
+
+def _is_telling(value: str) -> bool:
+    """Whether a value is a word that nothing else is likely to have."""
+    return len(value) > 1 and not re.fullmatch(r"[\d.]+|true|false|null|none", value, re.IGNORECASE)
