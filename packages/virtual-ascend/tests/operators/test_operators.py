@@ -652,9 +652,9 @@ def test_mrope_takes_one_position_of_each_token_without_sections() -> None:
 @pytest.mark.parametrize(
     ("positions", "sections", "size", "words"),
     [
-        (torch.zeros(3, 2, dtype=torch.long), [2, 3, 4], 16, r"adds up to 8, but got .*\[2, 3, 4\]"),
+        (torch.zeros(3, 2, dtype=torch.long), [2, 3, 4], 16, r"add up to 8, but got .*\[2, 3, 4\]"),
         (torch.zeros(2, dtype=torch.long), [2, 3, 3], 16, r"mrope_section \[0,0,0\]"),
-        (torch.zeros(2), None, 16, "whole positions"),
+        (torch.zeros(2), None, 16, "integer positions"),
         (torch.zeros(2, dtype=torch.long), None, 10, r"query must be \[tokens, heads \* 10\]"),
     ],
 )
