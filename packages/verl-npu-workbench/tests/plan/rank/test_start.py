@@ -32,6 +32,9 @@ def look_up(name):
 def read():
     open("/nowhere/data")
 
+def allocate():
+    raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
+
 def import_what_is_missing():
     import a_package_that_nobody_has
 
@@ -86,7 +89,11 @@ def test_where_it_is_stopped_a_part_has_passed(started: Callable[..., Started]) 
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("read", "FileNotFoundError"), ("import_what_is_missing", "a_package_that_nobody_has")],
+    [
+        ("read", "FileNotFoundError"),
+        ("allocate", "can't allocate memory"),
+        ("import_what_is_missing", "a_package_that_nobody_has"),
+    ],
 )
 def test_what_is_not_here_says_nothing_of_the_script(
     name: str, said: str, started: Callable[..., Started], upstream: Any

@@ -342,7 +342,8 @@ def _not_judged(raised: BaseException) -> str:
     last = Path(frames[-1].filename) if frames else Path()
     ours = last.is_relative_to(Path(verl_npu_workbench.__file__).parent) or bool({*last.parts} & {*_SIMULATIONS})
     missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
-    is_elsewhere = isinstance(error, OSError) or (missing != "" and missing.partition(".")[0] not in _OF_SCRIPTS)
+    of_machine = isinstance(error, OSError | MemoryError) or "can't allocate memory" in str(error)
+    is_elsewhere = of_machine or (missing != "" and missing.partition(".")[0] not in _OF_SCRIPTS)
     stands_in = any(f"'{kind.__name__}' object" in str(error) for kind in (_Here, _Actor, _Anything, SleepingRollout))
     return _text(error) if ours or is_elsewhere or stands_in else ""
 
