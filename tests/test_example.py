@@ -89,6 +89,7 @@ def test_check_shows_it_with_its_owner(environment: Environment) -> None:
     assert "vllm near 0.11.0" in text
 
 
+@pytest.mark.nightly("examples", "verl_npu/features/contributions.py", "verl_npu/cli")
 def test_explain_says_who_brings_a_patch(environment: Environment) -> None:
     done = environment.run("-m", "verl_npu", "explain", "example_memory.one_attempt")
     assert f"owner       {NAME}" in done.stdout
@@ -106,11 +107,13 @@ def test_a_job_applies_it_and_says_whose_it_is(environment: Environment) -> None
     }
 
 
+@pytest.mark.nightly("examples", "verl_npu/features/contributions.py", "verl_npu/cli")
 def test_status_shows_it_with_its_owner(environment: Environment) -> None:
     done = environment.run("-m", "verl_npu", "status", VERL_NPU="on")
     assert f"example_memory of {NAME}" in done.stdout, done.stderr
 
 
+@pytest.mark.nightly("examples", "verl_npu/features/contributions.py", "verl_npu/cli")
 def test_an_edit_of_the_target_drifts_it_alone(environment: Environment, tmp_path: Path) -> None:
     folder = installed_folder("verl")
     shutil.copytree(folder.path, tmp_path / "verl", ignore=shutil.ignore_patterns("__pycache__"))
@@ -122,6 +125,7 @@ def test_an_edit_of_the_target_drifts_it_alone(environment: Environment, tmp_pat
     assert [name for name, state in states.items() if state == "drifted"] == ["example_memory"]
 
 
+@pytest.mark.nightly("examples", "verl_npu/features/contributions.py", "verl_npu/cli")
 def test_a_lock_goes_into_its_own_folder_and_over_no_other(environment: Environment, tmp_path: Path) -> None:
     folder = installed_folder("verl").path.parent
     words = ("-m", "verl_npu.maintain", "lock", "--features", NAME, "--source", str(folder), "--pin")
@@ -150,6 +154,7 @@ def leave_it(original): ...
 """
 
 
+@pytest.mark.nightly("examples", "verl_npu/features/contributions.py", "verl_npu/cli")
 def test_what_is_written_into_verl_npu_is_said_to_be_lost_and_what_is_brought_to_it_is_not(
     environment: Environment, wheel: Path
 ) -> None:
@@ -180,6 +185,7 @@ def test_what_is_written_into_verl_npu_is_said_to_be_lost_and_what_is_brought_to
 
 
 # The last: it removes what the others look at.
+@pytest.mark.nightly("examples", "verl_npu/features/contributions.py", "verl_npu/cli")
 def test_nothing_of_it_is_left_when_it_is_removed(environment: Environment) -> None:
     environment.pip("uninstall", "-y", NAME)
     assert [path.name for path in environment.site.glob("*example*")] == []

@@ -100,6 +100,7 @@ def test_the_lines_of_ascends_documents_act_at_their_own_pin_and_refuse_nothing(
     assert result.status["features"]["fused_ops"]["state"] == "applied"
 
 
+@pytest.mark.nightly("verl_npu/activation.py", "verl_npu/session.py", "pyproject.toml")
 def test_the_lines_of_ascends_documents_never_act_alone_from_the_second_pin_on(npu, verl) -> None:
     """Upstream's condition asks whether something has imported torch_npu already, and nothing has."""
     verl("v0.6.1", last=ASCENDS_HOOK)

@@ -71,6 +71,7 @@ def test_an_added_parameter_is_drift_for_a_wrapper(run: Run, tree: Path) -> None
     assert device["state"] == "drifted"
 
 
+@pytest.mark.nightly("verl_npu/registry", "verl_npu/cli", "verl_npu/maintain")
 def test_one_changed_operator_is_named_but_no_drift_for_a_wrapper(run: Run, tree: Path) -> None:
     edit(tree, MAIN, "if not ray.is_initialized():", "if ray.is_initialized():")
     status, content, patches = states(run, tree)
@@ -85,6 +86,7 @@ def test_a_moved_module_is_gone(run: Run, tree: Path) -> None:
     assert (status, patches["device.refuse_job_that_cannot_be_placed"]) == (1, "drifted")
 
 
+@pytest.mark.nightly("verl_npu/registry", "verl_npu/cli", "verl_npu/maintain")
 def test_a_number_that_is_read_in_one_method_and_used_in_another_is_not_native(run: Run, tree: Path) -> None:
     file = "verl/workers/rollout/hf_rollout.py"
     edit(tree, file, "self.module = module", "self.module = module\n        self.repeats = config.n")
@@ -98,6 +100,7 @@ def test_a_number_that_is_read_in_one_method_and_used_in_another_is_not_native(r
     assert patches["rollout.prevent_double_repetition_in_hf_rollout"] == "pending"
 
 
+@pytest.mark.nightly("verl_npu/registry", "verl_npu/cli", "verl_npu/maintain")
 def test_helpers_are_needed_although_another_module_imports_them(run: Run, tree: Path) -> None:
     # As between 796871d7 and v0.6.1.
     edit(tree, "verl/utils/attention_utils.py", "verl.utils.npu_utils", NPU_MODULE)
@@ -167,6 +170,7 @@ def test_drift_names_what_has_to_be_worked_on(maintain: Run, tree: Path, form: s
         assert outcomes["fleet.compare_processes_before_training"] == "fits"
 
 
+@pytest.mark.nightly("verl_npu/registry", "verl_npu/cli", "verl_npu/maintain")
 def test_drift_says_what_landed(maintain: Run, tree: Path) -> None:
     edit(tree, MAIN, "if not ray.is_initialized():", "auto_set_device(config)\n    if not ray.is_initialized():")
     status, output = maintain("drift", "--source", str(tree), "--format", "json")

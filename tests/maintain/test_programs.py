@@ -46,6 +46,7 @@ def edit(tree: Path, file: str, old: str, new: str) -> None:
     (tree / file).write_text(text.replace(old, new))
 
 
+@pytest.mark.nightly("verl_npu/cli", "verl_npu/maintain")
 def test_no_line_of_a_source_commands_the_terminal(run: Run, tree: Path) -> None:
     edit(
         tree,

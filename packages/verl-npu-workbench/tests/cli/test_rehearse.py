@@ -130,6 +130,7 @@ _OF_CAPTURES = pytest.mark.nightly("verl_npu_workbench/jobs", "verl_npu_workbenc
 GOOD = "python3 -m verl.trainer.main_rl data.train_batch_size=1024 trainer.nnodes=2 trainer.device=npu"
 
 
+@_OF_CAPTURES
 @pytest.mark.parametrize(
     "first",
     [
@@ -213,6 +214,7 @@ def test_a_script_is_judged_whole_without_a_sandbox_if_that_is_asked(
 UNCONFINED = "verl-npu: unconfined: the code that runs can read your home folder and use your network"
 
 
+@_OF_CAPTURES
 def test_a_plan_of_a_command_needs_no_sandbox_if_that_is_asked(
     run: Run, rl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def _phases(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]
     return {phase["phase"]: phase for phase in json.loads(done.stdout)["phases"]}
 
 
+@pytest.mark.nightly("verl_npu_workbench/plan", "packages/virtual-ascend/virtual_ascend")
 def test_a_job_that_fits_has_each_phase_with_who_holds_it(plan: Plan, tmp_path: Path) -> None:
     done = plan(options=("--json", "--no-tries", "--html", "plan.html", "--png", "plan.png"))
     assert done.returncode == 0, done.stderr[-2000:]
