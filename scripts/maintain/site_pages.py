@@ -56,7 +56,7 @@ def patches(language: str) -> str:
     parts = [_head("patches", language)]
     for feature in load():
         rows = [
-            (f"`{patch.id}`", f"`{patch.target}`", f"[link]({patch.link})" if patch.link else "-") for patch in feature
+            (f"`{patch.id}`", f"`{patch.target}`", f"[link]({patch.link})" if patch.link.startswith("http") else "-") for patch in feature
         ]
         parts.append(f"\n## {feature.name}\n\n{_table(headings, rows)}\n")
     return "".join(parts)

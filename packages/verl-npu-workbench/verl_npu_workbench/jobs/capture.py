@@ -218,7 +218,7 @@ def check_text(script: Path) -> None:
             subject=str(script),
             expected=_("a shell script that bash can parse"),
             found=re.sub(r"^\S*?: (?=line)", "", first),
-            fix=_("mend that line; `bash -n` shows the same"),
+            fix=_("fix that line; `bash -n` shows the same"),
         )
 
 

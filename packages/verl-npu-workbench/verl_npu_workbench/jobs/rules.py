@@ -664,7 +664,7 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
     key, way = f"{MODEL}.use_fused_kernels", f"{MODEL}.fused_kernel_options.impl_backend"
     if not script.settings.truth(key) or not (is_megatron(script.settings) or script.settings.text(way) == "triton"):
         return
-    mended = _in_force(script, "fused_kernels")
+    is_fixed = _in_force(script, "fused_kernels")
     yield warning(
         "fused-kernels",
         _("Triton kernels that Ascend's compiler refuses with upstream's blocks: {names}").format(
@@ -675,7 +675,7 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
             "verl-npu's feature fused_kernels launches them with smaller ones where the installed compiler refuses "
             "these; results and speed on an NPU cannot be shown here"
         )
-        if mended
+        if is_fixed
         else _(
             "the job ends with `ub overflow` (verl issue 7950), and up to v0.7.0 a vocabulary that is no multiple of "
             "1024 gives wrong log probabilities without an error"
@@ -683,7 +683,7 @@ def _fused_kernels(script: Script) -> Iterator[Finding]:
         fix=_(
             "`verl-npu kernels {module}` compiles them, `verl-npu rehearse --kernels` as the job launches them"
         ).format(module=MODULE)
-        if mended
+        if is_fixed
         else _("let verl-npu apply fused_kernels, or set {key}=False").format(key=key),
     )
 

@@ -285,7 +285,7 @@ def _runtime_env(path: str, text: str) -> dict[str, str]:
             subject=_("the runtime environment {path}").format(path=path),
             expected="YAML",
             found=(str(error).splitlines() or [type(error).__name__])[0],
-            fix=_("mend the file that ray job submit --runtime-env names"),
+            fix=_("fix the file that ray job submit --runtime-env names"),
         ) from error
 
 
