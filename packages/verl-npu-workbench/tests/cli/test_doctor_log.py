@@ -179,7 +179,7 @@ def test_an_error_with_many_causes_is_shown_with_its_candidates(run: Run, tmp_pa
     path.write_text(raised("RuntimeError: call aclnnIndexPutImpl failed, error code is 161002"))
     printed = " ".join(run("doctor", "--log", str(path))[1].split())
     assert "code: this error code has many causes" in printed
-    assert "Likely causes, the likeliest first: engine-defect (a defect of the rollout engine" in printed
+    assert "Likely causes, the likeliest first: engine-defect (a defect in this version of the rollout" in printed
     root = json.loads(run("doctor", "--log", str(path), "--json")[1])["root"]
     assert (root["rule"], root["likely"][0]) == ("operator-refused", "engine-defect")
 
@@ -198,7 +198,7 @@ def test_an_error_that_no_rule_knows_is_unknown_with_its_kind_and_its_candidates
     assert (status, said.partition(":")[0]) == (1, "unknown")
     assert "It looks like engine-mistake: an error in the engine's own code" in said
     assert "in the engine's code: " in said
-    assert "Likely causes, the likeliest first: engine-defect (a defect of the rollout engine" in said
+    assert "Likely causes, the likeliest first: engine-defect (a defect in this version of the rollout" in said
     root = json.loads(run("doctor", "--log", str(path), "--json")[1])["root"]
     assert (root["rule"], root["kind"], root["likely"][:2]) == (None, "engine-mistake", ["engine-defect", "vllm-pair"])
 
