@@ -56,7 +56,9 @@ def patches(language: str) -> str:
     parts = [_head("patches", language)]
     for feature in load():
         rows = [
-            (f"`{patch.id}`", f"`{patch.target}`", f"[link]({patch.link})" if patch.link.startswith("http") else "-") for patch in feature
+            # A patch without an issue gives the reason in place of the address.
+            (f"`{each.id}`", f"`{each.target}`", f"[link]({each.link})" if each.link.startswith("http") else "-")
+            for each in feature
         ]
         parts.append(f"\n## {feature.name}\n\n{_table(headings, rows)}\n")
     return "".join(parts)
