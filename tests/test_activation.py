@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from testing.interpreter import SHOW, Interpreter
 
-FEATURES = {"device", "host_copies", "attention", "fused_ops", "rollout", "weight_sync", "megatron", "fleet"}
+FEATURES = {"device", "host_copies", "attention", "fused_ops", "rollout", "engine_sleep", "weight_sync", "megatron"}
+FEATURES |= {"fleet"}
 FEATURES |= {"fused_kernels", "micro_batches"}
 
 

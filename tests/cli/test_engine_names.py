@@ -14,7 +14,7 @@ pytestmark = pytest.mark.upstream
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A vllm-ascend 0.23.0 that has nothing but its communicator, which takes other arguments than the real one."""
+    """A vllm-ascend 0.23.0 with a communicator that takes other arguments than the real one, and an allocator."""
     site = tmp_path / "site"
     communicators = site / "vllm_ascend" / "distributed" / "device_communicators"
     communicators.mkdir(parents=True)
@@ -24,6 +24,15 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "    def __init__(self):\n"
         "        self.disabled = self.device = None\n"
         "    def all_reduce(self, tensor, out): ...\n"
+    )
+    allocator = site / "vllm_ascend" / "device_allocator"
+    allocator.mkdir()
+    (allocator / "camem.py").write_text(
+        "class CaMemAllocator:\n"
+        "    def sleep(self, offload_tags=None):\n"
+        "        return self.pointer_to_data\n"
+        "    def wake_up(self, tags=None):\n"
+        "        return self.pointer_to_data\n"
     )
     information = site / "vllm_ascend-0.23.0.dist-info"
     information.mkdir()

@@ -13,6 +13,7 @@ pytest.importorskip("pandas")  # of the generated data
 
 from harness import summary
 from rich.console import Console
+from verl_npu_workbench import translations  # noqa: F401 - importing it registers the catalogue
 
 from verl_npu.language import CHINESE, speaking
 from verl_npu.manifest import Manifest
