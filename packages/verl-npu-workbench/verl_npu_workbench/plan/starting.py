@@ -179,8 +179,10 @@ def settings_named(overrides: tuple[str, ...], said: str) -> list[str]:
     pairs = [(word, *word.lstrip("+").partition("=")[::2]) for word in overrides if "=" in word]
     by_value = [word for word, _key, value in pairs if _is_telling(value.strip("'\"")) and value.strip("'\"") in words]
     by_key = [word for word, key, _value in pairs if key.rpartition(".")[2] in words]
+    # A name of several words stands in a message for nothing else.
+    by_long_key = [word for word, key, _value in pairs if "_" in key.rpartition(".")[2] and word in by_key]
     both = [word for word in by_value if word in by_key]
-    return (both or by_value or by_key)[:3]
+    return (both or by_long_key or by_value or by_key)[:3]
 
 
 def _is_telling(value: str) -> bool:
