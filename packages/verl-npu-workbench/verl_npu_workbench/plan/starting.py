@@ -6,6 +6,7 @@ import re
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from verl_npu import progress
@@ -38,7 +39,7 @@ from .planning import Phases, Request, ask_rank, made_up
 
 CODE = "start"
 _STAND_IN = "Qwen/Qwen3-8B"
-_PROMPT, _RESPONSE = 16, 16
+_PROMPT, _RESPONSE, _PICTURE = 16, 16, 4
 """Tokens: what upstream refuses of a batch does not depend on the length of sequences."""
 _REWARD_MODELS = ("reward_model.enable", "reward.reward_model.enable")
 _SECONDS = 300.0
@@ -113,7 +114,8 @@ def _rank(job: Job, model: Model) -> RankJob:
         scored=max(size(settings, BATCH) * answers // data, 1),
         prompt=_PROMPT,
         response=_RESPONSE,
-        picture=model.picture,
+        # Without pictures upstream takes another way, which LoRA does not.
+        picture=replace(model.picture, tokens=_PICTURE) if model.picture else None,
         critic=has_critic(settings),
         reference=has_reference(settings),
     )
