@@ -21,6 +21,8 @@ OVERRIDES = (
     "actor_rollout_ref.actor.ppo_mini_batch_size=3",
     "trainer.nnodes=1",
     "trainer.logger=console",
+    "actor_rollout_ref.rollout.gpu_memory_utilization=60",
+    "data.truncation=error",
 )
 
 
@@ -30,6 +32,7 @@ OVERRIDES = (
         ("Unknown advantage estimator simply: gpro", [OVERRIDES[0]]),
         ("argument --dtype: invalid choice: 'bf' (choose from 'auto')", [OVERRIDES[1]]),
         ("assert self.config.actor.ppo_mini_batch_size % ranks == 0", [OVERRIDES[2]]),
+        ("ValidationError: 1 validation error for gpu_memory_utilization", [OVERRIDES[5]]),
         ("1 of 3", []),
     ],
 )

@@ -21,7 +21,7 @@ from verl_npu.language import gettext as _
 from verl_npu.pins import pins
 
 from ..jobs.capture import Capture, capture, check_text, tree_of
-from ..jobs.job import compose, follows_all
+from ..jobs.job import Job, compose, follows_all
 from ..jobs.rules import Script, findings, unexported
 from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer, runtime_environment, trainer_of
@@ -140,10 +140,9 @@ def check_script(
         captured = capture(script, tree, arguments, os.environ, unconfined)
         trainer = trainer_of(captured)
         lacking = [package for module, package in _READERS.items() if importlib.util.find_spec(module) is None]
-        settings, refusal = (Settings({}), None) if lacking else _composed(trainer, tree, unconfined)
-        asked = _script(captured, trainer, settings, tree)
-        # Without settings there is nothing to start.
-        starting = _started(trainer, tree, model_config, unconfined) if starts and settings.values else _Start()
+        job, refusal = (None, None) if lacking else _composed(trainer, tree, unconfined)
+        asked = _script(captured, trainer, job.settings if job else Settings({}), tree)
+        starting = _started(job, model_config, unconfined) if starts and job else _Start()
         unread = [each for each in (_unread(asked, lacking), starting.not_judged) if each]
         judged = _Judged(
             script=captured.script,
@@ -178,9 +177,9 @@ class _Start:
     not_judged: str = ""
 
 
-def _started(trainer: Trainer, tree: Path, model_config: Path | None, unconfined: bool) -> _Start:
+def _started(job: Job, model_config: Path | None, unconfined: bool) -> _Start:
     try:
-        return _Start(*started(trainer, tree, model_config, unconfined))
+        return _Start(*started(job, model_config, unconfined))
     except PlanError as error:
         return _Start(not_judged=_("its start ({error})").format(error=error))
 
@@ -264,14 +263,14 @@ def _judged_text(script: Path, reason: str) -> _Judged:
     )
 
 
-def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Settings, Finding | None]:
+def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Job | None, Finding | None]:
     """Compose the job's settings with Hydra; an error of Hydra, which would end the job at its start, is a finding."""
     try:
         job = compose(trainer, tree, unconfined)
     except VerlNpuError as error:
         if not error.subject.startswith("the overrides"):
             raise
-        return Settings({}), Finding(
+        return None, Finding(
             code="hydra",
             severity=Severity.ERROR,
             subject=error.subject,
@@ -281,8 +280,8 @@ def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Settings,
             fix=error.fix,
         )
     if not job.dangling or not follows_all(job):
-        return job.settings, None
-    return job.settings, Finding(
+        return job, None
+    return job, Finding(
         code="hydra",
         severity=Severity.ERROR,
         subject=", ".join(job.dangling),

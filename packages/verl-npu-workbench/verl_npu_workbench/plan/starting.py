@@ -6,6 +6,7 @@ import re
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from verl_npu import progress
@@ -13,7 +14,7 @@ from verl_npu.errors import PlanError
 from verl_npu.findings import Finding, Severity, error
 from verl_npu.language import gettext as _
 
-from ..jobs.job import Job, compose
+from ..jobs.job import Job
 from ..jobs.keys import (
     BATCH,
     GENERATION_BATCH,
@@ -38,30 +39,30 @@ from .planning import Phases, Request, ask_rank, made_up
 
 CODE = "start"
 _STAND_IN = "Qwen/Qwen3-8B"
-_PROMPT, _RESPONSE = 16, 16
+_PROMPT, _RESPONSE, _PICTURE = 16, 16, 4
 """Tokens: what upstream refuses of a batch does not depend on the length of sequences."""
+_REWARD_MODELS = ("reward_model.enable", "reward.reward_model.enable")
 _SECONDS = 300.0
 _FEWEST_ROWS = 64
 
 
-def started(trainer: Trainer, tree: Path, model_config: Path | None, unconfined: bool) -> tuple[list[Finding], str]:
+def started(job: Job, model_config: Path | None, unconfined: bool) -> tuple[list[Finding], str]:
     """Start a job on phantom NPUs; return what upstream raised, and in a sentence how far the job came.
 
     Raises:
-        CompositionError: Hydra does not take the script's settings.
         PlanError: there is no answer in the time, or the memory, that there is.
     """
     began = time.monotonic()
-    composed = compose(trainer, tree, unconfined)
     # The log stays if there is no answer.
     folder = Path(tempfile.mkdtemp(prefix="verl-npu-"))
     request = Request(folder, HARDWARE["a2"], model_config, seconds=_SECONDS, unconfined=unconfined)
-    model, notes = _model(composed, request)
-    told = _ask(_job(composed, model), trainer, request)
+    model, notes = _model(job, request)
+    told = _ask(_job(job, model), job.trainer, request)
     shutil.rmtree(folder)
-    found = [_refusal(told, trainer)] if told.error else []
-    missing = [*notes, *told.missing]
-    found += [_missing(each) for each in dict.fromkeys(missing)]
+    found = [_refusal(told, job.trainer)] if told.error else []
+    if any(job.settings.truth(key) for key in _REWARD_MODELS):
+        notes.append(_("a reward model's own workers"))
+    found += [_missing(each) for each in dict.fromkeys([*notes, *told.missing])]
     said = _("started in {seconds:.0f} s with {memory:.1f} GiB of this machine: passed {passed}").format(
         seconds=time.monotonic() - began,
         memory=told.host / (1 << 30),
@@ -113,7 +114,8 @@ def _rank(job: Job, model: Model) -> RankJob:
         scored=max(size(settings, BATCH) * answers // data, 1),
         prompt=_PROMPT,
         response=_RESPONSE,
-        picture=model.picture,
+        # Without pictures upstream takes another way, which LoRA does not.
+        picture=replace(model.picture, tokens=_PICTURE) if model.picture else None,
         critic=has_critic(settings),
         reference=has_reference(settings),
     )
@@ -179,8 +181,10 @@ def settings_named(overrides: tuple[str, ...], said: str) -> list[str]:
     pairs = [(word, *word.lstrip("+").partition("=")[::2]) for word in overrides if "=" in word]
     by_value = [word for word, _key, value in pairs if _is_telling(value.strip("'\"")) and value.strip("'\"") in words]
     by_key = [word for word, key, _value in pairs if key.rpartition(".")[2] in words]
+    # A name of several words stands in a message for nothing else.
+    by_long_key = [word for word, key, _value in pairs if "_" in key.rpartition(".")[2] and word in by_key]
     both = [word for word in by_value if word in by_key]
-    return (both or by_value or by_key)[:3]
+    return (both or by_long_key or by_value or by_key)[:3]
 
 
 def _is_telling(value: str) -> bool:

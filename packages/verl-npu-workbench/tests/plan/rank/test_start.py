@@ -168,6 +168,16 @@ def test_modules_are_where_other_phases_are_stopped() -> None:
     assert torch.nn.Linear(1, 1)(torch.ones(1)).shape == (1,)
 
 
+def test_what_cleaning_up_after_the_stop_raises_is_no_verdict() -> None:
+    with module._stopped():
+        try:
+            module._reached()
+        finally:
+            raise AttributeError("no _local_shard")
+    with pytest.raises(ValueError, match="a mistake"), module._stopped():
+        raise ValueError("a mistake")
+
+
 def test_a_job_comes_back_from_json() -> None:
     told = dataclasses.asdict(JOB)
     assert StartJob.of_json(told) == JOB

@@ -218,14 +218,28 @@ def _look_up(config: DictConfig) -> None:
 
 
 @contextmanager
+def _stopped() -> Iterator[None]:
+    """End where upstream is stopped. On the way out its own clean-up may raise: FSDP has not gathered its weights."""
+    try:
+        yield
+    except Reached:
+        pass
+    except Exception as error:
+        before = error.__context__
+        while before is not None and not isinstance(before, Reached):
+            before = before.__context__
+        if before is None:
+            raise
+
+
+@contextmanager
 def _stopped_at_modules() -> Iterator[None]:
     from torch.nn.modules.module import register_module_forward_pre_hook
 
     handle = register_module_forward_pre_hook(_reached)
     try:
-        yield
-    except Reached:
-        pass
+        with _stopped():
+            yield
     finally:
         handle.remove()
 
@@ -240,9 +254,8 @@ def _stopped_at_gradients() -> Iterator[None]:
     for place, name in places:
         setattr(place, name, _reached)
     try:
-        yield
-    except Reached:
-        pass
+        with _stopped():
+            yield
     finally:
         for place, name, original in before:
             setattr(place, name, original)
