@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness.pins import PINS, is_released
 
 from verl_npu import environment
+from verl_npu.pins import locks_folder
 
 __all__ = ["DownloadFailed", "NotHere", "all_of", "find"]
 
@@ -71,6 +72,9 @@ def all_of(upstream: str, pin: str) -> list[Path]:
 
 
 def _is_released(upstream: str, pin: str) -> bool:
+    # vllm-ascend's oldest releases have no wheel, and its wheels are large: only those with a lock are downloaded.
+    if upstream == "vllm-ascend":
+        return (locks_folder() / upstream / pin).is_dir()
     return upstream in _DISTRIBUTIONS and (upstream != "verl" or is_released(pin))
 
 

@@ -46,6 +46,14 @@ class HcclWork final : public c10d::Work {
     return true;
   }
 
+  // A weak reference keeps the object, and would keep the tensors and gloo's operation, after the last owner is gone.
+  void release_resources() override {
+    finish_ = nullptr;
+    inner_.clear();
+    results_.clear();
+    watched_.reset();
+  }
+
   void synchronize() override { wait(kNoTimeout); }
   void abort() override {
     for (const auto& work : inner_) work->abort();
