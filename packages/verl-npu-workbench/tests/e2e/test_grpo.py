@@ -100,6 +100,7 @@ def check_result(result: dict[str, object], pin: str) -> None:
         "micro_batches": {"applied"},
         "rollout": {"applied"},
         # The wheel has no recipes, and the virtual rollout no vLLM model to prepare.
+        "engine_sleep": {"absent"},
         "weight_sync": {"pending"},
         # The loss is not verl's fused one.
         "fused_kernels": {"pending"},
