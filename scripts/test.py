@@ -12,8 +12,9 @@ from pathlib import Path
 
 from harness import environment, machine, pins, start
 
-# Two processes, whatever the number of cores. tests/conftest.py runs all trainings in one of them, to save memory.
-_ALL = ("-q", "--durations=30", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
+# Three processes on two cores, because many tests wait for what they have started. tests/conftest.py runs all trainings
+# in one of them, to save memory.
+_ALL = ("-q", "--durations=30", "-n", "3", "--dist", "loadgroup", "--no-loadscope-reorder")
 
 
 _NO_TESTS = 5
