@@ -12,8 +12,8 @@ from pathlib import Path
 
 from harness import environment, machine, pins, start
 
-# Three processes on two cores, because many tests wait for what they have started. tests/conftest.py runs all trainings
-# in one of them, to save memory.
+# Three processes on two cores, because many tests wait for a process that they started. tests/conftest.py runs all
+# trainings in one of them, to save memory.
 _ALL = ("-q", "--durations=30", "-n", "3", "--dist", "loadgroup", "--no-loadscope-reorder")
 
 
