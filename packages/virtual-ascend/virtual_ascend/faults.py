@@ -179,7 +179,7 @@ def install(device: Device, faults: Iterable[Fault]) -> None:
 
 
 def failing(faults: Iterable[Fault]) -> list[tuple[str, int, int]]:
-    """Return the operators that must fail, each with its call (0 for all) and rank (-1 for all)."""
+    """Return the operators that must fail, with the number of the call (0: every one) and the rank (-1: every one)."""
     return [(fault.operator, fault.call or 0, _rank_of(fault)) for fault in faults if fault.operator is not None]
 
 

@@ -210,7 +210,7 @@ class TrainingLog:
         return len(self.steps) + self.left_out
 
     def series(self, *names: str) -> dict[int, float]:
-        """Return one metric by step; of several names, the first one that a step has counts."""
+        """Return one metric by step. If it has several names, each step uses the first name that it logged."""
         found = {}
         for step, metrics in self.steps.items():
             for name in names:

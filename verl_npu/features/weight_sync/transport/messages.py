@@ -86,7 +86,7 @@ class SignedStore:
             known = b"" if there == known else there
 
     def read(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Return the values of keys that all have one; None for a value that no rank of the group signed."""
+        """Wait until every key has a value, and return the values; None in place of a value that no rank signed."""
         values = self.inner.multi_get(list(keys))
         return [self._checked(key, bytes(value)) for key, value in zip(keys, values, strict=True)]
 
