@@ -13,7 +13,7 @@ NIGHTLY = pytest.mark.nightly("verl_npu/features/engine_sleep.py")
 
 PROGRAM = """
 import gc, json, sys, types, torch, torch_npu
-from verl_npu.features.engine_sleep import changed_since_wake_up, keep_plain_tensors, restore_plain_tensors
+from verl_npu.features.engine_sleep import _names, changed_since_wake_up, keep_plain_tensors, restore_plain_tensors
 
 class Allocation:
     def __init__(self, tensor, tag): self.handle, self.tag = (0, tensor.untyped_storage().nbytes()), tag
@@ -60,7 +60,8 @@ FROZEN
 keep_plain_tensors(sleep, allocator, TAGS)
 for tags in WAKE:
     restore_plain_tensors(wake_up, allocator, tags)
-names = [each.name for each in getattr(allocator, "_verl_npu_restored", ())]
+kept = [each.tensor for each in getattr(allocator, "_verl_npu_restored", ())]
+names = _names(kept) if kept else []
 values = [held.experts.tolist(), layer.mask.flatten().tolist(), layer.weight.tolist(), layer.cache.tolist()]
 unchanged = changed_since_wake_up()
 held.experts[0] = 9

@@ -10,7 +10,9 @@ from __future__ import annotations
 import bisect
 import gc
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -61,8 +63,6 @@ class Allocator(Protocol):
 class Kept:
     """A plain tensor of an engine, and its values before the engine slept."""
 
-    name: str
-    """The class of its owner and the attribute, or where else it is held."""
     tensor: torch.Tensor
     values: torch.Tensor
     """A copy on the host."""
@@ -83,7 +83,7 @@ def keep_plain_tensors(
     offloaded = (offload_tags,) if isinstance(offload_tags, str) else tuple(offload_tags or ())
     # A second sleep finds memory that is gone, and nothing to read.
     if _WEIGHTS not in offloaded and not hasattr(allocator, _ASLEEP):
-        setattr(allocator, _ASLEEP, [Kept(name, each, each.cpu()) for name, each in find_plain_tensors(allocator)])
+        setattr(allocator, _ASLEEP, [Kept(each, each.cpu()) for each in find_plain_tensors(allocator)])
     return original(allocator, offload_tags)
 
 
@@ -114,31 +114,22 @@ def restore_plain_tensors(
 
 def changed_since_wake_up() -> list[str]:
     """Return the names of the plain tensors of this process's engine that no longer have the values which its last
-    wake-up restored."""
+    wake-up restored: the class of the owner and the attribute, where they can be told."""
     import torch
+
+    from .weight_sync.transport.tensors import as_bytes
 
     module = sys.modules.get(_ALLOCATOR.partition(":")[0])
     allocator = getattr(getattr(module, "CaMemAllocator", None), "instance", None)
     restored: Sequence[Kept] = getattr(allocator, _RESTORED, ())
     # Bytes: NaN is not equal to itself.
-    return [each.name for each in restored if not torch.equal(_bytes(each.tensor.cpu()), _bytes(each.values))]
+    changed = [one.tensor for one in restored if not torch.equal(as_bytes(one.tensor.cpu()), as_bytes(one.values))]
+    # The search for names reads the whole heap.
+    return _names(changed) if changed else []
 
 
-def find_plain_tensors(allocator: Allocator) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors in the memory of the model that share no storage with a parameter, with a name for each."""
-    # The engine freezes all objects once it has started, and the collector does not show frozen ones.
-    frozen = gc.get_freeze_count()
-    gc.unfreeze()
-    try:
-        plain = _plain_tensors(allocator)
-        return list(zip(_names(plain), plain, strict=True))
-    finally:
-        if frozen:
-            gc.collect()
-            gc.freeze()
-
-
-def _plain_tensors(allocator: Allocator) -> list[torch.Tensor]:
+def find_plain_tensors(allocator: Allocator) -> list[torch.Tensor]:
+    """Return the tensors in the memory of the model that share no storage with a parameter."""
     import torch
 
     spans = sorted(
@@ -147,7 +138,8 @@ def _plain_tensors(allocator: Allocator) -> list[torch.Tensor]:
         if each.tag == _WEIGHTS
     )
     # By its type: some objects import a library when they are asked for their class.
-    tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    with _all_collectable():
+        tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
     on_npu = [each for each in tensors if each.device.type == "npu"]
     filled = {_storage(each) for each in on_npu if isinstance(each, torch.nn.Parameter)}
     found: dict[tuple[object, ...], torch.Tensor] = {}
@@ -159,35 +151,38 @@ def _plain_tensors(allocator: Allocator) -> list[torch.Tensor]:
     return list(found.values())
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return tensor.contiguous().view(-1).view(torch.uint8)
+@contextmanager
+def _all_collectable() -> Iterator[None]:
+    """Show the collector frozen objects, too: an engine freezes all that there are once it has started."""
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()
+    try:
+        yield
+    finally:
+        if frozen:
+            gc.collect()
+            gc.freeze()
 
 
 def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
-def _names(tensors: Sequence[torch.Tensor]) -> Iterator[str]:
-    """Yield a name for each tensor, by the object that holds it."""
-    found: dict[int, str] = {}
-    # Each search reads the whole heap. An object without a dictionary of its own yet refers to its attributes itself.
-    holders = gc.get_referrers(*tensors) if tensors else []
-    owners = {id(each.__dict__): type(each) for each in holders if _has_attributes(each)}
-    dictionaries = [each for each in holders if type(each) is dict]
-    owners |= {id(each.__dict__): type(each) for each in gc.get_referrers(*dictionaries) if _has_attributes(each)}
-    held = {id(each) for each in tensors}
-    for attributes in [*dictionaries, *(each.__dict__ for each in holders if _has_attributes(each))]:
-        owner = owners.get(id(attributes))
-        for key, value in list(attributes.items()):
-            if id(value) in held and owner is not None:
-                found.setdefault(id(value), f"{owner.__qualname__}.{key}")
-    seen: dict[str, int] = {}
-    for each in tensors:
-        name = found.get(id(each), f"a tensor of shape {tuple(each.shape)}")
-        seen[name] = seen.get(name, 0) + 1
-        yield name if seen[name] == 1 else f"{name} ({seen[name]})"
+def _names(tensors: Sequence[torch.Tensor]) -> list[str]:
+    """Return a name for each tensor, by the object that holds it."""
+    with _all_collectable():
+        # An object that has no dictionary yet refers to its attributes itself.
+        holders = gc.get_referrers(*tensors)
+        dictionaries = [each for each in holders if type(each) is dict]
+        owners = [each for each in (*holders, *gc.get_referrers(*dictionaries)) if _has_attributes(each)]
+    found = {id(value): f"{type(one).__qualname__}.{key}" for one in owners for key, value in vars(one).items()}
+    names = [found.get(id(each), f"a tensor of shape {tuple(each.shape)}") for each in tensors]
+    counts = Counter[str]()
+    numbered = []
+    for name in names:
+        counts[name] += 1
+        numbered.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
+    return numbered
 
 
 def _has_attributes(holder: object) -> bool:
