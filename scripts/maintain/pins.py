@@ -20,7 +20,7 @@ from verl_npu_workbench.pins import PINS, Cell, Claim, Component, Pin, Pins, Sou
 # The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness.pins import DEFAULT, is_released
-from maintain.section import options, replaced, rewrite
+from maintain.section import markdown_table, options, replaced, rewrite
 
 from verl_npu.pins import locks_folder
 
@@ -120,7 +120,7 @@ def _seen(pins: Pins, language: str) -> str:
         said = pins.said(name)
         origin = "PyPI" if is_released(name) else "git"
         rows.append((f"`{name}`", origin, supported_until(said["published"]), said["seen"][language]))
-    return _table(_SEEN[language], rows)
+    return markdown_table(_SEEN[language], rows)
 
 
 def locked(releases: Iterable[str], language: str) -> str:
@@ -193,7 +193,7 @@ def _versions(pins: Mapping[str, Pin], numbers: Mapping[str, int], language: str
     named = [*_named(pins)]
     parts = [part for part in Component if any(part in cells for _, cells in named)]
     rows = [(f"`{part.value}`", *(_cell(cells.get(part), numbers, language) for _, cells in named)) for part in parts]
-    return _table((_HEADINGS[language][0], *(f"`{name}`" for name, _ in named)), rows)
+    return markdown_table((_HEADINGS[language][0], *(f"`{name}`" for name, _ in named)), rows)
 
 
 def _named(pins: Mapping[str, Pin]) -> Iterator[tuple[str, Mapping[Component, Cell]]]:
@@ -219,7 +219,7 @@ def _said(claim: Claim, language: str) -> str:
 
 
 def _documents(numbers: Mapping[str, int], language: str) -> str:
-    return _table(_HEADINGS[language][1], [(str(number), name) for name, number in numbers.items()])
+    return markdown_table(_HEADINGS[language][1], [(str(number), name) for name, number in numbers.items()])
 
 
 def _contradictions(pins: Mapping[str, Pin], numbers: Mapping[str, int], language: str) -> str:
@@ -236,11 +236,7 @@ def _contradictions(pins: Mapping[str, Pin], numbers: Mapping[str, int], languag
         for claim in cell.claims
         if claim.note
     ]
-    return _table(_HEADINGS[language][2], rows)
-
-
-def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (headings, ("---",) * len(headings), *rows))
+    return markdown_table(_HEADINGS[language][2], rows)
 
 
 if __name__ == "__main__":

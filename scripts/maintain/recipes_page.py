@@ -21,7 +21,7 @@ from typing import Any  # JSON.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness.recipe import RECIPES
 from maintain import several_machines
-from maintain.section import options, replaced, rewrite
+from maintain.section import markdown_table, options, replaced, rewrite
 
 __all__ = ["BEGIN", "END", "PAGES", "RECIPES", "RESULTS", "Recipe", "read", "recipes", "render", "several"]
 
@@ -108,7 +108,7 @@ Results = Mapping[str, Mapping[str, Any]]
 
 def table(found: Sequence[Recipe], results: Results, language: str) -> str:
     """Return the recipes as a table in Markdown."""
-    rows = [_HEADINGS[language], ("---",) * len(_HEADINGS[language])]
+    rows = []
     takes, not_yet, between, mindspeed = _WORDS[language]
     for each in found:
         result = results.get(each.path.stem)
@@ -125,7 +125,7 @@ def table(found: Sequence[Recipe], results: Results, language: str) -> str:
                 "; ".join(only) or "-",
             )
         )
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown_table(_HEADINGS[language], rows)
 
 
 def rehearsed(result: Mapping[str, Any], language: str) -> str:
@@ -143,13 +143,13 @@ def rehearsed(result: Mapping[str, Any], language: str) -> str:
 
 def several(language: str) -> str:
     """Return upstream's scripts for several machines as a table in Markdown."""
-    lines = [_SEVERAL[language], ("---",) * len(_SEVERAL[language])]
+    rows = []
     by_variable, by_override, not_at_all = _OTHER[language]
     for script, revisions in several_machines.rows(several_machines.recorded()):
         other = {"overrides": by_override, "": not_at_all}.get(
             script.takes, by_variable.format(script.takes.replace(" ", "`, `"))
         )
-        lines.append(
+        rows.append(
             (
                 f"`{script.path}`",
                 ", ".join(f"`{revision}`" for revision in revisions),
@@ -158,7 +158,7 @@ def several(language: str) -> str:
                 f"`{several_machines.command(script)}`",
             )
         )
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table(_SEVERAL[language], rows)
 
 
 def render(text: str, language: str, results: Results) -> str:

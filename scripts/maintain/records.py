@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # JSON.
+
+# The scripts are not an installed package.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from maintain.section import markdown_table
 
 __all__ = ["RECORDS", "Group", "Run", "read", "tables"]
 
@@ -83,14 +88,14 @@ def _section(group: Group, language: str) -> str:
         for run in group.runs
     ]
     headings = [words["job"], *(words[name] for name in separate), *results, *(words[name] for name in remarks)]
+    cells = [[_cell(text) for text in row] for row in rows]
     title = {"en": group.title, "zh": group.title_zh}[language]
-    return "\n".join(["", f"## {title}", "", *([head, ""] if head else []), _table(headings, rows), ""])
+    return "\n".join(["", f"## {title}", "", *([head, ""] if head else []), markdown_table(headings, cells), ""])
 
 
 def _code(field: str, text: str) -> str:
     return f"`{text}`" if field == "command" and text else text
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = (headings, ["---"] * len(headings), *rows)
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') or '-' for cell in line)} |" for line in lines)
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|") or "-"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["options", "replaced", "rewrite"]
+__all__ = ["markdown_table", "options", "replaced", "rewrite"]
 
 
 def replaced(text: str, begin: str, end: str, content: str) -> str:
@@ -17,6 +17,12 @@ def replaced(text: str, begin: str, end: str, content: str) -> str:
     if not found or not closed:
         raise ValueError(f"expected {begin} and {end} in the page")
     return f"{before}{begin}\n{content}\n{end}{after}"
+
+
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = (headings, ["---"] * len(headings), *rows)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def options(description: str | None) -> argparse.ArgumentParser:

@@ -24,7 +24,7 @@ from verl_npu.variable import CONTRIBUTOR, USER, Variable
 # The scripts are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from maintain import records
-from maintain.section import options, rewrite
+from maintain.section import markdown_table, options, rewrite
 
 __all__ = ["DOCS", "REFERENCE", "commands", "llms", "pages", "patches", "rules", "variables"]
 
@@ -60,7 +60,7 @@ def patches(language: str) -> str:
             (f"`{each.id}`", f"`{each.target}`", f"[link]({each.link})" if each.link.startswith("http") else "-")
             for each in feature
         ]
-        parts.append(f"\n## {feature.name}\n\n{_table(headings, rows)}\n")
+        parts.append(f"\n## {feature.name}\n\n{markdown_table(headings, rows)}\n")
     return "".join(parts)
 
 
@@ -87,7 +87,7 @@ def variables(language: str, known: Mapping[str, Variable] = environment.VARIABL
                     default = f"`{one.default}`" if one.default else unset
                     summary, expected = translate(one.summary), translate(one.expected)
                     rows.append((f"`{one.name}`", summary, expected, default, yes if one.forwarded else no))
-        parts.append(f"\n## {title}\n\n{_table(headings, rows)}\n")
+        parts.append(f"\n## {title}\n\n{markdown_table(headings, rows)}\n")
     return "".join(parts)
 
 
@@ -129,7 +129,7 @@ def rules(language: str, known: Sequence[LogRule] = tuple(BY_CODE.values())) -> 
         kind = _LIKELY if rule.code in rule.candidates else rule.precision
         before = f"`{rule.before}`" if rule.before else ""
         rows.append((f"`{rule.code}`", _KINDS[language][kind], rule.versions, before, seen))
-    return f"{_head('rules', language)}\n{_table(headings, rows)}\n"
+    return f"{_head('rules', language)}\n{markdown_table(headings, rows)}\n"
 
 
 def record_tables(language: str) -> str:
@@ -180,11 +180,6 @@ def _head(page: str, language: str) -> str:
     title, line = _HEADS[page][language]
     twin = {"en": f" [中文]({page}.zh-CN.md)", "zh": f"[English]({page}.md)"}[language]
     return f"# {title}\n\n{line}{twin}\n\n{_MADE}\n"
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = (headings, ("---",) * len(headings), *rows)
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def llms() -> str:
