@@ -1,4 +1,4 @@
-"""A job's start: its own program, workers and engine on phantom NPUs, to where its first step would begin."""
+"""The start of a job on phantom NPUs, up to its first step: the findings, and how far the job got."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from .planning import Phases, Request, ask_rank, made_up
 CODE = "start"
 _STAND_IN = "Qwen/Qwen3-8B"
 _PROMPT, _RESPONSE, _PICTURE = 16, 16, 4
-"""Tokens: what upstream refuses of a batch does not depend on the length of sequences."""
+"""Tokens. Whether upstream refuses a batch does not depend on the lengths of its sequences."""
 _REWARD_MODELS = ("reward_model.enable", "reward.reward_model.enable")
 _SECONDS = 300.0
 _FEWEST_ROWS = 64
 
 
 def started(job: Job, model_config: Path | None, unconfined: bool) -> tuple[list[Finding], str]:
-    """Start a job on phantom NPUs; return what upstream raised, and in a sentence how far the job came.
+    """Start a job on phantom NPUs. Return the findings, and a sentence that says how far the job got.
 
     Raises:
-        PlanError: there is no answer in the time, or the memory, that there is.
+        PlanError: the start exceeds the time limit or this machine's memory.
     """
     began = time.monotonic()
     # The log stays if there is no answer.
@@ -72,7 +72,7 @@ def started(job: Job, model_config: Path | None, unconfined: bool) -> tuple[list
 
 
 def _model(job: Job, request: Request) -> tuple[Model, list[str]]:
-    """The model of a script, or another one in its place if its sizes are not known."""
+    """Return the model of a script, or a stand-in with a note if the sizes of the model are not known."""
     names = names_of(job.trainer, job.settings)
     path, folder = job.settings.text(names.model if names else PATH), request.output / "model"
     try:
@@ -99,7 +99,7 @@ def _job(job: Job, model: Model) -> StartJob:
 
 
 def _rank(job: Job, model: Model) -> RankJob:
-    """The rank of the last stage of a pipeline, which computes the loss."""
+    """Return the rank of the last pipeline stage, which computes the loss."""
     settings, sizes, local = job.settings, parallelism_of(job.settings), size(job.settings, NPUS)
     world, answers = local * size(settings, NODES), size(settings, SAMPLES)
     data = sizes.replicas(world)
@@ -114,7 +114,7 @@ def _rank(job: Job, model: Model) -> RankJob:
         scored=max(size(settings, BATCH) * answers // data, 1),
         prompt=_PROMPT,
         response=_RESPONSE,
-        # Without pictures upstream takes another way, which LoRA does not.
+        # Without pictures upstream takes a path on which LoRA fails.
         picture=replace(model.picture, tokens=_PICTURE) if model.picture else None,
         critic=has_critic(settings),
         reference=has_reference(settings),
@@ -151,7 +151,7 @@ def _ask(job: StartJob, trainer: Trainer, request: Request) -> Started:
 
 
 def _refusal(told: Started, trainer: Trainer) -> Finding:
-    """The finding of what upstream raised."""
+    """Return the finding for the error that upstream raised."""
     settings = settings_named(trainer.overrides, f"{told.error} {told.code}")
     return error(
         CODE,
@@ -170,23 +170,23 @@ def _missing(text: str) -> Finding:
         Severity.OK,
         " ".join(text.split())[:300],
         subject=_("not judged"),
-        why=_("the start does not reach upstream's checks behind it"),
+        why=_("the start did not reach upstream's later checks"),
         fix=_("run it where the job's own packages and files are"),
     )
 
 
 def settings_named(overrides: tuple[str, ...], said: str) -> list[str]:
-    """Return the overrides whose value, or else the last part of whose key, stands in what upstream said."""
+    """Return the overrides that upstream's message names, by their value or by the last part of their key."""
     words = {*re.findall(r"[\w.]+", said), *re.findall(r"\w+", said)}
     pairs = [(word, *word.lstrip("+").partition("=")[::2]) for word in overrides if "=" in word]
     by_value = [word for word, _key, value in pairs if _is_telling(value.strip("'\"")) and value.strip("'\"") in words]
     by_key = [word for word, key, _value in pairs if key.rpartition(".")[2] in words]
-    # A name of several words stands in a message for nothing else.
+    # A name of several words can only be the setting.
     by_long_key = [word for word, key, _value in pairs if "_" in key.rpartition(".")[2] and word in by_key]
     both = [word for word in by_value if word in by_key]
     return (both or by_long_key or by_value or by_key)[:3]
 
 
 def _is_telling(value: str) -> bool:
-    """Whether a value is a word that nothing else is likely to have."""
+    """Tell whether a value is a word that is unlikely to occur otherwise."""
     return len(value) > 1 and not re.fullmatch(r"[\d.]+|true|false|null|none", value, re.IGNORECASE)

@@ -1,7 +1,7 @@
-"""A job's start in one process: its own program, its workers, its engine's configuration, and one micro batch.
+"""The start of a job in one process: its program, its workers, its engine's configuration, and one micro-batch.
 
-Upstream's code runs as it is and is stopped where it would need more than this process: where Ray would place the
-NPUs, where an engine would start, and where the first gradients would be computed.
+Upstream's code runs unchanged. It is stopped where it would need more than this process: before Ray places NPUs,
+before an engine starts, and before the first gradients are computed.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _SERVER, _SERVERS = "verl.workers.rollout.vllm_rollout.vllm_async_server", ("vLL
 """The module of vLLM's server, and the names that its class has had."""
 _PACKAGES = ("vllm", "sglang", "tensorrt_llm")
 _ROLLOUT_BUILDERS = ("fsdp_workers", "megatron_workers", "engine_workers")
-_OTHERS = ("vllm", "vllm_ascend", "sglang", "megatron", "mindspeed", "mbridge", "verl_npu")
-"""Packages beside verl's whose lines a user is shown."""
-_OF_SCRIPTS = ("verl", "recipe")
-"""Packages that come with a script's revision: a module of theirs that is missing is missing in the job, too."""
+_SHOWN_PACKAGES = ("vllm", "vllm_ascend", "sglang", "megatron", "mindspeed", "mbridge", "verl_npu")
+"""Packages, besides verl, whose source lines are shown to the user."""
+_SCRIPT_PACKAGES = ("verl", "recipe")
+"""Packages of the script's own revision: a module of theirs that is missing here is missing in the job, too."""
 _SIMULATIONS = ("virtual_ascend", "torch_npu")
 
 
 class Reached(BaseException):
-    """Upstream has come to where it is stopped. No `except Exception` of upstream's may take it."""
+    """Upstream reached the point where it is stopped. No `except Exception` in upstream's code may catch this."""
 
 
 def _reached(*_: object, **__: object) -> None:
@@ -60,21 +60,18 @@ def start(job: StartJob, recording: Recording, folder: str) -> Started:
     missing: list[str] = []
     for part, run in _Start(job, recording, folder, missing).parts():
         print(f"{SAYS}{part.value}", file=sys.stderr, flush=True)
-        found: BaseException | None = None
         try:
             run()
         except Reached:
             pass
         except (Exception, SystemExit) as raised:
             traceback.print_exc()
-            found = raised
-        if found is not None and (why := _not_judged(found)):
-            missing.append(why)
-        elif found is not None:
-            told = _told(found, job)
+            if why := _not_judged(raised):
+                missing.append(why)
+                continue
+            told = _told(raised, job)
             return dataclasses.replace(told, passed=passed, missing=missing, part=part.value, host=_peak())
-        else:
-            passed.append(part.value)
+        passed.append(part.value)
     return Started(passed=passed, missing=missing, host=_peak())
 
 
@@ -83,14 +80,14 @@ def _peak() -> int:
 
 
 class _Start:
-    """The parts of a start; errors that say nothing of the script are added to `missing`."""
+    """The parts of a start. Errors that do not come from the script are added to `missing`."""
 
     def __init__(self, job: StartJob, recording: Recording, folder: str, missing: list[str]) -> None:
         self._job, self._recording, self._folder, self._missing = job, recording, folder, missing
         self._workers: Workers | None = None
 
     def parts(self) -> Iterator[tuple[Part, Callable[[], None]]]:
-        """Yield each part and what runs it."""
+        """Yield each part with the function that runs it."""
         if self._job.rank.trainer:
             yield Part.BATCH, self._tuning_batch
             return
@@ -101,7 +98,7 @@ class _Start:
             yield Part.BATCH, self._batch
 
     def _program(self) -> None:
-        """Run the trainer's program to where Ray would place its NPUs."""
+        """Run the trainer's program up to the point where Ray would place its NPUs."""
         from ...rehearse.preparation import write_questions
 
         _answer_for_ray()
@@ -122,7 +119,7 @@ class _Start:
             runpy.run_module(self._job.module, run_name="__main__", alter_sys=True)
 
     def _load(self) -> None:
-        """Make the workers and their models. The worker of the rollout is built, and its engine is not."""
+        """Build the workers and their models. The rollout's worker is built without its engine."""
         workers = workers_of(configuration(self._job.rank), self._job.rank, builds_rollout=True)
         for name in _ROLLOUT_BUILDERS:
             module: Any = sys.modules.get(f"verl.workers.{name}")
@@ -143,7 +140,7 @@ class _Start:
             return lambda **_: SleepingRollout(0)
         if (name, mode) != ("vllm", "sync"):
             return lambda **_: SleepingRollout(0)
-        # The worker itself makes the engine.
+        # This worker starts the engine itself.
         _stop_engines()
         return found
 
@@ -157,18 +154,18 @@ class _Start:
         return no_engine()
 
     def _engine(self) -> None:
-        """Have vLLM's server parse its arguments and make the engine's configuration."""
+        """Let vLLM's server parse its arguments and build the engine's configuration."""
         config = configuration(self._job.rank)
         rollout = config[ROLES].rollout
         if rollout.get("mode", "async") != "async":
             return
         if rollout.name != "vllm":
-            self._missing.append(f"the arguments of {rollout.name}: vLLM's are tried alone")
+            self._missing.append(f"the arguments of {rollout.name}, because only vLLM's are tried")
             return
         module = importlib.import_module(_SERVER)
         server = next(filter(None, (getattr(module, each, None) for each in _SERVERS)))
         _stop_engines()
-        # Each replica of the rollout has its own servers, one on each node that it needs.
+        # Each replica of the rollout has one server on each of its nodes.
         size = rollout.tensor_model_parallel_size * rollout.get("data_parallel_size", 1)
         local = min(size, self._job.rank.local)
         known = {
@@ -187,7 +184,7 @@ class _Start:
         asyncio.run(made.launch_server())
 
     def _batch(self) -> None:
-        """Look up estimators, and compute each phase up to its first micro batch; a loss is computed as well."""
+        """Look up the estimators, and run each phase up to its first micro-batch, the loss included."""
         if self._workers is None:
             return
         if self._job.module.startswith("verl."):
@@ -206,7 +203,7 @@ class _Start:
 
 
 def _look_up(config: DictConfig) -> None:
-    """Have upstream's registries find what the trainer looks up between the phases."""
+    """Look up in upstream's registries the names that the trainer looks up between the phases."""
     import torch
 
     algorithms: Any = importlib.import_module("verl.trainer.ppo.core_algos")
@@ -219,7 +216,7 @@ def _look_up(config: DictConfig) -> None:
 
 @contextmanager
 def _stopped() -> Iterator[None]:
-    """End where upstream is stopped. On the way out its own clean-up may raise: FSDP has not gathered its weights."""
+    """End at the stop, and ignore errors of upstream's clean-up after it: FSDP has not gathered its weights yet."""
     try:
         yield
     except Reached:
@@ -262,7 +259,7 @@ def _stopped_at_gradients() -> Iterator[None]:
 
 
 def _stop_engines() -> None:
-    """Stop vLLM once it has made its configuration."""
+    """Make vLLM stop once it has built its configuration."""
     importlib.import_module("vllm.v1.engine.async_llm").AsyncLLM.from_vllm_config = _find_loader
     importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_engine_args = _configure
     argparse.ArgumentParser.error = _refuse_argument  # type: ignore[method-assign, assignment]
@@ -273,7 +270,7 @@ def _configure(engine_args: Any, **_: object) -> None:
 
 
 def _find_loader(vllm_config: Any, **_: object) -> None:
-    """Have vLLM look up how it loads weights, which its engine's own process does first."""
+    """Let vLLM look up its weight loader, as the engine's process does first, and stop."""
     importlib.import_module("vllm.model_executor.model_loader").get_model_loader(vllm_config.load_config)
     raise Reached
 
@@ -284,14 +281,14 @@ def _refuse_argument(parser: argparse.ArgumentParser, message: str) -> None:
 
 
 class _Anything:
-    """Stands for a handle of a worker: each method of it answers with an empty text."""
+    """Stands in for the handle of a worker: each method returns an empty text."""
 
     def __getattr__(self, name: str) -> Any:
         return SimpleNamespace(remote=lambda *_, **__: "")
 
 
 class _Here:
-    """Stands for a class, a function or a method that Ray would run in a process of its own."""
+    """Stands in for a class, a function, or a method that Ray would run in another process."""
 
     def __init__(self, made: Any) -> None:
         self._made = made
@@ -305,7 +302,7 @@ class _Here:
 
 
 class _Actor:
-    """Stands for Ray's handle of an object in a process of its own."""
+    """Stands in for Ray's handle of an object in another process."""
 
     def __init__(self, of: Any) -> None:
         self._of = of
@@ -315,7 +312,7 @@ class _Actor:
 
 
 def _answer_for_ray() -> None:
-    """Have this process stand for Ray's cluster, and stop where the cluster would place NPUs."""
+    """Make this process answer for Ray's cluster, and stop where the cluster would place NPUs."""
     ray: Any = importlib.import_module("ray")
 
     def remote(*given: Any, **named: object) -> Any:
@@ -333,21 +330,18 @@ def _answer_for_ray() -> None:
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """In place of what only a cluster can do."""
-
-
-# What upstream said.
+    """Stand in for a call that needs a cluster."""
 
 
 def _root(raised: BaseException) -> BaseException:
-    """The error that Hydra wraps in one of its own."""
+    """Return the error that Hydra wrapped in one of its own."""
     while type(raised).__module__.startswith("hydra.") and raised.__cause__ is not None:
         raised = raised.__cause__
     return raised
 
 
 def _not_judged(raised: BaseException) -> str:
-    """Return why an error says nothing about the script; empty if it does."""
+    """Return the text of an error that does not come from the script; empty for an error of the script."""
     error = _root(raised)
     if isinstance(error, argparse.ArgumentError):
         return ""
@@ -356,13 +350,13 @@ def _not_judged(raised: BaseException) -> str:
     ours = last.is_relative_to(Path(verl_npu_workbench.__file__).parent) or bool({*last.parts} & {*_SIMULATIONS})
     missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
     of_machine = isinstance(error, OSError | MemoryError) or "can't allocate memory" in str(error)
-    is_elsewhere = of_machine or (missing != "" and missing.partition(".")[0] not in _OF_SCRIPTS)
+    is_elsewhere = of_machine or (missing != "" and missing.partition(".")[0] not in _SCRIPT_PACKAGES)
     stands_in = any(f"'{kind.__name__}' object" in str(error) for kind in (_Here, _Actor, _Anything, SleepingRollout))
     return _text(error) if ours or is_elsewhere or stands_in else ""
 
 
 def _told(raised: BaseException, job: StartJob) -> Started:
-    """Return the error with the innermost line of upstream's."""
+    """Return the error with the innermost line of upstream's code."""
     error = _root(raised)
     frames = traceback.extract_tb(error.__traceback__)
     shown = [frame for frame in frames if _is_shown(frame.filename, job.rank.tree)] or list(frames[-1:])
@@ -373,7 +367,7 @@ def _told(raised: BaseException, job: StartJob) -> Started:
 def _is_shown(file: str, tree: str) -> bool:
     packages = Path(file).parts
     return "verl_npu_workbench" not in packages and (
-        bool({*_OF_SCRIPTS, *_OTHERS} & {*packages}) or Path(file).is_relative_to(tree)
+        bool({*_SCRIPT_PACKAGES, *_SHOWN_PACKAGES} & {*packages}) or Path(file).is_relative_to(tree)
     )
 
 
