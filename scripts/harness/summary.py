@@ -19,7 +19,7 @@ from verl_npu.reporting import clean
 __all__ = ["picture", "plot", "print_features", "print_outcome", "shape"]
 
 _MEANING = {
-    "applied": _("checked: our patches are in place"),
+    "applied": _("checked, and our patches are in place"),
     "pending": _("the process has not imported the modules to patch"),
     "native": _("upstream does it itself"),
     "absent": _("nothing to patch at this revision, or the package is not installed"),

@@ -409,8 +409,8 @@ def _refused(make: Callable[..., Finding], code: str, script: Script, refusal: v
         code,
         script.settings.text(refusal.key) or _("settings that verl's own code does not take"),
         subject=refusal.key,
-        why=_("verl ends the job with its own words: {message}").format(message=" ".join(refusal.message.split())),
-        fix=_("change what they name to what this verl takes"),
+        why=_("verl ends the job with this error: {message}").format(message=" ".join(refusal.message.split())),
+        fix=_("change the setting to a value that this verl accepts"),
     )
 
 
@@ -724,11 +724,11 @@ def _files(script: Script) -> Iterator[Finding]:
         yield warning(
             "files",
             ngettext(
-                "{count} that is not on this machine", "{count} that are not on this machine", len(missing)
+                "{count} path that is not on this machine", "{count} paths that are not on this machine", len(missing)
             ).format(count=len(missing)),
             subject=_(", ").join(missing),
             why=_("the job reads them on the machines that it runs on"),
-            fix=_("see that they are on every node"),
+            fix=_("make sure that they are on every node"),
         )
 
 

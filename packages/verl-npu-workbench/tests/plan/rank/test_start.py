@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,6 +101,31 @@ def test_what_is_not_here_says_nothing_of_the_script(
     told = started(getattr(upstream, name), module._nothing)
     assert (told.error, list(told.passed)) == ("", [Part.WORKERS.value])
     assert said in told.missing[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_here", "parts", "notes"),
+    [
+        ("vllm", True, [Part.ENGINE, Part.BATCH], 0),
+        ("vllm", False, [Part.BATCH], 0),
+        ("sglang", True, [Part.BATCH], 1),
+    ],
+)
+def test_an_engine_whose_arguments_cannot_be_tried_has_not_passed(
+    name: str, is_here: bool, parts: list[Part], notes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {module.ROLES: SimpleNamespace(rollout=SimpleNamespace(name=name))}
+    monkeypatch.setattr(module, "configuration", lambda rank: config)
+    monkeypatch.setattr(module, "is_installed", lambda package: is_here)
+    monkeypatch.setattr(module._Start, "_load", lambda start: setattr(start, "_workers", object()))
+    missing: list[str] = []
+    start = module._Start(JOB, None, "", missing)  # type: ignore[arg-type]
+    tried = []
+    for part, run in start.parts():
+        tried.append(part)
+        if part is Part.WORKERS:
+            run()
+    assert (tried[2:], len(missing)) == (parts, notes)
 
 
 def test_a_module_that_the_revision_lacks_is_a_verdict(started: Callable[..., Started], upstream: Any) -> None:

@@ -94,8 +94,17 @@ class _Start:
         yield Part.PROGRAM, self._program
         yield Part.WORKERS, self._load
         if self._workers is not None:
-            yield Part.ENGINE, self._engine
+            if self._tries_engine():
+                yield Part.ENGINE, self._engine
             yield Part.BATCH, self._batch
+
+    def _tries_engine(self) -> bool:
+        """Tell whether the engine's arguments can be tried. If not, `missing` says why."""
+        name = configuration(self._job.rank)[ROLES].rollout.name
+        if name != "vllm":
+            self._missing.append(f"the arguments of {name}, because only vLLM's are tried")
+        # Without vLLM, the look-up of the rollout's class has said so.
+        return name == "vllm" and is_installed(name)
 
     def _program(self) -> None:
         """Run the trainer's program up to the point where Ray would place its NPUs."""
@@ -158,9 +167,6 @@ class _Start:
         config = configuration(self._job.rank)
         rollout = config[ROLES].rollout
         if rollout.get("mode", "async") != "async":
-            return
-        if rollout.name != "vllm":
-            self._missing.append(f"the arguments of {rollout.name}, because only vLLM's are tried")
             return
         module = importlib.import_module(_SERVER)
         server = next(filter(None, (getattr(module, each, None) for each in _SERVERS)))
