@@ -117,13 +117,11 @@ def changed_since_wake_up() -> list[str]:
     wake-up restored: the class of the owner and the attribute, where they can be told."""
     import torch
 
-    from .weight_sync.transport.tensors import as_bytes
-
     module = sys.modules.get(_ALLOCATOR.partition(":")[0])
     allocator = getattr(getattr(module, "CaMemAllocator", None), "instance", None)
     restored: Sequence[Kept] = getattr(allocator, _RESTORED, ())
     # Bytes: NaN is not equal to itself.
-    changed = [one.tensor for one in restored if not torch.equal(as_bytes(one.tensor.cpu()), as_bytes(one.values))]
+    changed = [one.tensor for one in restored if not torch.equal(_bytes(one.tensor.cpu()), _bytes(one.values))]
     # The search for names reads the whole heap.
     return _names(changed) if changed else []
 
@@ -162,6 +160,13 @@ def _all_collectable() -> Iterator[None]:
         if frozen:
             gc.collect()
             gc.freeze()
+
+
+# weight_sync has a function for this, and lies above this module.
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return tensor.contiguous().view(-1).view(torch.uint8)
 
 
 def _storage(tensor: torch.Tensor) -> int:
