@@ -272,6 +272,14 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
         "variables",
         True,
     ),
+    "a check of the weight sync of separate NPUs": (
+        script(
+            {"trainer.use_v1": True, "trainer.v1.trainer_mode": "separate_async"},
+            exports={"VERL_NPU_WEIGHT_SYNC_CHECK": "all"},
+        ),
+        "variables",
+        True,
+    ),
     "a check of a weight sync that there is not": (
         script(exports={"VERL_NPU_WEIGHT_SYNC_CHECK": "all"}),
         "variables",

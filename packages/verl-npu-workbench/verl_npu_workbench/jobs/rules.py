@@ -63,6 +63,7 @@ from .keys import (
     ROLLOUT,
     has_critic,
     is_megatron,
+    is_separate,
     may_sleep,
 )
 from .layout import Framework, indivisible, npus_of, parallelism_of
@@ -460,8 +461,9 @@ def _reads(script: Script, variable: str) -> bool:
 
 
 def _is_apart(script: Script) -> bool:
-    """Whether the engine has NPUs of its own, to which a weight sync brings the trainer's weights."""
-    return re.search(r"one_step_off|fully_async", script.trainer.module) is not None
+    """Tell whether the engine has NPUs of its own, to which a weight sync brings the trainer's weights."""
+    by_recipe = re.search(r"one_step_off|fully_async", script.trainer.module) is not None
+    return by_recipe or is_separate(script.settings)
 
 
 def unexported(text: str, exports: Collection[str]) -> Iterator[Finding]:
