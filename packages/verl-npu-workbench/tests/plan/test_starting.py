@@ -13,6 +13,8 @@ from verl_npu_workbench.plan import starting
 from verl_npu_workbench.plan.job import Part, Started, StartJob
 from verl_npu_workbench.plan.starting import settings_named
 
+from verl_npu.findings import Finding, error
+
 from .conftest import MODEL
 
 OVERRIDES = (
@@ -91,3 +93,14 @@ def test_an_answer_with_a_part_that_is_unknown_is_none() -> None:
     assert Started.of_json({"passed": [Part.PROGRAM.value]}).passed == [Part.PROGRAM.value]
     with pytest.raises(ValueError, match="a part that is unknown"):
         Started.of_json({"passed": ["somewhere"]})
+
+
+def test_a_setting_that_the_start_refuses_is_refused_once() -> None:
+    def refused(code: str, subject: str) -> Finding:
+        return error(code, "gpro", subject=subject, why="upstream ends the job", fix="change the setting")
+
+    start = refused(starting.CODE, "algorithm.adv_estimator=gpro, +trainer.nnodes=1")
+    repeat, other = refused("choices", "algorithm.adv_estimator"), refused("choices", "data.sampler")
+    ours = refused("placeholders", "algorithm.adv_estimator")
+    assert starting.without_repeats([repeat, other, ours], [start]) == [other, ours]
+    assert starting.without_repeats([repeat], []) == [repeat]

@@ -25,7 +25,7 @@ from ..jobs.job import Job, compose, follows_all
 from ..jobs.rules import Script, findings, unexported
 from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer, runtime_environment, trainer_of
-from ..plan.starting import started
+from ..plan.starting import started, without_repeats
 from ..sandbox import why_none
 from . import overrides
 from .options import command, unconfined_option
@@ -147,7 +147,11 @@ def check_script(
         judged = _Judged(
             script=captured.script,
             tree=captured.tree,
-            found=[*([refusal] if refusal else []), *findings(asked), *starting.found],
+            found=[
+                *([refusal] if refusal else []),
+                *without_repeats(findings(asked), starting.found),
+                *starting.found,
+            ],
             started=starting.said,
             captured=captured,
             trainer=trainer,

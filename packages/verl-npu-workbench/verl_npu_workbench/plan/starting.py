@@ -6,6 +6,7 @@ import re
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +42,8 @@ CODE = "start"
 _STAND_IN = "Qwen/Qwen3-8B"
 _PROMPT, _RESPONSE, _PICTURE = 16, 16, 4
 """Tokens. Whether upstream refuses a batch does not depend on the lengths of its sequences."""
+_READ_FROM_UPSTREAM = frozenset({"batches", "choices", "parallel-sizes", "trainer-mode", "validation"})
+"""Rules of lint that follow upstream's code without running it."""
 _REWARD_MODELS = ("reward_model.enable", "reward.reward_model.enable")
 _SECONDS = 300.0
 _FEWEST_ROWS = 64
@@ -162,6 +165,16 @@ def _refusal(told: Started, trainer: Trainer) -> Finding:
         ),
         fix=_("change the setting that upstream refuses"),
     )
+
+
+def without_repeats(read: list[Finding], started: Sequence[Finding]) -> list[Finding]:
+    """Return what lint found by reading, without the refusals of settings that the start refuses as well.
+
+    The start shows upstream's own error and line, so lint shows that refusal alone.
+    """
+    words = [word for each in started if each.refused for word in each.subject.split(_(", "))]
+    keys = {word.lstrip("+").partition("=")[0] for word in words}
+    return [each for each in read if not (each.refused and each.code in _READ_FROM_UPSTREAM and each.subject in keys)]
 
 
 def _missing(text: str) -> Finding:
