@@ -20,6 +20,7 @@ from verl_npu_workbench.kernels.toolchain import PAIRS, Soc, Toolchain
 from verl_npu_workbench.kernels.verdict import Verdict
 
 from verl_npu import environment
+from verl_npu.errors import UnavailableError
 from verl_npu.features.fused_kernels import (
     BLOCKS,
     columns,
@@ -70,6 +71,13 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         setattr(module, name, SimpleNamespace(configs=[SimpleNamespace(kwargs=dict(blocks.upstreams))]))
     monkeypatch.setitem(sys.modules, MODULE, module)
     return module
+
+
+def test_a_machine_without_triton_is_told_so(kernels: ModuleType) -> None:
+    vars(kernels)["HAVE_TRITON"] = False
+    with pytest.raises(UnavailableError, match="Triton is not installed; install triton-ascend") as raised:
+        mend_the_fused_loss(lambda *_: (), HIDDEN, WEIGHT, LABELS)
+    assert raised.value.name == "triton"
 
 
 @pytest.mark.parametrize("name", BLOCKS)

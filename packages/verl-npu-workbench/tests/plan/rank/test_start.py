@@ -38,6 +38,12 @@ def allocate():
 def import_what_is_missing():
     import a_package_that_nobody_has
 
+def launch_without_triton():
+    from verl_npu.errors import UnavailableError
+    error = UnavailableError(subject="the kernels", found="Triton is not installed", fix="install it")
+    error.name = "triton"
+    raise error
+
 def import_what_the_revision_lacks():
     import verl.no_such_module
 """
@@ -93,6 +99,7 @@ def test_where_it_is_stopped_a_part_has_passed(started: Callable[..., Started]) 
         ("read", "FileNotFoundError"),
         ("allocate", "can't allocate memory"),
         ("import_what_is_missing", "a_package_that_nobody_has"),
+        ("launch_without_triton", "Triton is not installed"),
     ],
 )
 def test_what_is_not_here_says_nothing_of_the_script(
