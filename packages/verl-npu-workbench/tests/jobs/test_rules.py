@@ -290,6 +290,11 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
         "variables",
         False,
     ),
+    "a task queue at which graphs fail": (
+        script({f"{ROLLOUT}.enforce_eager": False}, exports={"TASK_QUEUE_ENABLE": "2"}),
+        "task-queue",
+        False,
+    ),
     "a variable of the user's shell": (script(inherited={"HCCL_BUFFSIZE": "abc"}), "variables", False),
     "an address that is none": (script(exports={"HCCL_IF_IP": "host"}), "variables", False),
     "fewer NPUs visible than Ray is asked for": (

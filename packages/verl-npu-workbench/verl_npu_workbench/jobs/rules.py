@@ -661,6 +661,28 @@ def _sync_check(script: Script) -> Iterator[Finding]:
             yield replace(refusal, severity=Severity.WARNING)
 
 
+def _task_queue(script: Script) -> Iterator[Finding]:
+    """Source: NPUGraph::capture_begin of torch_npu.
+
+    This is only a warning, because the engine's own settings may still leave graphs out.
+    """
+    variable, own = "TASK_QUEUE_ENABLE", "VLLM_ASCEND_TASK_QUEUE_ENABLE"
+    settings, environ = script.settings, script.environ
+    has_own = own.encode() in (script.sources.read("verl.plugin.platform.platform_npu") or b"")
+    level = (environ.get(own) if has_own else None) or environ.get(variable)
+    captures = settings.text(ENGINE) == "vllm" and settings.get(f"{ROLLOUT}.enforce_eager") is False
+    if level == "2" and captures:
+        yield warning(
+            "task-queue",
+            _("level 2 of torch_npu's task queue beside an engine that captures graphs"),
+            subject=f"{variable}={level}",
+            why=_("torch_npu ends a capture with `Do not support TASK_QUEUE_ENABLE = 2 during NPU graph capture`"),
+            fix=_("export {own}=1, which changes the engine alone").format(own=own)
+            if has_own
+            else _("export {variable}=1, or set {key}=True").format(variable=variable, key=f"{ROLLOUT}.enforce_eager"),
+        )
+
+
 def _fused_kernels(script: Script) -> Iterator[Finding]:
     """Of the two ways to compute the fused loss only one launches kernels, and Megatron's trainer has no other."""
     key, way = f"{MODEL}.use_fused_kernels", f"{MODEL}.fused_kernel_options.impl_backend"
@@ -832,6 +854,7 @@ RULES: tuple[Rule[Script], ...] = (
         about="liger-kernel, where the documents of the script's verl say that NPUs do not run it.",
     ),
     Rule("exports", _exports, _BEFORE, about="Variables that are set and do not reach Ray's workers."),
+    Rule("task-queue", _task_queue, _BEFORE, about="A level of torch_npu's task queue at which graphs fail."),
     Rule("rollout.weight_format", _weight_format, (Stage.SCRIPT, Stage.JOB)),
     Rule(
         "weight-proof",

@@ -349,3 +349,15 @@ def test_fused_attention_is_captured(ascend: ModuleType) -> None:
     query.copy_(torch.randn(1, 2, 4, 8))
     graph.replay()
     assert torch.equal(out, torch.nn.functional.scaled_dot_product_attention(query, query, query))
+
+
+def test_a_task_queue_of_two_levels_is_refused_as_torch_npu_does(
+    ascend: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASK_QUEUE_ENABLE", "2")
+    with (
+        pytest.raises(RuntimeError, match="Do not support TASK_QUEUE_ENABLE = 2 during NPU graph capture"),
+        ascend.npu.graph(ascend.npu.NPUGraph()),
+    ):
+        pass
+    assert not ascend.npu.is_current_stream_capturing()

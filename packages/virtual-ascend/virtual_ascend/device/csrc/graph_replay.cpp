@@ -13,10 +13,12 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <list>
 #include <mutex>
 #include <sstream>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 
@@ -265,6 +267,9 @@ void Graph::capture_begin(const PoolId& pool, const std::string& error_mode) {
   TORCH_CHECK(error_mode == "global" || error_mode == "thread_local" || error_mode == "relaxed",
               "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got ", error_mode);
   initialise();
+  const char* level = std::getenv("TASK_QUEUE_ENABLE");
+  TORCH_CHECK(level == nullptr || std::string_view(level) != "2",
+              "Do not support TASK_QUEUE_ENABLE = 2 during NPU graph capture, please export TASK_QUEUE_ENABLE=1/0.");
   TORCH_CHECK(!ready_, "This NPUGraph instance already owns a captured graph. To capture a new graph, create a new instance.");
   const int device = current_device();
   const auto stream = current_stream(device);
