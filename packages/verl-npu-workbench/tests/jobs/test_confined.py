@@ -158,14 +158,14 @@ ANSWERS = {
     "a list": ("out.write('[]')", "JSON that is not an object"),
     "nested JSON": ("out.write('[' * 99999)", "text that is not JSON"),
     "an object that is nested": ("out.write('{\"a\":' * 200 + '1' + '}' * 200)", "JSON with more than 64 levels"),
-    "other parts": ("json.dump({'values': {}}, out)", "an answer of another form"),
+    "other parts": ("json.dump({'values': {}}, out)", "an answer with unexpected types"),
     "values of another type": (
         "json.dump({'values': [1], 'interpolations': {}, 'config': {}}, out)",
-        "an answer of another form",
+        "an answer with unexpected types",
     ),
     "texts of another type": (
         "json.dump({'values': {}, 'interpolations': {'a': 1}, 'config': {}}, out)",
-        "an answer of another form",
+        "an answer with unexpected types",
     ),
     "a large number": ("out.write('{\"values\": ' + '9' * 5000 + '}')", "text that is not JSON"),
     "huge JSON": ("[out.write('x' * (1 << 20)) for _ in range(100)]", "more than 64 MiB"),

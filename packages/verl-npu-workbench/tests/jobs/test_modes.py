@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from verl_npu_workbench.jobs.modes import of_modes
+from verl_npu_workbench.jobs.modes import mode_findings
 from verl_npu_workbench.jobs.settings import Settings
 
 from verl_npu.cli import main
@@ -143,7 +143,7 @@ def tree(tmp_path: Path) -> SourceTree:
 def found(given: dict[str, object], tree: SourceTree) -> list[Finding]:
     """What is found in a script, of its trainer's mode alone."""
     right = script(given)
-    return list(of_modes(right.trainer.module, right.settings, tree))
+    return list(mode_findings(right.trainer.module, right.settings, tree))
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def upstream(request: pytest.FixtureRequest) -> tuple[SourceTree, dict[str, obje
 
 def _of_upstream(given: Mapping[str, object], upstream: tuple[SourceTree, dict[str, object]]) -> list[Finding]:
     tree, settings = upstream
-    return list(of_modes("verl.trainer.main_ppo", Settings({**settings, **given}), tree))
+    return list(mode_findings("verl.trainer.main_ppo", Settings({**settings, **given}), tree))
 
 
 def test_what_upstream_ends_with_is_said_before(upstream: tuple[SourceTree, dict[str, object]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from verl_npu_workbench.jobs.successor import of_recipe
+from verl_npu_workbench.jobs.successor import successor_findings
 
 from verl_npu.findings import Severity
 from verl_npu.registry.source.tree import SourceTree
@@ -61,7 +61,7 @@ def proposed(
 ) -> tuple[dict[str, str], str]:
     """The settings that are proposed, and what is said of those that have no successor."""
     given = script(settings, overrides, module=module)
-    (finding,) = of_recipe(given.trainer, given.settings, sources)
+    (finding,) = successor_findings(given.trainer, given.settings, sources)
     assert finding.severity is Severity.OK
     assert not finding.refused
     words = [word.rstrip(",") for word in finding.fix.split() if "=" in word]
@@ -93,7 +93,7 @@ def test_a_later_trainer_takes_a_part_of_a_batch_and_no_servers_beside_it(tmp_pa
     assert settings[f"{V1}.num_warmup_batches"] == "0.5"
     assert settings["trainer.v1.sampler.max_off_policy_threshold"] == "null"
     assert settings["actor_rollout_ref.hybrid_engine"] == "False"
-    assert "for each of its own" in without
+    assert "a setting for each of the recipe's settings" in without
 
 
 def test_lent_npus_are_lent_by_the_successor_too(tmp_path: Path) -> None:
@@ -115,4 +115,4 @@ def test_one_step_off_is_one_batch_ahead(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("module", "trainer"), [("verl.trainer.main_ppo", WHOLE), (FULLY, "")])
 def test_nothing_is_proposed_elsewhere(module: str, trainer: str, tmp_path: Path) -> None:
     given = script(OF_FULLY, module=module)
-    assert list(of_recipe(given.trainer, given.settings, tree(tmp_path, trainer))) == []
+    assert list(successor_findings(given.trainer, given.settings, tree(tmp_path, trainer))) == []

@@ -143,12 +143,12 @@ def test_a_script_without_a_trainer_says_what_it_calls(captured: Captured) -> No
 
 
 def test_a_script_that_stops_before_its_trainer_says_why(captured: Captured) -> None:
-    with pytest.raises(ScriptError, match="ended with status 3: give a model"):
+    with pytest.raises(ScriptError, match=r"ends with status 3 \(give a model\)"):
         trainer_of(captured("echo give a model >&2", "exit 3", COMMAND))
 
 
 def test_an_empty_script_has_no_trainer(captured: Captured) -> None:
-    with pytest.raises(ScriptError, match="found none; give the arguments"):
+    with pytest.raises(ScriptError, match="found a script that calls no program; add the script's arguments"):
         trainer_of(captured())
 
 

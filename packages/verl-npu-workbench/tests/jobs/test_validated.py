@@ -90,7 +90,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "a way to sum a loss misspelt": ({f"{ACTOR}.loss_agg_mode": "mean"}, "validation", "Invalid loss_agg_mode: mean"),
     "experts over 3": ({f"{ROLLOUT}.expert_parallel_size": 3}, "validation", "expert_parallel_size must be equal"),
     "no NPUs": ({"trainer.n_gpus_per_node": 0}, "validation", "ZeroDivisionError"),
-    "answers of 1k tokens": ({f"{ROLLOUT}.response_length": "1k"}, "empty", "the text '1k', and no number"),
+    "answers of 1k tokens": ({f"{ROLLOUT}.response_length": "1k"}, "empty", "the text '1k' instead of a number"),
     "a mini batch above the batch": (
         {"data.train_batch_size": 8},
         "validation",
