@@ -1,7 +1,7 @@
-"""What `check` says of an environment is what a job in it does: the same features, the same errors.
+"""`check` predicts what a job in the same environment does: the same features, the same errors.
 
-A job imports verl and its trainer. Of other releases `check` says what becomes of verl-npu's features; that packages
-do not fit each other is their own to say, and `verl-npu doctor`'s.
+A job imports verl and its trainer. For other releases, `check` says what becomes of verl-npu's features; it leaves
+conflicts between packages to the packages themselves and to `verl-npu doctor`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ print("JOB " + json.dumps({"active": said["active"], **states}))
 
 @dataclass(frozen=True)
 class Told:
-    """What one of the two said."""
+    """The answer of either `check` or a job."""
 
     status: int
     features: Mapping[str, str]
@@ -92,7 +92,7 @@ def _environment(source: str, variables: Mapping[str, str], folder: Path, drifte
 
 
 def _in_front(folder: Path) -> dict[str, str]:
-    """The variables of processes that import from a folder first."""
+    """Return the variables for processes that import from `folder` first."""
     return _environment("", {}, folder, folder)
 
 
@@ -113,9 +113,9 @@ def test_a_job_does_what_check_says(source, variables, checked, job, tmp_path: P
     said, wrong = checked(environ)
     done = job(environ)
     strict = variables["VERL_NPU_STRICT"] in ("1", "ja")
-    concerned = [error for error in wrong if "PLACEMENT" not in error]  # what reads it is not part of an import
+    concerned = [error for error in wrong if "PLACEMENT" not in error]  # an import does not read PLACEMENT
     off = variables["VERL_NPU"] in ("off", "maybe")
-    # What a job meets, it says in the words of check.
+    # A job reports the errors that it meets in the words of `check`.
     assert [error for error in concerned if error not in done.errors and not (off and "VERL_NPU=" not in error)] == []
     drifts = "drifted" in said.features.values()
     if strict and (drifts or concerned) and variables["VERL_NPU"] != "off":
@@ -192,7 +192,7 @@ MISSING = {
 
 
 def _without(module: str, folder: Path) -> str:
-    """The Python of an environment that has all that this one has but a module."""
+    """Return the Python of a copy of this environment that lacks `module`."""
     venv.create(folder, symlinks=True)
     site = folder / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
