@@ -1,4 +1,4 @@
-"""What workers on other hosts are given."""
+"""The variables that workers on other hosts receive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from verl_npu.features.fleet.forwarding import add_variables
 
 @pytest.fixture(autouse=True)
 def activated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has something to tell its workers."""
+    """Make this process one that has variables to forward."""
     monkeypatch.setattr(manifest, "_activities", [status])
 
 
@@ -167,7 +167,7 @@ class TestHook:
 
 
 def of_user(runtime):
-    """A hook of the user."""
+    """A hook of the user's."""
     return {**runtime, "env_vars": {**runtime["env_vars"], "OF_USER": "1"}}
 
 
@@ -201,7 +201,7 @@ def test_an_entry_point_with_its_own_environment_reaches_workers_of_another_host
     tmp_path: Path, importable: Callable[[str], Path]
 ) -> None:
     pytest.importorskip("ray")
-    # A cluster that was started by somebody else: its workers inherit nothing from the user's shell.
+    # Workers of a cluster that somebody else started inherit nothing from the user's shell.
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_NPU", "RAY_", "HCCL"))}
     clean |= {"RAY_USAGE_STATS_ENABLED": "0"}
     cluster = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Upstream's Megatron backend beside an older mbridge and an older Megatron.
+"""Upstream's Megatron backend with an older mbridge and an older Megatron.
 
 The test that writes a checkpoint needs VERL_NPU_UPSTREAMS, a folder with `megatron-0.12.1/`.
 """
@@ -25,7 +25,7 @@ from verl_npu.features.megatron.upstream import (
 
 
 class Released:
-    """`save_weights` as mbridge 0.15.1 has it."""
+    """A bridge with the `save_weights` of mbridge 0.15.1."""
 
     def __init__(self, index: dict[str, str]) -> None:
         self.saved: list[tuple[Any, ...]] = []
@@ -41,7 +41,7 @@ class Newer(Released):
 
 
 def save_checkpoint(manager: Any, path: str) -> None:
-    """As upstream does it at ccd7d934."""
+    """Save a checkpoint as upstream does at ccd7d934."""
     manager.bridge.save_weights(["model"], path, distributed_filesystem=True, memory_efficient=True)
 
 
@@ -53,7 +53,7 @@ FILES = {"weight": "model-00001-of-00002.safetensors"}
     [
         (Released(FILES), (True,)),
         (Newer(FILES), (True, True)),
-        # mbridge wants to know from the index which tensor goes to which file.
+        # mbridge looks up in the index which file each tensor goes to.
         (Released({}), (False,)),
         (Newer({}), (False, True)),
     ],
@@ -121,7 +121,7 @@ print(json.dumps(answers))
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """What became of an item in each of the program's cases."""
+    """Return the outcome of an item in each of the program's cases."""
     megatron = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none")) / "megatron-0.12.1"
     if not megatron.is_dir():
         pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with {megatron.name}/")
@@ -152,7 +152,7 @@ def test_upstreams_converter_alone_writes_in_that_format_from_its_first_model_on
 
 @pytest.fixture
 def flags(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module of Megatron 0.12.1."""
+    """Install a stand-in for Megatron 0.12.1's module of flags."""
     made = ModuleType("megatron.core.config")
     vars(made)["ENABLE_EXPERIMENTAL"] = False
     monkeypatch.setitem(sys.modules, made.__name__, made)
@@ -210,7 +210,7 @@ class LatentConfig:
 
 @pytest.fixture
 def mended(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, object], bool]:
-    """Make a model beside a Megatron with this attention; returns whether upstream's mend was applied before."""
+    """Return a function that makes a model on a Megatron, and tells whether upstream's fix had been applied before."""
 
     def make(attention: type, config: object) -> bool:
         done: list[str] = []
@@ -249,7 +249,7 @@ def test_a_model_of_another_attention_is_left_alone(mended) -> None:
 
 
 EVERY_SECOND = SimpleNamespace(layers=6)
-"""Six layers on this stage, of which each second one is of experts."""
+"""Six layers on this stage; every second one is an expert layer."""
 
 
 def megatron_0_12_0(config: object) -> int:
@@ -266,7 +266,7 @@ def megatron_0_16(config: object, vp_stage: int | None = None, pp_rank: int | No
 
 @pytest.fixture
 def beside(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., int]], None]:
-    """Put upstream's module into place, with the offset of some Megatron."""
+    """Return a function that installs a stand-in for upstream's module, with some Megatron's offset function."""
 
     def put(offset: Callable[..., int]) -> None:
         replay = ModuleType("verl.utils.megatron.router_replay_utils")

@@ -1,4 +1,4 @@
-"""The line for a user whose variable does nothing."""
+"""The line that tells a user that a variable has no effect."""
 
 from __future__ import annotations
 

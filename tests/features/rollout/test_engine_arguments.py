@@ -1,4 +1,4 @@
-"""The user's arguments reach the engine, and those that it does not know end the job before its first process."""
+"""The user's arguments reach the engine; arguments that it does not know end the job before its first process."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def job(*args: Any, **kwargs: Any) -> Any:
     return omegaconf.OmegaConf.create({"actor_rollout_ref": {"rollout": settings(*args, **kwargs)}})
 
 
-# What the engine gets.
+# Arguments that the engine gets.
 
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
-    """What upstream's module made engines with."""
+    """Return the arguments with which upstream's module made engines."""
     engines: list[dict[str, object]] = []
     module = ModuleType(SPMD)
     module.LLM = lambda **given: engines.append(given)  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
 
 
 def build(config: Any) -> None:
-    """As upstream does it: its own arguments, and engine_kwargs after them."""
+    """Pass upstream's own arguments and then engine_kwargs, as upstream does."""
 
     def original(engine: object, model_path: str, config: Any, **kwargs: object) -> None:
         given = omegaconf.OmegaConf.to_container(config.engine_kwargs.vllm or omegaconf.OmegaConf.create())
@@ -112,7 +112,7 @@ def test_the_users_configuration_and_upstreams_module_stay_as_they_are(built: li
     assert sys.modules[SPMD].LLM is before  # type: ignore[attr-defined]
 
 
-# What the engine does not know.
+# Arguments that the engine does not know.
 
 ENGINE = """
 class EngineArgs:
@@ -196,7 +196,7 @@ def test_nothing_is_said_where_they_are_read(mode: str, server: str, site: Path,
     assert said == []
 
 
-# A server that makes one word of a list.
+# A server that joins a list into one word.
 
 ONE_WORD = """
 for k, v in args.items():

@@ -1,4 +1,4 @@
-"""Settings with which a rollout would not start, or not as asked, end the job before its first process."""
+"""Settings with which a rollout would not start, or not as requested, end the job before its first process."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_upstreams_validation_comes_after_them(check: Callable[..., object]) -> 
     validated: list[object] = []
     for tensor in (3, 2):
         config = job(tensor_model_parallel_size=tensor, top={"trainer": {"nnodes": 1, "n_gpus_per_node": 8}})
-        config.config = config  # the second one takes a trainer, which has it so
+        config.config = config  # the second rule takes a trainer, which has its configuration there
         with pytest.raises(JobSettingError) if tensor == 3 else nullcontext():
             check(validated.append, config)
     assert len(validated) == 1
 
 
-# Expandable segments beside an engine that is to sleep.
+# Expandable segments with an engine that shall sleep.
 
 SEGMENTS = "max_split_size_mb:250,expandable_segments:True"
 
@@ -146,7 +146,7 @@ def test_a_model_whose_heads_can_be_divided_or_are_not_known_passes(tmp_path: Pa
 
 @pytest.fixture
 def ascend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A vllm-ascend that reads one key, and another one elsewhere."""
+    """Install a vllm-ascend that reads one key in its configuration module and another one elsewhere."""
     package = tmp_path / "site" / "vllm_ascend"
     (package / "worker").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
@@ -199,12 +199,12 @@ def test_of_other_formats_nothing_is_said(given: object, name: str, said: list[s
     assert said == []
 
 
-# Ways to divide the rollout that verl passes over.
+# Ways to divide the rollout that verl ignores.
 
 
 @pytest.fixture
 def readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A verl without a schema of its rollout's settings."""
+    """Install a verl without a schema of its rollout's settings."""
     (tmp_path / "verl/workers/rollout").mkdir(parents=True)
     (tmp_path / "verl/workers/rollout/engine.py").write_text("size = config.tensor_model_parallel_size")
     monkeypatch.setattr(SourceTree, "installed", lambda packages: SourceTree.at(tmp_path, ("verl",)))
@@ -272,7 +272,7 @@ def test_which_revisions_pass_over_them(pin: str, refused: bool, source: Callabl
     assert [finding is not None for finding in found] == [refused] * len(ASKED)
 
 
-# Kernels that upstream lets through.
+# Kernels that upstream accepts.
 
 TRITON = {"use_fused_kernels": True, "fused_kernel_options": {"impl_backend": "triton"}}
 TORCH = {"use_fused_kernels": True, "fused_kernel_options": {"impl_backend": "torch"}}

@@ -1,4 +1,4 @@
-"""Tensors of a sync: what ranks tell one another about them, how they are packed, and digests of their bytes."""
+"""Tensors of a sync: the messages in which ranks describe them, how they are packed, and digests of their bytes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_only_names_of_one_piece_of_memory_are_tied() -> None:
 
 # Digests.
 
-# Around the lengths at which XXH3 takes another way.
+# Lengths around those at which XXH3 changes its algorithm.
 LENGTHS = st.one_of(st.integers(1, 40), st.sampled_from([128, 129, 240, 241, 1024, 1025, 16384 * 64 + 3]))
 
 
