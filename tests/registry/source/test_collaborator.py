@@ -1,4 +1,4 @@
-"""What patches use of upstream: names, calls and keys of the configuration, looked for in source."""
+"""The upstream names, calls and configuration keys that patches use are looked for in source."""
 
 from __future__ import annotations
 

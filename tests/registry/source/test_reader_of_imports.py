@@ -1,4 +1,4 @@
-"""What a name is bound to when its module has been executed: the source is read to its end."""
+"""The object that a name is bound to after its module has run: the source is read to its end."""
 
 from __future__ import annotations
 

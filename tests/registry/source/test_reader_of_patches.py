@@ -1,4 +1,4 @@
-"""What a module means to assign in other packages is read from its source, in every form that upstreams use."""
+"""The assignments that a module makes in other packages, read from its source in every form that upstreams use."""
 
 from __future__ import annotations
 
