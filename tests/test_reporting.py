@@ -1,4 +1,4 @@
-"""What we say is one line that commands no terminal, whoever wrote what it quotes."""
+"""Each message of ours is one line without terminal commands, whoever wrote the text that it quotes."""
 
 from __future__ import annotations
 
