@@ -1,7 +1,7 @@
-"""Run a trainer of verl's as `python -m` does, to the point where Ray has placed its NPUs.
+"""Run a verl trainer as `python -m` does, to the point where Ray has placed its NPUs.
 
 Upstream's code, verl-npu's and Ray run as they are, with two differences: the task runner's `run` is called in this
-process and not in an actor, and once the NPUs of the workers are placed the process ends with PLACED in its output.
+process and not in an actor, and once the workers' NPUs are placed the process ends with PLACED in its output.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PLACED = "the NPUs of the workers are placed"
 
 
 class _Actor:
-    """Stands for Ray's handle of an actor, and for its only method."""
+    """A stand-in for Ray's handle of an actor, and for its only method."""
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
@@ -28,7 +28,7 @@ class _Actor:
 
 
 class _Here:
-    """Stands for a class that Ray has made actors of."""
+    """A stand-in for a class that Ray has made an actor class."""
 
     def __init__(self, kind: type) -> None:
         self._kind = kind

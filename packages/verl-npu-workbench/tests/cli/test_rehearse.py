@@ -1,4 +1,4 @@
-"""`verl-npu rehearse` and `verl-npu lint`: one clear line for what is no launch script, and plans."""
+"""`verl-npu rehearse` and `verl-npu lint`: plans, and one clear line for a file that is no launch script."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_tree_at_another_revision_than_the_pin_is_one_line(
 
 @pytest.fixture
 def rl(tree: Path) -> Path:
-    """The tree with a trainer for reinforcement learning."""
+    """Return the tree with a trainer for reinforcement learning."""
     (tree / "verl" / "trainer" / "config" / "rl.yaml").write_text(CONFIGURATION + RL)
     (tree / "verl" / "trainer" / "main_rl.py").write_text(TRAINER.replace('"main"', '"rl"'))
     return tree
@@ -175,7 +175,7 @@ def test_a_plan_says_what_is_scaled(sandboxed: None, run: Run, rl: Path, write: 
 def test_a_trees_code_is_not_run_without_a_sandbox_by_itself(
     run: Run, rl: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """Without bubblewrap, by a name that is not found."""
+    """Bubblewrap is missing because its name is not found."""
     monkeypatch.setattr("verl_npu_workbench.sandbox.shutil.which", lambda name: None)
     (rl / "hydra.py").write_text(f"open({str(rl / 'reached')!r}, 'w')")
     status, output = run(command, "--verl", str(rl), "--", *GOOD.split())
@@ -326,7 +326,7 @@ def test_check_says_that_it_judged_by_the_installed_verl(
     sandboxed: None, run: Run, rl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(rl))
-    # A test before may have imported another verl into this process.
+    # An earlier test may have imported another verl into this process.
     for name in [name for name in sys.modules if name.partition(".")[0] == "verl"]:
         monkeypatch.delitem(sys.modules, name)
     alone = tmp_path / "alone" / "run.sh"

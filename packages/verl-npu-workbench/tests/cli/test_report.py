@@ -1,4 +1,4 @@
-"""`report`: one text to paste, with all that is asked for and without what is nobody's business."""
+"""`report`: one text to paste, with everything that an issue asks for and without private data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def sections(text: str) -> dict[str, str]:
-    """The parts of a report by their titles."""
+    """Return the parts of a report by their titles."""
     parts = re.split(r"(?m)^== (.*)\n", text)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
