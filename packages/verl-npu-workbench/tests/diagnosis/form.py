@@ -1,4 +1,4 @@
-"""Whether a pattern has words of its own: what Python, the system or any program writes tells nobody's cause."""
+"""Checks that a pattern has words of its own: a text that any program may write identifies no cause."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["bare"]
 
 _PARSER = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 _ANY, _ANY_OF_A_NAME = "\0", "\1"
-"""What stands for a part of a pattern that may be anything, and for one that may be more of a name."""
+"""The marks for a part of a pattern that may be any text, and for one that may continue a name."""
 _MOST_WAYS = 200
 _PACKAGES = {name for _owner, names in _OWNERS for name in names} | {
     "hydra",
@@ -53,7 +53,7 @@ _WORDS, _LETTERS = 3, 14
 
 
 def bare(rule: LogRule) -> list[str]:
-    """Return the alternatives of a rule that anybody's error may match: without a frame, an owner or own words."""
+    """Return the alternatives of a rule that any error may match: they have no frame, owner or words of their own."""
     if rule.raised_in or rule.owners:
         return []
     return [part for part in rule.alternatives if not all(_is_of_one(text) for text in _literals(part))]
@@ -69,7 +69,7 @@ def _is_of_one(text: str) -> bool:
 
 
 def _literals(pattern: str) -> list[str]:
-    """The texts that a pattern can match, as far as it fixes them."""
+    """Return the texts that a pattern can match, as far as it fixes them."""
     return list(_ways(_PARSER.parse(pattern)))[:_MOST_WAYS]
 
 
@@ -100,7 +100,7 @@ def _of(kind: str, value: Any) -> Iterator[str]:
         case "IN" | "ANY" | "NOT_LITERAL" | "CATEGORY":
             yield _ANY_OF_A_NAME if _may_be_a_name((kind, value)) else _ANY
         case _:
-            # A place, or what stands before or behind it.
+            # A place, or the pattern's look at the text before or behind it.
             yield ""
 
 

@@ -1,4 +1,4 @@
-"""A cause is certain only if nobody else's error is called by its name."""
+"""A cause is certain only if its rule matches no other package's error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .quoted import QUOTED, raised
 
 CERTAIN = [rule for rule in RULES if rule.precision is Precision.EXACT]
 FOREIGN: dict[str, list[str]] = json.loads(Path(__file__).with_name("foreign.json").read_text("utf-8"))
-"""What packages say that no rule is about, by their names: most of it printed by them here, some seen in public."""
+"""Errors of packages that no rule is about, by package: most of them printed here, some seen in public."""
 TRUE_OF_ANY = {
     "huggingface_hub": {"hub-offline"},
     "llamafactory": {"lora-rank"},
@@ -31,7 +31,7 @@ BOTH_ARE_TRUE = {
     ("npu-memory", "npu-workspace-memory"),
     ("unknown-setting", "rollout-n-quoted"),
 }
-"""Rules that are certain of another rule's text, and rightly: the other one, asked first, knows more of it."""
+"""Rules that are rightly certain of another rule's text; the other one, asked first, says more about it."""
 
 
 @pytest.mark.parametrize("rule", CERTAIN, ids=lambda one: one.code)

@@ -1,4 +1,4 @@
-"""How logs end: what looks like an error is never taken for a healthy end, and what is healthy never for an error."""
+"""How logs end: an error is never taken for a healthy end, and a healthy end never for an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose code an error was raised in."""
+"""The owner of the code in which an error was raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No log hangs the diagnosis: long ones, one line, no text, colours without end, packed: the benchmark's, small."""
+"""No log hangs the diagnosis: long, one line, no text, endless colors, compressed; the benchmark's logs, smaller."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 BENCHMARK = Path(__file__).resolve().parents[4] / "benchmarks" / "diagnosis.py"
 SMALL = 0.2
-"""Megabytes."""
+"""The size of a log in megabytes."""
 MOST = 5.0
-"""Seconds of processor time for less than a megabyte; it takes tenths."""
+"""The limit of processor time in seconds for less than a megabyte, which takes tenths of one."""
 
 
 def _loaded() -> ModuleType:
