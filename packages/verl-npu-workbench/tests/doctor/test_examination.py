@@ -1,4 +1,4 @@
-"""Which subjects are looked at, and what is said where less is known."""
+"""The subjects that the doctor examines, and its answers where less is known."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_container_may_call_its_npus_by_their_numbers_on_the_host(make: Make) 
     assert "8, but there are 4 NPUs here" in by_name(box, "variables")["ASCEND_RT_VISIBLE_DEVICES"].found
 
 
-# What is run.
+# The programs that are run.
 
 
 def trial(code: str, patience: float = 60.0) -> Probe:

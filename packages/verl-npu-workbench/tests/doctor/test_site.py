@@ -1,7 +1,4 @@
-"""The answers of `npu-smi info`.
-
-Packages, from their metadata.
-"""
+"""The answers of `npu-smi info`, and packages read from their metadata."""
 
 from __future__ import annotations
 
