@@ -1,4 +1,4 @@
-"""`verl-npu lint --start`: mistakes in a good script, each found with upstream's own words; the script itself is not.
+"""`verl-npu lint --start` finds each mistake in a good script with upstream's words, and none in the good one.
 
 Nightly: each start takes half a minute of a processor.
 """
@@ -73,7 +73,7 @@ Start = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    """The findings of a start of the good script with other settings."""
+    """Return a function that returns the findings of a start of the good script with other settings."""
 
     def run(settings: Mapping[str, object], python: str = sys.executable) -> list[dict[str, Any]]:
         words = [f"{key}={value}" for key, value in {**GOOD, **settings}.items()]
@@ -108,7 +108,7 @@ def test_upstream_refuses_a_mistake_in_its_own_words(mistake: str, pin: str, sta
 
 @pytest.fixture(params=serving.PYTHONS or [None])
 def with_engine(request: pytest.FixtureRequest) -> str:
-    """The Python of an environment with vllm-ascend and a verl that starts vLLM's server."""
+    """Return the Python of an environment with vllm-ascend and a verl that starts vLLM's server."""
     if request.param is None:
         pytest.skip("set VERL_NPU_VLLM_ASCEND to the Python of an environment with vllm-ascend")
     return str(request.param)

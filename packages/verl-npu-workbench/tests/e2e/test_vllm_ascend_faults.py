@@ -1,8 +1,7 @@
-"""Faults that users reported of graphs and new weights, in the real releases of vllm-ascend that have them, on virtual
-NPUs: they fail as reported, and are right with the fix of a later revision in them.
-`docs/records/engine-faults.json` has the table.
+"""Reported faults of graphs and new weights, in the real releases of vllm-ascend that have them, on virtual NPUs.
 
-It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does; the mend is taken from
+The releases fail as reported, and are right with the fix of a later revision. `docs/records/engine-faults.json` has
+the table. It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does; the fix comes from
 vllm-ascend.git in VERL_NPU_UPSTREAMS.
 """
 
@@ -21,9 +20,9 @@ from .serving import PYTHONS, Served, answer, engine_of, served
 pytestmark = pytest.mark.e2e
 
 MENDED = "bc2c300f62"
-"""Of vllm-ascend#7473."""
+"""The revision that fixes vllm-ascend#7473."""
 MODE = "FULL_DECODE_ONLY"
-"""Pieces do not hold attention."""
+"""The graphs of pieces do not contain attention."""
 LATER = "0.23.0"
 
 
@@ -36,7 +35,7 @@ def methods(revision: str, folder: Path, *found: tuple[str, str, str]) -> str:
 
 
 def method(revision: Revision, path: str, owner: str, name: str) -> str:
-    """Return its source."""
+    """Return a method's source."""
     (there,) = [node for node in revision.tree(path).body if isinstance(node, ast.ClassDef) and node.name == owner]
     (found,) = [node for node in there.body if isinstance(node, ast.FunctionDef) and node.name == name]
     return ast.unparse(found)
@@ -44,7 +43,7 @@ def method(revision: Revision, path: str, owner: str, name: str) -> str:
 
 @pytest.fixture(scope="module", params=["0.11.0", MENDED])
 def latent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, bool]]:
-    """DeepSeek-V3 with MLA, and whether it has the mend."""
+    """Yield DeepSeek-V3 with MLA, and whether it has the fix."""
     folder, words = tmp_path_factory.mktemp("latent"), ["float32", MODE]
     if request.param == MENDED:
         mla = ("attention/mla_v1.py", "AscendMLAImpl", "process_weights_after_loading")
@@ -75,7 +74,7 @@ def experts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_experts_have_lost_their_loader_until_it_is_given_to_them_again(experts: Served) -> None:
-    """#13012 and #13337; what verl does before each load is a mend of its own."""
+    """#13012 and #13337; verl's own step before each load fixes it, too."""
     error = experts.tell("update", to="b")["error"]
     assert error == "AttributeError: 'Parameter' object has no attribute 'weight_loader'"
     assert experts.tell("reload", to="b")["error"] is None
@@ -91,7 +90,7 @@ PROCESS = ("ops/fused_moe/routed_experts.py", "AscendUnquantizedFusedMoEMethod",
 
 @pytest.fixture(scope="module")
 def later() -> str:
-    """The Python of an environment with the later release."""
+    """Return the Python of an environment with the later release."""
     for path in PYTHONS:
         if engine_of(path).vllm_ascend == LATER:
             return path

@@ -1,5 +1,7 @@
-"""Slots of random batches, by the kernels of vLLM and vllm-ascend in Triton's interpreter and by the references of the
-virtual Ascend, on the host; prints one line of JSON. It runs without virtual NPUs."""
+"""Slots of random batches, by vLLM's and vllm-ascend's kernels in Triton's interpreter and by our references.
+
+It runs on the host, without virtual NPUs, and prints one line of JSON.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ BATCHES = 60
 
 
 def kernel(name: str, folder: Path) -> object:
-    """Return a kernel as Triton's own, for vLLM decorates it by a placeholder where there is no NPU's Triton; None if
-    this release does not have it with the parameters of our reference."""
+    """Return a kernel as Triton's own, because vLLM decorates it by a placeholder where there is no NPU's Triton; None
+    if this release does not have it with the parameters of our reference."""
     from verl_npu_workbench.simulation.triton_references import REFERENCES
 
     module, _, function = name.rpartition(".")
@@ -83,7 +85,7 @@ def compared(name: str, folder: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    """Compare both."""
+    """Compare both kernels, and print the answer."""
     print("ANSWER " + json.dumps({name: compared(name, Path(sys.argv[1])) for name in (OF_VLLM, OF_ASCEND)}))
 
 
