@@ -1,4 +1,4 @@
-"""What a process does, by its stacks: the threads as py-spy shows them, the innermost function first."""
+"""What a process is doing, read from its stacks: the threads as py-spy shows them, the innermost function first."""
 
 from __future__ import annotations
 

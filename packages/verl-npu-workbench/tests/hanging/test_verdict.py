@@ -1,4 +1,4 @@
-"""The verdict on a job, from what its processes do: each fault by itself, and what is no hang."""
+"""The verdict on a job, from the activity of its processes: each fault by itself, and jobs that do not hang."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def member(rank: int = -1, kind: Kind = Kind.COLLECTIVE, **facts: object) -> Mem
 
 
 def ranks(*last: Member) -> list[Member]:
-    """Four ranks in one collective, of which the given ones do something else."""
+    """Return four ranks in one collective, of which the given ones do something else."""
     found = {each: member(each) for each in range(4)} | {each.rank: each for each in last}
     return [*found.values()]
 
