@@ -1,4 +1,4 @@
-"""A trainer's configuration, by the real Hydra from a small tree's files."""
+"""A trainer's configuration, composed by the real Hydra from a small tree's files."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_name_that_is_not_here_is_one_line(tree: Path) -> None:
 
 
 def test_a_recipe_finds_the_configuration_that_it_builds_on(tree: Path) -> None:
-    """As verl's recipes do: a search path that is relative to the folder that the job is started in."""
+    """verl's recipes have a search path that is relative to the folder in which the job is started."""
     recipe = tree / "recipe" / "small"
     (recipe / "config").mkdir(parents=True)
     (recipe / "main_recipe.py").write_text(TRAINER.replace('"main"', '"recipe"'))

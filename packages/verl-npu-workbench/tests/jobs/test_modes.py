@@ -1,4 +1,4 @@
-"""The modes of the v1 trainer: what upstream's own assertions refuse, and nothing that they take."""
+"""The rules for the v1 trainer's modes refuse exactly what upstream's own assertions refuse."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def tree(tmp_path: Path) -> SourceTree:
 
 
 def found(given: dict[str, object], tree: SourceTree) -> list[Finding]:
-    """What is found in a script, of its trainer's mode alone."""
+    """Return the findings on a script that concern its trainer's mode."""
     right = script(given)
     return list(of_modes(right.trainer.module, right.settings, tree))
 
@@ -216,7 +216,7 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({**SYNC, f"{GROUPS}.enable": True, f"{GROUPS}.max_inflight_gen_batches": 0}, "must be a positive integer"),
     ({**COLOCATED, f"{SAMPLER}.max_off_policy_threshold": -1}, "Invalid max off policy threshold: -1"),
 ]
-"""Settings that verl 0.9.1 was started with, and what it ended with."""
+"""Settings with which verl 0.9.1 was started, and the errors with which it ended."""
 TAKEN: list[dict[str, object]] = [
     {},
     COLOCATED,
@@ -226,7 +226,7 @@ TAKEN: list[dict[str, object]] = [
     {**SYNC, f"{SAMPLER}.sync_refill_failed_groups": True},
     {"trainer.v1.separate_async.num_warmup_batches": -1},
 ]
-"""Settings that it takes: a warm-up of less than nothing is none."""
+"""Settings that verl 0.9.1 accepts: a negative warm-up counts as none."""
 
 
 def _flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -238,7 +238,7 @@ def _flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 @pytest.fixture(params=("1dda039b", "v0.9.1"))
 def upstream(request: pytest.FixtureRequest) -> tuple[SourceTree, dict[str, object]]:
-    """A verl with the v1 trainer, and the configuration that it writes out itself."""
+    """Return a verl with the v1 trainer, and the configuration that it writes out itself."""
     root = UPSTREAMS / f"verl-{request.param}"
     if not root.is_dir():
         pytest.skip("VERL_NPU_UPSTREAMS has no such checkout")

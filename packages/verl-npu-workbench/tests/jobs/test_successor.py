@@ -1,4 +1,4 @@
-"""What is proposed in place of a recipe: as many prompts between two syncs, as many of them ahead, as many steps."""
+"""A recipe's proposed successor has as many prompts between two syncs, prompts ahead, and steps as the recipe."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def tree(folder: Path, trainer: str, buffer: str = "") -> SourceTree:
 def proposed(
     module: str, settings: dict[str, object], sources: SourceTree, overrides: tuple[str, ...] = ()
 ) -> tuple[dict[str, str], str]:
-    """The settings that are proposed, and what is said of those that have no successor."""
+    """Return the proposed settings, and the text about settings without a successor."""
     given = script(settings, overrides, module=module)
     (finding,) = of_recipe(given.trainer, given.settings, sources)
     assert finding.severity is Severity.OK

@@ -1,4 +1,4 @@
-"""What verl's own code refuses of a script's settings, and what it takes: the installed verl, and others."""
+"""Settings that verl's own code refuses or accepts, with the installed verl and with others."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _roots() -> list[Path]:
 
 @pytest.fixture(scope="module", params=_roots(), ids=lambda root: root.name)
 def upstream(request: pytest.FixtureRequest) -> tuple[SourceTree, dict[str, object]]:
-    """A verl, and the configuration that it writes out itself."""
+    """Return a verl, and the configuration that it writes out itself."""
     written = yaml.safe_load((request.param / "verl/trainer/config/_generated_ppo_trainer.yaml").read_text())
     return SourceTree.at(request.param, ("verl",)), dict(_flat(written))
 
@@ -158,7 +158,7 @@ def upstream(request: pytest.FixtureRequest) -> tuple[SourceTree, dict[str, obje
 def found(
     upstream: tuple[SourceTree, dict[str, object]], given: Mapping[str, object], module: str = "verl.trainer.main_ppo"
 ) -> list[Finding]:
-    """What verl's own code says of a good script with other settings."""
+    """Return the findings of verl's own code on a good script with other settings."""
     sources, written = upstream
     judged = findings(script({**written, **GOOD, **given}, sources=sources, module=module))
     return [each for each in judged if each.code in CODES]
