@@ -45,7 +45,7 @@ def test_the_nearest_come_first_and_none_that_cannot_fit() -> None:
 
 @pytest.fixture
 def request_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Request:
-    """A compiler in whose place a rule stands: what has more than 2,048 elements overflows."""
+    """Return a request to a stand-in compiler, for which more than 2,048 elements overflow."""
 
     def outcomes(target: object, jobs: list[tuple[Kernel, Arguments]], request: object) -> list[Outcome]:
         areas = [int(str(each.constants["BLOCK_M"])) * int(str(each.constants["BLOCK_N"])) for _, each in jobs]

@@ -1,4 +1,4 @@
-"""What was reported of kernels on NPUs is said here of kernels of our own with the same fault, without one."""
+"""Reported faults of kernels on NPUs are found in kernels of our own with the same fault, without an NPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OF_CANN_8_5 = next(pair for pair in PAIRS if (pair.front, pair.back) == ("3.2.0"
 
 @pytest.fixture
 def older() -> Toolchain:
-    """The back end that gives the figures of CANN 8.5's."""
+    """Return the back end with CANN 8.5's figures."""
     return toolchain.prepare(OF_CANN_8_5)
 
 
