@@ -1,4 +1,4 @@
-"""What is tried when a plan does not fit."""
+"""The changes that are tried when a plan does not fit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _keys(plan: Planned) -> list[str]:
 
 @pytest.fixture
 def of_kind(planned: Plan, tuned: Plan) -> Plan:
-    """What came of a plan: of fine-tuning if one of its phases is a training step."""
+    """Return a function that makes a plan: of fine-tuning if one of its phases is a training step."""
 
     def make(peaks: dict[str, float], **given: object) -> Planned:
         named = given
