@@ -1,4 +1,4 @@
-"""The launch scripts of Ascend's support table: each starts one trainer, with settings that its pin takes."""
+"""The launch scripts of Ascend's support table: each starts one trainer, with settings that its pin accepts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_it_stops_at_the_first_error_can_be_executed_and_leaves_the_device_to_us
     assert os.access(recipe.path, os.X_OK)
 
 
-# What they start.
+# The trainers that they start.
 
 
 @each_recipe
