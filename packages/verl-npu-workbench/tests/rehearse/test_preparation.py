@@ -1,4 +1,4 @@
-"""What a rehearsal makes before it starts, and which engine generates in it."""
+"""The files that a rehearsal makes before it starts, and the engine that generates in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from verl_npu.errors import RehearsalError
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The folders in which small models were made; a stand-in makes them."""
+    """Return the folders in which a stand-in makes small models."""
     folders: list[Path] = []
 
     def make(command: list[str], **options: object) -> CompletedProcess[str]:

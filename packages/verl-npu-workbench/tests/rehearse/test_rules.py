@@ -1,4 +1,4 @@
-"""Each rule: what it changes, and that without it the settings stay as the script has them."""
+"""Each rule changes its settings; without the rule they stay as the script has them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def setup_in(folder: Path, layout: Layout = ONE) -> Setup:
 
 @dataclass(frozen=True)
 class Case:
-    """A rule, settings of a script, and what the rule makes of them; `{folder}` is the run's own."""
+    """A rule, a script's settings, and the rule's changes; `{folder}` is the run's own."""
 
     rule: str
     given: Mapping[str, object]
@@ -170,7 +170,7 @@ CASES = [
         {"data.train_batch_size": 512, "data.gen_batch_size": 1536, "data.val_batch_size": None},
         {"data.train_batch_size": 8, "data.gen_batch_size": 24},
     ),
-    # The v1 trainer asserts that a batch is the mini batches between two syncs.
+    # The v1 trainer asserts that a batch holds the mini batches between two syncs.
     Case(
         "batches",
         {**SEPARATE, "data.train_batch_size": 96, SYNC_STEP: 3},
