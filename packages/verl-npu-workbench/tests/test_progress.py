@@ -1,4 +1,4 @@
-"""Progress: lines of their own in a pipe, one that is rewritten on a terminal, nothing where nobody shows it."""
+"""Progress has lines of its own in a pipe, one line on a terminal that is rewritten, and none without a reader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE = 30.0
 
 
 class Screen(io.StringIO):
-    """A terminal that keeps all that it was sent."""
+    """A terminal that keeps everything it was sent."""
 
     def isatty(self) -> bool:
         return True

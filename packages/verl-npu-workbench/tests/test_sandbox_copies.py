@@ -1,4 +1,4 @@
-"""What lies in a folder that a stranger wrote to is copied as ordinary files, or not at all."""
+"""The contents of a folder that a stranger wrote to are copied as ordinary files, or not at all."""
 
 from __future__ import annotations
 
