@@ -178,7 +178,7 @@ def test_a_finished_library_in_a_cache_that_cannot_be_written_to_is_used(
     built.write_bytes(b"\x7fELF")
     publish(built, finished)
     before = sorted(path.name for path in finished.parent.iterdir())
-    # No compiler, no lock: whoever runs the tests may be allowed to write anywhere.
+    # No compiler and no lock, because the user who runs the tests may be allowed to write anywhere.
     monkeypatch.setattr(build, "compile_once", lambda target, make: pytest.fail("it was to be compiled"))
     assert build.library("0", tmp_path) == finished
     assert sorted(path.name for path in finished.parent.iterdir()) == before

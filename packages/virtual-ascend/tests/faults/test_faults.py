@@ -1,4 +1,4 @@
-"""Failures on request: the grammar, and each fault seen to fire."""
+"""Failures on request: the grammar, and each fault firing."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_collectives_are_replayed_by_all_ranks(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def slept(python: Run) -> dict[str, dict[str, Any]]:
-    """What came of a graph whose weight sleeps, by VIRTUAL_ASCEND_GRAPHS."""
+    """Return the results of a graph whose weight sleeps, by VIRTUAL_ASCEND_GRAPHS."""
     found = {}
     for mode in ("told", "strict"):
         done = python(SLEEP, VIRTUAL_ASCEND_GRAPHS=mode)

@@ -1,4 +1,4 @@
-"""A rank that is the only one of its groups allocates what it would among the others."""
+"""A rank that is the only one of its groups allocates as much as among others."""
 
 # ruff: noqa: E501 - the lines of programs in strings
 

@@ -1,4 +1,4 @@
-"""VIRTUAL_ASCEND_FAULTS and delayed copies under the real torch_npu: its own code meets what goes wrong."""
+"""VIRTUAL_ASCEND_FAULTS and delayed copies under the real torch_npu, whose own code meets the faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.nightly(
 )
 
 FAULTS = "VIRTUAL_ASCEND_FAULTS"
-# The wheel's `_foreach_copy_` waits, whatever it is told.
+# The wheel's `_foreach_copy_` waits despite its arguments.
 WAITED_FOR_BY_THE_WHEEL = {"foreach early"}
 
 ONE_RANK = """

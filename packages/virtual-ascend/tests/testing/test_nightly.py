@@ -1,4 +1,4 @@
-"""Tests that are marked nightly run with --nightly, or if what they test has changed."""
+"""Tests that are marked nightly run with --nightly, or if the code that they test has changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Tests = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def tests(tmp_path: Path) -> Tests:
-    """Run tests of a checkout in which src/kernels/add.py has changed since HEAD."""
+    """Return a function that runs tests of a checkout in which src/kernels/add.py has changed since HEAD."""
     for name, text in {"pytest.ini": "[pytest]", "conftest.py": HOOKS, "test_it.py": TESTS}.items():
         (tmp_path / name).write_text(text)
     changed = tmp_path / "src/kernels/add.py"
