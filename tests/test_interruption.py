@@ -33,7 +33,7 @@ IN_AN_ENUM = """
     enum._proto_member.__set_name__ = interrupted
 """
 # At a time when the verdicts are known, and nothing has been applied.
-BEHIND_THE_VERDICTS = """
+AFTER_THE_VERDICTS = """
     from verl_npu.registry.judge import bundles
     judge = bundles.judge
     def interrupted(*words):
@@ -53,7 +53,7 @@ BEHIND_THE_VERDICTS = """
             "",
             marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 makes the members otherwise"),
         ),
-        (BEHIND_THE_VERDICTS, ""),
+        (AFTER_THE_VERDICTS, ""),
     ],
     ids=["no file can be opened", "an enum says it in another error", "ctrl-c"],
 )

@@ -58,7 +58,7 @@ FOUND = {
     ("1dda039b", "5.24.0"): {CLAIMED: 27},
 }
 # One upstream module covers all of these; targets that it does not assign are not left to it.
-NOT_ASSIGNED_FROM_0_9_ON = {
+UNASSIGNED_SINCE_0_9 = {
     "fused_ops.fuse_swiglu_in_qwen2_5_vl_Qwen2MLP",
     "fused_ops.fuse_swiglu_in_qwen3_moe_Qwen3MoeMLP",
     "fused_ops.fuse_swiglu_in_qwen3_vl_moe_Qwen3VLMoeTextMLP",
@@ -113,8 +113,8 @@ def test_it_is_looked_up_in_the_transformers_that_is_there(pin: str, transformer
 @pytest.mark.parametrize("transformers", ["4.57.6", "5.10.4"])
 def test_what_upstream_does_not_assign_is_not_left_to_it(pin: str, transformers: str, trees) -> None:
     verdicts, _ = judged(trees("verl", pin).with_packages(trees("transformers", transformers)))
-    needed = {patch for patch in NOT_ASSIGNED_FROM_0_9_ON if verdicts[patch].state is State.PENDING}
-    assert needed == NOT_ASSIGNED_FROM_0_9_ON
+    needed = {patch for patch in UNASSIGNED_SINCE_0_9 if verdicts[patch].state is State.PENDING}
+    assert needed == UNASSIGNED_SINCE_0_9
     left = {patch for patch, verdict in verdicts.items() if verdict.state is State.NATIVE and verdict.claims}
     assert len(left) == (16 if transformers == "5.10.4" else 15)
     assert not any(verdict.state is State.FAILED for verdict in verdicts.values())

@@ -112,7 +112,7 @@ def test_what_lies_in_the_current_directory_is_imported_by_no_python_of_ours(
     assert done.stdout == "__main__ ['a', 'b'] None\n", done.stderr
 
 
-STANDS_IN = """
+STUBBORN = """
 import os, signal, subprocess, sys, time
 sleeper = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
 started = [
@@ -130,7 +130,7 @@ time.sleep(600)
 """
 """A job whose processes ignore SIGTERM, have sessions of their own, and lose their parents. It prints three ids."""
 
-JOB = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {STANDS_IN!r}], stderr=subprocess.DEVNULL)"
+JOB = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {STUBBORN!r}], stderr=subprocess.DEVNULL)"
 WAYS = {
     "a command": "import click\nfrom verl_npu import cli\nfrom verl_npu_workbench.cli.options import Whole\n"
     f"@cli.main.command('job', cls=Whole)\ndef job():\n    {JOB}\n"

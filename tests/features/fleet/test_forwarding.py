@@ -135,13 +135,13 @@ class TestHook:
         assert "VLLM_ASCEND_ENABLE_NZ" not in asked["env_vars"]
 
     def test_the_hook_of_the_user_is_called_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("RAY_RUNTIME_ENV_HOOK", f"{__name__}.of_user")
+        monkeypatch.setenv("RAY_RUNTIME_ENV_HOOK", f"{__name__}.users_hook")
         install_hook()
         install_hook()
         assert os.environ["RAY_RUNTIME_ENV_HOOK"] == "verl_npu.features.fleet.forwarding.add_variables"
         assert add_variables({"env_vars": {"MINE": "1"}})["env_vars"].items() >= {"MINE": "1", "OF_USER": "1"}.items()
         remove_hook()
-        assert os.environ["RAY_RUNTIME_ENV_HOOK"] == f"{__name__}.of_user"
+        assert os.environ["RAY_RUNTIME_ENV_HOOK"] == f"{__name__}.users_hook"
 
     def test_the_hook_is_gone_when_it_is_removed(self) -> None:
         install_hook()
@@ -166,7 +166,7 @@ class TestHook:
         assert add_variables({"env_vars": {}}) == {"env_vars": {}}
 
 
-def of_user(runtime):
+def users_hook(runtime):
     """A hook of the user's."""
     return {**runtime, "env_vars": {**runtime["env_vars"], "OF_USER": "1"}}
 

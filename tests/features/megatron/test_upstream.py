@@ -24,7 +24,7 @@ from verl_npu.features.megatron.upstream import (
 )
 
 
-class Released:
+class ReleasedBridge:
     """A bridge with the `save_weights` of mbridge 0.15.1."""
 
     def __init__(self, index: dict[str, str]) -> None:
@@ -35,7 +35,7 @@ class Released:
         self.saved.append((models, weights_path, memory_efficient))
 
 
-class Newer(Released):
+class NewerBridge(ReleasedBridge):
     def save_weights(self, models, weights_path, memory_efficient=False, distributed_filesystem=False):  # type: ignore[no-untyped-def,override]
         self.saved.append((models, weights_path, memory_efficient, distributed_filesystem))
 
@@ -51,21 +51,21 @@ FILES = {"weight": "model-00001-of-00002.safetensors"}
 @pytest.mark.parametrize(
     ("bridge", "passed"),
     [
-        (Released(FILES), (True,)),
-        (Newer(FILES), (True, True)),
+        (ReleasedBridge(FILES), (True,)),
+        (NewerBridge(FILES), (True, True)),
         # mbridge looks up in the index which file each tensor goes to.
-        (Released({}), (False,)),
-        (Newer({}), (False, True)),
+        (ReleasedBridge({}), (False,)),
+        (NewerBridge({}), (False, True)),
     ],
 )
-def test_a_bridge_is_given_the_options_that_it_can_follow(bridge: Released, passed: tuple[bool, ...]) -> None:
+def test_a_bridge_is_given_the_options_that_it_can_follow(bridge: ReleasedBridge, passed: tuple[bool, ...]) -> None:
     drop_save_options_unknown_to_mbridge(save_checkpoint, SimpleNamespace(bridge=bridge), "folder")
     assert bridge.saved == [(["model"], "folder", *passed)]
     assert "save_weights" not in vars(bridge)
 
 
 def test_a_failed_save_leaves_the_bridge_as_it_was() -> None:
-    bridge = Released(FILES)
+    bridge = ReleasedBridge(FILES)
 
     def fail(manager: Any) -> None:
         raise OSError("no space left")
@@ -209,7 +209,7 @@ class LatentConfig:
 
 
 @pytest.fixture
-def mended(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, object], bool]:
+def is_fixed_before(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, object], bool]:
     """Return a function that makes a model on a Megatron, and tells whether upstream's fix had been applied before."""
 
     def make(attention: type, config: object) -> bool:
@@ -220,7 +220,7 @@ def mended(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, object], bool]:
             "megatron.core.transformer": {},
             "megatron.core.transformer.multi_latent_attention": {"MLASelfAttention": attention},
             "megatron.core.transformer.transformer_config": {"MLATransformerConfig": LatentConfig},
-            "verl.models.mcore.patch_v012": {"apply_patch": lambda: done.append("mend")},
+            "verl.models.mcore.patch_v012": {"apply_patch": lambda: done.append("fix")},
         }
         for name, names in modules.items():
             made = ModuleType(name)
@@ -231,24 +231,24 @@ def mended(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, object], bool]:
                 setattr(sys.modules[parent], child, made)
         result = pack_latent_attention_through_mbridge_too(lambda *given: done.append("model") or given, 1, config, 3)
         assert result == (1, config, 3)
-        return done == ["mend", "model"]
+        return done == ["fix", "model"]
 
     return make
 
 
-def test_latent_attention_that_does_not_pack_is_mended_before_the_model_is_made(mended) -> None:
-    assert mended(NotPacking, LatentConfig())
+def test_latent_attention_that_does_not_pack_is_fixed_before_the_model_is_made(is_fixed_before) -> None:
+    assert is_fixed_before(NotPacking, LatentConfig())
 
 
-def test_a_later_megatron_is_left_alone(mended) -> None:
-    assert not mended(Packing, LatentConfig())
+def test_a_later_megatron_is_left_alone(is_fixed_before) -> None:
+    assert not is_fixed_before(Packing, LatentConfig())
 
 
-def test_a_model_of_another_attention_is_left_alone(mended) -> None:
-    assert not mended(NotPacking, object())
+def test_a_model_of_another_attention_is_left_alone(is_fixed_before) -> None:
+    assert not is_fixed_before(NotPacking, object())
 
 
-EVERY_SECOND = SimpleNamespace(layers=6)
+EVERY_SECOND_EXPERT = SimpleNamespace(layers=6)
 """Six layers on this stage; every second one is an expert layer."""
 
 
@@ -290,7 +290,7 @@ def count_upstream(config: SimpleNamespace, vp_stage: int | None = None, pp_rank
 @pytest.mark.parametrize("offset", [megatron_0_12_0, megatron_0_12_1])
 def test_an_older_megatron_is_asked_without_the_stage(offset: Callable[..., int], beside) -> None:
     beside(offset)
-    assert ask_megatron_only_for_the_offset_that_it_knows(count_upstream, EVERY_SECOND) == len([4, 6, 8])
+    assert ask_megatron_only_for_the_offset_that_it_knows(count_upstream, EVERY_SECOND_EXPERT) == len([4, 6, 8])
 
 
 def test_a_rank_is_passed_on_where_it_is_known(beside) -> None:
@@ -304,4 +304,4 @@ def test_a_rank_is_passed_on_where_it_is_known(beside) -> None:
 
 def test_a_newer_megatron_is_left_to_upstream(beside) -> None:
     beside(megatron_0_16)
-    assert ask_megatron_only_for_the_offset_that_it_knows(count_upstream, EVERY_SECOND, vp_stage=1) == 100
+    assert ask_megatron_only_for_the_offset_that_it_knows(count_upstream, EVERY_SECOND_EXPERT, vp_stage=1) == 100

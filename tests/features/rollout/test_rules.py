@@ -125,7 +125,7 @@ def test_engines_that_divide_the_npus_or_are_not_divided_out_of_them_pass(change
 # Heads.
 
 
-def of_model(folder: Path, text: str) -> Any:
+def config_with_model(folder: Path, text: str) -> Any:
     (folder / "config.json").write_text(text)
     return job(role={"model": {"path": str(folder)}}, tensor_model_parallel_size=4)
 
@@ -133,12 +133,12 @@ def of_model(folder: Path, text: str) -> Any:
 @pytest.mark.parametrize("model", [{"num_attention_heads": 14}, {"text_config": {"num_attention_heads": 14}}])
 def test_heads_that_cannot_be_divided_are_refused(model: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(JobSettingError, match=r"=4: expected a divisor of the model's 14 .* one of 1, 2, 7, 14"):
-        ask("heads", of_model(tmp_path, json.dumps(model)))
+        ask("heads", config_with_model(tmp_path, json.dumps(model)))
 
 
 @pytest.mark.parametrize("text", ["not json", "{}", '{"num_attention_heads": null}', '{"num_attention_heads": 8}'])
 def test_a_model_whose_heads_can_be_divided_or_are_not_known_passes(tmp_path: Path, text: str) -> None:
-    ask("heads", of_model(tmp_path, text))
+    ask("heads", config_with_model(tmp_path, text))
 
 
 # Keys of additional_config.

@@ -27,7 +27,7 @@ class _Actor:
         return ray.put(self._runner.run(config))
 
 
-class _Here:
+class _ActorClass:
     """A stand-in for a class that Ray has made an actor class."""
 
     def __init__(self, kind: type) -> None:
@@ -57,7 +57,7 @@ def main() -> None:
 
     def of_workers_alone(*given: Any, **named: Any) -> Any:
         made = remote(*given, **named)
-        return made if given else lambda kind: _Here(kind) if kind.__name__ == "TaskRunner" else made(kind)
+        return made if given else lambda kind: _ActorClass(kind) if kind.__name__ == "TaskRunner" else made(kind)
 
     ray.remote = of_workers_alone
     sys.argv = sys.argv[2:]  # without the -m

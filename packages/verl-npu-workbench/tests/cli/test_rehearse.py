@@ -126,17 +126,17 @@ def rl(tree: Path) -> Path:
     return tree
 
 
-_OF_CAPTURES = pytest.mark.nightly("verl_npu_workbench/jobs", "verl_npu_workbench/rehearse")
+_CAPTURES_NIGHTLY = pytest.mark.nightly("verl_npu_workbench/jobs", "verl_npu_workbench/rehearse")
 GOOD = "python3 -m verl.trainer.main_rl data.train_batch_size=1024 trainer.nnodes=2 trainer.device=npu"
 
 
-@_OF_CAPTURES
+@_CAPTURES_NIGHTLY
 @pytest.mark.parametrize(
     "first",
     [
         pytest.param([sys.executable], id="by its path"),
-        pytest.param(["uv", "run", "python3"], id="by uv", marks=_OF_CAPTURES),
-        pytest.param(["A=1", "python3"], id="with a variable", marks=_OF_CAPTURES),
+        pytest.param(["uv", "run", "python3"], id="by uv", marks=_CAPTURES_NIGHTLY),
+        pytest.param(["A=1", "python3"], id="with a variable", marks=_CAPTURES_NIGHTLY),
     ],
 )
 def test_a_trainers_command_may_name_its_program_by_path(run: Run, rl: Path, first: list[str], tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_script_is_judged_whole_without_a_sandbox_if_that_is_asked(
 UNCONFINED = "verl-npu: unconfined: the code that runs can read your home folder and use your network"
 
 
-@_OF_CAPTURES
+@_CAPTURES_NIGHTLY
 def test_a_plan_of_a_command_needs_no_sandbox_if_that_is_asked(
     run: Run, rl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

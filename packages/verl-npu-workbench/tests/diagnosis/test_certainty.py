@@ -15,7 +15,7 @@ from .quoted import QUOTED, raised
 CERTAIN = [rule for rule in RULES if rule.precision is Precision.EXACT]
 FOREIGN: dict[str, list[str]] = json.loads(Path(__file__).with_name("foreign.json").read_text("utf-8"))
 """Errors of packages that no rule is about, by package: most of them printed here, some seen in public."""
-TRUE_OF_ANY = {
+TRUE_FOR_ANY_CALLER = {
     "huggingface_hub": {"hub-offline"},
     "llamafactory": {"lora-rank"},
     "pandas": {"data-file"},
@@ -24,7 +24,7 @@ TRUE_OF_ANY = {
     "wandb": {"tracker"},
 }
 """Rules whose sentence is true of the package's own error, whoever called it."""
-BOTH_ARE_TRUE = {
+BOTH_TRUE = {
     ("flash-attn-missing", "flash-attn-of-verl"),
     ("flash-attn-missing", "flash-attn-placeholder"),
     ("npu-memory", "npu-memory-garbage"),
@@ -66,7 +66,7 @@ def test_no_rule_is_certain_of_the_text_of_another() -> None:
         if rule.code != one.rule and rule.pattern.search(one.text)
         if judge(one.text.splitlines(), rules=(rule,)).verdict is Conclusion.CAUSE
     }
-    assert others == BOTH_ARE_TRUE
+    assert others == BOTH_TRUE
 
 
 def test_there_are_as_many_foreign_errors_as_is_said() -> None:
@@ -79,6 +79,10 @@ def test_no_cause_is_certain_of_an_error_that_no_rule_is_about(package: str) -> 
     for error in FOREIGN[package]:
         for text in (error, raised(error, f"/opt/{package}/{package}/core.py")):
             said = judge(text.splitlines())
-            if said.verdict is Conclusion.CAUSE and said.root and said.root.name not in TRUE_OF_ANY.get(package, ()):
+            if (
+                said.verdict is Conclusion.CAUSE
+                and said.root
+                and said.root.name not in TRUE_FOR_ANY_CALLER.get(package, ())
+            ):
                 wrong[text] = said.root.name
     assert wrong == {}

@@ -746,7 +746,7 @@ CASES = (
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.title.replace(" ", "-") for case in CASES])
-def test_a_wrong_environment_is_told_with_what_mends_it(make: Make, case: Case) -> None:
+def test_a_wrong_environment_is_reported_with_its_fix(make: Make, case: Case) -> None:
     box = make(case.pin, case.npus)
     case.change(box)
     findings = examine(box.site())

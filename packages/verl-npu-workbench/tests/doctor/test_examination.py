@@ -181,7 +181,7 @@ def test_a_probe_that_works_is_right(run: Callable) -> None:
         ("something that nobody knows", "python -c"),
     ],
 )
-def test_a_probe_that_fails_says_what_mends_it(run: Callable, said: str, fix: str) -> None:
+def test_a_probe_that_fails_names_the_fix(run: Callable, said: str, fix: str) -> None:
     found = run(trial(f"raise ImportError({said!r})"))
     assert found.severity is Severity.ERROR
     assert said in found.found

@@ -35,8 +35,8 @@ _SETTINGS = ("data.dataloader_num_workers=0", "trainer.save_freq=1", "trainer.re
 TITLES = {"server": "HttpServer|VirtualServer", "engine": "VLLM::EngineCore"}
 TITLES |= {"raylet": "/raylet", "gcs": "/gcs_server"}
 """The name of each victim's program. The log tells which process is a rank of the trainer or of the rollout."""
-OF_V1 = {"rank": "WorkerDict", "receiver": "CheckpointEngineWorker", "agent": "AgentLoopWorker"}
-OF_V1 |= {"storage": "SimpleStorageUnit", "controller": "TransferQueueController"}
+V1_TITLES = {"rank": "WorkerDict", "receiver": "CheckpointEngineWorker", "agent": "AgentLoopWorker"}
+V1_TITLES |= {"storage": "SimpleStorageUnit", "controller": "TransferQueueController"}
 PHASES = {"sync": "sync_rollout_weights|update_weights", "rollout": "generate_sequences", "train": "update_actor"}
 PHASES |= {"save": "save_checkpoint", "resume": "load_checkpoint"}
 """The method by which Ray titles a process in each phase."""
@@ -63,8 +63,8 @@ FAULTS = (
     Fault("grpo", "train", "rank", signal.SIGSTOP),
     Fault("one_step_off", "sync", "rollout", signal.SIGSTOP),
     # The servers answer while the trainer's ranks are updated.
-    *(Fault("separate_async", phase, victim) for phase in ("sync", "train") for victim in ("server", *OF_V1)),
-    *(Fault("separate_async", "train", victim, signal.SIGSTOP) for victim in ("server", *OF_V1)),
+    *(Fault("separate_async", phase, victim) for phase in ("sync", "train") for victim in ("server", *V1_TITLES)),
+    *(Fault("separate_async", "train", victim, signal.SIGSTOP) for victim in ("server", *V1_TITLES)),
     *(Fault("separate_async", "sync", victim, signal.SIGSTOP) for victim in ("rank", "receiver")),
     *(Fault("separate_async", phase, victim) for phase in ("save", "resume") for victim in ("rank", "controller")),
     # verl before v0.7.1 removes the old checkpoint before it writes the new one: nothing can be resumed after this.
@@ -156,7 +156,7 @@ def _watch(struck: Struck) -> None:
 
 def _victims(struck: Struck, titles: Mapping[int, str], there: Sequence[int]) -> Sequence[int]:
     victim = struck.fault.victim
-    if program := (TITLES | (OF_V1 if struck.fault.job == "separate_async" else {})).get(victim):
+    if program := (TITLES | (V1_TITLES if struck.fault.job == "separate_async" else {})).get(victim):
         return [pid for pid, title in titles.items() if re.search(program, title.partition("\0")[0])]
     role = "actor" if victim == "rank" else "rollout"
     return [int(pid) for pid in re.findall(rf"\({role} \S+ pid (\d+)\)", _text(struck.log))] or there

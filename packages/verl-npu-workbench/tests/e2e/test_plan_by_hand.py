@@ -17,7 +17,7 @@ from .conftest import PlanWords
 
 pytestmark = [pytest.mark.e2e, pytest.mark.upstream, pytest.mark.virtual, pytest.mark.nightly]
 
-NEAR, NEAR_OF_TUNING = 0.1, 0.05
+TOLERANCE, TUNING_TOLERANCE = 0.1, 0.05
 """The largest relative distance from the formula, which omits small terms, of a phase as large as an NPU's memory, and
 of a step of fine-tuning."""
 Plan = Callable[..., dict[str, Any]]
@@ -45,11 +45,11 @@ def plan(plan_words: PlanWords, tmp_path: Path) -> Plan:
 def _is_near(found: dict[str, Any], job: Setting | Tuning) -> None:
     tensors = {phase["phase"]: phase["tensors"] for phase in found["phases"]}
     if isinstance(job, Tuning):
-        assert tensors["training step"] / GIB == pytest.approx(step(job) / GIB, rel=NEAR_OF_TUNING)
+        assert tensors["training step"] / GIB == pytest.approx(step(job) / GIB, rel=TUNING_TOLERANCE)
         return
     tensors["rollout"] += max(found["rollout"]["taken"], found["rollout"]["least"])
     for phase, size in phases(job).items():
-        assert tensors[phase] == pytest.approx(size, rel=NEAR, abs=NEAR * MEMORY[job.npu]), phase
+        assert tensors[phase] == pytest.approx(size, rel=TOLERANCE, abs=TOLERANCE * MEMORY[job.npu]), phase
 
 
 def _needed(job: Setting | Tuning) -> float:

@@ -55,7 +55,7 @@ MISTAKES: Mapping[str, tuple[Mapping[str, object], str]] = {
     "flash attention 3": ({f"+{MODEL}.override_config.attn_implementation": "flash_attention_3"}, "FlashAttention3"),
     "a strategy misspelt": ({f"{ACTOR}.strategy": "fsdp3"}, "NotImplementedError"),
 }
-OF_ENGINES: Mapping[str, tuple[Mapping[str, object], str]] = {
+ENGINE_MISTAKES: Mapping[str, tuple[Mapping[str, object], str]] = {
     "a rollout's data type misspelt": ({f"{ROLLOUT}.dtype": "bf"}, "argument --dtype: invalid choice: 'bf'"),
     "a way to load misspelt": ({f"{ROLLOUT}.load_format": "auto2"}, "Load format `auto2` is not supported"),
     "a share of the memory in percent": ({f"{ROLLOUT}.gpu_memory_utilization": 60}, "gpu_memory_utilization"),
@@ -114,9 +114,9 @@ def with_engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("mistake", OF_ENGINES)
+@pytest.mark.parametrize("mistake", ENGINE_MISTAKES)
 def test_the_engine_refuses_its_arguments(mistake: str, with_engine: str, start: Start) -> None:
-    settings, said = OF_ENGINES[mistake]
+    settings, said = ENGINE_MISTAKES[mistake]
     (finding,) = [each for each in start(settings, with_engine) if each["refused"]]
     assert said in f"{finding['found']} {finding['why']}"
 

@@ -59,9 +59,9 @@ def test_a_copy_to_a_sleeping_address_is_an_error(mode: str, folder: Path) -> No
 def test_nothing_is_named_where_nothing_is_wrong(mode: str, folder: Path) -> None:
     """Before the first wrong way, and after each."""
     ways = said(mode, folder)
-    mended = [each for way in ways.values() for each in way["mended"]]
-    assert len(mended) == 2 * len(MUTANTS) + 2
-    assert all(each == {"proof": HELD, "right": True} for each in mended)
+    restored = [each for way in ways.values() for each in way["restored"]]
+    assert len(restored) == 2 * len(MUTANTS) + 2
+    assert all(each == {"proof": HELD, "right": True} for each in restored)
 
 
 def test_copies_that_no_graph_reads_may_be_made_anew(folder: Path) -> None:

@@ -34,7 +34,7 @@ class Extension:
         process_weights_after_loading(runner.model, runner.model_config, runner.device)
 
 
-def mend(file: Path) -> None:
+def install_fix(file: Path) -> None:
     """Put methods of another revision into vllm-ascend; their names are looked up there."""
     from vllm.model_executor.utils import replace_parameter
     from vllm_ascend.ops.fused_moe import fused_moe
@@ -58,7 +58,7 @@ def main() -> None:
     for seed, path in enumerate((folder, other)):
         make(KIND, path, seed)
     if len(sys.argv) > 3:
-        mend(Path(sys.argv[3]))
+        install_fix(Path(sys.argv[3]))
     served = engine(folder, enable_sleep_mode=True, worker_extension_cls="vllm_ascend_awake.Extension")
     answers = Answers(served)
     said = {name: expected(path) for name, path in (("kept", folder), ("loaded", other))}

@@ -111,7 +111,7 @@ class Engine:
         }
 
 
-def mend(file: Path) -> None:
+def install_fix(file: Path) -> None:
     """Put a method of another revision into vllm-ascend: its names are looked up there, and functions that this
     release lacks do nothing."""
     from vllm_ascend.attention import mla_v1
@@ -163,7 +163,7 @@ def main() -> None:
         if not (folder / name).is_dir():
             make(kind, folder / name, seed)
     if len(sys.argv) > 5:
-        mend(Path(sys.argv[5]))
+        install_fix(Path(sys.argv[5]))
     served = Engine(folder, dtype, mode)
 
     def say(**what: object) -> None:

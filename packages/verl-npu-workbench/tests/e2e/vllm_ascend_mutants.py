@@ -283,7 +283,7 @@ class Mutated:
         said = self.told(self.engine.generate)
         return "" if said.startswith("{") else said
 
-    def mended(self) -> dict[str, object]:
+    def restored(self) -> dict[str, object]:
         self.kept.put_back()
         proof = self.hand_over("a")
         self.engine.llm.reset_prefix_cache()
@@ -294,17 +294,17 @@ class Mutated:
         self.engine.llm.reset_prefix_cache()
         right = self.right("b")
         next_right = right and not self.compared(None, "a") and self.right("a")
-        mended = [self.mended()]
+        restored = [self.restored()]
         compared = self.compared(way, "b") or self.compared(None, "a")
         said = {"way": way.__name__, "proof": proof, "right": right, "next right": next_right, "compared": compared}
-        return {**said, "mended": [*mended, self.mended()]}
+        return {**said, "restored": [*restored, self.restored()]}
 
     def a_copy_to_a_sleeping_address(self) -> dict[str, object]:
         self.engine.llm.sleep(2)
         proof = self.hand_over("b")
         self.engine.llm.wake_up()
-        mended = self.mended()
-        return {"way": ASLEEP, "proof": proof, "mended": [mended]}
+        restored = self.restored()
+        return {"way": ASLEEP, "proof": proof, "restored": [restored]}
 
 
 def main() -> None:
@@ -316,7 +316,10 @@ def main() -> None:
         make(KIND, folder / name, seed)
     lay_out_one_in_nz()
     mutated = Mutated(folder, mode)
-    for answer in ({"way": "nothing", "mended": [mutated.mended()]}, *map(mutated.mutate, (m.way for m in MUTANTS))):
+    for answer in (
+        {"way": "nothing", "restored": [mutated.restored()]},
+        *map(mutated.mutate, (m.way for m in MUTANTS)),
+    ):
         print("ANSWER " + json.dumps(answer), flush=True)
     print("ANSWER " + json.dumps(mutated.a_copy_to_a_sleeping_address()), flush=True)
 

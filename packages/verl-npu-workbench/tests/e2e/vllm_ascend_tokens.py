@@ -53,7 +53,7 @@ KINDS = {
     },
 }
 LENGTHS, NEW = (7, 20, 150), 12
-TURNED = Version("0.13.0")
+TRANSPOSES_SINCE = Version("0.13.0")
 """From this release on experts wake up in the layout of a checkpoint, and processing lays them out."""
 SIZES = (1, 2, 4)
 """The batch sizes for which graphs are captured."""
@@ -114,10 +114,10 @@ def expected(folder: Path) -> list[list[int]]:
     return tokens
 
 
-def turns_experts(kind: str) -> bool:
+def waits_for_weights(kind: str) -> bool:
     """Tell whether the engine wakes up with its experts in the layout of a checkpoint, and cannot compute before it
     receives new weights: from 0.13 on."""
-    return Version(version("vllm-ascend")) >= TURNED and "moe_intermediate_size" in KINDS[kind]
+    return Version(version("vllm-ascend")) >= TRANSPOSES_SINCE and "moe_intermediate_size" in KINDS[kind]
 
 
 def give_loaders(model: Any) -> None:
@@ -136,7 +136,7 @@ def hand_over(runner: Any, folder: Path, way: Callable[..., object] | None = Non
     from verl_npu.features.weight_sync.engines.processing import lay_out_experts_for_loading, refresh_copies_on_load
     from verl_npu.features.weight_sync.engines.vllm import VLLMEngine
 
-    processed = Version(version("vllm-ascend")) >= TURNED
+    processed = Version(version("vllm-ascend")) >= TRANSPOSES_SINCE
     if processed:
         lay_out_experts_for_loading(runner.model)
     give_loaders(runner.model)
@@ -205,7 +205,7 @@ def main() -> None:
     said: dict[str, object] = {"expected": expected(folder), "awake": answers.tokens()}
     served.sleep(level=1)
     served.wake_up()
-    said["after sleep"] = None if turns_experts(kind) else answers.tokens()
+    said["after sleep"] = None if waits_for_weights(kind) else answers.tokens()
     if mode is not None:
         other = folder.with_name("other")
         make(kind, other, seed=1)

@@ -104,7 +104,7 @@ class Lent(Config):
             raise ValueError(f"ratio {self.ratio}")
 """
 MODE, BACKEND = "trainer.v1.trainer_mode", f"{ROLLOUT}.checkpoint_engine.backend"
-MOST = "trainer.v1.sampler.most"
+MOST_VERSIONS = "trainer.v1.sampler.most"
 LENT_RATIO = "trainer.v1.separate_async.lent.ratio"
 RIGHT: dict[str, object] = {
     "trainer.use_v1": True,
@@ -113,7 +113,7 @@ RIGHT: dict[str, object] = {
     "trainer.v1.separate_async.parameter_sync_step": 4,
     "trainer.v1.separate_async.lent._target_": "verl.trainer.config.Lent",
     LENT_RATIO: 1.0,
-    MOST: 8,
+    MOST_VERSIONS: 8,
     "trainer.v1.changed": 5,
     f"{ACTOR}.ppo_mini_batch_size": 16,
     f"{ROLLOUT}.nnodes": 1,
@@ -168,8 +168,8 @@ def test_a_right_script_has_none(given: dict[str, object], tree: SourceTree) -> 
         ({BACKEND: "naive"}, "please use nccl"),
         ({"reward.reward_model.enable": True}, "no colocated reward model"),
         ({f"{ROLLOUT}.disaggregation.enabled": True}, "no disaggregation"),
-        ({MOST: 0}, "at least 1 version, and not 0"),
-        ({MOST: "8"}, "at least 1 version, and not '8'"),
+        ({MOST_VERSIONS: 0}, "at least 1 version, and not 0"),
+        ({MOST_VERSIONS: "8"}, "at least 1 version, and not '8'"),
         ({LENT_RATIO: 1.5}, "ratio 1.5"),
     ],
 )
@@ -179,7 +179,7 @@ def test_what_upstream_refuses_is_refused_in_its_words(given: dict[str, object],
     assert said in str(finding)
 
 
-@pytest.mark.parametrize("given", [{MOST: "${most}"}, {MOST: "???"}])
+@pytest.mark.parametrize("given", [{MOST_VERSIONS: "${most}"}, {MOST_VERSIONS: "???"}])
 def test_nothing_is_said_of_a_value_that_only_the_job_knows(given: dict[str, object], tree: SourceTree) -> None:
     assert found({**RIGHT, **given}, tree) == []
 
@@ -188,7 +188,7 @@ UPSTREAMS = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"))
 SAMPLER, LENDING = "trainer.v1.sampler", "trainer.v1.separate_async.hybrid_rollout"
 GROUPS = "algorithm.filter_groups"
 COLOCATED, SYNC = {MODE: "colocate_async"}, {MODE: "sync"}
-OF_UPSTREAM: Mapping[str, object] = {
+UPSTREAMS_SETTINGS: Mapping[str, object] = {
     MODE: "separate_async",
     "data.train_batch_size": 64,
     f"{ACTOR}.ppo_mini_batch_size": 16,
@@ -243,23 +243,23 @@ def upstream(request: pytest.FixtureRequest) -> tuple[SourceTree, dict[str, obje
     if not root.is_dir():
         pytest.skip("VERL_NPU_UPSTREAMS has no such checkout")
     written = yaml.safe_load((root / "verl/trainer/config/_generated_ppo_trainer.yaml").read_text())
-    return SourceTree.at(root, ("verl",)), {**dict(_flat(written)), **OF_UPSTREAM}
+    return SourceTree.at(root, ("verl",)), {**dict(_flat(written)), **UPSTREAMS_SETTINGS}
 
 
-def _of_upstream(given: Mapping[str, object], upstream: tuple[SourceTree, dict[str, object]]) -> list[Finding]:
+def _findings_with(given: Mapping[str, object], upstream: tuple[SourceTree, dict[str, object]]) -> list[Finding]:
     tree, settings = upstream
     return list(of_modes("verl.trainer.main_ppo", Settings({**settings, **given}), tree))
 
 
 def test_what_upstream_ends_with_is_said_before(upstream: tuple[SourceTree, dict[str, object]]) -> None:
     for given, said in WRONG:
-        findings = _of_upstream(given, upstream)
+        findings = _findings_with(given, upstream)
         assert [each.refused for each in findings] == [True], given
         assert said in str(findings[0])
 
 
 def test_what_upstream_takes_is_not_refused(upstream: tuple[SourceTree, dict[str, object]]) -> None:
-    assert [_of_upstream(given, upstream) for given in TAKEN] == [[]] * len(TAKEN)
+    assert [_findings_with(given, upstream) for given in TAKEN] == [[]] * len(TAKEN)
 
 
 TESTS, RECIPES = "tests/special_e2e", "verl/experimental"

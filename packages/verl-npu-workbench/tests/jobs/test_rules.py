@@ -381,7 +381,7 @@ def test_every_rule_has_a_wrong_script() -> None:
     ("exports", "said"),
     [({}, "launches them with smaller ones"), ({"VERL_NPU_DISABLE": "fused_kernels"}, "ends with `ub overflow`")],
 )
-def test_what_becomes_of_kernels_that_do_not_compile_depends_on_the_feature_that_mends_them(
+def test_what_becomes_of_kernels_that_do_not_compile_depends_on_the_feature_that_fixes_them(
     exports: Mapping[str, str], said: str
 ) -> None:
     (found,) = (each for each in findings(script(FUSED, exports=exports)) if each.code == "fused-kernels")

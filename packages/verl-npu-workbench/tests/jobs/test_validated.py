@@ -43,7 +43,7 @@ GOOD: Mapping[str, object] = {
 GAE = {"algorithm.adv_estimator": "gae"}
 DYNAMIC = {f"{ACTOR}.use_dynamic_bsz": True}
 IN_REWARD = {"algorithm.use_kl_in_reward": True}
-TWO_A_SEQUENCE = {f"{ACTOR}.ulysses_sequence_parallel_size": 2}
+TWO_RANKS_A_SEQUENCE = {f"{ACTOR}.ulysses_sequence_parallel_size": 2}
 SAMPLED = {f"{ROLLOUT}.val_kwargs.do_sample": True}
 TAKEN: Mapping[str, Mapping[str, object]] = {
     "as it is": {},
@@ -67,9 +67,9 @@ TAKEN: Mapping[str, Mapping[str, object]] = {
         f"{REFERENCE}.log_prob_micro_batch_size_per_gpu": None,
     },
     "greedy validation": {f"{ROLLOUT}.temperature": 0, f"{ROLLOUT}.val_kwargs.do_sample": False},
-    "sequences over ranks without padding": {**TWO_A_SEQUENCE, f"{MODEL}.use_remove_padding": True},
+    "sequences over ranks without padding": {**TWO_RANKS_A_SEQUENCE, f"{MODEL}.use_remove_padding": True},
     "a mini batch over ranks that share sequences": {
-        **TWO_A_SEQUENCE,
+        **TWO_RANKS_A_SEQUENCE,
         f"{MODEL}.use_remove_padding": True,
         f"{ACTOR}.ppo_mini_batch_size": 4,
         f"{ROLLOUT}.n": 1,
@@ -124,7 +124,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     ),
     "samples at no temperature": ({**SAMPLED, f"{ROLLOUT}.temperature": 0}, "validation", "should be greater than 0"),
     "sequences over ranks with their padding": (
-        {**TWO_A_SEQUENCE, f"{MODEL}.use_remove_padding": False},
+        {**TWO_RANKS_A_SEQUENCE, f"{MODEL}.use_remove_padding": False},
         "validation",
         "you must enable `use_remove_padding`",
     ),

@@ -129,7 +129,7 @@ def test_ranges_of_a_torch_that_has_them_are_left_alone(monkeypatch: pytest.Monk
     assert torch.cuda.nvtx.range is before
 
 
-class OfAnNpu(torch.Tensor):
+class NpuTensor(torch.Tensor):
     """A tensor that claims to be on an NPU, on any machine."""
 
     device = SimpleNamespace(type="npu")  # type: ignore[assignment]
@@ -137,11 +137,11 @@ class OfAnNpu(torch.Tensor):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_tensors_of_npus_pass_for_cudas_while_the_fused_loss_is_computed(fails: bool) -> None:
-    given = HIDDEN.as_subclass(OfAnNpu)
+    given = HIDDEN.as_subclass(NpuTensor)
     seen = []
 
     def loss(*_given: object, **_named: object) -> tuple[object, ...]:
-        seen.append((torch.empty(1).as_subclass(OfAnNpu).is_cuda, HIDDEN.is_cuda))
+        seen.append((torch.empty(1).as_subclass(NpuTensor).is_cuda, HIDDEN.is_cuda))
         if fails:
             raise RuntimeError("of the kernel")
         return ()

@@ -26,13 +26,13 @@ from .reported import (
 )
 
 pytestmark = pytest.mark.nightly
-OF_CANN_8_5 = next(pair for pair in PAIRS if (pair.front, pair.back) == ("3.2.0", "1.1.0"))
+CANN_8_5 = next(pair for pair in PAIRS if (pair.front, pair.back) == ("3.2.0", "1.1.0"))
 
 
 @pytest.fixture
 def older() -> Toolchain:
     """Return the back end with CANN 8.5's figures."""
-    return toolchain.prepare(OF_CANN_8_5)
+    return toolchain.prepare(CANN_8_5)
 
 
 def outcome(chain: Toolchain, source: str, folder: Path) -> Outcome:

@@ -42,13 +42,13 @@ TUNING = {
     "data.micro_batch_size_per_gpu": 4,
     "model.enable_gradient_checkpointing": True,
 }
-OF_FSDP = {
+FSDP_SETTINGS = {
     "model.partial_pretrain": "Qwen/Qwen3-8B",
     "model.strategy": "fsdp2",
     "ulysses_sequence_parallel_size": 1,
     "use_remove_padding": False,
 }
-OF_ENGINES = {
+ENGINE_SETTINGS = {
     "model.path": "Qwen/Qwen3-8B",
     "model.use_remove_padding": True,
     "engine.strategy": "fsdp2",
@@ -123,7 +123,7 @@ def tuning_settings() -> Callable[..., Settings]:
     """Return a function that returns settings of fsdp_sft_trainer, or with `engines` of sft_trainer, with changes."""
 
     def make(engines: bool = False, **others: object) -> Settings:
-        own = OF_ENGINES if engines else OF_FSDP
+        own = ENGINE_SETTINGS if engines else FSDP_SETTINGS
         return Settings({**TUNING, **own, **others})
 
     return make

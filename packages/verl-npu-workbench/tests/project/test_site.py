@@ -205,7 +205,7 @@ class Asked(HTMLParser):
         asked = [values[key] for key in self._LOADED if key in values]
         if tag == "link" and not {"canonical", "alternate", "prev", "next"} & set(values.get("rel", "").split()):
             asked.append(values.get("href", ""))
-        asked += OF_STYLES.findall(values.get("style", ""))
+        asked += STYLE_URLS.findall(values.get("style", ""))
         self.others += [address for address in asked if FOREIGN.match(address)]
         # Mermaid comes from unpkg.com where there is a diagram; the repository's stars come from its server's API.
         if "mermaid" in values.get("class", "").split() or values.get("data-md-component") == "source":
@@ -213,7 +213,7 @@ class Asked(HTMLParser):
 
 
 FOREIGN = re.compile(r"\s*(https?:)?//")
-OF_STYLES = re.compile(r"(?:url\(|@import\s)\s*[\"']?([^\"')\s]+)")
+STYLE_URLS = re.compile(r"(?:url\(|@import\s)\s*[\"']?([^\"')\s]+)")
 
 
 def test_the_site_has_both_languages_and_the_index_for_programs(site: Path) -> None:
@@ -231,7 +231,9 @@ def test_the_site_has_both_languages_and_the_index_for_programs(site: Path) -> N
 def test_no_page_of_the_site_asks_another_server_for_anything(site: Path) -> None:
     found = {page.relative_to(site).as_posix(): Asked(page.read_text()).others for page in site.rglob("*.html")}
     found |= {
-        style.relative_to(site).as_posix(): [one for one in OF_STYLES.findall(style.read_text()) if FOREIGN.match(one)]
+        style.relative_to(site).as_posix(): [
+            one for one in STYLE_URLS.findall(style.read_text()) if FOREIGN.match(one)
+        ]
         for style in [*site.rglob("*.css"), *site.rglob("*.svg")]
     }
     assert len(found) > 2 * len(GENERATED)

@@ -49,7 +49,7 @@ def on_npu(changed: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return make
 
 
-def of_torch_npu(name: str, changed: Callable[[Any], Any]) -> None:
+def in_torch_npu(name: str, changed: Callable[[Any], Any]) -> None:
     replaced(torch_npu, name, on_npu(changed))
 
 
@@ -139,7 +139,7 @@ def a_second_stream_that_computes_otherwise() -> None:
 
 @fault
 def an_operator_wrong_in_its_last_bits() -> None:
-    of_torch_npu("npu_rms_norm", off_by(3))
+    in_torch_npu("npu_rms_norm", off_by(3))
 
 
 @fault
@@ -151,7 +151,7 @@ def rounding_towards_zero() -> None:
         cut = (wide.view(torch.int32) - (1 << 15)) & ~0xFFFF
         return found + (cut.view(torch.float32).bfloat16() - wide.bfloat16()).npu()
 
-    of_torch_npu("npu_swiglu", changed)
+    in_torch_npu("npu_swiglu", changed)
 
 
 @fault
@@ -178,22 +178,22 @@ def a_gradient_that_is_a_tenth_too_large() -> None:
             found.register_hook(lambda gradient: gradient * 1.1)
         return found
 
-    of_torch_npu("npu_rotary_mul", changed)
+    in_torch_npu("npu_rotary_mul", changed)
 
 
 @fault
 def a_result_of_another_type() -> None:
-    of_torch_npu("npu_add_rms_norm", lambda found: found.float())
+    in_torch_npu("npu_add_rms_norm", lambda found: found.float())
 
 
 @fault
 def a_result_that_is_no_number() -> None:
-    of_torch_npu("npu_moe_token_unpermute", lambda found: found + torch.nan * (found == found.max()))
+    in_torch_npu("npu_moe_token_unpermute", lambda found: found + torch.nan * (found == found.max()))
 
 
 @fault
 def rows_in_another_order() -> None:
-    of_torch_npu("npu_moe_token_permute", lambda found: found.roll(1, 0))
+    in_torch_npu("npu_moe_token_permute", lambda found: found.roll(1, 0))
 
 
 @fault

@@ -71,7 +71,7 @@ FAULTS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     ("a worker that dies", "training", "0 of 3 steps", {"VIRTUAL_ASCEND_FAULTS": "die:collective=3:rank=1"}),
 )
 # One fault of each stage; its stage is made beside another one, and then anew without the fault.
-MENDED = (
+REPEATED = (
     *("a package that cannot be imported", "a leak", "an operator that kills its process", "attention to the future"),
     *("features that are not applied", "a rank that dies", "a stale weight", "a worker that dies"),
 )
@@ -111,14 +111,14 @@ def test_a_fault_ends_in_its_stages_verdict(
     fault: str, stage: str, cause: str, variables: dict[str, str], tmp_path: Path
 ) -> None:
     other = "attention" if stage in ("device", "operators") else "device"
-    stages = ("--stage", stage, *(("--stage", other) if fault in MENDED else ()))
+    stages = ("--stage", stage, *(("--stage", other) if fault in REPEATED else ()))
     minutes = "5" if fault == "an operator that hangs" else "20"
     output = tmp_path / "proof"
     found = proved(output, "--npus", "2", "--minutes", minutes, *stages, PROVE_FAULT=fault, **variables)
     assert found[stage]["verdict"] == "failed", found[stage]
     assert cause in found[stage]["cause"]
     assert found[stage]["meaning"]
-    if fault in MENDED:
+    if fault in REPEATED:
         # The other stage is made to its end, whatever its result.
         assert found[other]["checks"]
         again = proved(output, "--npus", "2", "--resume", "--stage", stage, "--minutes", "20")

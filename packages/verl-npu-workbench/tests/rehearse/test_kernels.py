@@ -73,7 +73,7 @@ def judged(compiler: Toolchain, tree: Path, written: Path, states: Sequence[str]
 @pytest.mark.parametrize(
     ("states", "verdict"), [(["pending", "applied"], Verdict.COMPILES), (["off"], Verdict.OVERFLOWS)]
 )
-def test_what_verl_npu_mends_in_the_job_is_no_fault_of_it(
+def test_a_fault_that_verl_npu_fixes_is_none_of_the_job(
     compiler: Toolchain, tree: Path, written: Path, states: list[str], verdict: Verdict
 ) -> None:
     (written / "launches.jsonl").write_text(launch(tree / "verl/utils/kernel/kernels.py"))

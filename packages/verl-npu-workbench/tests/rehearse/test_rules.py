@@ -16,7 +16,7 @@ from verl_npu_workbench.rehearse.layout import Layout, layout_of
 from verl_npu_workbench.rehearse.rules import RULES, Setup, scale
 
 ACTOR, REF, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
-OF_REWARD = "reward.custom_reward_function"
+REWARD_FUNCTION = "reward.custom_reward_function"
 ONE = Layout(npus=2)
 SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 SEPARATE: Mapping[str, object] = {
@@ -121,12 +121,12 @@ CASES = [
     # From v0.9.0 on main_ppo does not read the older section, which is still there.
     Case(
         "reward",
-        {"algorithm.adv_estimator": "grpo", "custom_reward_function.path": None, f"{OF_REWARD}.path": None},
+        {"algorithm.adv_estimator": "grpo", "custom_reward_function.path": None, f"{REWARD_FUNCTION}.path": None},
         {
             "custom_reward_function.path": "{folder}/reward.py",
             "custom_reward_function.name": "grade",
-            f"{OF_REWARD}.path": "{folder}/reward.py",
-            f"{OF_REWARD}.name": "grade",
+            f"{REWARD_FUNCTION}.path": "{folder}/reward.py",
+            f"{REWARD_FUNCTION}.name": "grade",
         },
     ),
     Case(

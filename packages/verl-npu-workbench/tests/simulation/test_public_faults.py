@@ -179,7 +179,7 @@ def replaced(module: Any, name: str, data: torch.Tensor) -> None:
 
 
 HIDDEN, ROWS = 8, 6
-OF_EXPERTS = {
+EXPERT_NAMES = {
     "Base": Unquantized,
     "UnquantizedFusedMoEMethod": Between,
     "envs_ascend": SimpleNamespace(VLLM_ASCEND_ENABLE_FUSED_MC2=False, VLLM_ASCEND_ENABLE_NZ=0),
@@ -207,7 +207,7 @@ def computed(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 def worker_of(revision: Revision, model: torch.nn.Module) -> Any:
     """Return the worker that wakes the engine up."""
-    worker = revision("worker/worker.py", "NPUWorker", ("wake_up",), OF_EXPERTS)()
+    worker = revision("worker/worker.py", "NPUWorker", ("wake_up",), EXPERT_NAMES)()
     sizes = SimpleNamespace(hidden_size=HIDDEN)
     config = SimpleNamespace(hf_text_config=sizes, hf_config=sizes)
     worker.vllm_config = SimpleNamespace(model_config=config, quant_config=None, speculative_config=None)
@@ -218,7 +218,7 @@ def worker_of(revision: Revision, model: torch.nn.Module) -> Any:
 def experts_processed_again(revision: Revision, ascend: ModuleType) -> Scene:
     """Return a scene in which experts are transposed back when the engine wakes up, and once more after the load."""
     path, owner = "ops/fused_moe/fused_moe.py", "AscendUnquantizedFusedMoEMethod"
-    names = {**OF_EXPERTS, "Base": Between}
+    names = {**EXPERT_NAMES, "Base": Between}
     method = revision(path, owner, ("process_weights_after_loading",), names)()
     shapes = (2, 2 * ROWS, HIDDEN), (2, HIDDEN, ROWS)
     model = experts(weight(1, *shapes[0]), weight(3, *shapes[1]))
@@ -269,7 +269,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[f"{fault.thread} at {fault.revision}" for fault in FAULTS])
-def test_a_reported_fault_is_seen_and_its_mend_too(fault: Fault, history: Path, ascend: ModuleType) -> None:
+def test_a_reported_fault_is_seen_and_its_fix_too(fault: Fault, history: Path, ascend: ModuleType) -> None:
     found = answers(ascend, fault.scene(Revision(history, fault.revision), ascend))
     assert found == {"eager": fault.eager, "graph": fault.right}
 
@@ -312,7 +312,7 @@ def test_experts_keep_their_loader_or_not(revision: str, right: bool, history: P
     """#13337: the loading code asks a weight for its loader."""
     found = Revision(history, revision)
     path = "ops/fused_moe/routed_experts.py" if revision.startswith("bdab") else "ops/fused_moe/fused_moe.py"
-    names = {**OF_EXPERTS, "Base": Between}
+    names = {**EXPERT_NAMES, "Base": Between}
     method = found(path, "AscendUnquantizedFusedMoEMethod", ("process_weights_after_loading",), names)()
     model = experts(weight(1, 2, 2 * ROWS, HIDDEN), weight(3, 2, HIDDEN, ROWS))
     for held in model.parameters():
@@ -349,7 +349,7 @@ def test_experts_of_an_engine_that_did_not_sleep_are_loaded_or_not(
 ) -> None:
     """#5915: only waking up lays them out as a checkpoint has them."""
     found, owner = Revision(history, revision), "AscendUnquantizedFusedMoEMethod"
-    names = {**OF_EXPERTS, "Base": Between}
+    names = {**EXPERT_NAMES, "Base": Between}
     method = found("ops/fused_moe/fused_moe.py", owner, ("process_weights_after_loading",), names)()
     shapes = (2, 2 * ROWS, HIDDEN), (2, HIDDEN, ROWS)
     model = experts(weight(1, *shapes[0]), weight(3, *shapes[1]))

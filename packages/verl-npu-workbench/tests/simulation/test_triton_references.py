@@ -20,7 +20,7 @@ from verl_npu_workbench.simulation.triton_references import REFERENCES, launch_r
 pytestmark = pytest.mark.virtual
 
 SLOTS = "vllm.v1.worker.block_table._compute_slot_mapping_kernel"
-OF_ASCEND = "vllm_ascend.ops.triton.compute_slot_mapping._compute_slot_mapping_kernel"
+ASCEND_KERNEL = "vllm_ascend.ops.triton.compute_slot_mapping._compute_slot_mapping_kernel"
 TABLE = [[3, 5, 7], [2, 9, 4]]
 
 
@@ -96,7 +96,7 @@ def test_a_launched_kernel_gives_each_token_its_slot_and_pads_the_rest(npu: Modu
     assert slots(launch) == [3 * 4, 5 * 4, 7 * 4 + 3, 9 * 4 + 1, 9 * 4 + 2, -1, -1, -7, -7]
 
 
-def of_ascend(
+def ascend_kernel(
     num_tokens, max_num_tokens, query_start_loc_ptr, positions_ptr, block_table_ptr, block_table_stride, block_size,
     slot_mapping_ptr, KV_CACHE_BLOCK_SIZE, BLOCKS_PER_KV_BLOCK, TOTAL_CP_WORLD_SIZE, TOTAL_CP_RANK,
     CP_KV_CACHE_INTERLEAVE_SIZE, PAD_ID, TILE_BLOCK_SIZE, BLOCK_TABLE_WINDOW_SIZE,
@@ -108,7 +108,7 @@ def of_ascend(
 def test_vllm_ascends_own_kernel_gives_the_same_slots_without_context_parallelism(
     ranks: int, npu: ModuleType, triton: Any
 ) -> None:
-    launched = triton.jit(named(of_ascend, OF_ASCEND))[(3,)]
+    launched = triton.jit(named(ascend_kernel, ASCEND_KERNEL))[(3,)]
 
     def launch(*given: Any, BLOCK_SIZE: int, **named: Any) -> None:
         tiles = {"TILE_BLOCK_SIZE": BLOCK_SIZE, "BLOCK_TABLE_WINDOW_SIZE": 512}

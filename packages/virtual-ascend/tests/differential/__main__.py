@@ -32,7 +32,7 @@ def main() -> None:
             print(f"{one.kind.value}: {one.area}: {one.what}: {one.reason}")
     if asked.table:
         table.write(version, found)
-    print(table.of_counts({version: table.summary(found)}))
+    print(table.counts_table({version: table.summary(found)}))
     sys.exit(any(one.kind is Kind.FALSE_YES for one in found))
 
 

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from .comparing import Difference, Kind, counts
 
-__all__ = ["COUNTS", "DOCS", "PAGES", "of_counts", "shown", "summary", "write"]
+__all__ = ["COUNTS", "DOCS", "PAGES", "counts_table", "shown", "summary", "write"]
 
 COUNTS = Path(__file__).with_name("counts.json")
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference"
@@ -79,10 +79,10 @@ def write(version: str, found: list[Difference]) -> None:
 def shown(known: dict[str, Any], language: str) -> str:
     """Return the whole section of a page."""
     folds = (_folded(known, fold, language) for fold in FOLDS)
-    return "\n\n".join([of_counts(known), *(text for text in folds if text)])
+    return "\n\n".join([counts_table(known), *(text for text in folds if text)])
 
 
-def of_counts(known: dict[str, Any]) -> str:
+def counts_table(known: dict[str, Any]) -> str:
     """Return the counts: a row for each area, under it one for each wheel whose numbers differ."""
     lines = ["| area | torch_npu | compared | equal | false yes | false no | other |", "|---|---|---|---|---|---|---|"]
     areas = list(dict.fromkeys(area for one in known.values() for area in one["counts"]))

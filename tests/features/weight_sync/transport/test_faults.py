@@ -264,7 +264,7 @@ engine.load = load
 
 @NIGHTLY
 def test_an_engine_that_hangs_is_an_error_on_every_rank(run_ranks: Run, tmp_path: Path) -> None:
-    ended = run_ranks(HUNG, tmp_path, size=3, LIMIT=str(LIMIT), GROUP="mended")
+    ended = run_ranks(HUNG, tmp_path, size=3, LIMIT=str(LIMIT), GROUP="ours")
     check(ended, "rank 1 (")
     assert not ended[1].facts["usable"]
 

@@ -118,7 +118,7 @@ def run(job: Job, folder: Path) -> Outcome:
     with _ports(job) as environment, tempfile.TemporaryDirectory(prefix="vn-", ignore_cleanup_errors=True) as ray:
         environment = {**os.environ, "VIRTUAL_ASCEND": str(_NPUS), "RAY_TMPDIR": ray, **environment}
         ended = process.run(
-            _in_a_small_place(job, folder, _command(job, folder, environment)),
+            _with_small_folder(job, folder, _command(job, folder, environment)),
             environment,
             folder,
             console,
@@ -166,7 +166,7 @@ def _ports(job: Job) -> Iterator[dict[str, str]]:
         yield {**job.environment, "MASTER_PORT": str(other.getsockname()[1])}
 
 
-def _in_a_small_place(job: Job, folder: Path, command: list[str]) -> list[str]:
+def _with_small_folder(job: Job, folder: Path, command: list[str]) -> list[str]:
     """Return the command in a mount namespace of its own, in which a folder has room for a MiB."""
     if not job.small:
         return command
