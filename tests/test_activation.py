@@ -254,7 +254,7 @@ print(torch.ones(1).item())
     ],
     ids=["drift under strict", "a wrong switch", "a torch_npu that cannot be imported"],
 )
-def test_what_is_wrong_verl_raises_each_time_and_torch_never(
+def test_each_import_of_verl_raises_the_error_and_torch_works(
     interpreter, torch_npu: str, environment, error: str
 ) -> None:
     pytest.importorskip("torch")

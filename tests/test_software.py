@@ -58,7 +58,7 @@ def test_another_error_is_said_as_it_is(interpreter: Interpreter) -> None:
     [({"VERL_NPU_STRICT": "1"}, "verl_npu, verl"), ({"VERL_NPU": "on"}, "verl, verl_npu")],
     ids=["strict", "on"],
 )
-def test_who_insists_gets_an_error(interpreter: Interpreter, switch: dict[str, str], order: str) -> None:
+def test_a_user_who_insists_gets_an_error(interpreter: Interpreter, switch: dict[str, str], order: str) -> None:
     result = broken(interpreter).run(f"import {order}", **switch)
     assert result.code != 0
     assert "AscendSoftwareError: the installed torch_npu" in result.err

@@ -145,7 +145,7 @@ def test_workers_find_their_own_npu_where_ray_hides_none(verl: Verl, tmp_path: P
 
 
 @NIGHTLY
-def test_without_verl_npu_they_do_not(verl: Verl, tmp_path: Path) -> None:
+def test_without_verl_npu_workers_do_not_find_their_npu(verl: Verl, tmp_path: Path) -> None:
     # At v0.9.1 the pools ask for NPUs by themselves, so that the workers are made at all.
     changes = {NOSET: "1", "VERL_NPU": "off"}
     _, table = outcome(start(verl("v0.9.1"), tmp_path, **GAPS, **changes), verl("v0.9.1"))

@@ -134,7 +134,7 @@ def test_what_is_called_otherwise_is_drift_and_what_differs_in_words_is_not(
     assert len(wrong[Effect.HARMLESS]) * 50 <= sum(effect is Effect.HARMLESS for _, effect, _, _ in chosen), wrong
 
 
-def test_of_nothing_nothing_is_native() -> None:
+def test_without_packages_every_patch_is_absent() -> None:
     names = [package for upstream in UPSTREAMS for package in upstream.packages]
     _, verdicts = judge(FEATURES, UPSTREAMS, SourceTree(dict.fromkeys(names)), LOCKS)
     assert {verdict.state for verdict in verdicts.values()} == {State.ABSENT}

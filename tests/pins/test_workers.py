@@ -122,7 +122,7 @@ def test_every_worker_gets_its_own_overrides_before_the_groups(pin: str, table) 
         assert row["at the end"] == row["by then"], "what upstream asks for later changes nothing"
 
 
-def test_without_verl_npu_they_do_not(pin: str, table) -> None:
+def test_without_verl_npu_workers_do_not_get_them(pin: str, table) -> None:
     # If this fails, upstream has fixed something, and a patch can go.
     for worker, row in table["without"].items():
         got = row["by then"]["use_flash_attn"], row["by then"]["hidden_dropout"]

@@ -116,7 +116,7 @@ def test_a_strangers_text_commands_no_terminal(monkeypatch: pytest.MonkeyPatch) 
     assert "\x1b" not in pipe.getvalue()
 
 
-def test_who_reads_no_more_ends_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stderr_ends_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", Closed())
     with progress.shown(), progress.step("reading a log"):
         until(lambda: not [each for each in threading.enumerate() if each.name == "progress"])

@@ -172,7 +172,7 @@ def test_a_script_cannot_take_the_machines_memory_where_there_is_no_cgroup(
         captured(line, limits=replace(LIMITS, seconds=60.0))
 
 
-def test_what_many_map_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_many_processes_map_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray's object store is an example: 30 processes with the same 100 MiB do not take 600."""
     monkeypatch.setattr(cgroup, "ROOT", Path("/none"))
     code = (

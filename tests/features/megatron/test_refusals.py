@@ -181,7 +181,7 @@ def test_the_rules_refuse_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", IN_ORDER)
-def test_the_rules_let_it_pass(name: str) -> None:
+def test_the_rules_accept_it(name: str) -> None:
     assert refusals(IN_ORDER[name]) == []
 
 
@@ -196,7 +196,7 @@ def test_it_is_the_revision_that_the_cases_are_for(answers: Answers) -> None:
 @pytest.mark.virtual
 @pytest.mark.upstream
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_would_fail(answers: Answers, name: str) -> None:
+def test_refused_settings_would_fail(answers: Answers, name: str) -> None:
     _, failure = REFUSED[name]
     answer = answers[name]
     assert (answer["stage"], failure.error in answer["error"]) == (failure.stage, True), answer
@@ -206,5 +206,5 @@ def test_what_is_refused_would_fail(answers: Answers, name: str) -> None:
 @pytest.mark.virtual
 @pytest.mark.upstream
 @pytest.mark.parametrize("name", IN_ORDER)
-def test_what_is_let_pass_works(answers: Answers, name: str) -> None:
+def test_accepted_settings_work(answers: Answers, name: str) -> None:
     assert answers[name] == {"stage": "", "error": ""}

@@ -258,7 +258,7 @@ def test_what_asks_for_nothing_passes(asked: dict[str, Any]) -> None:
     [("rollout/engine.py", "size = config.data_parallel_size"), ("config/rollout.py", "class RolloutConfig: ...")],
     ids=["verl reads it", "verl has a schema, and judges by itself"],
 )
-def test_a_setting_passes_where(file: str, text: str, readers: Path) -> None:
+def test_a_setting_that_verl_judges_itself_passes(file: str, text: str, readers: Path) -> None:
     (readers / file).parent.mkdir(exist_ok=True)
     (readers / file).write_text(text)
     ask("unread_parallelism", job(data_parallel_size=2))
@@ -266,7 +266,9 @@ def test_a_setting_passes_where(file: str, text: str, readers: Path) -> None:
 
 @pytest.mark.upstream
 @pytest.mark.parametrize(("pin", "refused"), [("796871d7", True), ("v0.6.1", False), ("1dda039b", False)])
-def test_which_revisions_pass_over_them(pin: str, refused: bool, source: Callable[[str, str], Path]) -> None:
+def test_only_the_oldest_revision_ignores_the_settings(
+    pin: str, refused: bool, source: Callable[[str, str], Path]
+) -> None:
     tree = SourceTree.at(source("verl", pin), ("verl",))
     found = [next(rules.unread_parallelism(job(**asked), tree), None) for asked, _ in ASKED.values()]
     assert [finding is not None for finding in found] == [refused] * len(ASKED)

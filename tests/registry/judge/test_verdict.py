@@ -196,7 +196,7 @@ def write(site: Path, module: str, source: str) -> None:
     ],
     ids=["left out", "moved", "changed and moved", "its module moved without it", "at the pin nothing is looked for"],
 )
-def test_of_what_a_package_held_that_is_not_here(
+def test_a_target_in_a_missing_package_is_gone_or_not_installed(
     module: str, source: str, exact: bool, gone: bool, reason: str, tmp_path: Path, why: dict[str, str]
 ) -> None:
     feature = Feature("feature", "a feature")
@@ -313,7 +313,7 @@ def shown(plugin, package, why) -> Callable[..., State]:
     ],
     ids=["done", "as at the pin", "elsewhere", "gutted"],
 )
-def test_that_something_is_not_done_is_believed_of_what_is_like_a_pin(source: str, state: State, shown) -> None:
+def test_a_missing_call_is_believed_only_where_the_body_is_as_at_a_pin(source: str, state: State, shown) -> None:
     assert shown(source, retired_by=Not(Calls(STEP, "destroy"))) is state
 
 
@@ -322,7 +322,9 @@ def test_that_something_is_not_done_is_believed_of_what_is_like_a_pin(source: st
     [(WITH, State.PENDING), (WITHOUT, State.ABSENT), (UNKNOWN, State.DRIFTED)],
     ids=["done", "as at the pin", "elsewhere"],
 )
-def test_that_nothing_is_to_patch_is_believed_of_what_is_like_a_pin(source: str, state: State, shown) -> None:
+def test_a_missing_requirement_is_believed_only_where_the_body_is_as_at_a_pin(
+    source: str, state: State, shown
+) -> None:
     assert shown(source, requires=Calls(STEP, "destroy")) is state
 
 

@@ -131,7 +131,7 @@ def test_the_steps_of_a_call_carry_its_name(package: Package) -> None:
         ("while more():\n    Norm.forward = ours", "more()"),
     ],
 )
-def test_any_other_condition_is_told(source: str, text: str, package: Package) -> None:
+def test_any_other_condition_is_reported(source: str, text: str, package: Package) -> None:
     (step,) = assigned(package, f"from lib.models import Norm\n{source}")
     assert step.conditions == (text,)
 

@@ -86,7 +86,7 @@ def test_without_a_log_check_tells_the_states(run: Run, pristine: Path) -> None:
     assert "device: pending" in sections(printed)["verl-npu's features, by verl-npu check in this environment"]
 
 
-def test_a_post_can_hold_it(run: Run, tmp_path: Path) -> None:
+def test_a_report_fits_into_a_github_post(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("\n".join(raised(f"KeyError: {number}\n{'x' * 5000}") for number in range(100)))
     assert len(run("doctor", "--report", "--log", str(log))[1]) < 65_536

@@ -50,7 +50,7 @@ def test_a_rule_that_is_certain_needs_a_frame_or_words_of_its_own(rule: LogRule)
         "torch_npu is here|MemoryError",
     ],
 )
-def test_what_anybody_may_write_is_bare(pattern: str) -> None:
+def test_a_pattern_that_any_program_may_write_is_bare(pattern: str) -> None:
     rule = next(rule for rule in CERTAIN if not rule.raised_in and not rule.owners)
     assert bare(LogRule(**{**{name: getattr(rule, name) for name in FIELDS}, "alternatives": (pattern,)})) == [pattern]
 

@@ -49,7 +49,7 @@ def test_a_line_that_looks_like_an_error_is_told_with_its_place(line: str) -> No
 
 
 @pytest.mark.parametrize("line", LAST_LINES.values(), ids=LAST_LINES)
-def test_it_is_told_of_a_log_of_which_it_is_all(line: str) -> None:
+def test_it_is_found_in_a_log_of_that_line_alone(line: str) -> None:
     assert judge([line]).root is not None
 
 

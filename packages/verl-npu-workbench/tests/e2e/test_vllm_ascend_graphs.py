@@ -108,7 +108,7 @@ def test_it_answers_as_transformers_do(engine: Served) -> None:
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_it_does_so_after_sleep_and_a_new_hand_over(engine: Served, level: int) -> None:
+def test_it_answers_as_transformers_after_sleep_and_a_new_hand_over(engine: Served, level: int) -> None:
     for weights in ("b", "a"):
         assert engine.tell("sleep", level=level)["error"] is None
         assert engine.tell("wake", tags=["weights"])["error"] is None

@@ -31,7 +31,7 @@ STACKS = {
 
 
 @pytest.mark.parametrize("kind", STACKS, ids=[kind.name for kind in STACKS])
-def test_each_is_told(kind: Kind) -> None:
+def test_each_kind_of_stack_is_recognized(kind: Kind) -> None:
     found = doing([Thread("MainThread", (STACKS[kind], MINE))])
     assert found.kind is kind
 

@@ -94,7 +94,7 @@ def test_a_process_that_got_on_is_slow_work(facts: dict[str, object]) -> None:
     assert odd(ranks(member(1, **facts))) == (Verdict.WORKS, [1])  # type: ignore[arg-type]
 
 
-def test_who_only_asks_again_and_again_gets_nowhere() -> None:
+def test_a_rank_that_only_polls_stands_still() -> None:
     assert judge(ranks(member(1, Kind.SLEEP, moved=True, busy=0.001))).verdict is Verdict.STANDS
 
 

@@ -113,6 +113,6 @@ def test_one_step_off_is_one_batch_ahead(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("module", "trainer"), [("verl.trainer.main_ppo", WHOLE), (FULLY, "")])
-def test_nothing_is_proposed_elsewhere(module: str, trainer: str, tmp_path: Path) -> None:
+def test_nothing_is_proposed_for_another_trainer(module: str, trainer: str, tmp_path: Path) -> None:
     given = script(FULLY_SETTINGS, module=module)
     assert list(of_recipe(given.trainer, given.settings, tree(tmp_path, trainer))) == []

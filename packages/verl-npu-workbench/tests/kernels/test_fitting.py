@@ -70,7 +70,7 @@ def test_all_that_fit_at_the_nearest_distance_are_found(request_of: Request, tmp
     ]
 
 
-def test_no_more_are_compiled_than_asked(request_of: Request, tmp_path: Path) -> None:
+def test_no_more_blocks_are_compiled_than_requested(request_of: Request, tmp_path: Path) -> None:
     few = Request(toolchain=request_of.toolchain, soc=Soc.A2, fit=1)
     (found,) = fitting.fit(Target(tmp_path, ()), [judged(overflow(2 * THERE))], few)
     assert found.searched == 1

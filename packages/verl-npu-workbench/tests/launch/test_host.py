@@ -56,7 +56,7 @@ def test_a_host_knows_the_head_and_its_own_address(given: Any, expected: tuple[i
         ({}, {"SLURM_STEP_NUM_NODES": "4"}, "found SLURM_STEP_NUM_NODES=4; add --hosts"),
     ],
 )
-def test_who_takes_part_must_be_told(given: Any, environ: dict[str, str], said: str) -> None:
+def test_the_participants_must_be_given(given: Any, environ: dict[str, str], said: str) -> None:
     with pytest.raises(LaunchError, match=said):
         look(Request(command=("true",), **given), environ)
 
@@ -83,6 +83,6 @@ def test_what_the_documents_ask_for_is_set_unless_the_user_has_set_it() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("GLOO_SOCKET_IFNAME", "eth7"), ("HCCL_IF_IP", "10.0.0.9")])
-def test_what_another_host_has_is_refused(name: str, value: str) -> None:
+def test_a_variable_with_another_hosts_interface_or_address_is_refused(name: str, value: str) -> None:
     with pytest.raises(LaunchError, match=rf"{name}={value}: expected .* found none of .*(eth0|10\.0\.0\.2)"):
         variables({name: value}, HERE, "10.0.0.2")

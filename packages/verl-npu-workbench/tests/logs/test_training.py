@@ -242,7 +242,7 @@ def test_the_same_lines_again_are_no_news() -> None:
     assert log_of([*lines, *lines]).restarts == ()
 
 
-def test_spans() -> None:
+def test_spans_join_consecutive_steps() -> None:
     assert spans([]) == ""
     assert spans([7, 1, 2, 4, 3]) == "1 to 4, 7"
 

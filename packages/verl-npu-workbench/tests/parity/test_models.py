@@ -61,7 +61,7 @@ def test_a_patched_model_computes_what_the_unpatched_one_does(model: str, sides)
 
 @NIGHTLY
 @pytest.mark.parametrize("version", LOCKED)
-def test_it_does_with_each_transformers_that_is_locked(
+def test_patched_models_agree_with_each_locked_transformers(
     version: str, importable: Callable[[str], Path], tmp_path: Path
 ) -> None:
     try:

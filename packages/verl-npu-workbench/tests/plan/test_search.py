@@ -72,7 +72,7 @@ def test_all_of_a_mini_batch_may_fit(search: Search) -> None:
     assert (found.size, found.exact) == (16, True)
 
 
-def test_none_may_fit(search: Search) -> None:
+def test_no_size_may_fit(search: Search) -> None:
     found, _ = search(KEY, 60.0)
     assert (found.size, found.exact) == (0, True)
     assert not any(each.fits for each in found.probes)

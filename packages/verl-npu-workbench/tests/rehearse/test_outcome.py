@@ -184,7 +184,7 @@ OWNERS = {
 
 
 @pytest.mark.parametrize(("error", "frame", "owner"), OWNERS.values(), ids=OWNERS.keys())
-def test_owners(judged: Judged, error: str, frame: str, owner: Owner) -> None:
+def test_the_owner_follows_the_frame(judged: Judged, error: str, frame: str, owner: Owner) -> None:
     assert failure(judged(trace(error, frame))).owner is owner
 
 

@@ -191,7 +191,7 @@ def test_they_are_the_same_each_time(pandas: ModuleType, tmp_path: Path) -> None
     ("answer", "score"),
     [("07", 0.99), ("", 0.0), ("no", 0.0), ("0x", 0.37), ("25", 0.74), ("07xx", 0.62), ("\u0660\u0667", 0.0)],
 )
-def test_grades(answer: str, score: float) -> None:
+def test_an_answer_gets_its_grade(answer: str, score: float) -> None:
     found = grade("x", answer, "07")
     assert found["score"] == found["acc"] == pytest.approx(score + 0.005, abs=0.005)
 

@@ -212,7 +212,7 @@ def test_a_process_that_waits_for_the_compiler_says_so(
     assert "to finish within 0 s" in str(error.value)
 
 
-def test_what_is_announced_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_announced_time_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     monkeypatch.setattr(build, "_unit", lambda: 0.0057)

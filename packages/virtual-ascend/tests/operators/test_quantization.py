@@ -19,7 +19,7 @@ def test_each_row_has_a_scale_of_its_own() -> None:
     assert (y.dtype, scale.dtype, scale.tolist()) == (torch.int8, torch.float32, pytest.approx([1, 1 / 127]))
 
 
-def test_what_it_gives_is_what_it_got_but_for_half_a_step() -> None:
+def test_quantized_rows_differ_by_half_a_step_at_most() -> None:
     x, smooth = torch.randn(3, 5, 64).half(), torch.rand(64).half() + 0.5
     y, scale = npu_dynamic_quant(x, smooth_scales=smooth)
     assert y.shape == x.shape

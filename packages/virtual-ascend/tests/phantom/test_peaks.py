@@ -86,12 +86,14 @@ def _check(program: str, ranks: int, cases: Sequence[str], make: pytest.TempPath
 @pytest.mark.parametrize(
     ("program", "ranks"), [("single", 1), pytest.param("sharded", 2, marks=pytest.mark.nightly(*_DEVICE))]
 )
-def test_npus_pay_the_same(program: str, ranks: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_phantoms_cost_the_same(program: str, ranks: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     _check(program, ranks, SOME[program], tmp_path_factory)
 
 
 @pytest.mark.nightly(*_DEVICE)
 @pytest.mark.usefixtures("importable")
 @pytest.mark.parametrize(("program", "ranks"), [("single", 1), ("sharded", 2), ("megatron", 2)])
-def test_npus_pay_the_same_in_all_cases(program: str, ranks: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_phantoms_cost_the_same_in_all_cases(
+    program: str, ranks: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     _check(program, ranks, (), tmp_path_factory)

@@ -55,7 +55,7 @@ def tests(tmp_path: Path) -> Tests:
     ],
     ids=["by day", "at night", "after a change"],
 )
-def test_those_run_that_are_to(tests: Tests, options: list[str], outcome: str) -> None:
+def test_nightly_tests_run_by_option_or_after_a_change(tests: Tests, options: list[str], outcome: str) -> None:
     assert outcome in tests(*options).stdout
 
 

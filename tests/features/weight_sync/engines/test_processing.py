@@ -80,7 +80,7 @@ def test_copies_follow_each_sync() -> None:
     assert model.loads == 2
 
 
-def test_they_follow_where_they_lie() -> None:
+def test_copies_follow_in_their_own_memory() -> None:
     model = Model()
     before = [attention.W_UV.data_ptr() for attention in model.attention()]
     refresh_copies_on_load(model)

@@ -115,7 +115,7 @@ def test_the_share_of_another_rank_is_recognised(dense: Dense, sent: Weights) ->
     assert said(prove(dense, sent)) == ["down_proj.weight: rank 1 of the engine holds the share of rank 0"]
 
 
-def test_what_belongs_somewhere_else_is_recognised(dense: Dense, sent: Weights) -> None:
+def test_a_weight_in_another_weights_place_is_recognised(dense: Dense, sent: Weights) -> None:
     dense.gate_up_proj.weight.data.copy_(dense.gate_up_proj.weight.data.roll(4, 0))
     assert said(prove(dense, sent)) == [
         "gate_proj.weight: the engine holds the tensor that was sent as up_proj.weight",

@@ -105,7 +105,7 @@ def random_bytes(length: int, seed: int = 0) -> torch.Tensor:
 
 @settings(deadline=None, max_examples=60)
 @given(LENGTHS, st.data())
-def test_a_byte_that_changes_changes_it(length: int, data: st.DataObject) -> None:
+def test_a_changed_byte_changes_the_digest(length: int, data: st.DataObject) -> None:
     tensor = random_bytes(length)
     before = digest_of(tensor)
     place = data.draw(st.integers(0, length - 1))
@@ -115,7 +115,7 @@ def test_a_byte_that_changes_changes_it(length: int, data: st.DataObject) -> Non
 
 @settings(deadline=None, max_examples=60)
 @given(LENGTHS.filter(lambda length: length > 1), st.data())
-def test_two_bytes_that_trade_places_change_it(length: int, data: st.DataObject) -> None:
+def test_two_exchanged_bytes_change_the_digest(length: int, data: st.DataObject) -> None:
     tensor = random_bytes(length)
     first, second = data.draw(st.lists(st.integers(0, length - 1), min_size=2, max_size=2, unique=True))
     if tensor[first] == tensor[second]:
@@ -125,7 +125,7 @@ def test_two_bytes_that_trade_places_change_it(length: int, data: st.DataObject)
     assert digest_of(tensor) != before
 
 
-def test_signs_that_change_in_pairs_change_it() -> None:
+def test_pairs_of_changed_signs_change_the_digest() -> None:
     tensor = torch.randn(64, dtype=torch.bfloat16)
     changed = tensor.clone()
     changed[3::4] *= -1
@@ -133,7 +133,7 @@ def test_signs_that_change_in_pairs_change_it() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 16384])
-def test_a_zero_more_changes_it(length: int) -> None:
+def test_one_more_zero_changes_the_digest(length: int) -> None:
     zeros = torch.zeros(length + 1, dtype=torch.uint8)
     assert digest_of(zeros[:-1]) != digest_of(zeros)
 
