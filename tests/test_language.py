@@ -1,4 +1,4 @@
-"""A text for a person is English until a command prints it, and then in the language that is asked for."""
+"""A text for a person is English until a command prints it, and then in the requested language."""
 
 from __future__ import annotations
 

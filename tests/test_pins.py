@@ -1,4 +1,4 @@
-"""What the plugin knows of a pin: three lines beside its lock, each of which verl's documents or a record bear out."""
+"""The plugin knows a pin by three lines beside its lock; verl's documents or a record confirm each."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Writes the tables of docs/reference/recipes.md and its Chinese twin: from the header comments of the recipes,
-and from what several_machines.py has recorded of upstream's scripts.
+"""Writes the tables of docs/reference/recipes.md and its Chinese twin.
+
+They come from the header comments of the recipes, and from the record of upstream's scripts by several_machines.py.
 
 python scripts/maintain/recipes_page.py                     rewrite the tables
 python scripts/maintain/recipes_page.py --check             status 1 if a table is not up to date

@@ -52,7 +52,7 @@ def main() -> int:
     for lock in wanted:
         try:
             source = sources.find(lock.upstream, lock.pin)
-        except (sources.NotHere, sources.DownloadFailed) as error:
+        except (sources.SourceMissing, sources.DownloadFailed) as error:
             print(f"relock.py: not changed: {error}", file=sys.stderr)
             left += 1
             continue

@@ -1,4 +1,4 @@
-"""`check` and `drift` on edited copies of an installed verl; nothing of it is imported."""
+"""`check` and `drift` on edited copies of an installed verl, which is never imported."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_number_that_is_read_in_one_method_and_used_in_another_is_not_native(r
 
 @pytest.mark.nightly("verl_npu/registry", "verl_npu/cli", "verl_npu/maintain")
 def test_helpers_are_needed_although_another_module_imports_them(run: Run, tree: Path) -> None:
-    # As between 796871d7 and v0.6.1.
+    # The change that upstream made between 796871d7 and v0.6.1.
     edit(tree, "verl/utils/attention_utils.py", "verl.utils.npu_utils", NPU_MODULE)
     _, _, patches = states(run, tree)
     assert patches["attention.add_index_first_axis"] == "pending"
@@ -111,7 +111,7 @@ def test_helpers_are_needed_although_another_module_imports_them(run: Run, tree:
 
 @pytest.mark.nightly("verl_npu/registry", "verl_npu/cli")
 def test_helpers_are_still_wanted_if_the_module_that_imports_them_was_moved(run: Run, tree: Path) -> None:
-    # As between v0.6.1 and ccd7d934.
+    # The change that upstream made between v0.6.1 and ccd7d934.
     old, new = (tree / f"verl/workers/{folder}/padding.py" for folder in ("roles/utils", "utils"))
     assert NPU_MODULE in old.read_text()
     new.parent.mkdir(exist_ok=True)

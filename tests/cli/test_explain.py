@@ -1,4 +1,4 @@
-"""`explain` of a patch, a target, a feature, and of none of these."""
+"""`explain` describes a patch, a target, or a feature, and refuses any other name."""
 
 from __future__ import annotations
 

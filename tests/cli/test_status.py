@@ -1,4 +1,4 @@
-"""`status` from the manifests of a job."""
+"""`status` reads the manifests of a job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def job(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_verl(monkeypatch: pytest.MonkeyPatch) -> None:
-    # None in sys.modules is how Python itself refuses an import.
+    # None in sys.modules makes Python refuse the import.
     monkeypatch.setitem(sys.modules, "verl", None)
 
 

@@ -1,4 +1,4 @@
-"""What other distributions bring by entry points: taken, or left out with one sentence that names its owner."""
+"""Features from other distributions' entry points are accepted, or left out with a sentence that names the owner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verl_npu.registry import Bundle, Feature, Never, Upstream
 
 NEVER = Never("a test")
 TEXTS = {"why": "a reason", "how": "a way", "link": "none: a test", "retired_by": NEVER}
-# Of verl, and one that verl-npu patches.
+# Two targets of verl, of which verl-npu patches the second.
 FREE, TAKEN = "verl.utils.memory_utils:aggressive_empty_cache", "verl.utils.device:is_npu_available"
 
 
@@ -34,7 +34,7 @@ def contribution(*made: object, **more: object) -> Contribution:
 
 
 class Point:
-    """An entry point that is not read from a file."""
+    """An entry point that exists only in memory."""
 
     def __init__(self, owner: str, found: object) -> None:
         self.name, self.value, self.dist, self.found = "x", f"{owner}:x", type("Owner", (), {"name": owner}), found
@@ -47,7 +47,7 @@ class Point:
 
 @pytest.fixture
 def brought(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Bundle]]:
-    """Give what is taken of the objects that some owners' entry points name."""
+    """Return a function that returns the bundles made from the objects that some owners' entry points name."""
 
     def call(**found: object) -> list[Bundle]:
         points = [Point(owner, one) for owner, one in found.items()]

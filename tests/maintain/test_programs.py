@@ -1,4 +1,4 @@
-"""`python -m verl_npu.maintain` on edited copies of an installed verl; nothing of it is imported."""
+"""`python -m verl_npu.maintain` on edited copies of an installed verl, which is never imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same behaviour in other words, and the same words without the behaviour: verdicts follow what is done."""
+"""Verdicts follow the behavior of the source, not its words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_npu.registry.source.tree import SourceTree
 from .by_hand import EDITS, Edit
 from .losses import Pin, pin_at
 
-# One of each way to mislead; all of them read eight trees.
+# One of each way to mislead; together they read eight trees.
 DAILY = (
     "the default device is a constant of the module",
     "another way into a thread",

@@ -1,6 +1,6 @@
-"""Whoever calls a target otherwise, past our patch, is noticed; and what only changes a caller is no alarm.
+"""A caller that leads past our patch is noticed, and a harmless change of a caller raises no alarm.
 
-It is said by *drifted*, or in the reason of a patch that fits.
+The verdict *drifted* says so, or the reason of a patch that fits.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ SILENT = {
     "1dda039b: the caller computes the loss by a function of its own": "the target is two calls below that caller",
     "v0.7.1: the runner's worker overrides the update": "the base of a class that a function makes is a parameter",
 }
-"""The edits that lead past a patch without a word, and why."""
+"""The edits that lead past a patch unnoticed, and why."""
 FALSE = {
     "1dda039b: the engine splits by a table of its own, which is made of what is patched": "no source tells when a "
     "table is made, after a patch or before it",
 }
-"""The edits that lead past no patch and are said to, and why."""
+"""The edits that are reported as a bypass although they lead past no patch, and why."""
 
 NIGHTLY = pytest.mark.nightly("patches", "verl_npu/registry", "verl_npu/features")
 every_edit = pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_an_edit_leaves_the_target_as_it_is(edit: CallerEdit, pin: Callable[[Cal
         assert data is not None
         ast.parse(data, path)
         assert path not in here.upstream.files or data != here.upstream.files[path]
-    # What the patch was needed for is there: else nothing could lead past it.
+    # The patch is needed, or else nothing could lead past it.
     assert [here.before.verdicts[patch].state.value for patch in edit.patches] == ["pending"] * len(edit.patches)
     target = next(patch.target for patch in PATCHES if patch.id == edit.patches[0])
     before, after = (list(map(ast.dump, tree.nodes(target))) for tree in (here.tree(), here.tree(mutant)))

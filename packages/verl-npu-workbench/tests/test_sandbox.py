@@ -1,4 +1,4 @@
-"""Hostile scripts: nothing outside of the sandbox changes, and all of them end in time."""
+"""Hostile scripts: nothing outside the sandbox changes, and all of them end in time."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 def state(path: Path) -> str:
     found = path.lstat()
-    # What is written to a device changes its time; a change of its mode or owner changes ctime.
+    # Writing to a device changes its mtime; a change of its mode or owner changes ctime.
     times = (found.st_ctime_ns,) if path.parent == Path("/dev") else (found.st_ctime_ns, found.st_mtime_ns)
     return f"{path} {found.st_mode} {found.st_uid} {found.st_gid} {found.st_size} {times}"
 
 
 def digest(folder: Path) -> dict[str, str]:
-    """Every file of a folder: its mode, owner, times and content."""
+    """Return the mode, owner, times and content of every file of a folder."""
     found = {}
     for path in [folder, *folder.rglob("*")]:
         content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
@@ -50,7 +50,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def machine() -> list[str]:
-    """What a script that gets out would change first, at its top."""
+    """Return the state of the paths that a script would change first if it got out."""
     folders = [
         Path("/"),
         Path("/etc"),
@@ -71,7 +71,7 @@ def machine() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def nothing_changes(sandboxed: None, tree: Path, tmp_path: Path) -> Iterator[None]:
-    """The tree with its scripts, a folder beside it, and the machine are after each test as they were before."""
+    """Check after each test that the tree with its scripts, a folder beside it, and the machine are unchanged."""
     beside = tmp_path / "beside"
     beside.mkdir()
     (beside / "precious").write_text("content")
@@ -85,7 +85,7 @@ DESTROYING = {
     "the root": "timeout 1 rm -rf --no-preserve-root / 2>/dev/null",
     "the tree": 'rm -rf "$PWD" ./* verl',
     "the folder above": "rm -rf ../* ../beside ../.??*",
-    # A message for each file would be more than a script may print, and end it.
+    # A message for each file would exceed the output that a script may print, and end it.
     "the project": f"rm -rf {PROJECT} {PROJECT}/* 2>/dev/null",
     "the interpreter": f"rm -rf {sys.prefix}/bin {sys.base_prefix}/bin 2>/dev/null",
     "system files": "echo x > /etc/passwd; echo x >> /etc/hosts; touch /x {/usr,/usr/local,/usr/bin,/opt,/var,/etc}/x",
@@ -172,8 +172,8 @@ def test_a_script_cannot_take_the_machines_memory_where_there_is_no_cgroup(
         captured(line, limits=replace(LIMITS, seconds=60.0))
 
 
-def test_what_many_map_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Ray's object store is: 30 processes with the same 100 MiB take no 600."""
+def test_memory_that_many_processes_map_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's object store is an example: 30 processes with the same 100 MiB do not take 600."""
     monkeypatch.setattr(cgroup, "ROOT", Path("/none"))
     code = (
         "import mmap, os, time; m = mmap.mmap(-1, 100 << 20); m.write(b'x' * (100 << 20))\n"
@@ -279,7 +279,7 @@ def _text(path: Path) -> str:
 
 
 def test_a_nested_namespace_cannot_take_read_only_away(captured: Captured) -> None:
-    """By system calls alone: the programs for it need what /proc does not let them write."""
+    """By system calls alone: the programs for it need to write to places that /proc denies them."""
     new_user, new_mounts, remount = 0x10000000, 0x00020000, 32 | 4096
     code = (
         f"import ctypes; c = ctypes.CDLL(None); print('unshared', c.unshare({new_user | new_mounts})); "

@@ -1,4 +1,4 @@
-"""What `import torch` does where virtual NPUs are asked for and cannot be had; what comes up with them."""
+"""`import torch` where virtual NPUs are requested and impossible; and the parts that come up with them."""
 
 from __future__ import annotations
 

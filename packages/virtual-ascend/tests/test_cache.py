@@ -1,4 +1,4 @@
-"""Compiled libraries in the cache are whole, and nobody else's."""
+"""Compiled libraries in the cache are complete, and nobody else's."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_everybody_may_write_to_is_refused(library: Path, which: str) -> No
 
 @pytest.fixture
 def shared_group(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
-    """The library's group has other members."""
+    """Let the library's group have other members."""
     entry = grp.struct_group(("team", "x", library.stat().st_gid, ["alice", "bob"]))
     monkeypatch.setattr(grp, "getgrgid", lambda _: entry)
 

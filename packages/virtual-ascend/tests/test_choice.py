@@ -1,4 +1,4 @@
-"""Whose torch_npu the virtual NPUs have follows from what is installed and what is asked for."""
+"""The installed packages and the settings decide which torch_npu the virtual NPUs have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from virtual_ascend.settings import Settings
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A wheel's torch_npu, as far as one looks."""
+    """Install the files of a wheel's torch_npu that the choice looks at."""
     folder = tmp_path / "torch_npu"
     (folder / "lib").mkdir(parents=True)
     (folder / "__init__.py").touch()

@@ -1,4 +1,4 @@
-"""VIRTUAL_ASCEND_COPIES=delayed: a copy that is read before it is waited for is wrong, and right afterwards."""
+"""VIRTUAL_ASCEND_COPIES=delayed: a copy that is read before somebody waits for it is wrong, and right afterwards."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def test_without_the_mode_every_copy_is_there_at_once(python: Run) -> None:
     assert wrong == set()
 
 
-# What tensordict does: `to("cpu")` starts every copy without blocking and waits for all of them at the end. Before
-# 0.10 it did not know that an NPU is to be waited for.
+# tensordict does this: `to("cpu")` starts every copy without blocking and waits for all of them at the end. Before
+# 0.10 it did not know that an NPU needs the wait.
 TENSORDICT = """
 import json, torch
 class Batch(dict):

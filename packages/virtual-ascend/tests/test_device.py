@@ -445,7 +445,7 @@ def test_a_stream_of_another_device_is_not_made(npu: ModuleType, other: dict[str
 @pytest.fixture
 def overflowing(npu: ModuleType) -> Callable[..., list[float]]:
     def train(dynamic: bool) -> list[float]:
-        """Two parameters with an optimizer each, the first one's gradient infinite; their values and the scale."""
+        """Train two parameters, the first with an infinite gradient; return their values and the scale."""
         parameters = [npu.nn.Parameter(npu.ones(1, device="npu")) for _ in range(2)]
         optimizers = [npu.optim.SGD([parameter], lr=1.0) for parameter in parameters]
         scaler = npu.npu.amp.GradScaler(init_scale=4.0, dynamic=dynamic)

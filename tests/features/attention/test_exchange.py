@@ -1,4 +1,4 @@
-"""A function of upstream with one import or constant exchanged."""
+"""Upstream functions with one import or constant replaced."""
 
 from __future__ import annotations
 

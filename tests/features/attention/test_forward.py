@@ -1,4 +1,4 @@
-"""What is handed to transformers' flash attention: lengths from the host, and no setting that would be ignored."""
+"""The arguments of transformers' flash attention: lengths from the host, and no setting that would be ignored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NPU = SimpleNamespace(type="npu")
 
 @pytest.fixture(params=[True, False], ids=["from 4.55 on", "before"])
 def by_row(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether this transformers has its own function that tells packed rows."""
+    """Tell whether this transformers has its own function that detects packed rows."""
     module = ModuleType(flash.UTILS)
     if request.param:
         module._is_packed_sequence = None  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """Resource pools ask for NPUs, and a job that cannot be placed ends with an error.
 
-The index of a worker's own NPU among those that it sees.
+Workers find the index of their own NPU among the NPUs that they see.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from verl_npu.features.device.placement import ordinal
 
 
 class Group:
-    """Stands in for Ray's placement group where the fault is one of waiting."""
+    """A stand-in for Ray's placement group that is placed only after a number of waits."""
 
     def __init__(self, placed_after: int) -> None:
         self.waits = placed_after

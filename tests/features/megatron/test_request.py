@@ -1,4 +1,4 @@
-"""Overrides as a user types them, and scripts as they are: what is read from them, and what cannot be judged."""
+"""Overrides are read as a user types them and from scripts as they are; some cannot be judged."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_combination_that_depends_on_an_unknown_value_is_not_refused(contract:
 
 
 def test_flash_attention_is_not_judged_if_it_may_be_replaced(contract: Contract) -> None:
-    # Most revisions do not know the key, and refuse it for that.
+    # Most revisions refuse the key because they do not know it.
     request = only(f"{OVERRIDE}.use_flash_attn_npu_batch_invariant=$BI")
     assert not [problem for problem in problems(request, contract) if problem.subject.startswith("use_flash_attn=")]
 
@@ -134,7 +134,7 @@ def test_mindspeed_llm_is_asked_through_a_section_of_its_own(contract: Contract)
     request = only(f"{LLM}.tensor_model_parallel_size=4 +{LLM}.mcore_kwargs.recompute_method=uniform")
     assert request.engine is Engine.MINDSPEED_LLM
     assert request.section["tensor_model_parallel_size"] == 4
-    # The rest is what upstream's mindspeed.yaml gives in any case.
+    # Upstream's mindspeed.yaml gives the other overrides in any case.
     assert (request.overrides["recompute_method"], request.overrides["seq_length"]) == ("uniform", 10240)
 
 

@@ -9,7 +9,7 @@ from verl_npu.features.megatron.contract import Contract, catalogue
 from verl_npu.features.megatron.request import Request, effective, requests
 from verl_npu.features.megatron.rules import check, problems
 
-# What upstream's own configuration files put there.
+# Overrides from upstream's own configuration files.
 UPSTREAMS_OWN = {
     "recompute_granularity": None,
     "recompute_modules": ["core_attn"],
@@ -162,7 +162,7 @@ def test_both_sizes_of_context_parallelism_are_alike(refusals) -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        # Upstream's converter_hf_to_mcore.py passes this one for DeepSeek-V3.
+        # Upstream's converter_hf_to_mcore.py passes this combination for DeepSeek-V3.
         {"multi_head_latent_attention": True, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128},
         {"use_flash_attn": False},
     ],

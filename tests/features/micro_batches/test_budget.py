@@ -1,4 +1,4 @@
-"""Upstream's rearrange_micro_batches with our patches, at the installed verl and at the revisions that are here."""
+"""Upstream's rearrange_micro_batches with our patches, at the installed verl and at the revisions in the folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .upstream import BOUNDED, REVISIONS, load, nested, padded, patched, tokens
 pytestmark = pytest.mark.upstream
 
 BUDGET = 100
-# Half of them fit together in twos and not in threes: the tokens alone would need fewer micro-batches.
+# Half of them fit together in twos and not in threes: by tokens alone, fewer micro-batches would be enough.
 LENGTHS = [60, 60, 60, 60, 10, 20, 30, 40, 5, 5, 35, 45]
 
 
@@ -38,7 +38,7 @@ def module(revision: str) -> ModuleType:
 
 @pytest.fixture(params=["padded", "nested"])
 def batch(request: pytest.FixtureRequest, revision: str) -> Callable[[list[int]], Any]:
-    """Make a batch of sequences with these lengths."""
+    """Return a function that makes a batch of sequences with these lengths."""
     if request.param == "nested":
         if "is_nested" not in inspect.getsource(load(revision).rearrange_micro_batches):
             pytest.skip("this revision has no nested batches")
@@ -62,12 +62,12 @@ def test_each_micro_batch_holds_the_sequences_that_its_indices_name(
 
 
 def over_budget(revision: str) -> int:
-    """How many of six batches upstream alone splits so that a micro-batch exceeds the budget."""
+    """Return how many of six batches upstream alone splits so that a micro-batch exceeds the budget."""
     draw, budget = MIXES["bimodal"]
     chance = random.Random(0)
     over = 0
     for _ in range(6):
-        # A hundredth of each: upstream's own partition is as bad, and the batches are small.
+        # A hundredth of each length: upstream's own partition is as bad, and the batches are small.
         lengths = [length // 100 for length in draw(chance)]
         split, _ = load(revision).rearrange_micro_batches(padded(lengths), max_token_len=budget // 100)
         over += max(map(tokens, split)) > budget // 100
@@ -158,7 +158,7 @@ def test_sequences_that_must_stay_together_do(revision: str, module: ModuleType)
 def test_an_upstream_that_no_longer_asks_for_the_partition_is_told_apart(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As if upstream had a partition of its own that we do not know.
+    # Pretend that upstream has a partition of its own that we do not know.
     monkeypatch.setattr(module, "get_seqlen_balanced_partitions", lambda *_, **__: [[0, 1], [2], [3]])
     with pytest.raises(
         MicroBatchError, match="expected micro-batches of at most 100 tokens, found a micro-batch of 110 tokens"

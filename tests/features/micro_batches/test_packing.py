@@ -1,4 +1,4 @@
-"""Bins of sequences: within the budget, few, full of all sequences, and even."""
+"""Bins of sequences stay within the budget, are few, hold every sequence, and are even."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_if_there_is_room_no_two_bins_differ_by_more_than_the_heaviest_sequence(
 
 
 def test_the_bins_of_first_fit_are_taken_if_dealing_evenly_exceeds_the_budget() -> None:
-    # Dealt out, the bins hold 90 when the last 30 comes.
+    # Dealt out in turn, the bins would hold 90 when the last 30 comes.
     lengths = [60, 50, 50, 40, 40, 30, 30]
     bins = partition(lengths, BUDGET)
     assert [sum(lengths[index] for index in one) for one in bins] == [BUDGET] * 3
 
 
 def test_the_bins_of_first_fit_are_evened() -> None:
-    lengths = [15, 5, 40, 30, 35, 30, 35, 40, 45]  # first-fit-decreasing makes 80, 95 and 100 of them
+    lengths = [15, 5, 40, 30, 35, 30, 35, 40, 45]  # first-fit-decreasing makes bins of 80, 95 and 100
     assert sorted(sum(lengths[index] for index in one) for one in partition(lengths, BUDGET)) == [90, 90, 95]
 
 

@@ -1,4 +1,4 @@
-"""Releases that cannot be imported together end a job before its first process; what nobody named is said."""
+"""Releases that cannot be imported together end a job at its start; releases that no document names are reported."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """The releases that the documents of ccd7d934 name, all of which fit each other."""
+    """Install the releases that the documents of ccd7d934 name, all of which fit each other."""
     made = Site(tmp_path / "site")
     for name, text in FILES.items():
         made.has(name, text)
@@ -159,7 +159,7 @@ def test_vllm_ascends_own_gate_is_followed(
         refuse_engine_versions(job(mode="sync"))
 
 
-# What is only not named.
+# Releases that no document names, without a conflict.
 
 
 def test_releases_that_nobody_named_are_said_in_one_line(site: Site, said: list[str]) -> None:
@@ -204,7 +204,7 @@ def test_without_a_judged_verl_no_range_is_known(site: Site, said: list[str], mo
     assert said == []
 
 
-# Where there is nothing to judge.
+# Environments in which there is nothing to judge.
 
 
 def test_another_engine_is_left(site: Site) -> None:
@@ -226,7 +226,7 @@ Source = Callable[[str, str], Path]
 
 @pytest.fixture
 def real(site: Site, source: Source, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Put the releases of verl, vLLM and vllm-ascend in the place of what is installed."""
+    """Return a function that replaces the installed packages with releases of verl, vLLM and vllm-ascend."""
 
     def put(vllm: str, verl: str = "", ascend: str = "") -> None:
         tree = SourceTree.at(source("vllm", f"v{vllm}"), ("vllm",))
@@ -249,7 +249,7 @@ def real(site: Site, source: Source, monkeypatch: pytest.MonkeyPatch) -> Callabl
         ("796871d7", "0.9.1", "async", ""),
         ("796871d7", "0.11.0", "sync", "vllm.model_executor.sampling_metadata"),
         ("v0.6.1", "0.9.1", "sync", ""),
-        # The release that its documents name: only its other mode can be had with it.
+        # The release that its documents name works only in the other mode.
         ("v0.6.1", "0.9.1", "async", "vllm.v1.engine.utils"),
         ("v0.6.1", "0.11.0", "async", ""),
         ("ccd7d934", "0.9.1", "async", "vllm.v1.engine.utils"),
@@ -276,7 +276,7 @@ def test_vllm_ascend_finds_all_in_the_vllm_of_its_number_and_something_missing_i
 ) -> None:
     ascend = {"0.7.3": "0.7.3.post1", "0.25.1": "0.25.1rc1"}.get(release, release)
     real(vllm=release, ascend=ascend)
-    monkeypatch.setattr(engine_versions, "_version", lambda component: None)  # so that the number does not decide
+    monkeypatch.setattr(engine_versions, "_version", lambda component: None)  # version numbers must not decide
     monkeypatch.setenv("VLLM_VERSION", release)
     refuse_engine_versions(job(mode="sync"))
     for other in {"0.9.1", "0.11.0", "0.18.0"} - {release}:

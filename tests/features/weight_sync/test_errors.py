@@ -1,4 +1,4 @@
-"""The errors of a weight sync go from a worker to the driver whole, as Ray sends them: pickled."""
+"""The errors of a weight sync survive pickling, by which Ray sends them from a worker to the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The features of several owners in one registry: what is wrong with one owner's costs the others nothing."""
+"""The features of several owners in one registry: a fault of one owner's feature does not affect the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEVER = Never("a test")
 
 @pytest.fixture
 def math(plugin, package, why) -> Feature:
-    """Our feature, of `double`."""
+    """Return our feature, a wrapper of `double`."""
     package.write("up.ops", "def double(x): return 2 * x\ndef triple(x): return 3 * x\n")
     feature = plugin.feature("math")
     feature.wrap("up.ops:double", retired_by=NEVER, **why)(double)
@@ -34,7 +34,7 @@ def triple(original, x):
 
 @pytest.fixture
 def theirs(math, package, why, tmp_path: Path) -> Bundle:
-    """Somebody else's feature of `triple`, with a lock of its own."""
+    """Return somebody else's feature, a wrapper of `triple` with a lock of its own."""
     feature = Feature("algebra", "more numbers")
     feature.owner = "theirs"
     feature.wrap("up.ops:triple", retired_by=NEVER, **why)(triple)
@@ -129,7 +129,7 @@ def test_what_an_owner_patches_further_is_looked_up_where_we_run(plugin, package
     assert package.load("side").double(2) == ("theirs", 4)
 
 
-# Late.
+# Features that come late.
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=["the feature", "what it was made of"])

@@ -51,7 +51,7 @@ def ops(package):
 
 @pytest.fixture
 def math(plugin, ops, why):
-    """A feature that replaces `double` and wraps `Model.forward`."""
+    """Return a feature that replaces `double` and wraps `Model.forward`."""
     feature = plugin.feature("math")
 
     @feature.replace("up.ops:double", retired_by=NEVER, **why)
@@ -355,7 +355,7 @@ def added(original, x):
 
 @pytest.fixture
 def overwritten(plugin, package, ops, why):
-    """A patch whose feature goes after `up.own`, a patch module of upstream's."""
+    """Return a plugin whose feature comes after `up.own`, an upstream module that patches."""
     package.write("up.user", "from up.ops import double\n")
     package.write("up.own", "import up.ops\n\ndef theirs(x):\n    return 'theirs'\n\nup.ops.double = theirs\n")
     plugin.feature("math", after="up.own").wrap("up.ops:double", retired_by=NEVER, **why)(added)
@@ -539,7 +539,7 @@ def test_patched_if_and_only_if_active_in_the_end(package, plugin, why, order: t
         assert registry.states() == {"f": State.APPLIED}
 
 
-# Guards run before their module is executed, every time, and can stop it; then nothing of it has happened.
+# Guards run each time before their module is executed, and can stop it; then nothing of the module has run.
 
 SIDE_EFFECT = """
     import up.world
@@ -562,7 +562,7 @@ def world(package):
 
 @pytest.fixture
 def guarded(plugin, world, why):
-    """A feature that guards `up.side` and wraps `work`; the guard does what `guarded.does` says."""
+    """Return a plugin that guards `up.side` and wraps `work`; the guard calls `guarded.does`."""
     feature = plugin.feature("guarded")
     plugin.does = lambda: None
 

@@ -1,4 +1,4 @@
-"""A target that is what it was is of no use to a patch where nothing reaches it: that is said, with the site."""
+"""An unchanged target that no code reaches makes a patch useless; the verdict says so and names the place."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ GONE = Absence("up.ops:step", True, "up.ops:step is gone")
 
 
 def evidence(action: Action = Action.WRAP, *, skips: bool = False, **found: object) -> SimpleNamespace:
-    """All that is told of a patch that fits, but for what a test says."""
+    """Return the evidence for a patch that fits, changed as a test says."""
     patch = SimpleNamespace(
         target=Target("up.ops", "step"),
         action=action,

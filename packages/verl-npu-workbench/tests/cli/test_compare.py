@@ -23,7 +23,7 @@ REWARD, DRIFT = "critic/rewards/mean", "training/rollout_probs_diff_mean"
 
 
 def rows(steps: Sequence[int], seed: int, nan_at: int | None = None) -> list[Row]:
-    """A line for each step, in the order of a file, with noise that is the same for the same seed."""
+    """Return a row for each step, in the order of a file, with noise that depends only on the seed."""
     noise = random.Random(seed)
     made = []
     for step in steps:
@@ -55,7 +55,7 @@ def found(report: dict) -> dict[tuple[str, str], float]:
 
 
 def test_logs_with_gaps_and_restarts_are_compared_at_common_steps_by_their_last_run(run: Run, write: Write) -> None:
-    """Each log says 9 at a step that it runs again, and at one that the other lacks."""
+    """Each log has a 9 at a step that it runs again, and at a step that the other log lacks."""
     a = [(step, {REWARD: value}) for step, value in ((1, 0.5), (2, 9.0), (2, 0.5), (4, 0.6), (5, 9.0))]
     b = [(step, {REWARD: value}) for step, value in ((3, 9.0), (4, 9.0), (1, 0.4), (2, 0.5), (4, 0.5))]
     _, output = run("compare", str(write(text(a), "a.log")), str(write(text(b), "b.log")), "--json")

@@ -1,4 +1,4 @@
-"""`verl-npu doctor --log`: what is printed, the JSON, the exit statuses."""
+"""`verl-npu doctor --log`: its output, its JSON, and its exit statuses."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_an_error_that_no_rule_knows_is_unknown_with_its_kind_and_its_candidates
     assert (root["rule"], root["kind"], root["likely"][:2]) == (None, "engine-mistake", ["engine-defect", "vllm-pair"])
 
 
-# What is no ordinary log.
+# Inputs that are no ordinary log.
 
 
 def test_the_log_may_be_piped(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`verl-npu kernels`: what it prints, and with which status it ends."""
+"""`verl-npu kernels`: its output and its exit status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SAID = {
 
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """A file, with a compiler in whose place its answers stand."""
+    """Return a file of kernels, with canned answers in place of a compiler."""
     file = tmp_path / "some.py"
     file.write_text(ADD)
     python = Python("python3.11", (3, 11), ())
@@ -100,7 +100,7 @@ def test_a_target_launches_or_a_command_is_named_and_only_one_of_them(run: Run, 
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch, judged: str) -> Path:
-    """A file with the launches of two kernels, one of which does not fit."""
+    """Return a file with the launches of two kernels, one of which does not fit."""
     file = Path(judged).with_name("launches.jsonl")
     case = {"signature": {"x": "*bf16", "n": "i32"}, "constants": {"BLOCK": 64}, "guessed": False}
     names = ("good", "large")

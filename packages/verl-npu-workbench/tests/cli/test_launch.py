@@ -1,4 +1,4 @@
-"""`verl-npu launch`: what it plans, and what it refuses before anything is started."""
+"""`verl-npu launch`: its plans, and the mistakes that it refuses before it starts anything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def virtual_npus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own() -> str:
-    """An address at which others would find this host."""
+    """Return an address at which other hosts would find this host."""
     outside = [address for address in here().values() if not address.startswith("127.")]
     if not outside:
         pytest.skip("this host has no network")

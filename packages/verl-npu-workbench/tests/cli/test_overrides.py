@@ -1,4 +1,4 @@
-"""`verl-npu lint --overrides`: what can be switched on, and whether overrides would do what they say."""
+"""`verl-npu lint --overrides`: the overrides that exist, and whether overrides would do what they say."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_users_text_does_not_steer_the_terminal(text: str) -> None:
 
 
 def scripts_for_npus(pin: str) -> dict[Path, str]:
-    """The scripts of a pin that set something of Megatron's or MindSpeed-LLM's, and that are for NPUs."""
+    """Return the scripts of a pin that are for NPUs and set a value of Megatron's or MindSpeed-LLM's."""
     folder = Path(os.environ.get("VERL_NPU_UPSTREAMS") or "none") / f"verl-{pin}"
     if not folder.is_dir():
         pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with {folder.name}/")
@@ -123,8 +123,8 @@ def test_no_script_of_upstreams_is_refused_or_ends_in_a_traceback(pin: str) -> N
     """Needs VERL_NPU_UPSTREAMS, a folder with `verl-<pin>/`."""
     scripts = scripts_for_npus(pin)
     assert scripts
-    # Each is judged with the MindSpeed that the documents of the pin or the recipe name. Status 0: all was read,
-    # and that nothing is refused.
+    # Each is judged with the MindSpeed that the documents of the pin or the recipe name. Status 0: everything was
+    # read, and nothing is refused.
     answers = {path: run("--pin", pin, "--overrides", text) for path, text in scripts.items()}
     assert {path.name: output for path, (status, output) in answers.items() if status} == {}
 

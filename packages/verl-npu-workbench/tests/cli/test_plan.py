@@ -1,4 +1,4 @@
-"""`verl-npu plan`: options that exclude each other. What it finds is shown by tests/e2e/test_plan.py."""
+"""`verl-npu plan`: options that exclude each other. tests/e2e/test_plan.py covers its results."""
 
 from __future__ import annotations
 

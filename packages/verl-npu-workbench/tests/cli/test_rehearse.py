@@ -1,4 +1,4 @@
-"""`verl-npu rehearse` and `verl-npu lint`: one clear line for what is no launch script, and plans."""
+"""`verl-npu rehearse` and `verl-npu lint`: plans, and one clear line for a file that is no launch script."""
 
 from __future__ import annotations
 
@@ -120,23 +120,23 @@ def test_a_tree_at_another_revision_than_the_pin_is_one_line(
 
 @pytest.fixture
 def rl(tree: Path) -> Path:
-    """The tree with a trainer for reinforcement learning."""
+    """Return the tree with a trainer for reinforcement learning."""
     (tree / "verl" / "trainer" / "config" / "rl.yaml").write_text(CONFIGURATION + RL)
     (tree / "verl" / "trainer" / "main_rl.py").write_text(TRAINER.replace('"main"', '"rl"'))
     return tree
 
 
-_OF_CAPTURES = pytest.mark.nightly("verl_npu_workbench/jobs", "verl_npu_workbench/rehearse")
+_CAPTURES_NIGHTLY = pytest.mark.nightly("verl_npu_workbench/jobs", "verl_npu_workbench/rehearse")
 GOOD = "python3 -m verl.trainer.main_rl data.train_batch_size=1024 trainer.nnodes=2 trainer.device=npu"
 
 
-@_OF_CAPTURES
+@_CAPTURES_NIGHTLY
 @pytest.mark.parametrize(
     "first",
     [
         pytest.param([sys.executable], id="by its path"),
-        pytest.param(["uv", "run", "python3"], id="by uv", marks=_OF_CAPTURES),
-        pytest.param(["A=1", "python3"], id="with a variable", marks=_OF_CAPTURES),
+        pytest.param(["uv", "run", "python3"], id="by uv", marks=_CAPTURES_NIGHTLY),
+        pytest.param(["A=1", "python3"], id="with a variable", marks=_CAPTURES_NIGHTLY),
     ],
 )
 def test_a_trainers_command_may_name_its_program_by_path(run: Run, rl: Path, first: list[str], tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_plan_says_what_is_scaled(sandboxed: None, run: Run, rl: Path, write: 
 def test_a_trees_code_is_not_run_without_a_sandbox_by_itself(
     run: Run, rl: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """Without bubblewrap, by a name that is not found."""
+    """Bubblewrap is missing because its name is not found."""
     monkeypatch.setattr("verl_npu_workbench.sandbox.shutil.which", lambda name: None)
     (rl / "hydra.py").write_text(f"open({str(rl / 'reached')!r}, 'w')")
     status, output = run(command, "--verl", str(rl), "--", *GOOD.split())
@@ -214,7 +214,7 @@ def test_a_script_is_judged_whole_without_a_sandbox_if_that_is_asked(
 UNCONFINED = "verl-npu: unconfined: the code that runs can read your home folder and use your network"
 
 
-@_OF_CAPTURES
+@_CAPTURES_NIGHTLY
 def test_a_plan_of_a_command_needs_no_sandbox_if_that_is_asked(
     run: Run, rl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,7 +326,7 @@ def test_check_says_that_it_judged_by_the_installed_verl(
     sandboxed: None, run: Run, rl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(rl))
-    # A test before may have imported another verl into this process.
+    # An earlier test may have imported another verl into this process.
     for name in [name for name in sys.modules if name.partition(".")[0] == "verl"]:
         monkeypatch.delitem(sys.modules, name)
     alone = tmp_path / "alone" / "run.sh"

@@ -129,7 +129,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(heeds_ctrl_c: None) -> Iterator[Start]:
-    """Start the command as a process of its own, and end it."""
+    """Return a function that starts the command as a process of its own; end the process afterwards."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(*arguments: str, **options: object) -> subprocess.Popen[str]:
@@ -150,7 +150,7 @@ def start(heeds_ctrl_c: None) -> Iterator[Start]:
 
 
 def without_progress(said: str) -> list[str]:
-    """Lines without those that say for how long something has been done: a slow machine has some."""
+    """Return the lines without the progress lines that a slow machine prints."""
     return [line for line in said.splitlines() if not re.search(r", \d+ s$", line)]
 
 
@@ -194,7 +194,7 @@ def test_a_binary_is_one_line(start: Start, tmp_path: Path) -> None:
 
 
 def seen(descriptor: int, until: str, seconds: float = 20.0) -> str:
-    """What a terminal gets until a text is in it."""
+    """Return the output of a terminal up to a text."""
     got = b""
     end = time.monotonic() + seconds
     while until not in got.decode(errors="replace"):
@@ -237,7 +237,7 @@ def test_once_needs_no_package_of_a_screen_in_a_pipe(run: Run, write: Write, mon
     assert "step" in output
 
 
-# Its end.
+# The end of `watch`.
 
 HEAD = "(TaskRunner pid=12) Total training steps: 10\n"
 

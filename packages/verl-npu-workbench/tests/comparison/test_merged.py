@@ -1,4 +1,4 @@
-"""A merged model is its checkpoint's only if each of its tensors is the shards' one, for each kind of checkpoint."""
+"""A merged model matches its checkpoint only if each tensor equals that of the shards, for each kind of checkpoint."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Compare = Callable[..., Merged]
 
 @pytest.fixture
 def tensors() -> Tensors:
-    """The model that every checkpoint here is of."""
+    """Return the model from which all checkpoints here are made."""
     return model()
 
 
 @pytest.fixture
 def compared(tmp_path: Path) -> Compare:
-    """Save a model and a checkpoint of two ranks, and compare them."""
+    """Return a function that saves a model and a checkpoint of two ranks, and compares them."""
 
     def call(merged: Tensors, shards: Tensors, **config: Any) -> Merged:
         save_model(tmp_path / "merged", merged, CONFIG | config)
@@ -192,7 +192,7 @@ def test_a_replica_that_differs_is_an_error(tensors: Tensors, tmp_path: Path) ->
 
 
 class Runs:
-    """Unpickling it makes a folder."""
+    """An object whose unpickling makes a folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -214,7 +214,7 @@ def test_a_shard_that_would_run_a_program_is_not_read(tensors: Tensors, tmp_path
 
 def test_the_name_of_an_npu_is_read_where_there_is_none(tensors: Tensors, tmp_path: Path) -> None:
     merged, folder = save_model(tmp_path / "merged", rounded(tensors)), save_fsdp(tmp_path / "actor", tensors, (1,))
-    # The name is given to a whole process, so these are others.
+    # The allowed names are set for a whole process, so the test uses other names.
     path = folder / "model_world_size_1_rank_0.pt"
     change = f"""
 import torch, torch.distributed.tensor

@@ -1,4 +1,4 @@
-"""What verl's guide for Ascend asks: by a formula of its own, at steps that both logs have.
+"""The standards of verl's guide for Ascend, computed by a second formula, at steps that both logs have.
 
 The tolerances of verl-ascend-recipe's check_npu.py, at their edges, for logs and for its published figures.
 """

@@ -1,4 +1,4 @@
-"""The report of ascend-fd is read beside a job's logs."""
+"""The diagnosis reads the report of ascend-fd beside a job's logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PORT = "RuntimeError: the port of the device is bound by a neighbour"
 
 
 def report(path: Path, code: str, text: str, place: str = "worker-node7 device-3") -> Path:
-    """A report with one fault, in the form that ascend-fd 26.1.0 writes."""
+    """Write a report with one fault, in the format of ascend-fd 26.1.0."""
     seen = {"event_code": code, "key_info": text, "source_device": "3", "source_file": "plog-1.log"}
     fault = {
         "code": code,

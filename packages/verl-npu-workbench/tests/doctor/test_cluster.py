@@ -1,4 +1,4 @@
-"""What several nodes say, side by side."""
+"""The reports of several nodes, side by side."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The earlier plugin of the same name, as its setup.py leaves an environment: what the doctor says, and what mends it.
+"""The doctor finds the earlier plugin of the same name, as its setup.py leaves an environment, and names the fix.
 
-What stands for its files, and for those that it edits, is made up.
+Its files, and those that it edits, are made up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHANGE_OVER = "pip uninstall -y verl_npu && pip install CHECKOUT_OR_WHEEL_OF_VER
 
 @pytest.fixture
 def box(make: Callable[..., Box]) -> Box:
-    """A right environment with this package, verl and vLLM."""
+    """Return a right environment with this package, verl and vLLM."""
     made = make(PIN)
     made.write("site/verl_npu/activation.py", "")
     made.write("site/verl/__init__.py", "import logging\n")

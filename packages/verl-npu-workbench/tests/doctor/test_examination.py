@@ -1,4 +1,4 @@
-"""Which subjects are looked at, and what is said where less is known."""
+"""The subjects that the doctor examines, and its answers where less is known."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_container_may_call_its_npus_by_their_numbers_on_the_host(make: Make) 
     assert "8, but there are 4 NPUs here" in by_name(box, "variables")["ASCEND_RT_VISIBLE_DEVICES"].found
 
 
-# What is run.
+# The programs that are run.
 
 
 def trial(code: str, patience: float = 60.0) -> Probe:
@@ -181,7 +181,7 @@ def test_a_probe_that_works_is_right(run: Callable) -> None:
         ("something that nobody knows", "python -c"),
     ],
 )
-def test_a_probe_that_fails_says_what_mends_it(run: Callable, said: str, fix: str) -> None:
+def test_a_probe_that_fails_names_the_fix(run: Callable, said: str, fix: str) -> None:
     found = run(trial(f"raise ImportError({said!r})"))
     assert found.severity is Severity.ERROR
     assert said in found.found

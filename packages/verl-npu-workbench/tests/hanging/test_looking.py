@@ -1,4 +1,4 @@
-"""Looking at the processes of this host, and at what other hosts answer: real processes, and answers of strangers."""
+"""The look at this host's processes and at other hosts' answers, with real processes and made-up answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["run"]  # a fixture
 
 @pytest.fixture
 def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that sleeps, with a terminal's escape codes in what it is called."""
+    """Yield a program that sleeps, with a terminal's escape codes in its name."""
     program = tmp_path / "nap\x1b[31m.py"
     program.write_text("import time\n\ndef nap():\n    time.sleep(600)\n\nprint('up', flush=True)\nnap()\n")
     process = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE)
@@ -101,7 +101,7 @@ def test_a_py_spy_that_never_answers_is_waited_for_a_while_only(
 
 def test_a_process_that_is_not_there_is_one_line(run: Run) -> None:
     status, printed = run("doctor", "--hang", "4194303")
-    (line,) = (line for line in printed.splitlines() if not re.search(r", \d+ s$", line))  # progress of a slow machine
+    (line,) = (line for line in printed.splitlines() if not re.search(r", \d+ s$", line))  # drops progress lines
     assert status == 2
     assert "expected the id of a process on this host" in line
 

@@ -20,7 +20,7 @@ from verl_npu.errors import ContainerError
 
 every = pytest.mark.parametrize("server", SERVERS)
 
-# What github.com/vllm-project/vllm-ascend v0.23.0 mounts (docs/source/installation.md), and of it what
+# The mounts of github.com/vllm-project/vllm-ascend v0.23.0 (docs/source/installation.md), and those of them that
 # Ascend's container runtime mounts by itself (component/ascend-docker-runtime/build/scripts/base.list).
 DOCUMENTED_DEVICES = {"/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"}
 DOCUMENTED_FILES = {
@@ -138,8 +138,8 @@ def test_more_npus_than_a_machine_has_are_an_error(server: str, npus: int, fix: 
     assert fix in str(caught.value)
 
 
-# Docker's own parser. It asks a daemon for its system and then sends what it read: this one keeps that, and starts
-# nothing.
+# Docker's own parser. It asks a daemon for its system and then sends the parsed line: this daemon keeps that, and
+# starts nothing.
 
 
 class Daemon(BaseHTTPRequestHandler):
@@ -177,7 +177,7 @@ class Refused(Exception):
 
 @pytest.fixture
 def read() -> Iterator[Read]:
-    """Give what docker's client reads from a line, as it sends it to a daemon."""
+    """Return a function that returns what docker's client reads from a line, as it sends it to a daemon."""
     docker = shutil.which("docker")
     if docker is None:
         pytest.skip("needs docker's client")

@@ -1,4 +1,4 @@
-"""The RayJob, against KubeRay's own schema and what Ascend's scheduler and device plugin read."""
+"""The RayJob fits KubeRay's own schema, and has the fields that Ascend's scheduler and device plugin read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def asked(server: str = "a3", nodes: int = 2, npus: int | None = None, **more: o
 
 
 def pods(resource: dict) -> list[dict]:
-    """The templates of the head and of the workers."""
+    """Return the templates of the head and of the workers."""
     cluster = resource["spec"]["rayClusterSpec"]
     return [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
 
@@ -140,7 +140,7 @@ def test_no_two_pods_of_a_job_are_on_one_machine() -> None:
         assert rule["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
 
 
-# What a container has.
+# The contents of a container.
 
 
 def test_a_container_has_the_driver_and_shared_memory() -> None:
@@ -155,7 +155,7 @@ def test_a_container_has_the_driver_and_shared_memory() -> None:
 
 
 def variables(pod: dict) -> dict[str, str]:
-    """What a container is given, with the field of the pod where the value is the pod's own."""
+    """Return the variables of a container, with the field of the pod where the value is the pod's own."""
     (one,) = pod["spec"]["containers"]
     return {
         each["name"]: each["value"] if "value" in each else each["valueFrom"]["fieldRef"]["fieldPath"]
@@ -201,7 +201,7 @@ def test_a_claim_at_two_paths_is_one_volume() -> None:
     assert paths == ["/data", "/models"]
 
 
-# What is refused.
+# Refusals.
 
 
 @pytest.mark.parametrize(

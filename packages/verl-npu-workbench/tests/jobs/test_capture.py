@@ -1,4 +1,4 @@
-"""What a script would start, from running it with stand-ins."""
+"""The programs that a script would start, captured by running it with stand-ins."""
 
 from __future__ import annotations
 

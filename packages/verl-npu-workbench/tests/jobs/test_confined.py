@@ -54,7 +54,7 @@ def trainer(tree: Path) -> Trainer:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with a secret."""
+    """Return a home with a secret."""
     home = tmp_path / "home"
     (home / ".ssh").mkdir(parents=True)
     (home / ".ssh" / "key").write_text("secret")
@@ -70,7 +70,7 @@ def listening() -> Iterator[int]:
 
 
 def plugin(tree: Path, place: str, home: Path, port: int) -> None:
-    """Code that is run as the configuration is composed; it says what it reached by the error that it ends with."""
+    """Write code that runs when the configuration is composed; its final error lists what it reached."""
     file = tree / place
     file.parent.mkdir(parents=True, exist_ok=True)
     paths = {"home": str(home / "secret"), "link": str(tree / "link" / "secret"), "pip": str(tree / "data")}
@@ -95,7 +95,7 @@ def test_a_trees_code_reaches_neither_home_nor_network_nor_writes(
     (tree / "data").symlink_to(home / "secret")
     plugin(tree, place, home, listening)
     assert reached(tree, trainer) == dict.fromkeys(REACHED)
-    # The same code shows that it would, where nothing confines it.
+    # The same code reaches everything where nothing confines it.
     if place == "hydra.py":
         assert reached(tree, trainer, unconfined=True) == REACHED
 
@@ -146,7 +146,7 @@ def test_a_configuration_is_composed_without_the_users_secrets(
 
 
 def answering(tree: Path, code: str) -> None:
-    """Answer in place of what composes."""
+    """Put code that answers in place of the program that composes."""
     (tree / "hydra.py").write_text(
         f"import os, sys, json\nout = os.fdopen(os.dup(1), 'w')\n{code}\nout.flush()\nos._exit(0)"
     )

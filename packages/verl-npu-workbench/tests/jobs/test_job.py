@@ -1,4 +1,4 @@
-"""A trainer's configuration, by the real Hydra from a small tree's files."""
+"""A trainer's configuration, composed by the real Hydra from a small tree's files."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_name_that_is_not_here_is_one_line(tree: Path) -> None:
 
 
 def test_a_recipe_finds_the_configuration_that_it_builds_on(tree: Path) -> None:
-    """As verl's recipes do: a search path that is relative to the folder that the job is started in."""
+    """verl's recipes have a search path that is relative to the folder in which the job is started."""
     recipe = tree / "recipe" / "small"
     (recipe / "config").mkdir(parents=True)
     (recipe / "main_recipe.py").write_text(TRAINER.replace('"main"', '"recipe"'))
@@ -145,7 +145,7 @@ def test_an_installed_trainer_is_found_if_the_tree_has_none(tree: Path, monkeypa
 
 @pytest.mark.parametrize("module", ["verl.trainer.none", "no_such_package.main", "none.py", ".x", ".", "verl/trainer"])
 def test_a_trainer_that_is_nowhere_is_one_line(tree: Path, module: str) -> None:
-    with pytest.raises(CompositionError, match="not found in .* and not installed"):
+    with pytest.raises(CompositionError, match=r"not found in .* and not installed"):
         entry_of(trainer(tree, module=module), tree)
 
 

@@ -1,4 +1,4 @@
-"""Each rule: what it finds in a wrong script, and that a right one has none of it."""
+"""Each rule finds its fault in a wrong script, and finds none in a right one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def script(
     sources: SourceTree | None = None,
     inherited: Mapping[str, str] | None = None,
 ) -> Script:
-    """A right script, but for what is given."""
+    """Return a right script with these changes."""
     trainer = Trainer(module, overrides, (), ranks, Path("/"), exports or {}, nodes, counted, inherited or {})
     return Script(
         trainer=trainer,
@@ -78,7 +78,7 @@ MAIN = "verl.trainer.main_small"
 
 
 def _verl(main: str = "", **modules: str) -> SourceTree:
-    """A verl with that text for its trainer, and for other modules; a folder's name stands before two underscores."""
+    """Return a verl with these texts for its trainer and for other modules; `folder__name` is a module in a folder."""
     root = Path(tempfile.mkdtemp()) / "verl"
     for name, text in {"trainer__main_small": main, **modules}.items():
         path = root.joinpath(*name.split("__")).with_suffix(".py")
@@ -372,7 +372,7 @@ def test_a_rule_finds_what_is_wrong_and_no_other_does(wrong: Script, rule: str, 
 
 def test_every_rule_has_a_wrong_script() -> None:
     firing = {rule.code for rule in RULES for wrong, _, _ in WRONG_ONES.values() if list(rule.ask(wrong))}
-    # What needs a model, an engine or a tree of verl's is asked below, and with the rollout's own rules.
+    # Rules that need a model, an engine or a verl tree are tested below, and with the rollout's own rules.
     assert firing == {rule.code for rule in RULES} - {
         "batches",
         "choices",
@@ -394,7 +394,7 @@ def test_every_rule_has_a_wrong_script() -> None:
     ("exports", "said"),
     [({}, "launches them with smaller blocks"), ({"VERL_NPU_DISABLE": "fused_kernels"}, "ends with `ub overflow`")],
 )
-def test_what_becomes_of_kernels_that_do_not_compile_depends_on_the_feature_that_mends_them(
+def test_what_becomes_of_kernels_that_do_not_compile_depends_on_the_feature_that_fixes_them(
     exports: Mapping[str, str], said: str
 ) -> None:
     (found,) = (each for each in findings(script(FUSED, exports=exports)) if each.code == "fused-kernels")
@@ -411,14 +411,14 @@ def test_refusals_come_first() -> None:
     assert found(both) == [("parallel-sizes", True), ("shadowed", False)]
 
 
-# What is told by the source of the script's verl, or of what is installed here.
+# Findings that depend on the source of the script's verl, or on the installed packages.
 
 SCHEMA = "class RolloutConfig:\n    name: str\n    mode: str\n"
 
 
 @pytest.fixture
 def verl(tmp_path: Path) -> Callable[[str, str], SourceTree]:
-    """A verl with these texts in the schema of its rollout's settings, and in its rollout."""
+    """Return a function that makes a verl with these texts in its rollout's schema and in its rollout."""
 
     def made(schema: str, rollout: str = "") -> SourceTree:
         for module, text in (("config/rollout.py", schema), ("rollout/engine.py", rollout)):

@@ -37,7 +37,7 @@ STARTS = {
 
 @pytest.fixture
 def each_trained(captured: Captured) -> Each:
-    """The trainers that these lines start, each by itself: one script has them all."""
+    """Return a function that returns the trainer of each of these lines; one script has them all."""
 
     def run(lines: Mapping[str, str]) -> dict[str, Trainer]:
         found = captured(*lines.values())
@@ -59,7 +59,7 @@ TORCHRUN = {
     f"--nproc_per_node=8 --nnodes=2 {REST}": (8, 2, True),
     f"--nproc_per_node=8 --nnodes 2:4 {REST}": (8, 4, True),
     f"--nproc_per_node=8 {REST}": (8, 1, True),
-    # A script may leave it to torchrun to count.
+    # A script may let torchrun count.
     f"--nproc_per_node=8 --nnodes=$N {REST}": (8, 1, False),
     f"--nproc_per_node=gpu {REST}": (1, 1, False),
     f"--nnodes=2 {REST}": (1, 2, True),

@@ -1,4 +1,4 @@
-"""What verl's own code refuses of a script's settings, and what it takes: the installed verl, and others."""
+"""Settings that verl's own code refuses or accepts, with the installed verl and with others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GOOD: Mapping[str, object] = {
 GAE = {"algorithm.adv_estimator": "gae"}
 DYNAMIC = {f"{ACTOR}.use_dynamic_bsz": True}
 IN_REWARD = {"algorithm.use_kl_in_reward": True}
-TWO_A_SEQUENCE = {f"{ACTOR}.ulysses_sequence_parallel_size": 2}
+TWO_RANKS_A_SEQUENCE = {f"{ACTOR}.ulysses_sequence_parallel_size": 2}
 SAMPLED = {f"{ROLLOUT}.val_kwargs.do_sample": True}
 TAKEN: Mapping[str, Mapping[str, object]] = {
     "as it is": {},
@@ -67,9 +67,9 @@ TAKEN: Mapping[str, Mapping[str, object]] = {
         f"{REFERENCE}.log_prob_micro_batch_size_per_gpu": None,
     },
     "greedy validation": {f"{ROLLOUT}.temperature": 0, f"{ROLLOUT}.val_kwargs.do_sample": False},
-    "sequences over ranks without padding": {**TWO_A_SEQUENCE, f"{MODEL}.use_remove_padding": True},
+    "sequences over ranks without padding": {**TWO_RANKS_A_SEQUENCE, f"{MODEL}.use_remove_padding": True},
     "a mini batch over ranks that share sequences": {
-        **TWO_A_SEQUENCE,
+        **TWO_RANKS_A_SEQUENCE,
         f"{MODEL}.use_remove_padding": True,
         f"{ACTOR}.ppo_mini_batch_size": 4,
         f"{ROLLOUT}.n": 1,
@@ -124,7 +124,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     ),
     "samples at no temperature": ({**SAMPLED, f"{ROLLOUT}.temperature": 0}, "validation", "should be greater than 0"),
     "sequences over ranks with their padding": (
-        {**TWO_A_SEQUENCE, f"{MODEL}.use_remove_padding": False},
+        {**TWO_RANKS_A_SEQUENCE, f"{MODEL}.use_remove_padding": False},
         "validation",
         "you must enable `use_remove_padding`",
     ),
@@ -150,7 +150,7 @@ def _roots() -> list[Path]:
 
 @pytest.fixture(scope="module", params=_roots(), ids=lambda root: root.name)
 def upstream(request: pytest.FixtureRequest) -> tuple[SourceTree, dict[str, object]]:
-    """A verl, and the configuration that it writes out itself."""
+    """Return a verl, and the configuration that it writes out itself."""
     written = yaml.safe_load((request.param / "verl/trainer/config/_generated_ppo_trainer.yaml").read_text())
     return SourceTree.at(request.param, ("verl",)), dict(_flat(written))
 
@@ -158,7 +158,7 @@ def upstream(request: pytest.FixtureRequest) -> tuple[SourceTree, dict[str, obje
 def found(
     upstream: tuple[SourceTree, dict[str, object]], given: Mapping[str, object], module: str = "verl.trainer.main_ppo"
 ) -> list[Finding]:
-    """What verl's own code says of a good script with other settings."""
+    """Return the findings of verl's own code on a good script with other settings."""
     sources, written = upstream
     judged = findings(script({**written, **GOOD, **given}, sources=sources, module=module))
     return [each for each in judged if each.code in CODES]

@@ -1,4 +1,4 @@
-"""Files of launches, which programs of others wrote, and the programs that are run for them."""
+"""Files of launches that other programs wrote, and the programs that are run for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be named is found without importing it."""
+"""Named kernels are found without an import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiler is had by pip, once, from where pip is set up to; what goes wrong there is one clear error."""
+"""pip installs the compiler once, from the configured index; each failure is one clear error."""
 
 from __future__ import annotations
 

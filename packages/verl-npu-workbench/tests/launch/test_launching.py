@@ -20,7 +20,7 @@ OTHER = Member("n2", "10.0.0.2", 2, "train on 2", ready=True)
 
 @dataclass
 class Hosts:
-    """A meeting from which a host is lost as soon as the job runs, if there is one."""
+    """A meeting that loses a host as soon as the job runs, if there is one."""
 
     lost: list[Member] = field(default_factory=list)
     members: tuple[Member, ...] = (OTHER, OTHER)

@@ -1,8 +1,7 @@
-"""What one line of a log says of a step, whoever stands before and after it.
+"""Logs of trainings.
 
-Steps put together from lines: restarts, gaps, repetitions, several lines of one step.
-
-Logs on disk: whole, broken, growing, and what is none.
+One line of a log, whatever text surrounds it. Steps put together from lines: restarts, gaps, repetitions, several
+lines of one step. Logs on disk: whole, broken, growing, and files that are no log.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ suffixes = st.sampled_from(["", "\r", " ", "\x1b[0m", "\x1b[32m [repeated 3x acr
 def test_no_prefix_and_no_suffix_changes_the_values(
     step: int, metrics: dict[str, float], prefix: str, suffix: str
 ) -> None:
-    # As verl's console logger writes it.
+    # In the format of verl's console logger.
     written = " - ".join([f"step:{step}", *(f"{name}:{pprint.pformat(value)}" for name, value in metrics.items())])
     found = parse_step(prefix + written + suffix)
     assert found is not None
@@ -243,7 +242,7 @@ def test_the_same_lines_again_are_no_news() -> None:
     assert log_of([*lines, *lines]).restarts == ()
 
 
-def test_spans() -> None:
+def test_spans_join_consecutive_steps() -> None:
     assert spans([]) == ""
     assert spans([7, 1, 2, 4, 3]) == "1 to 4, 7"
 
@@ -251,7 +250,7 @@ def test_spans() -> None:
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.randoms())
 def test_what_counts_is_always_what_was_written_last(starts: list[int], random) -> None:  # type: ignore[no-untyped-def]
-    """Runs that each begin at some step and end at some later one: compared with a plain dictionary."""
+    """Runs that each begin at some step and end at a later one, compared with a plain dictionary."""
     lines, expected = [], {}
     for run, start in enumerate(starts):
         for step in range(start, start + random.randint(1, 8)):
@@ -401,7 +400,7 @@ def test_a_file_that_was_begun_anew_is_read_anew(tmp_path: Path) -> None:
 
 @pytest.fixture
 def events(tmp_path: Path) -> Path:
-    """A folder as torch's SummaryWriter makes it: what verl's TensorBoard logger is."""
+    """Return a folder as torch's SummaryWriter makes it, which is verl's TensorBoard logger."""
     pytest.importorskip("tensorboard")
     writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter(str(tmp_path / "run" / "one"))
     for step in (1, 2, 3):
@@ -543,7 +542,7 @@ def test_each_line_is_parsed_once_and_few_steps_are_gone_through_again(
     assert counts[1] < 6 * counts[0]
 
 
-# As somebody has printed them.
+# Logs that somebody has printed.
 
 BROKEN = """step:1 - actor/grad_norm:0.04106094129383564 - \x20
 ……
@@ -571,7 +570,7 @@ def test_a_line_that_is_printed_over_several_is_one_step(write: Write) -> None:
     assert (list(log.steps), log.damaged) == ([1, 2], 0)
 
 
-# What is no ordinary file.
+# Files that are not ordinary.
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])

@@ -1,6 +1,6 @@
-"""What a step of fine-tuning needs, by hand: the formula of an update (tests/plan/by_hand.py) with its loss.
+"""The memory of a step of fine-tuning, by hand: the formula of an update (tests/plan/by_hand.py) with its loss.
 
-Bytes for a logit at the loss's greatest moment:
+Bytes for each logit at the loss's peak:
 
 - 14, fsdp_sft_trainer with padding: the logits (2), their copy without each last token (2), its log-probabilities in
   float32 (4), their gradient (4), and that in bfloat16 (2).
@@ -25,7 +25,7 @@ _QWEN25_7B = Model("qwen2", 3584, 18944, 28, 28, 4, vocabulary=152064)
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """One job; its setting's answers are whole sequences."""
+    """One job, in which the answers of its setting are whole sequences."""
 
     setting: Setting
     engines: bool = False
@@ -41,13 +41,13 @@ class Tuning:
 
     @property
     def loss(self) -> int:
-        """Bytes for a logit."""
+        """The bytes for each logit at the loss's peak."""
         if self.engines:
             return 8 if self.packed else 6
         return 12 if self.setting.ulysses > 1 else 14
 
     def command(self) -> list[str]:
-        """Return its command line."""
+        """Return the job's command line."""
         setting = self.setting
         nodes = -(-setting.npus // 8)
         shared = {
@@ -84,7 +84,7 @@ def step(job: Tuning) -> float:
 
 
 def needed(job: Tuning) -> float:
-    """Return what it needs with the reserve."""
+    """Return the bytes that the job needs, with the reserve."""
     return with_reserve(job.setting, step(job))
 
 

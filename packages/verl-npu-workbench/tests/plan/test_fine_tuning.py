@@ -1,4 +1,4 @@
-"""Fine-tuning: which trainer a script has, how its data is divided, what a rank is told, and what is refused."""
+"""Fine-tuning: the trainer of a script, the division of its data, the job of a rank, and the refusals."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ Divide = Callable[..., Share]
 
 @pytest.fixture
 def divide(tuning_settings, torchrun: Trainer) -> Divide:
-    """Divide a step of these settings."""
+    """Return a function that divides a step of these settings."""
 
     def make(
         engines: bool = False,

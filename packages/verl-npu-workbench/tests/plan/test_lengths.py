@@ -1,4 +1,4 @@
-"""Measured lengths: read from files of users and of verl, and the part of them that a rank is given."""
+"""Measured lengths, read from files of users and of verl, and the part of them that a rank gets."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 @pytest.fixture
 def dump(tmp_path: Path) -> Path:
-    """As verl writes it to trainer.rollout_data_dir: a file for each step, with texts."""
+    """Return a folder in the format of trainer.rollout_data_dir: a file for each step, with texts."""
     folder = tmp_path / "rollouts"
     folder.mkdir()
     for step, texts in {2: [("a b", "c d e")], 10: [("a", "b")], 1: [("a b c", "d"), ("a", "")]}.items():
@@ -72,7 +72,7 @@ def test_the_tokens_of_verls_own_dump_are_counted_in_the_order_of_its_steps(dump
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    # An answer without a word was at least its end.
+    # An answer without a word has at least its end token.
     assert measured_lengths(dump, tmp_path) == ((3, 1), (1, 1), (2, 3), (1, 1))
 
 

@@ -1,6 +1,6 @@
-"""Sizes of published models: checked by the number of parameters that their pages name.
+"""Sizes of published models, checked by the number of parameters that their pages name.
 
-The picture of each prompt: who takes one, and whether there is room.
+The picture of each prompt: which models take one, and whether there is room.
 """
 
 from __future__ import annotations

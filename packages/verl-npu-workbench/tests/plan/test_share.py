@@ -1,4 +1,4 @@
-"""How a step is divided among ranks, and what a plan gives one of them."""
+"""How a step is divided among ranks, and the inputs that a plan gives to one of them."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_budget_with_few_micro_batches_is_the_scripts_own(settings) -> None:
     assert share_of(dynamic, 3072).budgets == {}
 
 
-# Micro batches: where their size is set, how many sequences show the largest, and who keeps to their budget.
+# Micro batches: where their size is set, how many sequences show the largest, and which trainers keep the budget.
 
 
 def _dynamic(size: int, sequence_parallel: int = 1) -> MicroBatch:
@@ -234,7 +234,7 @@ def test_bounded_micro_batches_keep_to_their_budget() -> None:
 
 def test_bounded_micro_batches_are_fullest_with_lengths_that_divide_the_budget() -> None:
     bounded = MicroBatch(Phase.UPDATE_ACTOR, "tokens", True, 1000, 1, bounded=True)
-    # One of 600 tokens leaves 400 of a budget of 1000; two of 500 leave none.
+    # One sequence of 600 tokens leaves 400 of a budget of 1000; two of 500 leave none.
     assert fullest([bounded], 600, 64) == 500
 
 
@@ -260,7 +260,7 @@ def test_the_greatest_length_is_the_fullest_if_nothing_is_divided() -> None:
 
 
 def test_shorter_sequences_fill_a_budget_that_the_longest_would_divide() -> None:
-    # Ten of 3072 tokens make two micro batches of 15360; ten of 2457 make one of 24570.
+    # Ten sequences of 3072 tokens make two micro batches of 15360; ten of 2457 make one of 24570.
     assert fullest([_dynamic(24576)], 3072, 10) == 2457
 
 
@@ -300,7 +300,7 @@ def test_a_reference_is_kept_for_a_divergence_unless_adapters_can_be_left_out(se
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A verl whose micro batches may hold more."""
+    """Return a verl whose micro batches may exceed the budget."""
     (tmp_path / "verl" / "utils").mkdir(parents=True)
     (tmp_path / "verl" / "__init__.py").touch()
     (tmp_path / "verl" / "utils" / "__init__.py").touch()

@@ -1,4 +1,4 @@
-"""What a start is asked, and the finding that is made of its answer."""
+"""The request for a start, and the finding that is made of its answer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_setting_is_named_by_its_value_or_its_key(said: str, named: list[str])
 
 @pytest.fixture
 def asked(settings: Callable[..., Settings]) -> Callable[..., StartJob]:
-    """What a start is asked of a script with these settings."""
+    """Return a function that returns the request for a start of a script with these settings."""
 
     def make(**others: object) -> StartJob:
         trainer = Trainer("verl.trainer.main_ppo", OVERRIDES, (), 0, Path(), {})

@@ -1,4 +1,4 @@
-"""A bundle holds what was found and no names, and that of a stranger can do no harm."""
+"""A bundle holds the results and no names, and a stranger's bundle can do no harm."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def path(proof: Proof, tmp_path: Path) -> Path:
 
 
 def repacked(path: Path, members: Mapping[str, bytes]) -> Path:
-    """A copy of a bundle in which members are others."""
+    """Return a copy of a bundle with changed members."""
     with zipfile.ZipFile(path) as archive:
         content = {name: archive.read(name) for name in archive.namelist()} | members
     changed = path.with_name("changed.zip")
@@ -122,7 +122,7 @@ def test_two_proofs_differ_by_packages_and_checks(proof: Proof) -> None:
 
 
 def _encrypted(path: Path) -> bytes:
-    """Both members marked as encrypted."""
+    """Return the bundle with both members marked as encrypted."""
     data = bytearray(path.read_bytes())
     for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         place = data.find(mark)

@@ -1,4 +1,4 @@
-"""What a stage writes down is there at once, is read to where it was cut, and is not done again."""
+"""A stage's record is written at once, is read up to where it was cut, and saves the stage from being repeated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conftest import operator
 
 
 def record(path: Path, name: str, tried, meaning: str = "", seconds: float = 3600.0) -> None:
-    """Make one check in a process's way: open the record, and close it."""
+    """Make one check as a process does: open the record, and close it."""
     with closing(Recorder(path, time.monotonic() + seconds, time.monotonic)) as recorder:
         recorder.check(name, tried, meaning)
         recorder.observe(operator())

@@ -1,4 +1,4 @@
-"""Checks come to a stage's verdict, and JSON of others is taken only as it is written here."""
+"""A stage's verdict follows from its checks, and JSON from others is accepted only in the form that we write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training of a proof is judged by: numbers that are numbers, and the memory that was planned before."""
+"""The criteria for a proof's training: its numbers are finite, and its memory is as planned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 
 def run(*gradients: float, peak: float = 2.0) -> Run:
-    """A run that ended well, with a step for each norm of a gradient."""
+    """Return a run that ended well, with a step for each norm of a gradient."""
     steps = {
         number: {"actor/grad_norm": norm, "perf/max_memory_allocated_gb": peak if number == 2 else 0.5}
         for number, norm in enumerate(gradients, 1)

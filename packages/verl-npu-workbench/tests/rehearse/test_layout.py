@@ -1,4 +1,4 @@
-"""The layout of a rehearsal, from the sizes of a script."""
+"""The layout of a rehearsal, from the sizes in a script."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEGATRON = f"{ACTOR}.megatron"
 
 
 def sizes(**given: object) -> Settings:
-    """Settings by short names."""
+    """Return settings, given by short names."""
     keys = {
         "tp": f"{MEGATRON}.tensor_model_parallel_size",
         "pp": f"{MEGATRON}.pipeline_model_parallel_size",
@@ -34,7 +34,7 @@ def sizes(**given: object) -> Settings:
 
 
 def short(layout: Layout) -> dict[str, int]:
-    """Only what is not 1, and the NPUs."""
+    """Return the NPUs and the sizes that are not 1."""
     names = {
         "tp": layout.tensor,
         "pp": layout.pipeline,

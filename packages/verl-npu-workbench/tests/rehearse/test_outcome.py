@@ -1,4 +1,4 @@
-"""How a run ended, from small logs that are made up here."""
+"""How a run ended, from small made-up logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Judged = Callable[..., Outcome]
 
 
 def trace(error: str, *frames: str, prefix: str = "") -> list[str]:
-    """The lines of a traceback: a frame is a file and a function."""
+    """Return the lines of a traceback: a frame is a file and a function."""
     lines = ["Traceback (most recent call last):"]
     for frame in frames:
         file, function = frame.split(" ")
@@ -25,7 +25,7 @@ def trace(error: str, *frames: str, prefix: str = "") -> list[str]:
 
 @pytest.fixture
 def judged(tmp_path: Path) -> Judged:
-    """The verdict on a run of two steps that wrote these logs."""
+    """Return a function that returns the verdict on a run of two steps that wrote these logs."""
 
     def of(
         *logs: Sequence[str], status: int = 1, limit: str = "", steps: int = 0, names: Sequence[str] = ()
@@ -184,7 +184,7 @@ OWNERS = {
 
 
 @pytest.mark.parametrize(("error", "frame", "owner"), OWNERS.values(), ids=OWNERS.keys())
-def test_owners(judged: Judged, error: str, frame: str, owner: Owner) -> None:
+def test_the_owner_follows_the_frame(judged: Judged, error: str, frame: str, owner: Owner) -> None:
     assert failure(judged(trace(error, frame))).owner is owner
 
 

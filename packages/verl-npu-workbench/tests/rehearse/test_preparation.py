@@ -1,4 +1,4 @@
-"""What a rehearsal makes before it starts, and which engine generates in it."""
+"""The files that a rehearsal makes before it starts, and the engine that generates in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from verl_npu.errors import RehearsalError
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The folders in which small models were made; a stand-in makes them."""
+    """Return the folders in which a stand-in makes small models."""
     folders: list[Path] = []
 
     def make(command: list[str], **options: object) -> CompletedProcess[str]:
@@ -191,7 +191,7 @@ def test_they_are_the_same_each_time(pandas: ModuleType, tmp_path: Path) -> None
     ("answer", "score"),
     [("07", 0.99), ("", 0.0), ("no", 0.0), ("0x", 0.37), ("25", 0.74), ("07xx", 0.62), ("\u0660\u0667", 0.0)],
 )
-def test_grades(answer: str, score: float) -> None:
+def test_an_answer_gets_its_grade(answer: str, score: float) -> None:
     found = grade("x", answer, "07")
     assert found["score"] == found["acc"] == pytest.approx(score + 0.005, abs=0.005)
 

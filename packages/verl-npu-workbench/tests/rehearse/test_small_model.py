@@ -105,7 +105,7 @@ print(model.generate(**tokens, max_new_tokens=4, do_sample=False).shape[1] - tok
 
 @pytest.mark.usefixtures("transformers")
 def test_a_text_model_answers_a_question(qwen2: Path) -> None:
-    # By itself: a test before it may have imported verl, whose RMSNorm on NPUs takes no tensor of the host.
+    # In its own process: an earlier test may have imported verl, whose RMSNorm on NPUs takes no tensor of the host.
     command = [sys.executable, "-c", ANSWER, str(qwen2)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout.split()[-1]) > 0

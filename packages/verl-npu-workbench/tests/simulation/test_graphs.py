@@ -1,4 +1,4 @@
-"""An engine of vLLM that would capture graphs that were not compared is refused before it starts, and no other."""
+"""A vLLM engine is refused before it starts if nobody has compared the graphs that it would capture; others start."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def settings(mode: str | None, device: str = "npu", additional: dict[str, Any] |
 
 @pytest.fixture(params=[*TRIED, "0.18.0", None])
 def release(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
-    """Of vllm-ascend, as pip knows it."""
+    """Install a release of vllm-ascend, as pip sees it."""
 
     def version(name: str) -> str:
         if request.param is None:

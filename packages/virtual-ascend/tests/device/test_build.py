@@ -178,7 +178,7 @@ def test_a_finished_library_in_a_cache_that_cannot_be_written_to_is_used(
     built.write_bytes(b"\x7fELF")
     publish(built, finished)
     before = sorted(path.name for path in finished.parent.iterdir())
-    # No compiler, no lock: whoever runs the tests may be allowed to write anywhere.
+    # No compiler and no lock, because the user who runs the tests may be allowed to write anywhere.
     monkeypatch.setattr(build, "compile_once", lambda target, make: pytest.fail("it was to be compiled"))
     assert build.library("0", tmp_path) == finished
     assert sorted(path.name for path in finished.parent.iterdir()) == before
@@ -212,7 +212,7 @@ def test_a_process_that_waits_for_the_compiler_says_so(
     assert "to finish within 0 s" in str(error.value)
 
 
-def test_what_is_announced_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_announced_time_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     monkeypatch.setattr(build, "_unit", lambda: 0.0057)

@@ -1,4 +1,4 @@
-"""ATB's operators against torch's own attention, and what they refuse."""
+"""ATB's operators agree with torch's own attention, and refuse bad arguments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ints(*values: int) -> Any:
 
 
 def expected(query: Any, key: Any, value: Any, keep: Any = None) -> Any:
-    """torch's attention of one sequence: [S,N,D] to [L,Nkv,D]."""
+    """Return torch's attention of one sequence: [S,N,D] to [L,Nkv,D]."""
     shared = HEADS // KEY_HEADS
     q, k, v = query.transpose(0, 1), *(t.repeat_interleave(shared, 1).transpose(0, 1) for t in (key, value))
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep, scale=SCALE).transpose(0, 1)
@@ -44,7 +44,7 @@ def causal(rows: int, columns: int) -> Any:
 
 
 def caches() -> tuple[Any, Any, Any, list[Any], list[Any]]:
-    """Two caches of sequences of LENGTHS, their block table, and their keys and values."""
+    """Return two caches of sequences of LENGTHS, their block table, and their keys and values."""
     keys = [draw(length, KEY_HEADS, SIZE, seed=1 + n) for n, length in enumerate(LENGTHS)]
     values = [draw(length, KEY_HEADS, SIZE, seed=9 + n) for n, length in enumerate(LENGTHS)]
     table = torch.tensor([[3, 0], [1, 0], [4, 2]], dtype=torch.int32)
@@ -121,7 +121,7 @@ def test_packed_sequences_attend_as_the_mask_says(dtype: Any) -> None:
     total = sum(LENGTHS)
     query, key, value = (draw(total, n, SIZE, seed=n).to(dtype) for n in (HEADS, KEY_HEADS, KEY_HEADS))
     keep = causal(32, 32)
-    keep[:, 1] = True  # and the second token is seen by the first
+    keep[:, 1] = True  # and the first token sees the second
     mask = torch.zeros(32, 32, dtype=dtype).masked_fill(~keep, float("-inf") if dtype == torch.float16 else 1)
     out = torch.empty_like(query)
     atb._npu_flash_attention(query, key, value, mask, ints(*LENGTHS), SCALE, HEADS, KEY_HEADS, out)

@@ -25,7 +25,7 @@ def ints(*values: Any) -> Any:
 
 
 def angles(count: int) -> tuple[Any, Any, Any]:
-    """cos and sin [count,1,1,64], the same for both halves, and the turns as complex numbers [count,1,1,32]."""
+    """Return cos and sin [count,1,1,64], with equal halves, and the rotations as complex numbers [count,1,1,32]."""
     turns = draw(count, 1, 1, ROPE // 2, seed=7)
     cos, sin = (torch.cat([part, part], -1) for part in (turns.cos(), turns.sin()))
     return cos, sin, torch.polar(torch.ones_like(turns), turns)

@@ -1,5 +1,4 @@
-"""Attention a block of keys at a time, as a ring of devices computes it. The operators are plain torch: the CPU
-serves."""
+"""Attention a block of keys at a time, as a ring of devices computes it; in plain torch, on the CPU."""
 
 from __future__ import annotations
 

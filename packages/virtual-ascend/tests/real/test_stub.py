@@ -1,4 +1,4 @@
-"""The stub CANN has what a wheel's libraries leave undefined, and nothing of it was recorded."""
+"""The stub CANN has the symbols that a wheel's libraries leave undefined, and none of them was recorded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ int use() { unsigned n; HcclNobodyKnows(nullptr); return aclrtFirst(1) + aclrtGe
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A torch_npu whose library leaves to CANN what SOURCE says, in a library that is not there."""
+    """Return a torch_npu whose library takes the symbols in SOURCE from CANN, from a library that is not there."""
     folder = tmp_path / "torch_npu"
     (folder / "lib").mkdir(parents=True)
     (folder / "__init__.py").touch()

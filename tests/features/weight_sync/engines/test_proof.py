@@ -1,4 +1,4 @@
-"""What an engine computes with is compared with what it was given, whatever it made of it."""
+"""The weights that an engine computes with are compared with those it received, whatever it made of them."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_share_of_another_rank_is_recognised(dense: Dense, sent: Weights) ->
     assert said(prove(dense, sent)) == ["down_proj.weight: rank 1 of the engine holds the share of rank 0"]
 
 
-def test_what_belongs_somewhere_else_is_recognised(dense: Dense, sent: Weights) -> None:
+def test_a_weight_in_another_weights_place_is_recognised(dense: Dense, sent: Weights) -> None:
     dense.gate_up_proj.weight.data.copy_(dense.gate_up_proj.weight.data.roll(4, 0))
     assert said(prove(dense, sent)) == [
         "gate_proj.weight: the engine holds the tensor that was sent as up_proj.weight",
@@ -196,7 +196,7 @@ def test_names_that_the_engine_maps_are_followed(dense: Dense, sent: Weights) ->
 
 
 def test_a_part_keeps_its_name_where_the_engine_maps_it_to_the_whole(dense: Dense, sent: Weights) -> None:
-    """vLLM from 0.25.1 on: what it maps so gets an attribute, which the name alone could not have."""
+    """vLLM from 0.25.1 on sets an attribute on the weights that it maps so, which the name alone could not have."""
 
     class Stacking:
         def apply(self, weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -340,7 +340,7 @@ def test_a_stale_copy_is_named(latent: tuple[layers.MLAAttention, Weights], name
     ]
 
 
-# What a user reads of a proof.
+# Texts of a proof that a user reads.
 
 STALE = Difference("qkv_proj.weight", "q_proj.weight", "the engine holds the same values as before this sync")
 
@@ -396,8 +396,8 @@ def test_a_folder_that_cannot_be_written_does_not_hide_the_error(
 def test_what_a_graph_of_a_real_npu_may_read_where_it_no_longer_is_is_told(
     captures: bool, dense: Dense, sent: Weights, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing tells which addresses a graph of a real NPU reads: this is a warning."""
-    # An earlier test of this process may have loaded the virtual one, which tells.
+    """Nothing tells which addresses a graph of a real NPU reads, so this is a warning."""
+    # An earlier test of this process may have loaded the virtual torch_npu, which does tell.
     monkeypatch.delitem(sys.modules, "torch_npu", raising=False)
     for again in (False, True):
         proof = Proof(dense, captures)

@@ -1,4 +1,4 @@
-"""An SGLang engine in another process: it is given copies, and cannot be read back."""
+"""An SGLang engine in another process: it receives copies, and cannot be read back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from verl_npu.features.weight_sync.engines.sglang import SGLangEngine
 
 
 class Server:
-    """Keeps what it is given until it is read, which is after the call has returned."""
+    """A server that keeps the tensors it receives until they are read, after the call has returned."""
 
     def __init__(self) -> None:
         self.given: list[tuple[str, torch.Tensor]] = []

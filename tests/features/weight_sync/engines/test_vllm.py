@@ -18,7 +18,7 @@ from verl_npu.features.weight_sync.engines.vllm import VLLMEngine, refuse_lost_r
 
 
 class Fused(torch.nn.Module):
-    """As vLLM's models: two projections in one parameter."""
+    """A layer like those of vLLM's models, with two projections in one parameter."""
 
     packed_modules_mapping: ClassVar = {"gate_up_proj": ["gate_proj", "up_proj"]}
 
@@ -49,7 +49,7 @@ SENT = {
 
 
 class Runner:
-    """As vLLM's: what runs a model; later batches may replay a graph of the first."""
+    """A stand-in for vLLM's model runner; later batches may replay a graph of the first."""
 
     def __init__(self, model: Any) -> None:
         self.model, self._recorded = model, None
@@ -160,7 +160,7 @@ class Laid:
 
 @pytest.fixture
 def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was said beside a torch_npu that knows layouts."""
+    """Return the warnings printed with a torch_npu that knows layouts."""
     said: list[str] = []
     monkeypatch.setattr("verl_npu.features.weight_sync.engines.vllm.warn", said.append)
     known: Any = types.ModuleType("torch_npu")
@@ -193,7 +193,7 @@ def test_a_device_that_keeps_no_layouts_is_taken_as_it_is(warned: list[str], mon
 
 
 class Configuration:
-    """vllm-ascend's, of 0.23 on."""
+    """vllm-ascend's configuration from 0.23 on."""
 
     weight_nz_mode = 2
 
@@ -204,7 +204,7 @@ def no_engine() -> Configuration:
 
 @pytest.fixture
 def ascend_config(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """vllm-ascend's module, with no configuration yet."""
+    """Install a stand-in for vllm-ascend's module, with no configuration yet."""
     module: Any = types.ModuleType("vllm_ascend.ascend_config")
     module.get_ascend_config = no_engine
     monkeypatch.setitem(sys.modules, "vllm_ascend", types.ModuleType("vllm_ascend"))
@@ -236,7 +236,7 @@ def runner(additional: object) -> types.SimpleNamespace:
 
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
-    """vllm-ascend's one configuration of the process."""
+    """Install vllm-ascend's one configuration of the process, and return it."""
     configuration = types.SimpleNamespace(rl_config=types.SimpleNamespace(enabled=False))
     module = types.ModuleType("vllm_ascend.ascend_config")
     module.get_ascend_config = lambda: configuration  # type: ignore[attr-defined]

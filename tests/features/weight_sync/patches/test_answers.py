@@ -1,4 +1,4 @@
-"""An answer by weights that should have been replaced is found in the first batch that has it."""
+"""An answer made by weights that should have been replaced is found in the first batch that contains it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verl_npu.features.weight_sync.patches.answers import name_answers_by_old_we
 
 
 def tag(step: int, version: int | None, **more: object) -> dict[str, object]:
-    """The tag of an answer to a prompt of a step, of which the first token is by the weights of `version`."""
+    """Return the tag of an answer to a prompt of a step; the weights of `version` made its first token."""
     return {"global_steps": step, "min_global_steps": version, "max_global_steps": step, **more}
 
 
@@ -20,7 +20,7 @@ def tag(step: int, version: int | None, **more: object) -> dict[str, object]:
     [
         # Handed out while the weights of the step before were the newest, and cut and resumed since.
         [tag(1, 0), tag(5, 4), tag(5, 5), tag(5, 7)],
-        # Upstream's own filling, and what has no version at all.
+        # Upstream's own padding, and a tag without any version.
         [tag(5, 0, is_padding=True), {"status": "success"}],
     ],
 )

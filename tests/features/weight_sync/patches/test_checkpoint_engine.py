@@ -40,7 +40,7 @@ def test_a_rank_that_is_in_no_group_passes() -> None:
 
 
 class Communicator:
-    """Sums over the threads of a test."""
+    """A communicator that sums over the threads of a test."""
 
     disabled = False
     device = "cpu"
@@ -61,7 +61,7 @@ class Communicator:
 
 
 def together(join: Callable[[Any, Any, int], None], zmq: Any) -> list[Any]:
-    """What each of a trainer and two rollouts, which `join` connects, ends with; then what each rollout hears next."""
+    """Connect a trainer and two rollouts with `join`; return their results, and then what each rollout hears next."""
     context, communicator = zmq.Context(), Communicator(3)
     publisher = context.socket(zmq.PUB)
     port = publisher.bind_to_random_port("tcp://127.0.0.1")
@@ -219,7 +219,7 @@ def test_one_that_can_be_destroyed_is() -> None:
 
 
 class Operation:
-    """verl's BroadcastOperation of v0.9.0, as far as that patch goes."""
+    """The parts of verl v0.9.0's BroadcastOperation that the patch touches."""
 
     _task: Any
 

@@ -1,4 +1,4 @@
-"""Strangers at the port where the ranks of a weight sync meet: what they say is not believed, and the sync goes on."""
+"""Strangers connect to the port where the ranks of a weight sync meet; the ranks ignore them, and the sync goes on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.virtual
 
-# Rank 1 comes after the strangers, who leave a file when they have said all.
+# Rank 1 comes after the strangers, who leave a file when they are done.
 JOB = """
 if RANK == 1:
     while not os.path.exists(FOLDER + "/go"): time.sleep(0.02)
@@ -89,7 +89,7 @@ STRANGERS: dict[str, Stranger] = {
 
 @pytest.fixture(autouse=True)
 def files() -> Iterator[None]:
-    """A thousand connections need as many files."""
+    """Raise the limit of open files: a thousand connections need a thousand."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, before[1]), before[1]))
     yield
@@ -121,7 +121,7 @@ def test_strangers_change_nothing(run_ranks: Run, tmp_path: Path) -> None:
     assert [rank.status for rank in ended] == [0, 0], ended[0].output + ended[1].output
     assert (ended[1].facts["right"], ended[1].facts["usable"]) == (True, True)
     said = re.findall(r"verl-npu: .*a process outside of this job wrote a message.*", ended[0].output)
-    # Of those who listed the keys, where torch lists them: no other knows where a message lies.
+    # Only the strangers who listed the keys, where torch can list them, know where a message is.
     assert len(said) == int(hasattr(torch.distributed.TCPStore, "list_keys"))
 
 

@@ -1,4 +1,4 @@
-"""Weights over a group of real processes: what arrives is what was sent, whatever it is."""
+"""Weights of every kind arrive unchanged over a group of real processes."""
 
 from __future__ import annotations
 

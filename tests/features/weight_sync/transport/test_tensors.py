@@ -1,4 +1,4 @@
-"""Tensors of a sync: what ranks tell one another about them, how they are packed, and digests of their bytes."""
+"""Tensors of a sync: the messages in which ranks describe them, how they are packed, and digests of their bytes."""
 
 from __future__ import annotations
 
@@ -56,24 +56,24 @@ def test_a_name_that_comes_twice_is_refused() -> None:
 # Messages.
 
 
-def of_sizes(**sizes: int) -> Metadata:
+def metadata_of(**sizes: int) -> Metadata:
     return Metadata.of((name, (size,), torch.uint8) for name, size in sizes.items())
 
 
 def test_small_tensors_share_a_bucket_that_stays_below_its_limit() -> None:
-    first, second = divide(of_sizes(a=1000, b=1000, c=1000), {}, 3000)
+    first, second = divide(metadata_of(a=1000, b=1000, c=1000), {}, 3000)
     assert (first.names, first.offsets, first.nbytes) == (["a", "b"], (0, 1024), 2024)
     assert second.names == ["c"]
     assert all(offset % ALIGNMENT == 0 for offset in first.offsets)
 
 
 def test_a_large_tensor_goes_by_itself_in_its_place() -> None:
-    buckets = divide(of_sizes(a=10, large=9000, b=10), {}, 4096)
+    buckets = divide(metadata_of(a=10, large=9000, b=10), {}, 4096)
     assert [(bucket.names, bucket.direct) for bucket in buckets] == [(["a"], False), (["large"], True), (["b"], False)]
 
 
 def test_what_has_no_bytes_of_its_own_is_drawn_and_not_sent() -> None:
-    (bucket,) = divide(of_sizes(a=10, tied=10, empty=0, b=10), {"tied": "a"}, 4096)
+    (bucket,) = divide(metadata_of(a=10, tied=10, empty=0, b=10), {"tied": "a"}, 4096)
     assert bucket.names == ["a", "b"]
     assert [spec.name for spec in bucket.drawn] == ["a", "tied", "empty", "b"]
 
@@ -95,18 +95,18 @@ def test_only_names_of_one_piece_of_memory_are_tied() -> None:
 
 # Digests.
 
-# Around the lengths at which XXH3 takes another way.
+# Lengths around those at which XXH3 changes its algorithm.
 LENGTHS = st.one_of(st.integers(1, 40), st.sampled_from([128, 129, 240, 241, 1024, 1025, 16384 * 64 + 3]))
 
 
-def of_bytes(length: int, seed: int = 0) -> torch.Tensor:
+def random_bytes(length: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, 256, (length,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
 
 
 @settings(deadline=None, max_examples=60)
 @given(LENGTHS, st.data())
-def test_a_byte_that_changes_changes_it(length: int, data: st.DataObject) -> None:
-    tensor = of_bytes(length)
+def test_a_changed_byte_changes_the_digest(length: int, data: st.DataObject) -> None:
+    tensor = random_bytes(length)
     before = digest_of(tensor)
     place = data.draw(st.integers(0, length - 1))
     tensor[place] ^= 1 << data.draw(st.integers(0, 7))
@@ -115,8 +115,8 @@ def test_a_byte_that_changes_changes_it(length: int, data: st.DataObject) -> Non
 
 @settings(deadline=None, max_examples=60)
 @given(LENGTHS.filter(lambda length: length > 1), st.data())
-def test_two_bytes_that_trade_places_change_it(length: int, data: st.DataObject) -> None:
-    tensor = of_bytes(length)
+def test_two_exchanged_bytes_change_the_digest(length: int, data: st.DataObject) -> None:
+    tensor = random_bytes(length)
     first, second = data.draw(st.lists(st.integers(0, length - 1), min_size=2, max_size=2, unique=True))
     if tensor[first] == tensor[second]:
         tensor[first] += 1
@@ -125,7 +125,7 @@ def test_two_bytes_that_trade_places_change_it(length: int, data: st.DataObject)
     assert digest_of(tensor) != before
 
 
-def test_signs_that_change_in_pairs_change_it() -> None:
+def test_pairs_of_changed_signs_change_the_digest() -> None:
     tensor = torch.randn(64, dtype=torch.bfloat16)
     changed = tensor.clone()
     changed[3::4] *= -1
@@ -133,7 +133,7 @@ def test_signs_that_change_in_pairs_change_it() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 16384])
-def test_a_zero_more_changes_it(length: int) -> None:
+def test_one_more_zero_changes_the_digest(length: int) -> None:
     zeros = torch.zeros(length + 1, dtype=torch.uint8)
     assert digest_of(zeros[:-1]) != digest_of(zeros)
 

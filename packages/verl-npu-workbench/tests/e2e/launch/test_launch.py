@@ -1,4 +1,4 @@
-"""Launches over several hosts: how each ends on every host, what is said, and what is left."""
+"""Launches over several hosts: the end on every host, the messages, and what is left behind."""
 
 from __future__ import annotations
 

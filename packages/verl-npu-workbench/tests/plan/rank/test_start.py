@@ -1,4 +1,4 @@
-"""The start of a job in one process: what stands for Ray, what is a verdict, and the line that it names."""
+"""The start of a job in one process: the stand-in for Ray, the errors that are verdicts, and their lines."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def import_what_the_revision_lacks():
 
 @pytest.fixture
 def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A module of a verl that is not installed."""
+    """Return a module of a verl that is not installed."""
     (tmp_path / "verl").mkdir()
     (tmp_path / "verl/__init__.py").touch()
     (tmp_path / "verl/made_up.py").write_text(RUN)
@@ -67,7 +67,7 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Started]:
-    """Start a job whose parts are these functions."""
+    """Return a function that starts a job whose parts are these functions."""
 
     def run(*parts: Callable[[], object]) -> Started:
         monkeypatch.setattr(module._Start, "parts", lambda start: zip(Part, parts, strict=False))

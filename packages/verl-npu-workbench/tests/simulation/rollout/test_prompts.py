@@ -1,4 +1,4 @@
-"""Prompts with images and videos become what the model's own processor makes of them, as in vLLM."""
+"""Prompts with images and videos are processed by the model's own processor, as in vLLM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IMAGE, VIDEO, START, END = 6, 7, 3, 4
 
 
 class Processor:
-    """Writes an image as as many tokens as it is long, and a video as its frames between their own start and end."""
+    """A processor that writes an image as tokens of its length, and a video as its frames between start and end."""
 
     image_token = "I"
     video_token = "V"
