@@ -336,7 +336,7 @@ def test_beside_the_earlier_plugin_of_the_same_name_it_is_an_error(ascend) -> No
     result = ascend.run(f"{EARLIER} import verl_npu")
     last = result.err.splitlines()[-1]
     assert "AscendSoftwareError" in last
-    assert "found the earlier plugin of that name in the same process (verl_npu.plugin)" in last
+    assert "an earlier plugin named verl_npu is loaded in the same process (verl_npu.plugin)" in last
     assert "pip uninstall verl_npu" in last
 
 

@@ -124,10 +124,10 @@ def _refuse_earlier_plugin(module: ModuleType) -> None:
 
     raise AscendSoftwareError(
         subject=os.path.dirname(__file__),
-        expected="no other plugin named verl_npu",
-        found=f"the earlier plugin of that name in the same process ({module.__name__})",
-        fix="run `pip uninstall verl_npu` until it finds none, remove that folder, install this package again, and "
-        "restore the files that `verl-npu doctor` names (docs/install.md, Replace the earlier plugin)",
+        found=f"an earlier plugin named verl_npu is loaded in the same process ({module.__name__})",
+        fix="run `pip uninstall verl_npu` until pip finds nothing to uninstall, remove the folder above, install this "
+        "package again, and restore the files that `verl-npu doctor` names (docs/install.md, Replace the earlier "
+        "plugin)",
     )
 
 

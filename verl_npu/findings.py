@@ -135,9 +135,7 @@ def refusals(code: str, ask: Callable[[Subject], object], subject: Subject) -> I
             subject=refusal.subject,
             expected=refusal.expected,
             found=refusal.found,
-            why=_("verl-npu ends the job with {kind}, which expects {expected}").format(
-                kind=type(refusal).__name__, expected=refusal.expected
-            ),
+            why=_("verl-npu ends the job with {kind}").format(kind=type(refusal).__name__),
             fix=refusal.fix,
             override=refusal.override,
         )

@@ -82,9 +82,9 @@ def _chosen(owner: str, upstream: str) -> tuple[Bundle, Upstream]:
     if bundle is None:
         raise DeclarationError(
             subject=f"--features {owner}",
-            expected=f"a distribution with features: {', '.join(found)}",
-            found="none of these",
-            fix="install it in this environment, with its entry point",
+            expected=f"one of the distributions with features: {', '.join(found)}",
+            found=owner,
+            fix="install the distribution with its entry point in this environment",
         )
     for error in bundle.errors:
         raise error
@@ -92,9 +92,9 @@ def _chosen(owner: str, upstream: str) -> tuple[Bundle, Upstream]:
     if chosen is None:
         raise DeclarationError(
             subject=f"--upstream {upstream}",
-            expected=f"an upstream of {owner}: {', '.join(one.name for one in bundle.upstreams)}",
-            found="none of these",
-            fix="correct it, or name it among the contribution's upstreams",
+            expected=f"one of the upstreams of {owner}: {', '.join(one.name for one in bundle.upstreams)}",
+            found=upstream,
+            fix="correct the name, or add it to the contribution's upstreams",
         )
     return bundle, chosen
 

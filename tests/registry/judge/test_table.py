@@ -112,4 +112,4 @@ def test_what_cannot_be_told_is_the_question_that_was_asked(given: dict[str, obj
     found = evidence(**given)
     found.patch.retired_by, found.patch.requires = "is retired", "is required"
     row, said = decided(found)
-    assert (row, said.expected) == ("_unclear", asked)
+    assert (row, said.expected) == ("_unclear", f"proof that {asked}")

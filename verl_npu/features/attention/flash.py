@@ -285,15 +285,14 @@ def _refuse(
         raise _ignored(
             f"sliding_window={sliding_window}",
             "set use_sliding_window=False if you want full attention, or keep sequences within the window",
-            f", and a sequence of {longest()} tokens",
+            f", and a sequence has {longest()} tokens",
         )
 
 
 def _ignored(setting: str, fix: str, detail: str = "") -> JobSettingError:
     return JobSettingError(
-        subject="flash attention on NPUs",
-        expected="only model settings that it respects",
-        found=f"{setting}, which it ignores{detail}",
+        subject=f"the model's {setting}",
+        found=f"flash attention on NPUs ignores this setting{detail}",
         fix=f"{fix}; or set attn_implementation to eager",
         override="VERL_NPU_DISABLE=attention",
     )

@@ -59,10 +59,10 @@ def check_count(count: int, packed: Bins, lengths: Sequence[int], budget: int) -
     """Raise MicroBatchError if the sequences cannot fill `count` bins within the budget."""
     if not len(packed) <= count <= len(lengths):
         raise MicroBatchError(
-            subject=f"{count} micro-batches",
-            expected=f"at least {len(packed)}, because of the budget of {budget} tokens, and at most {len(lengths)}, "
-            "the number of sequences on this rank",
-            found=f"{count}, the largest number of all ranks, rounded up for the virtual pipeline",
+            subject="the number of micro-batches on this rank",
+            expected=f"a number from {len(packed)}, which the budget of {budget} tokens needs, to {len(lengths)}, one "
+            "for each sequence",
+            found=f"{count}, the largest number among the ranks, rounded up for the virtual pipeline",
             fix="raise the *_max_token_len_per_gpu of this worker, or give each rank more sequences",
             override="VERL_NPU_TOKEN_BUDGET=0",
         )
@@ -198,7 +198,7 @@ class Demand:
             subject="verl.utils.seqlen_balancing:rearrange_micro_batches",
             expected=f"micro-batches of at most {self.budget} tokens",
             found=found,
-            fix="verl-npu does not know how this verl splits batches: report it",
+            fix="report this error, because verl-npu does not know how this verl splits batches",
             override="VERL_NPU_TOKEN_BUDGET=0",
         )
 

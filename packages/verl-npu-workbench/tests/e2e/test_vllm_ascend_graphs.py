@@ -131,7 +131,7 @@ def test_a_weight_that_was_replaced_is_named(engine: Served) -> None:
     name = "model.layers.1.mlp.down_proj.weight"
     assert engine.tell("replace", name=name)["error"] is None
     said = engine.tell("prove", to="b")["error"]
-    assert f"{name}: it moved in memory after the engine captured its graphs" in said
+    assert f"{name}: the tensor moved in memory after the engine captured its graphs" in said
     found = engine.tell("generate")
     assert found["tokens"] != engine.start["expected"]["b"]
     assert engine.tell("compare", to="a")["error"] is None

@@ -138,7 +138,7 @@ except WeightSyncError as error: tell(elsewhere=str(error))
     (rank,) = run_ranks(program, tmp_path, size=1)
     assert [row.partition(":")[0] for row in rank.facts["bound"]] == ["0200007F"]
     assert rank.facts["bound6"] == []
-    assert "192.0.2.1:0 cannot be served" in rank.facts["elsewhere"]
+    assert "cannot serve the group's messages at 192.0.2.1:0" in rank.facts["elsewhere"]
 
 
 def test_a_group_is_not_made_with_somebody_who_has_another_secret(run_ranks: Run, tmp_path: Path) -> None:

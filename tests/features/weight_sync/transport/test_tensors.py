@@ -35,8 +35,8 @@ def test_ranks_that_agree_are_not_refused() -> None:
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ([A], "b: rank 0 has it, rank 1 does not"),
-        ([A, B, ("c", (1,), torch.int8)], "c: rank 1 has it, rank 0 does not"),
+        ([A], "b: on rank 0, but not on rank 1"),
+        ([A, B, ("c", (1,), torch.int8)], "c: on rank 1, but not on rank 0"),
         ([("a", (3, 2), torch.bfloat16), B], "a: rank 0 has bfloat16[2, 3], rank 1 has bfloat16[3, 2]"),
         ([A, ("b", (), torch.uint8)], "b: rank 0 has bool[], rank 1 has uint8[]"),
         ([B, A], "parameter 0 is a on rank 0, b on rank 1"),

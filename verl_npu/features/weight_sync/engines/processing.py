@@ -67,11 +67,10 @@ def refuse_square_experts(model: torch.nn.Module, laid_out_before_load: bool = F
             if shape[1] == shape[2]:
                 raise EngineError(
                     subject=f"{name}.{weight}",
-                    expected="experts that are not square",
-                    found=f"transposed square experts, {shape[1:]}, into which vllm-ascend would silently load new "
-                    "weights untransposed",
-                    fix="choose another rollout.tensor_model_parallel_size, which changes the shape, or another "
-                    "rollout engine",
+                    found=f"vllm-ascend has transposed these square experts of shape {shape[1:]}, and would load new "
+                    "weights into them untransposed, without an error",
+                    fix="change rollout.tensor_model_parallel_size, which decides the shape, or use another rollout "
+                    "engine",
                 )
 
 
@@ -102,9 +101,9 @@ def refuse_disposed_projections(model: torch.nn.Module) -> None:
         if weight is not None and weight.numel() == 0 and _copy_names(impl) is not None:
             raise EngineError(
                 subject=f"{_SOURCE} of {name}",
-                expected="a weight into which new values can be loaded",
-                found="none, because vllm-ascend's sparse attention freed it after loading",
-                fix="use a rollout engine or a vllm-ascend version that keeps it (0.11 does)",
+                found="vllm-ascend's sparse attention freed this weight after loading it, so a sync cannot load new "
+                "values into the weight",
+                fix="use another rollout engine, or a vllm-ascend that keeps the weight (0.11 does)",
             )
 
 

@@ -35,9 +35,10 @@ def refuse_lost_rl_mode(runner: object) -> None:
     if mode is not None and not mode.enabled:
         raise EngineError(
             subject="additional_config.rl_config.enabled",
-            expected="True in vllm-ascend's configuration, as the engine asked for it",
-            found=f"{mode.enabled!r}, the setting of another engine in this process",
-            fix="give every engine of this process the same additional_config, or set rl_config.enabled=False in it",
+            found=f"this engine asked for True, but vllm-ascend runs with {mode.enabled!r}, the setting of another "
+            "engine in this process",
+            fix="give every engine of this process the same additional_config, or set rl_config.enabled=False for "
+            "this engine",
         )
 
 
@@ -115,16 +116,16 @@ def refuse_nz() -> None:
         raise EngineError(
             subject=NZ.name,
             expected=f"{NZ.name}={NZ.value}",
-            found="no value, which means 1" if value is None else repr(value),
-            fix=f"set it in the job's environment, because {NZ.reason}",
+            found=f"no {NZ.name}, which means 1" if value is None else f"{NZ.name}={value}",
+            fix=f"set {NZ.name}={NZ.value} in the job's environment, because {NZ.reason}",
         )
     mode = _nz_mode()
     if mode:
         raise EngineError(
             subject=f"additional_config.{NZ_KEY}",
-            expected=f"{NZ_KEY}=0, or no such key",
-            found=f"{mode!r}, which vllm-ascend uses instead of {NZ.name}={NZ.value}",
-            fix=f"remove it from the engine's additional_config, because {NZ.reason}",
+            expected=f"{NZ_KEY}=0, or no {NZ_KEY}",
+            found=f"{NZ_KEY}={mode!r}, which vllm-ascend uses instead of {NZ.name}={NZ.value}",
+            fix=f"remove {NZ_KEY} from the engine's additional_config, because {NZ.reason}",
         )
 
 
@@ -190,7 +191,6 @@ def runner_in(engine: Any) -> Any:
 def _refuse(*batch: object, **options: object) -> None:
     raise EngineError(
         subject="rollout engine",
-        expected="the weights of one whole sync",
-        found="a mix of old and new weights, because the last weight sync did not finish",
-        fix="see the error of that sync",
+        found="the engine holds a mix of old and new weights, because the last weight sync did not finish",
+        fix="see the error of that weight sync",
     )

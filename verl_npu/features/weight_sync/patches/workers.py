@@ -172,5 +172,5 @@ def _engine(worker: Worker) -> Engine:
         subject=f"actor_rollout_ref.rollout.name={name}",
         expected="vllm or sglang for a rollout that is separate from its trainer",
         found=repr(name),
-        fix="set it to one of the two",
+        fix="set actor_rollout_ref.rollout.name to vllm or sglang",
     )
