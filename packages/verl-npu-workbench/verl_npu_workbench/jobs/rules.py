@@ -322,12 +322,6 @@ def _parallel_sizes(script: Script) -> Iterator[Finding]:
         )
 
 
-def _is_training(script: Script) -> bool:
-    """Tell whether the program trains. Programs that only generate or evaluate compose a trainer's configuration, too,
-    but do not validate it."""
-    return re.search(r"generat|eval|infer|serv", script.trainer.name) is None
-
-
 def _source_of_trainer(script: Script) -> bytes:
     return script.sources.read(script.trainer.module) or b""
 
@@ -363,7 +357,7 @@ def _batches(script: Script) -> Iterator[Finding]:
     sizes = parallelism_of(settings)
     # Ranks that share a sequence have the same samples.
     replica = sizes.replica if megatron else sizes.sequence
-    if _starts_verl_workers(script) and _is_training(script):
+    if _starts_verl_workers(script) and script.trainer.trains:
         for each in validated.batch_refusals(settings, script.npus, replica, script.sources):
             yield _refused(_validation_severity(script), "batches", script, each)
 
@@ -371,7 +365,7 @@ def _batches(script: Script) -> Iterator[Finding]:
 def _choices(script: Script) -> Iterator[Finding]:
     settings = script.settings
     registers = settings.text(f"{MODEL}.external_lib") or "VERL_USE_EXTERNAL_MODULES" in script.environ
-    if registers or ESTIMATOR not in settings or not _is_training(script):
+    if registers or ESTIMATOR not in settings or not script.trainer.trains:
         return
     try:
         own = list(_user_sources(script))
@@ -403,7 +397,7 @@ def _starts_verl_workers(script: Script) -> bool:
 
 def _validation(script: Script) -> Iterator[Finding]:
     settings = script.settings
-    if not _is_training(script):
+    if not script.trainer.trains:
         return
     if ESTIMATOR in settings:
         said: set[str] = set()

@@ -59,6 +59,12 @@ class Trainer:
         """The last part of the module's or file's name, without an ending."""
         return re.split(r"[./]", self.module.removesuffix(".py"))[-1]
 
+    @property
+    def trains(self) -> bool:
+        """Tell whether the program trains. Programs that only generate or evaluate compose a trainer's configuration,
+        too, but do not validate it."""
+        return re.search(r"generat|eval|infer|serv", self.name) is None
+
     def option(self, name: str) -> str:
         """Return the value of one of Hydra's options, or an empty text."""
         words = list(self.options)

@@ -148,6 +148,8 @@ class StartJob:
     """The settings that name the made-up model and data, and the NPUs."""
     rows: int
     """Rows of made-up data."""
+    trains: bool = True
+    """False if the program builds no trainer's workers."""
 
     @classmethod
     def of_json(cls, told: Mapping[str, Any]) -> StartJob:

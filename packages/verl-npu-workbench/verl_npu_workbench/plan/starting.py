@@ -98,6 +98,7 @@ def _job(job: Job, model: Model) -> StartJob:
         arguments=[*options, *job.trainer.overrides],
         overrides=rank.changes,
         rows=max(*batches, _FEWEST_ROWS),
+        trains=job.trainer.trains,
     )
 
 

@@ -135,6 +135,12 @@ def test_an_engine_whose_arguments_cannot_be_tried_has_not_passed(
     assert (tried[2:], len(missing)) == (parts, notes)
 
 
+def test_a_program_that_only_generates_builds_no_workers() -> None:
+    job = dataclasses.replace(JOB, trains=False)
+    start = module._Start(job, None, "", [])  # type: ignore[arg-type]
+    assert [part for part, _ in start.parts()] == [Part.PROGRAM]
+
+
 def test_a_module_that_the_revision_lacks_is_a_verdict(started: Callable[..., Started], upstream: Any) -> None:
     assert "verl.no_such_module" in started(upstream.import_what_the_revision_lacks).error
 

@@ -93,6 +93,8 @@ class _Start:
             yield Part.BATCH, self._tuning_batch
             return
         yield Part.PROGRAM, self._program
+        if not self._job.trains:
+            return
         yield Part.WORKERS, self._load
         if self._workers is not None:
             if self._tries_engine():
