@@ -135,7 +135,7 @@ def test_diff_shows_the_new_signature_and_not_upstreams_old_code(run: Run, tree:
     assert "+def run_ppo(config, task_runner_class=None, *, x)" in output
 
 
-def test_check_imports_no_upstream_and_no_torch(run: Run, tree: Path) -> None:
+def test_check_imports_no_upstream_and_no_torch(tree: Path) -> None:
     program = (
         "import sys; from verl_npu.cli import main\n"
         f"try: main(['check', '--source', {str(tree)!r}])\n"

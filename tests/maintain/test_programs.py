@@ -16,7 +16,6 @@ from verl_npu.features import locks_folder
 from verl_npu.maintain.__main__ import main
 
 MAIN = "verl/trainer/main_ppo.py"
-RAY = "verl/single_controller/ray/base.py"
 EVIL = "*, x, y='\x1b[31m\u202e')"
 
 Run = Callable[..., tuple[int, str]]
