@@ -73,7 +73,7 @@ Start = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    """Return a function that returns the findings of a start of the good script with other settings."""
+    """Return a function that starts the good script with other settings, and returns the findings."""
 
     def run(settings: Mapping[str, object], python: str = sys.executable) -> list[dict[str, Any]]:
         words = [f"{key}={value}" for key, value in {**GOOD, **settings}.items()]

@@ -37,7 +37,7 @@ STARTS = {
 
 @pytest.fixture
 def each_trained(captured: Captured) -> Each:
-    """Return a function that returns the trainer of each of these lines; one script has them all."""
+    """Return a function that finds the trainer of each of these lines; one script has them all."""
 
     def run(lines: Mapping[str, str]) -> dict[str, Trainer]:
         found = captured(*lines.values())

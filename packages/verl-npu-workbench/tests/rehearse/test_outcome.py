@@ -25,7 +25,7 @@ def trace(error: str, *frames: str, prefix: str = "") -> list[str]:
 
 @pytest.fixture
 def judged(tmp_path: Path) -> Judged:
-    """Return a function that returns the verdict on a run of two steps that wrote these logs."""
+    """Return a function that judges a run of two steps that wrote these logs."""
 
     def of(
         *logs: Sequence[str], status: int = 1, limit: str = "", steps: int = 0, names: Sequence[str] = ()
