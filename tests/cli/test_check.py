@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from testing.commands import edit
 
 from verl_npu.features import load
 
@@ -17,12 +18,6 @@ pytestmark = pytest.mark.upstream
 MAIN = "verl/trainer/main_ppo.py"
 NPU_MODULE = "transformers.integrations.npu_flash_attention"
 RAY = "verl/single_controller/ray/base.py"
-
-
-def edit(tree: Path, file: str, old: str, new: str) -> None:
-    text = (tree / file).read_text()
-    assert text.count(old) >= 1, f"{old!r} is not in {file}"
-    (tree / file).write_text(text.replace(old, new))
 
 
 def states(run: Run, tree: Path) -> tuple[int, dict, dict[str, str]]:
