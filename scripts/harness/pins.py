@@ -43,7 +43,7 @@ class Engine:
     """vLLM and its companions. They are installed without dependencies, because vLLM requires a torch of its own
     index, and the pin's lists have the other dependencies."""
     always: bool = False
-    """Whether every environment of the pin has vLLM, because other jobs need it, too."""
+    """True if every environment of the pin has vLLM, because other jobs need it, too."""
     requirements: tuple[str, ...] = ()
     """Requirements in addition to the pin's own."""
     commit: str = ""
@@ -53,7 +53,7 @@ class Engine:
     mode: str = "async"
     """The `rollout.mode` in which the pin's verl serves with it."""
     graphs: bool = False
-    """Whether it captures graphs on virtual NPUs (simulation/graphs.py)."""
+    """True if it captures graphs on virtual NPUs (simulation/graphs.py)."""
 
     @property
     def vllm(self) -> str:
@@ -78,7 +78,7 @@ class Pin:
     megatron_core: str
     """The version of megatron-core that the pin's documents name."""
     recipes: bool
-    """Whether a checkout has `recipe/` beside the package; no wheel has it."""
+    """True if a checkout has `recipe/` beside the package; no wheel has it."""
     ray_init: str = "ray_kwargs.ray_init"
     """The Hydra path of the arguments of ray.init."""
     sft: str = "verl.trainer.sft_trainer"
@@ -97,7 +97,7 @@ class Pin:
 
     @property
     def on_pypi(self) -> bool:
-        """Whether pip can install the pin by its version."""
+        """True if pip can install the pin by its version."""
         return is_released(self.name)
 
 

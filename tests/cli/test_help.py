@@ -132,7 +132,7 @@ def test_the_help_says_how_completion_is_switched_on(run: Run) -> None:
     assert "complete -o nosort -F _verl_npu_completion verl-npu" in result.stdout
 
 
-def test_colours_are_for_terminals_that_want_them(tmp_path: Path) -> None:
+def test_colours_are_for_terminals_that_want_them() -> None:
     pty = pytest.importorskip("pty")
     for no_color, coloured in (("", True), ("1", False)):
         read, write = pty.openpty()

@@ -47,7 +47,7 @@ class Point:
 
 @pytest.fixture
 def brought(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Bundle]]:
-    """Return a function that returns the bundles made from the objects that some owners' entry points name."""
+    """Return a function that makes bundles of objects, as if owners' entry points named them."""
 
     def call(**found: object) -> list[Bundle]:
         points = [Point(owner, one) for owner, one in found.items()]

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
-from functools import cache
-from pathlib import Path
 
 import pytest
 
-from verl_npu.registry.source.tree import SourceTree
-
 from .callers import BYPASSING, HARMLESS, CallerEdit, Outcome, outcome
-from .losses import PATCHES, Pin, pin_at
+from .losses import PATCHES, Pin
 
 _DAILY = (
     "v0.6.1: the group is made by ray.util's own name",
@@ -58,16 +54,12 @@ every_edit = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(scope="module")
-def pin(sources: Callable[[str, str], list[Path]]) -> Callable[[CallerEdit], Pin]:
-    beside = SourceTree.at(sources("transformers", "4.57.6")[0], ("transformers",))
-
-    @cache
-    def find(name: str) -> Pin:
-        return pin_at(name, sources("verl", name)[0], beside)
+@pytest.fixture
+def pin_of(pin: Callable[[str], Pin]) -> Callable[[CallerEdit], Pin]:
+    """Return a function that finds the pin of an edit; it skips recipes that the wheel does not have."""
 
     def of(edit: CallerEdit) -> Pin:
-        here = find(edit.pin)
+        here = pin(edit.pin)
         if edit.path.startswith("recipe/") and edit.path not in here.upstream.files:
             pytest.skip(f"the wheel of {edit.pin} has no recipes")
         return here
@@ -76,8 +68,8 @@ def pin(sources: Callable[[str, str], list[Path]]) -> Callable[[CallerEdit], Pin
 
 
 @every_edit
-def test_an_edit_leaves_the_target_as_it_is(edit: CallerEdit, pin: Callable[[CallerEdit], Pin]) -> None:
-    here = pin(edit)
+def test_an_edit_leaves_the_target_as_it_is(edit: CallerEdit, pin_of: Callable[[CallerEdit], Pin]) -> None:
+    here = pin_of(edit)
     mutant = edit.of(here.upstream)
     for path, data in mutant.files.items():
         assert data is not None
@@ -93,9 +85,9 @@ def test_an_edit_leaves_the_target_as_it_is(edit: CallerEdit, pin: Callable[[Cal
 
 @every_edit
 def test_what_leads_past_a_patch_is_told_and_nothing_else_is(
-    edit: CallerEdit, pin: Callable[[CallerEdit], Pin]
+    edit: CallerEdit, pin_of: Callable[[CallerEdit], Pin]
 ) -> None:
-    here = pin(edit)
+    here = pin_of(edit)
     verdicts = here.judged(edit.of(here.upstream)).verdicts
     said = {patch: (verdicts[patch].state.value, verdicts[patch].reason) for patch in edit.patches}
     found = outcome(edit, verdicts)

@@ -10,9 +10,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import cache
 from itertools import groupby
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +21,7 @@ from verl_npu.registry.source.tree import SourceTree
 from verl_npu.registry.state import State
 
 from .edits import Effect
-from .losses import FEATURES, LOCKS, PATCHES, Outcome, Pin, pin_at, refused
+from .losses import FEATURES, LOCKS, PATCHES, Outcome, Pin, refused
 from .mutants import Kind, Mutant, changes, harmless
 
 LOSSES = (
@@ -45,17 +43,6 @@ pins = pytest.mark.parametrize(
         *(pytest.param(lock.pin, 1, id=lock.pin, marks=NIGHTLY) for lock in LOCKS["verl"]),
     ],
 )
-
-
-@pytest.fixture(scope="module")
-def pin(sources: Callable[[str, str], list[Path]]) -> Callable[[str], Pin]:
-    beside = SourceTree.at(sources("transformers", "4.57.6")[0], ("transformers",))
-
-    @cache
-    def find(name: str) -> Pin:
-        return pin_at(name, sources("verl", name)[0], beside)
-
-    return find
 
 
 def shared(mutants: Iterable[Mutant], share: int) -> list[Mutant]:

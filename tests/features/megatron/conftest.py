@@ -34,7 +34,7 @@ def judged(contract: Contract) -> Callable[..., list[Finding]]:
 
 @pytest.fixture
 def refusals(judged: Callable[..., list[Finding]]) -> Callable[..., list[str]]:
-    """Return a function that returns the refused settings, as `subject: expected`."""
+    """Return a function that judges overrides and lists the refusals, as `subject: expected`."""
 
     def judge(section: dict[str, Any] | None = None, **overrides: Any) -> list[str]:
         return [
@@ -46,7 +46,7 @@ def refusals(judged: Callable[..., list[Finding]]) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def doubts(judged: Callable[..., list[Finding]]) -> Callable[..., list[str]]:
-    """Return a function that returns the findings that are no refusals, as `subject: expected`."""
+    """Return a function that judges overrides and lists the warnings, as `subject: expected`."""
 
     def judge(section: dict[str, Any] | None = None, **overrides: Any) -> list[str]:
         found = (problem for problem in judged(section, **overrides) if not problem.refused)

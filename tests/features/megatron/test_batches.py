@@ -159,6 +159,7 @@ def two_stages(one_stage: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[i
 def test_a_pipelines_stages_compute_with_what_its_last_stage_has(two_stages: list[tuple[int, ...]]) -> None:
     given = data()
     seen = hold_the_batch(lambda worker, empty: computed(empty), None, given)
+    assert len(seen) == 2
     assert all(bool((tensor == 7).all()) for one in seen for tensor in one.values())
 
 

@@ -206,7 +206,7 @@ def test_an_error_that_no_rule_knows_is_unknown_with_its_kind_and_its_candidates
 # Inputs that are no ordinary log.
 
 
-def test_the_log_may_be_piped(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_may_be_piped(run: Run, log: Path) -> None:
     with log.open() as piped:
         before = os.dup(0)
         os.dup2(piped.fileno(), 0)

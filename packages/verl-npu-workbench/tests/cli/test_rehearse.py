@@ -98,7 +98,7 @@ def test_a_command_that_starts_nothing_is_one_line(run: Run) -> None:
 
 
 def test_a_machine_without_a_sandbox_is_told_the_other_way(
-    run: Run, write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = write(COMMAND)
     monkeypatch.setattr("verl_npu_workbench.sandbox.shutil.which", lambda name: None)

@@ -146,7 +146,7 @@ def test_a_prefix_that_transformers_moves_is_followed_by_the_values(compared: Co
     assert list(compared(moved, tensors).differences) == [NORM, "model.language_model.norm.weight"]
 
 
-def test_an_adapter_is_compared_by_its_own_file(tensors: Tensors, tmp_path: Path) -> None:
+def test_an_adapter_is_compared_by_its_own_file(tmp_path: Path) -> None:
     base, adapter = "base_model.model.model.norm", "base_model.model.model.layers.0.mlp.up_proj.lora_A"
     shards = {f"{base}.base_layer.weight": torch.ones(4), f"{adapter}.default.weight": torch.ones(2, 4)}
     merged = save_model(tmp_path / "merged", {NORM: torch.ones(4)})

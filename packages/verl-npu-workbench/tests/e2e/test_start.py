@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-from . import serving
-
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.upstream, pytest.mark.virtual]
 
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{section}" for section in ("actor", "rollout", "model"))
@@ -73,7 +71,7 @@ Start = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    """Return a function that returns the findings of a start of the good script with other settings."""
+    """Return a function that starts the good script with other settings, and returns the findings."""
 
     def run(settings: Mapping[str, object], python: str = sys.executable) -> list[dict[str, Any]]:
         words = [f"{key}={value}" for key, value in {**GOOD, **settings}.items()]
@@ -106,20 +104,12 @@ def test_upstream_refuses_a_mistake_in_its_own_words(mistake: str, pin: str, sta
     assert said in f"{finding['found']} {finding['why']}"
 
 
-@pytest.fixture(params=serving.PYTHONS or [None])
-def with_engine(request: pytest.FixtureRequest) -> str:
-    """Return the Python of an environment with vllm-ascend and a verl that starts vLLM's server."""
-    if request.param is None:
-        pytest.skip("set VERL_NPU_VLLM_ASCEND to the Python of an environment with vllm-ascend")
-    return str(request.param)
-
-
 @pytest.mark.parametrize("mistake", ENGINE_MISTAKES)
-def test_the_engine_refuses_its_arguments(mistake: str, with_engine: str, start: Start) -> None:
+def test_the_engine_refuses_its_arguments(mistake: str, python: str, start: Start) -> None:
     settings, said = ENGINE_MISTAKES[mistake]
-    (finding,) = [each for each in start(settings, with_engine) if each["refused"]]
+    (finding,) = [each for each in start(settings, python) if each["refused"]]
     assert said in f"{finding['found']} {finding['why']}"
 
 
-def test_the_engine_takes_the_arguments_of_a_good_script(with_engine: str, start: Start) -> None:
-    assert start({}, with_engine) == []
+def test_the_engine_takes_the_arguments_of_a_good_script(python: str, start: Start) -> None:
+    assert start({}, python) == []

@@ -165,7 +165,7 @@ class Mutant:
     """The name that the proof must report."""
     words: str
     compared: bool
-    """Tell whether the comparison of a replay with eager mode sees it, at once or after the next sync: an error that
+    """True if the comparison of a replay with eager mode sees it, at once or after the next sync: an error that
     only a graph computes."""
 
 

@@ -177,7 +177,7 @@ class Refused(Exception):
 
 @pytest.fixture
 def read() -> Iterator[Read]:
-    """Return a function that returns what docker's client reads from a line, as it sends it to a daemon."""
+    """Return a function that parses a line with docker's client, by what it sends to a daemon."""
     docker = shutil.which("docker")
     if docker is None:
         pytest.skip("needs docker's client")

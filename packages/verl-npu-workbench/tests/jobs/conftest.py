@@ -105,7 +105,7 @@ def captured(sandboxed: None, write: Write, tree: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def trained(captured: Captured) -> Callable[..., Trainer]:
-    """Return a function that returns the trainer of a script of these lines."""
+    """Return a function that finds the trainer of a script of these lines."""
     return lambda *lines, **how: trainer_of(captured(*lines, **how))
 
 

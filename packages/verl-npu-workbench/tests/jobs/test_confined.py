@@ -44,7 +44,6 @@ except OSError:
     found["network"] = None
 raise RuntimeError(json.dumps(found))
 """
-HYDRA = "%s\nfrom importlib import import_module\n"
 
 
 @pytest.fixture

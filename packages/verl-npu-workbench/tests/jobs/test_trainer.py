@@ -11,7 +11,7 @@ from verl_npu_workbench.jobs.trainer import Trainer, _runtime_env, runtime_envir
 
 from verl_npu.errors import ScriptError
 
-from .conftest import COMMAND, Captured, Write
+from .conftest import COMMAND, Captured
 
 KEYS = ("data.train_batch_size=8", "trainer.nnodes=1", "actor.lr=1e-5")
 REST = f"-m verl.trainer.main_small {' '.join(KEYS)}"
@@ -37,7 +37,7 @@ STARTS = {
 
 @pytest.fixture
 def each_trained(captured: Captured) -> Each:
-    """Return a function that returns the trainer of each of these lines; one script has them all."""
+    """Return a function that finds the trainer of each of these lines; one script has them all."""
 
     def run(lines: Mapping[str, str]) -> dict[str, Trainer]:
         found = captured(*lines.values())
@@ -168,7 +168,7 @@ def test_what_starts_nothing_is_no_command(tree: Path, words: list[str]) -> None
         trainer_of_command(words, tree, {})
 
 
-def test_a_script_elsewhere_starts_the_same_trainer(trained: Trained, tmp_path: Path, write: Write) -> None:
+def test_a_script_elsewhere_starts_the_same_trainer(trained: Trained, tmp_path: Path) -> None:
     assert trained(COMMAND, folder=tmp_path / "mine").overrides == KEYS
 
 

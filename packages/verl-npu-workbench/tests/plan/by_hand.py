@@ -13,6 +13,9 @@ __all__ = [
     "GIB",
     "MARGIN",
     "MEMORY",
+    "QWEN3_06B",
+    "QWEN3_8B",
+    "QWEN25_7B",
     "SEQUENCES",
     "Model",
     "Setting",
@@ -46,6 +49,11 @@ class Model:
     experts: int = 0
     chosen: int = 0
     """The number of experts that a token goes through; `intermediate` is then the width of one."""
+
+
+QWEN3_06B = Model("qwen3", 1024, 3072, 28, 16, 8, tied=True)
+QWEN3_8B = Model("qwen3", 4096, 12288, 36, 32, 8)
+QWEN25_7B = Model("qwen2", 3584, 18944, 28, 28, 4, vocabulary=152064)
 
 
 @dataclass(frozen=True, slots=True)

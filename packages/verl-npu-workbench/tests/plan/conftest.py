@@ -114,13 +114,13 @@ def job_of(**others: object) -> RankJob:
 
 @pytest.fixture
 def settings() -> Callable[..., Settings]:
-    """Return a function that returns the settings of a script that fits, with changes."""
+    """Return a function that makes the settings of a script that fits, with changes."""
     return lambda **others: Settings({**SETTINGS, **others})
 
 
 @pytest.fixture
 def tuning_settings() -> Callable[..., Settings]:
-    """Return a function that returns settings of fsdp_sft_trainer, or with `engines` of sft_trainer, with changes."""
+    """Return a function that makes settings of fsdp_sft_trainer, or with `engines` of sft_trainer, with changes."""
 
     def make(engines: bool = False, **others: object) -> Settings:
         own = ENGINE_SETTINGS if engines else FSDP_SETTINGS

@@ -14,13 +14,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from .by_hand import GIB, SEQUENCES, Model, Setting, training, with_reserve
+from .by_hand import GIB, QWEN3_06B, QWEN3_8B, QWEN25_7B, SEQUENCES, Model, Setting, training, with_reserve
 
 __all__ = ["FITTING", "GIB", "NOT_FITTING", "Tuning", "needed", "step"]
-
-_QWEN3_06B = Model("qwen3", 1024, 3072, 28, 16, 8, tied=True)
-_QWEN3_8B = Model("qwen3", 4096, 12288, 36, 32, 8)
-_QWEN25_7B = Model("qwen2", 3584, 18944, 28, 28, 4, vocabulary=152064)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +90,17 @@ def _job(name: str, model: Model, npus: int, length: int, micro: int = 1, **othe
 
 
 FITTING = (
-    _job("0.6B", _QWEN3_06B, 8, 2048, 4),
-    _job("0.6B without recomputation", _QWEN3_06B, 8, 2048, 2, recompute=False),
-    _job("8B, LoRA, FSDP1, Ulysses 2", _QWEN3_8B, 8, 1024, 32, ulysses=2, packed=True, lora=32, strategy="fsdp"),
-    _job("7B, FSDP1, Ulysses 4", _QWEN25_7B, 8, 16384, 4, ulysses=4, packed=True, strategy="fsdp"),
-    _job("0.6B, engines, padded", _QWEN3_06B, 8, 4096, budget=16384, engines=True),
-    _job("8B, engines, packed", _QWEN3_8B, 16, 4096, budget=16384, engines=True, packed=True),
+    _job("0.6B", QWEN3_06B, 8, 2048, 4),
+    _job("0.6B without recomputation", QWEN3_06B, 8, 2048, 2, recompute=False),
+    _job("8B, LoRA, FSDP1, Ulysses 2", QWEN3_8B, 8, 1024, 32, ulysses=2, packed=True, lora=32, strategy="fsdp"),
+    _job("7B, FSDP1, Ulysses 4", QWEN25_7B, 8, 16384, 4, ulysses=4, packed=True, strategy="fsdp"),
+    _job("0.6B, engines, padded", QWEN3_06B, 8, 4096, budget=16384, engines=True),
+    _job("8B, engines, packed", QWEN3_8B, 16, 4096, budget=16384, engines=True, packed=True),
 )
 NOT_FITTING = (
-    _job("0.6B", _QWEN3_06B, 8, 2048, 16),
-    _job("8B, LoRA, FSDP1, Ulysses 2", _QWEN3_8B, 8, 1024, 64, ulysses=2, packed=True, lora=32, strategy="fsdp"),
-    _job("7B, FSDP1, Ulysses 4", _QWEN25_7B, 8, 16384, 8, ulysses=4, packed=True, strategy="fsdp"),
-    _job("8B, engines, packed", _QWEN3_8B, 16, 4096, budget=65536, engines=True, packed=True),
-    _job("8B on 2 NPUs", _QWEN3_8B, 2, 1024),
+    _job("0.6B", QWEN3_06B, 8, 2048, 16),
+    _job("8B, LoRA, FSDP1, Ulysses 2", QWEN3_8B, 8, 1024, 64, ulysses=2, packed=True, lora=32, strategy="fsdp"),
+    _job("7B, FSDP1, Ulysses 4", QWEN25_7B, 8, 16384, 8, ulysses=4, packed=True, strategy="fsdp"),
+    _job("8B, engines, packed", QWEN3_8B, 16, 4096, budget=65536, engines=True, packed=True),
+    _job("8B on 2 NPUs", QWEN3_8B, 2, 1024),
 )

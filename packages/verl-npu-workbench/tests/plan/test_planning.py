@@ -32,7 +32,7 @@ def test_a_rank_has_our_torch_npu_whichever_is_installed_or_asked_for(torchrun: 
 
 @pytest.fixture
 def told(settings):
-    """Return a function that returns the changes that a rank gets for a script with these settings."""
+    """Return a function that makes the changes that a rank gets for a script with these settings."""
 
     def make(**others: object) -> dict[str, object]:
         chosen = settings(**others)

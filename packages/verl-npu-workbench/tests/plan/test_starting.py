@@ -44,7 +44,7 @@ def test_a_setting_is_named_by_its_value_or_its_key(said: str, named: list[str])
 
 @pytest.fixture
 def asked(settings: Callable[..., Settings]) -> Callable[..., StartJob]:
-    """Return a function that returns the request for a start of a script with these settings."""
+    """Return a function that makes the request for a start of a script with these settings."""
 
     def make(**others: object) -> StartJob:
         trainer = Trainer("verl.trainer.main_ppo", OVERRIDES, (), 0, Path(), {})

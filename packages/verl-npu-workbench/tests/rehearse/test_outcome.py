@@ -25,7 +25,7 @@ def trace(error: str, *frames: str, prefix: str = "") -> list[str]:
 
 @pytest.fixture
 def judged(tmp_path: Path) -> Judged:
-    """Return a function that returns the verdict on a run of two steps that wrote these logs."""
+    """Return a function that judges a run of two steps that wrote these logs."""
 
     def of(
         *logs: Sequence[str], status: int = 1, limit: str = "", steps: int = 0, names: Sequence[str] = ()
@@ -234,7 +234,7 @@ def test_a_run_that_says_nothing_has_its_status(judged: Judged) -> None:
     assert "it ended with status 139 after 0 steps; its last line: none" in failure(judged([], status=139)).error
 
 
-def test_a_log_that_is_no_text_is_read_all_the_same(judged: Judged, tmp_path: Path) -> None:
+def test_a_log_that_is_no_text_is_read_all_the_same(tmp_path: Path) -> None:
     log = tmp_path / "binary.log"
     log.write_bytes(b"\xff\xfe\n" + "\n".join(trace("ValueError: x", "/x.py f")).encode() + b"\n")
     found = judge(Run(Ended(1, b"", 1.0), {}, (log,), ()), 2, TREE)

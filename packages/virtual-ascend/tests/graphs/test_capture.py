@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture
 def told(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[str]]:
-    """Return a function that returns the lines printed about graphs; each line comes once in a test."""
+    """Return a function that reads the lines printed about graphs; each line comes once in a test."""
     return lambda: capsys.readouterr().err.splitlines()
 
 

@@ -17,19 +17,13 @@ from virtual_ascend.operators import atb, inference, schemas  # noqa: E402
 from virtual_ascend.operators import attention as attention_operators  # noqa: E402
 from virtual_ascend.operators.sampling import npu_top_k_top_p  # noqa: E402
 
+from .drawing import draw, ints  # noqa: E402
+
 pytestmark = [pytest.mark.filterwarnings("ignore:.*computes float32 on virtual NPUs only")]
 
 HEADS, KEY_HEADS, SIZE, BLOCK = 4, 2, 8, 16
 LENGTHS = (5, 1, 20)
 SCALE = 0.3
-
-
-def draw(*shape: int, seed: int = 0) -> Any:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def ints(*values: int) -> Any:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 def expected(query: Any, key: Any, value: Any, keep: Any = None) -> Any:

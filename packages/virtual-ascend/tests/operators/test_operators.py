@@ -13,12 +13,10 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from virtual_ascend import operators as ops  # noqa: E402
 
+from .drawing import draw  # noqa: E402
+
 TEMPLATE = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
 functional = torch.nn.functional
-
-
-def draw(*shape: int, seed: int = 0, **options: Any) -> Any:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
 
 
 def kept(mode: int, i: int, j: int, rows: int, columns: int, before: int, after: int) -> bool:

@@ -89,7 +89,7 @@ def test_a_collective_that_nobody_wrote_fails_and_says_so(
     assert "HcclNobodyKnows is not implemented" in capfd.readouterr().err
 
 
-def test_another_wheel_has_another_stub(package: Path, tmp_path: Path) -> None:
+def test_another_wheel_has_another_stub(package: Path) -> None:
     before = stub.key(package)
     (package / "lib" / "libmore.so").write_bytes(b"more")
     assert stub.key(package) != before

@@ -1,4 +1,4 @@
-"""Whether training moved the weights, of a whole model and of an adapter."""
+"""The check that training moved the weights, of a whole model and of an adapter."""
 
 from __future__ import annotations
 
