@@ -77,6 +77,8 @@ TAKEN: Mapping[str, Mapping[str, object]] = {
     },
     "an adapter": {f"{MODEL}.lora_rank": 512},
     "a stream without batches": {"data.train_batch_size": 0},
+    "several loggers": {"trainer.logger": ["console", "tensorboard"]},
+    "a controller": {**IN_REWARD, "algorithm.kl_ctrl.type": "adaptive", "algorithm.kl_ctrl.horizon": 100},
     "a size that only the job knows": {f"{ACTOR}.ppo_micro_batch_size_per_gpu": "${other}"},
 }
 REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
@@ -85,6 +87,8 @@ REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "a penalty misspelt": ({f"{ACTOR}.kl_loss_type": "low_var"}, "choices", "NotImplementedError"),
     "a penalty of the reward misspelt": ({**IN_REWARD, "algorithm.kl_penalty": "k"}, "choices", "NotImplementedError"),
     "a loss misspelt": ({f"{ACTOR}.policy_loss.loss_mode": "gsop"}, "choices", "Unsupported loss mode: gsop"),
+    "a logger misspelt": ({"trainer.logger": ["console", "wanb"]}, "choices", "wanb is not supported"),
+    "a controller misspelt": ({**IN_REWARD, "algorithm.kl_ctrl.type": "adapt"}, "choices", "NotImplementedError"),
     "a data type misspelt": ({f"{ACTOR}.fsdp_config.model_dtype": "float17"}, "choices", "float17"),
     "a reference's data type misspelt": ({f"{REFERENCE}.fsdp_config.model_dtype": "bf"}, "choices", "precision: bf"),
     "a way to sum a loss misspelt": ({f"{ACTOR}.loss_agg_mode": "mean"}, "validation", "Invalid loss_agg_mode: mean"),
@@ -177,6 +181,14 @@ def test_what_verl_refuses_is_refused_in_its_words(upstream: tuple[SourceTree, d
         if not any(each.refused and each.code == code and words in str(each) for each in said[name])
     }
     assert missed == {}
+
+
+def test_a_strategy_is_refused_where_the_program_chooses_its_workers_by_it(
+    upstream: tuple[SourceTree, dict[str, object]],
+) -> None:
+    chooses = b"actor.strategy in" in (upstream[0].read("verl.trainer.main_ppo") or b"")
+    assert bool(found(upstream, {f"{ACTOR}.strategy": "fsdp3"})) is chooses
+    assert found(upstream, {f"{ACTOR}.strategy": "fsdp2"}) == []
 
 
 def test_a_recipe_that_does_not_validate_is_warned(upstream: tuple[SourceTree, dict[str, object]]) -> None:

@@ -206,6 +206,12 @@ def field_types(settings: Settings, key: str, tree: SourceTree) -> dict[str, str
     return {}
 
 
+def _runs_through(body: Sequence[ast.stmt]) -> bool:
+    """Tell whether a loop's body neither ends nor skips an iteration."""
+    inside = (each for node in body for each in ast.walk(node))
+    return not any(isinstance(each, ast.Break | ast.Continue) for each in inside)
+
+
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """The interpreter inside one function of a module, or inside a method of the class `within`."""
@@ -259,6 +265,14 @@ class _Reading:
                     ended = self.run(node.body if holds else node.orelse, names)
                     if ended is not None:
                         return ended
+                case ast.For(target=target, iter=sequence, body=body, orelse=[]) if _runs_through(body) and isinstance(
+                    values := self._value_or_unknown(sequence, names), list | tuple
+                ):
+                    for value in values:
+                        self._bind(target, value, names)
+                        ended = self.run(body, names)
+                        if ended is not None:
+                            return ended
                 case ast.Pass() | ast.Expr(value=ast.Constant()):
                     pass
                 case ast.Expr(value=ast.Call() as call) if self._value_or_unknown(call, names) is not UNKNOWN:
@@ -409,11 +423,15 @@ class _Reading:
             return owner.get(name)
         if isinstance(owner, _Object) and name in owner.attributes:
             return owner.attributes[name]
-        if isinstance(owner, _Class):
-            for _unused, nodes in self._defined([owner.target], name):
+        if isinstance(owner, _Class | _Object):
+            place = owner.target if isinstance(owner, _Class) else owner.of
+            for _unused, nodes in self._defined([place], name):
                 match nodes:
-                    case [ast.Assign(value=ast.Constant(value=value))]:
+                    case [ast.Assign(value=ast.Constant(value=value))] if isinstance(owner, _Class):
                         return value
+                    # A method may set a single value, but not the list of the known ones.
+                    case [ast.Assign(value=ast.List() as value)]:
+                        return self._value(value, {})
         raise _Unknown
 
     def _either(self, any_of: bool, values: Sequence[ast.expr], names: Names) -> Any:

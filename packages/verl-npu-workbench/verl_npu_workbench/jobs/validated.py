@@ -23,6 +23,9 @@ _CRITIC = Target("verl.trainer.ppo.utils", "need_critic")
 _ROLLOUTS = Target("verl.workers.rollout.base", "get_rollout_class")
 _DTYPE = Target("verl.utils.torch_dtypes", "PrecisionType.to_dtype")
 _REWARDS = "reward_manager.registry"
+_TRACKING = Target("verl.utils.tracking", "Tracking")
+_CONTROLLER = Target(_ALGORITHMS, "get_kl_controller")
+_WORKERS = Target("verl.trainer.main_ppo", "TaskRunner")
 _DIVIDING = Target("verl.workers.engine.utils", "prepare_micro_batches")
 _LEGACY = "trainer.use_legacy_worker_impl"
 _NUMBERS = ("int", "float", "Optional[int]", "Optional[float]", "int | None", "float | None")
@@ -65,6 +68,16 @@ def name_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) ->
         if isinstance(value, str) and value and value != "???" and "${" not in value:
             for message in refused(target, [*before, value], tree):
                 yield Refusal(key, message)
+    for role in roles:
+        add = "add_critic_worker" if role == CRITIC else "add_actor_rollout_worker"
+        method = Target(_WORKERS.module, f"{_WORKERS.qualname}.{add}")
+        for message in refused(method, [instance(_WORKERS, {}), section(settings)], tree):
+            yield Refusal(f"{role}.strategy", message)
+    for message in refused(_TRACKING, [UNKNOWN, UNKNOWN, settings.get("trainer.logger")], tree):
+        yield Refusal("trainer.logger", message)
+    if settings.truth("algorithm.use_kl_in_reward"):
+        for message in refused(_CONTROLLER, [section(settings, "algorithm.kl_ctrl")], tree):
+            yield Refusal("algorithm.kl_ctrl", message)
     engine, mode = settings.get(ENGINE), settings.get(f"{ROLLOUT}.mode") or "async"
     if isinstance(engine, str) and engine != "???":
         for message in refused(_ROLLOUTS, [engine, mode], tree):
