@@ -37,6 +37,12 @@ MEGATRON = {
     f"{ACTOR}.megatron.pipeline_model_parallel_size": 2,
     f"{ACTOR}.megatron.context_parallel_size": 1,
 }
+REWARD_MODEL = {
+    "reward.reward_model.enable": True,
+    "reward.reward_model.enable_resource_pool": True,
+    "reward.reward_model.rollout.name": "vllm",
+    "reward.reward_model.rollout.free_cache_engine": True,
+}
 FUSED = {
     "actor_rollout_ref.model.use_fused_kernels": True,
     "actor_rollout_ref.model.fused_kernel_options.impl_backend": "triton",
@@ -89,6 +95,8 @@ def _verl(main: str = "", **modules: str) -> SourceTree:
     return SourceTree.at(root.parent, ("verl",))
 
 
+ASLEEP = _verl(experimental__reward_loop__reward_model="if config.free_cache_engine: ...")
+AWAKE = _verl(experimental__reward_loop__reward_model="if free_cache_engine and not enable_resource_pool: ...")
 PLAIN_TRAINER, SETTING_TRAINER = _verl("run(config)"), _verl("auto_set_device(config)")
 BY_THE_PLATFORM = _verl("run(config)", single_controller__ray__base="ray_resource_name()\nmax_colocate_count: int = 3")
 BUDGET = {"data.max_prompt_length": 1024, "data.max_response_length": 3072, f"{ACTOR}.use_dynamic_bsz": True}
@@ -130,6 +138,16 @@ RIGHT_ONES = {
         exports={"HCCL_BUFFSIZE": "200"}, inherited={"HCCL_BUFFSIZE": "many"}
     ),
     "a token budget of the longest sequence": script({**BUDGET, f"{ACTOR}.ppo_max_token_len_per_gpu": 1024}),
+    "a reward model that is awake": script(
+        {**REWARD_MODEL, "reward.reward_model.rollout.free_cache_engine": False},
+        sources=ASLEEP,
+    ),
+    "a reward model that a later verl wakes up": script(
+        REWARD_MODEL,
+        sources=_verl(
+            experimental__reward_loop__reward_model="if free_cache_engine and not enable_resource_pool: ..."
+        ),
+    ),
     "a device that upstream's trainer sets": script({"trainer.device": "gpu"}, module=MAIN, sources=SETTING_TRAINER),
     "as many virtual NPUs as are asked for": script(inherited={"VIRTUAL_ASCEND": "8"}),
     "virtual NPUs that torchrun counts": script(ranks=1, counted=False, inherited={"VIRTUAL_ASCEND": "2"}),
@@ -288,6 +306,19 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
     "a budget of batches that are not dynamic": (
         script(exports={"VERL_NPU_TOKEN_BUDGET": "yes"}),
         "variables",
+        False,
+    ),
+    "a reward model that nothing wakes up": (
+        script(REWARD_MODEL, sources=ASLEEP),
+        "reward-model-asleep",
+        True,
+    ),
+    "a reward model that the user's function may not ask": (
+        script(
+            {**REWARD_MODEL, "reward.custom_reward_function.path": __file__},
+            sources=ASLEEP,
+        ),
+        "reward-model-asleep",
         False,
     ),
     "a task queue at which graphs fail": (

@@ -704,6 +704,26 @@ def _task_queue(script: Script) -> Iterator[Finding]:
         )
 
 
+def _reward_model(script: Script) -> Iterator[Finding]:
+    """Source: RewardModelManager puts its engines to sleep, and only `compute_rm_score` wakes them up. A reward model
+    with NPUs of its own is asked by the agent loops instead."""
+    section, settings = "reward.reward_model", script.settings
+    asleep = f"{section}.rollout.free_cache_engine"
+    manager = script.sources.read("verl.experimental.reward_loop.reward_model") or b""
+    sleeps = b"free_cache_engine" in manager and b"enable_resource_pool" not in manager
+    asked = all(settings.truth(f"{section}.{key}") for key in ("enable", "enable_resource_pool"))
+    if sleeps and asked and settings.truth(asleep) and settings.text(f"{section}.rollout.name") == "vllm":
+        # A reward function of the user's may never ask the model.
+        own = settings.text("reward.custom_reward_function.path")
+        yield (warning if own else error)(
+            "reward-model-asleep",
+            "True",
+            subject=asleep,
+            why=_("verl puts the reward model to sleep and never wakes it up, so the first step waits without end"),
+            fix=_("set {key}=False").format(key=asleep),
+        )
+
+
 def _fused_kernels(script: Script) -> Iterator[Finding]:
     """Warn of the fused loss in Triton. The other implementation launches no kernels, but Megatron's trainer lacks
     it."""
@@ -879,6 +899,12 @@ RULES: tuple[Rule[Script], ...] = (
         about="liger-kernel, if the documents of the script's verl say that NPUs do not support it.",
     ),
     Rule("exports", _exports, _SCRIPT_ONLY, about="Variables that the script sets but Ray's workers do not get."),
+    Rule(
+        "reward-model-asleep",
+        _reward_model,
+        _SCRIPT_ONLY,
+        about="A reward model with NPUs of its own whose engine sleeps, which verl never wakes up.",
+    ),
     Rule("task-queue", _task_queue, _SCRIPT_ONLY, about="A level of torch_npu's task queue at which graphs fail."),
     Rule("rollout.weight_format", _weight_format, (Stage.SCRIPT, Stage.JOB)),
     Rule(
