@@ -22,6 +22,6 @@ def need(package: str, purpose: str, extra: str = "report", error: type[VerlNpuE
         raise error(
             subject=purpose,
             expected=_("the package {package}").format(package=package),
-            found=_("none"),
+            found=_("no such package"),
             fix=f"pip install 'verl-npu-workbench[{extra}]'",
         )

@@ -153,7 +153,7 @@ def answering(tree: Path, code: str) -> None:
 
 
 ANSWERS = {
-    "nothing": ("pass", "nothing for an answer"),
+    "nothing": ("pass", "nothing as the answer"),
     "no JSON": ("out.write('text')", "text that is not JSON"),
     "a list": ("out.write('[]')", "JSON that is not an object"),
     "nested JSON": ("out.write('[' * 99999)", "text that is not JSON"),

@@ -39,8 +39,7 @@ def asked_trainer(
         if not words:
             raise ScriptError(
                 subject=f"verl-npu {command}",
-                expected=_("a launch script, or a trainer's command after --"),
-                found=_("neither"),
+                found=_("give a launch script, or a trainer's command after --"),
                 fix=_("see verl-npu {command} --help").format(command=command),
             )
         tree = (verl or Path.cwd()).resolve()

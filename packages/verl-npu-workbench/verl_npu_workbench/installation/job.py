@@ -81,7 +81,7 @@ def job(
         raise ContainerError(
             subject=_("a RayJob"),
             expected=_("the job's command after --"),
-            found=_("none"),
+            found=_("no command"),
             fix=_("add -- bash YOUR_SCRIPT.sh"),
         )
     made.server.check_pod(made.npus, nodes)
@@ -106,7 +106,7 @@ def _check_queue(queue: str) -> None:
             subject=f"--queue {queue}",
             expected=_("the name of a Volcano queue: at most 63 letters and digits, with - _ . only inside"),
             found=repr(queue),
-            fix="kubectl get queue lists them",
+            fix="choose one of the queues that `kubectl get queue` lists",
         )
 
 
@@ -116,7 +116,7 @@ def _check_paths(claims: Sequence[Claim]) -> None:
         if claim.path in taken:
             raise ContainerError(
                 subject=f"--claim {claim.name}:{claim.path}",
-                expected=_("a path at which nothing else is mounted"),
+                expected=_("a path at which no other volume is mounted"),
                 found=claim.path,
                 fix="choose another path",
             )

@@ -185,9 +185,9 @@ def checked(folder: Path) -> Path:
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
         raise KernelError(
             subject=str(folder),
-            expected=_("a folder that nobody else can write to, because compilers are run from it"),
+            expected=_("a folder that only you can write to, because compilers run from it"),
             found=_("owner {owner}, mode {mode}").format(owner=found.st_uid, mode=f"{found.st_mode & 0o777:o}"),
-            fix=_("run chmod go-w {folder}, or name another folder with {name}").format(
+            fix=_("run chmod go-w {folder}, or set {name} to another folder").format(
                 folder=folder, name=environment.KERNELS.name
             ),
         )
@@ -207,9 +207,9 @@ def _python(named: str) -> Python:
         )
     raise KernelError(
         subject=_("the interpreter that triton-ascend runs in"),
-        expected=_("Python 3.10 or 3.11, the versions that it supports"),
+        expected=_("Python 3.10 or 3.11, the only versions that triton-ascend supports"),
         found=_(", ").join(seen),
-        fix=_("name an interpreter with --python PATH"),
+        fix=_("give an interpreter with --python PATH"),
     )
 
 
@@ -261,8 +261,8 @@ def _installer(python: Python) -> list[str]:
         return [uv, "pip", "install", "--quiet", "--only-binary", ":all:", "--python", python.program]
     raise KernelError(
         subject=_("downloading the compiler"),
-        expected=_("pip in {program}, or uv").format(program=python.program),
-        found=_("neither"),
+        expected=_("pip in {program}, or the program uv").format(program=python.program),
+        found=_("no pip and no uv"),
         fix="pip install 'verl-npu-workbench[kernels]'",
     )
 
@@ -277,7 +277,7 @@ def _missing(pair: Pair, python: Python, said: Sequence[str]) -> KernelError:
             pair=pair.text, version=version
         ),
         found=" ".join(wrong[-1].split())[:300],
-        fix=_("on a machine with a network: {command}; then add --wheels wheels").format(
-            command=f"pip download --no-deps --only-binary :all: --python-version {version} -d wheels {names}"
-        ),
+        fix=_(
+            "run `{command}` on a machine with a network, copy the folder wheels here, and add --wheels wheels"
+        ).format(command=f"pip download --no-deps --only-binary :all: --python-version {version} -d wheels {names}"),
     )

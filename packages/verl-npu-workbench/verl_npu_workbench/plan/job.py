@@ -178,7 +178,7 @@ class Started:
         """Return what a rank answered. Raises ValueError if it is of another form."""
         found = _read(cls, told)
         if not {*found.passed, found.part} <= {"", *(part.value for part in Part)}:
-            raise ValueError(_("a part that is unknown"))
+            raise ValueError(_("an unknown part"))
         return found
 
 

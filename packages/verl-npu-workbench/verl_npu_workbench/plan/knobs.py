@@ -17,7 +17,7 @@ from .planning import TORCHRUN_NODES, TORCHRUN_RANKS, Planned
 from .rollout import BUCKET, Rollout
 from .verdict import Fit, PhaseFit, Verdict
 
-_RECOMPUTATION = _("keeps only each layer's input")
+_RECOMPUTATION = _("keeps only the input of each layer and computes the activations again")
 _SHARING = _("splits a sequence among more NPUs")
 _DIVIDING_ALL = _("divides weights, gradients, and the optimizer's state among all NPUs")
 _DIVIDING_MORE = _("divides weights, gradients, and the optimizer's state among more NPUs")
@@ -135,7 +135,7 @@ def _fewer_activations(planned: Planned, fit: PhaseFit, verdict: Verdict) -> Ite
     yield from _smaller(planned, fit, verdict)
     if phase in (Phase.UPDATE_ACTOR, Phase.LOG_PROB):
         yield from _switched_on(
-            settings, f"{ACTOR}.entropy_from_logits_with_chunking", _("never holds all logits twice")
+            settings, f"{ACTOR}.entropy_from_logits_with_chunking", _("never holds two copies of all logits")
         )
     if phase is Phase.UPDATE_ACTOR:
         yield from _switched_on(
@@ -176,7 +176,9 @@ def _of_rollout(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> Iterato
         share = round(min(fitting, _MOST_UTILIZATION), 2)
         if not math.isclose(share, rollout.utilization):
             change = (f"{ROLLOUT}.gpu_memory_utilization", share)
-            yield Knob((change,), _("gives the engine what it needs, and leaves the rest to the trainer"))
+            yield Knob(
+                (change,), _("gives the engine only the memory that it needs, and leaves the rest to the trainer")
+            )
 
 
 def _spare(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> float:

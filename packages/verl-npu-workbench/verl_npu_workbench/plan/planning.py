@@ -206,11 +206,11 @@ def _check_megatron(settings: Settings) -> None:
     if is_megatron(settings) and not is_installed("megatron.core"):
         raise PlanError(
             subject=f"{ACTOR}.strategy=megatron",
-            expected=_("megatron-core in this environment, because a plan runs verl's own workers"),
-            found=_("none"),
+            expected=_("the package megatron-core, because a plan runs verl's own workers"),
+            found=_("no such package in this environment"),
             fix=_(
-                "install the version that `verl-npu setup --pin PIN` names for the script's verl, or plan with "
-                "scripts/plan.sh, which makes the environment"
+                "install the megatron-core that `verl-npu setup --pin PIN` names for the script's verl, or "
+                "run scripts/plan.sh, which makes the environment"
             ),
         )
 
@@ -297,7 +297,7 @@ def ask_rank(
     if done.limit:
         raise PlanError(
             subject=_("rank {rank}").format(rank=job.rank),
-            expected=_("an end within {seconds:.0f} s and within this machine's memory").format(
+            expected=_("the rank to finish within {seconds:.0f} s and within this machine's memory").format(
                 seconds=request.seconds
             ),
             found=_("{limit}; its log is {log}").format(limit=done.limit, log=log),
@@ -305,7 +305,7 @@ def ask_rank(
         )
     try:
         if answer.wrong:
-            raise ValueError(_("its answer is {wrong}").format(wrong=answer.wrong))
+            raise ValueError(_("the answer is {wrong}").format(wrong=answer.wrong))
         return read(answer.content)
     except ValueError as error:
         lines = done.output.decode(errors="replace").strip().splitlines()

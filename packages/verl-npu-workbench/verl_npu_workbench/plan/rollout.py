@@ -95,8 +95,8 @@ def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardwar
     if cache < token * length:
         notes.append(
             _(
-                "rollout: gpu_memory_utilization {utilization} leaves no room beside the engine's weights for the "
-                "key-value cache of one sequence of {length} tokens"
+                "rollout: with gpu_memory_utilization {utilization}, the engine's weights leave too little "
+                "memory for the key-value cache of one sequence of {length} tokens"
             ).format(utilization=utilization, length=length)
         )
     return Rollout(

@@ -77,9 +77,10 @@ def architecture_of(path: str) -> Architecture:
                 return each
     raise RehearsalError(
         subject=_("the model {path!r}").format(path=path),
-        expected=_("a path that names its architecture: ") + _(", ").join(each.name for each in ARCHITECTURES),
-        found=_("none of them"),
-        fix=_("name the architecture: --architecture NAME"),
+        expected=_("a path that names one of these architectures: ")
+        + _(", ").join(each.name for each in ARCHITECTURES),
+        found=_("another path"),
+        fix=_("give the architecture with --architecture NAME"),
     )
 
 

@@ -104,7 +104,7 @@ class Prompts:
             raise RolloutError(
                 subject="a prompt for the virtual rollout engine",
                 expected="only text, or a model whose processor accepts images and videos",
-                found=f"{name}, for which this model's processor has no token",
+                found=f"{name}, but this model's processor has no token for {name}",
                 fix="use a model that accepts the data's images and videos",
             )
         row = list(tokens)
