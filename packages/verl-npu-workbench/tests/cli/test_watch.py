@@ -108,7 +108,7 @@ def test_once_a_log_without_a_step_is_one_line(run: Run, write: Write) -> None:
     status, output = run("watch", "--once", str(write("Training Progress: 0%\n")))
     assert (status, len(output.splitlines())) == (2, 1)
     assert "found no step in it" in output
-    assert "wait for its first step" in output
+    assert "wait for the first step" in output
 
 
 def test_on_a_terminal_without_rich_it_is_said_what_to_install(

@@ -617,7 +617,7 @@ CASES = (
         "v0.7.1",
         _set("VLLM_USE_V1", "0"),
         {"VLLM_USE_V1": ERROR},
-        "no V0 engine",
+        "V0 engine, which vLLM 0.11 and newer does not have",
         "unset VLLM_USE_V1",
     ),
     Case(
@@ -625,7 +625,7 @@ CASES = (
         "v0.7.0",
         _set("VLLM_ATTENTION_BACKEND", "XFORMERS"),
         {"VLLM_ATTENTION_BACKEND": WARNING},
-        "not one of vllm-ascend's",
+        "an attention that vllm-ascend does not have",
         "unset VLLM_ATTENTION_BACKEND",
     ),
     Case(

@@ -91,7 +91,7 @@ def test_a_pin_that_nothing_says_the_versions_of_is_no_error_and_nothing_is_comp
     box.install("transformers", "4.30.0")
     found = by_name(box)
     assert found["verl"].severity is Severity.OK
-    assert found["verl"].found.endswith("; the versions that v0.7.2 needs are unknown, so none were compared")
+    assert found["verl"].found.endswith("; the versions that v0.7.2 needs are unknown, so no versions were compared")
     assert found["transformers"].severity is Severity.OK
 
 

@@ -73,7 +73,7 @@ def test_another_path_names_none(path: str) -> None:
 
 def test_a_model_without_sizes_is_one_line(tmp_path) -> None:
     with pytest.raises(
-        PlanError, match=r"the model '/no/such': expected a folder with its config.json, .*--model-config"
+        PlanError, match=r"the model '/no/such': expected a folder with the model's config.json, .*--model-config"
     ):
         model_of("/no/such", None, tmp_path)
 

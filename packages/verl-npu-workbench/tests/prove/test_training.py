@@ -89,7 +89,7 @@ def test_a_script_that_is_not_there_is_one_error_before_anything_runs(tmp_path: 
 def test_arguments_without_a_script_are_one_error_before_anything_runs(tmp_path: Path) -> None:
     ended = CliRunner().invoke(command, ["prove", "--output", str(tmp_path / "proof"), "trainer.nnodes=1"])
     assert ended.exit_code == 2
-    assert "trainer.nnodes=1: arguments need a script, which --recipe names" in ended.output
+    assert "trainer.nnodes=1: arguments are for the script of --recipe" in ended.output
     assert "to choose a stage, give --stage STAGE" in ended.output
     assert "to choose a stage, give --stage training" in CliRunner().invoke(command, ["prove", "training"]).output
     assert not (tmp_path / "proof").exists()

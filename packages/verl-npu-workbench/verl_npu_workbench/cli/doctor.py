@@ -69,8 +69,8 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     "logs",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Say why a job failed. LOG is the job's log, a folder of logs of Ray or CANN, or - for standard input; may be "
-    "repeated.",
+    help="Say why a job failed. LOG is the job's log, a folder of logs of Ray or CANN, or - for standard input; may "
+    "be repeated.",
 )
 @click.option(
     "--hang",

@@ -75,8 +75,8 @@ _MARKS = {
     "--lengths",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A file of measured lengths, in place of --prompt-length and --response-length: a CSV file or JSON lines with "
-    "the columns prompt and response, or a file that verl wrote into trainer.rollout_data_dir.",
+    help="A file of measured lengths, in place of --prompt-length and --response-length: a CSV file or JSON lines "
+    "with the columns prompt and response, or a file that verl wrote into trainer.rollout_data_dir.",
 )
 @click.option(
     "--spread",

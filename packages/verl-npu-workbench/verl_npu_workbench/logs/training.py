@@ -250,7 +250,7 @@ class TrainingLog:
             said.append(
                 _(
                     "the log has {count} steps, which are too many; the first {first} steps, the last {latest}, "
-                    "and every {stride}th step between them are used"
+                    "and one in every {stride} steps between them are used"
                 ).format(count=self.count, first=_FIRST, latest=_LATEST, stride=self.stride)
             )
         if self.damaged:
