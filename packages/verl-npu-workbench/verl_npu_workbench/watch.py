@@ -400,12 +400,12 @@ class State:
     """The duration of that step."""
     phases: tuple[Phase, ...]
     tokens_per_second: float | None
-    """Of all NPUs together."""
+    """The throughput of all NPUs together."""
     throughput: float | None
     """Tokens per second and NPU, as verl reports it."""
     odd: tuple[Oddity, ...]
     waiting: Waiting | None = None
-    """Which side waits for the other, if the training is asynchronous and the log tells."""
+    """Which side waits for the other, if the training is asynchronous and the log shows it."""
     ending: Ending | None = None
     """The state of the training; None if it was not checked."""
 

@@ -23,7 +23,7 @@ def is_real(settings: Settings) -> bool:
         raise SettingError(
             subject=f"{name}=real",
             expected="an installed torch_npu",
-            found="none",
+            found="no such package",
             fix=f"pip install --no-deps torch_npu=={_torch()}, or set {name}=ours",
         )
     return found is not None

@@ -142,7 +142,7 @@ def _refusal(item: str, expected: str, found: str) -> SettingError:
         subject=f"{name}: {item!r}",
         expected=expected,
         found=found,
-        fix=f"correct it, for instance to {name}=die:collective=3:rank=1",
+        fix=f"correct the value, for example {name}=die:collective=3:rank=1",
     )
 
 
@@ -193,9 +193,9 @@ def check_operators(faults: Iterable[Fault], operators: Collection[str], owner: 
         if fault.operator is not None and fault.operator not in operators:
             raise SettingError(
                 subject=f"{FAULTS.name}: operator={fault.operator}",
-                expected=f"an operator that {owner} has",
-                found="none of that name" + _alike(fault.operator, operators),
-                fix="correct its name",
+                expected=f"the name of an operator of {owner}",
+                found="an unknown name" + _alike(fault.operator, operators),
+                fix="correct the operator's name",
             )
 
 

@@ -177,7 +177,7 @@ class _Start:
 
     found: Sequence[Finding] = ()
     said: str = ""
-    """How far the job got."""
+    """How far the job got before the stop."""
     not_judged: str = ""
 
 
@@ -244,10 +244,10 @@ class _Judged:
     not_judged: str = ""
     """The parts that were not checked, and why; empty if there are none."""
     remedy: str = ""
-    """How to get those parts checked, too."""
+    """How to have those parts checked, too."""
     verl: _Verl | None = None
     started: str = ""
-    """How far a start got; empty if there was none."""
+    """How far the start of the job got; empty if there was none."""
 
 
 def _judged_text(script: Path, reason: str) -> _Judged:

@@ -145,7 +145,7 @@ def _meant(word: str) -> str:
 
 
 def _script(recipe: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return a launch script with its arguments. Raises ProofError if there is no such file."""
+    """Return a launch script with its arguments. Raises ProofError if the script does not exist."""
     if recipe is None:
         return ()
     if not recipe.is_file():

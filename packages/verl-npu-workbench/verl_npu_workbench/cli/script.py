@@ -24,7 +24,7 @@ def say_unconfined(unconfined: bool) -> None:
 def asked_trainer(
     command: str, script: Path | None, arguments: Sequence[str], verl: Path | None, unconfined: bool = False
 ) -> tuple[Trainer, Path, str]:
-    """Return the trainer, the source tree to start it in, and a name for it.
+    """Return the trainer, the source tree to start it in, and a name for its results.
 
     `command` is the name of the calling command, for the error if there is neither a script nor a trainer's command.
 

@@ -177,7 +177,7 @@ def _as_lines(follower: Follower, every: float, as_json: bool) -> Status:
 
 
 def _tell(state: State, told: set[object], as_json: bool) -> None:
-    """Print what is new; `told` is what was printed before."""
+    """Print only what is new since `told` was printed."""
     if as_json:
         click.echo(json.dumps(content(state)))
         return

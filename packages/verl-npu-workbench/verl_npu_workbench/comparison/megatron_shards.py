@@ -19,7 +19,7 @@ from verl_npu.errors import CheckpointError
 from verl_npu.language import gettext as _
 
 _MODEL = ("embedding.", "decoder.", "output_layer.")
-"""The prefixes of the model's keys; the optimizer's keys are in the same folder."""
+"""The prefixes of the model's keys, because the optimizer's keys are in the same folder."""
 _EMBEDDING, _HEAD = "embedding.word_embeddings.weight", "output_layer.weight"
 _LAYER = re.compile(r"decoder\.layers\.(?:(?P<number>\d+)\.)?(?P<rest>.+)")
 _EXPERT = re.compile(r"mlp\.experts\.experts\.(?:(?P<number>\d+)\.)?(?P<rest>linear_fc[12]\.weight)")

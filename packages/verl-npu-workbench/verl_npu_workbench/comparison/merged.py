@@ -105,7 +105,8 @@ def _tensors(model: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def _moved(name: str, whole: Any, left: Tensors) -> str | None:
-    """Return the name of a tensor with equal values and the same ending; transformers changes a model's prefix."""
+    """Return the name of a tensor with equal values and the same ending, because transformers changes a model's
+    prefix."""
     likely = sorted(((_ending(each, name), each) for each in left), reverse=True)
     return next((each for same, each in likely if same > 1 and not _difference(whole, left[each]())), None)
 

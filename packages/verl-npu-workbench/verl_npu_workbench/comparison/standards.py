@@ -58,7 +58,7 @@ class Outcome(Enum):
     WITHIN = "within"
     OUTSIDE = "outside"
     NOT_SHOWN = _("not shown")
-    """The logs do not tell, so it counts neither way."""
+    """The logs do not show this criterion, so it counts neither as passed nor as failed."""
     NO_LIMIT = _("no limit")
     """It was measured, but the standard sets no limit."""
 
@@ -203,7 +203,7 @@ def _is_within(value: float, least: float, most: float) -> bool:
 def _common(
     metric: Metric, npu: TrainingLog, reference: TrainingLog
 ) -> tuple[dict[int, float], dict[int, float], str]:
-    """Return a metric of both logs at the steps where both have it, and the reason if there are none."""
+    """Return a metric at the steps where both logs have it, or the reason if there are no such steps."""
     a, b = metric.of(npu), metric.of(reference)
     steps = [step for step in a if step in b]
     lacking = [who for who, values in ((_("the NPU log"), a), (_("the reference"), b)) if not values]

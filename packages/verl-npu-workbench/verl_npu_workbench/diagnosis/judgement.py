@@ -114,7 +114,7 @@ class _Reading:
 
     progress: Progress
     errors: tuple[LoggedError, ...]
-    """In the order of the log."""
+    """The errors, in the order of the log."""
     left_out: int = 0
 
 

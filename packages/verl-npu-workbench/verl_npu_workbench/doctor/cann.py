@@ -237,7 +237,7 @@ class SharedLibrary:
     needed: tuple[str, ...]
     """The libraries that it needs."""
     search: tuple[str, ...]
-    """The folders in which it asks the loader to look for them, with `$ORIGIN` resolved."""
+    """The folders in which the file tells the loader to look for its libraries, with `$ORIGIN` resolved."""
     versions: Mapping[str, tuple[str, ...]]
     """The symbol versions that it needs from each library."""
     provides: tuple[str, ...]

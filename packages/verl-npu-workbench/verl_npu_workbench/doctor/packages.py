@@ -173,7 +173,7 @@ class Clash:
     source: str
     """The place where it was seen."""
     healed: str = ""
-    """How verl-npu makes them work; empty if it does not."""
+    """How verl-npu makes the two versions work together; empty if it does not."""
 
 
 @dataclass(frozen=True, slots=True)

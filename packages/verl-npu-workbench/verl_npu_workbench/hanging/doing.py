@@ -45,7 +45,7 @@ class Doing:
 
     kind: Kind
     call: str = ""
-    """The function that shows it, such as `all_reduce` or `ray.get`."""
+    """The function that shows the activity, such as `all_reduce` or `ray.get`."""
     place: str = ""
     """The line in the user's, verl's, or an engine's code that called the function."""
     text: str = ""
@@ -180,7 +180,7 @@ _OWN_THREADS = re.compile(
 
 
 def doing(threads: Sequence[Thread]) -> Doing:
-    """Return the activity of a process, which is that of its most telling thread."""
+    """Return the activity of a process: the most telling activity of its threads."""
     found = [each for each in (_doing_of_thread(thread) for thread in threads) if each is not None]
     if not found:
         return Doing(Kind.IDLE)

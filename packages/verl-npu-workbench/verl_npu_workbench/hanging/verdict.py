@@ -52,7 +52,7 @@ _OUTSIDE = (Kind.OUTSIDE, Kind.SLEEP, Kind.DEVICE, Kind.CODE, Kind.QUEUE, Kind.U
 
 
 def judge(members: Sequence[Member], whole: bool = True) -> Said:
-    """Judge a job by its processes; `whole` says whether they include those of all hosts."""
+    """Judge a job by its processes; `whole` says whether the processes of all hosts are included."""
     alive = [each for each in members if each.state not in "ZX"]
     seen = [each for each in alive if each.kind is not Kind.UNSEEN]
     for rule in (_stopped, _gone, _unseen, _works, _ranks, _deadlock, _outside):

@@ -65,7 +65,7 @@ class Soc(enum.Enum):
 
     @property
     def question(self) -> Mapping[str, object]:
-        """The properties that the compiler is told."""
+        """The properties that the compiler gets."""
         return _SOCS[self]
 
 

@@ -139,7 +139,7 @@ class Judged:
     kernel: Kernel
     tried: tuple[tuple[Arguments, Outcome], ...] = ()
     fits: tuple[Blocks, ...] = ()
-    """For a kernel that overflows, the blocks that compile and are nearest to its author's."""
+    """For a kernel that overflows: the blocks that compile and are nearest to the author's."""
     searched: int = 0
     """Number of blocks that were compiled to find them."""
 

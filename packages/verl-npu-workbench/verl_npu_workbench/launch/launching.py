@@ -26,7 +26,7 @@ GRACE = 60.0
 """Seconds for a job to end by itself after a host was lost; Ray and verl may need half of them to notice."""
 _ENDING = 10.0
 _TOLD = 120.0
-"""Seconds for which a host that cannot take part tries to tell the head, or a head the other hosts."""
+"""The seconds for which a host that cannot take part tries to tell the head or, if it is the head, the other hosts."""
 _LOOK = 0.2
 
 

@@ -50,9 +50,9 @@ class Waiting:
     """The time that each side waits for the other, as the median of the recent steps."""
 
     trainer: float
-    """As a share of a step."""
+    """The trainer's waiting time as a share of a step."""
     servers: float | None
-    """As a share of the time between two syncs; None if verl does not log it."""
+    """The servers' waiting time as a share of the time between two syncs; None if verl does not log it."""
     text: str
     """The side that waits and the advice, as a sentence without a full stop; empty if the log does not tell."""
 

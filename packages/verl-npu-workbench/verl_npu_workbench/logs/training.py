@@ -318,7 +318,7 @@ class Assembly:
             self._thin()
 
     def leaves_out(self, line: str) -> bool:
-        """Tell whether a line can be skipped, because its step would be dropped at once.
+        """Tell whether a line of a very long log can be skipped, because its step would be dropped at once.
 
         Only for lines that many others follow. Most lines of a very long log are such.
         """

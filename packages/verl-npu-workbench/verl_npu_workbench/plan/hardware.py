@@ -36,9 +36,9 @@ class Hardware:
     flops: Figure
     """bfloat16 operations per second."""
     bandwidth: Figure
-    """Bytes of its own memory per second."""
+    """The bandwidth of the NPU's memory in bytes per second."""
     link: Figure
-    """Bytes to the other NPUs of its node per second."""
+    """The bandwidth to the other NPUs of a node in bytes per second."""
     network: Figure
     """Bytes to other nodes per second."""
     host: Figure

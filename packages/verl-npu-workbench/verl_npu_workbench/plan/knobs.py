@@ -115,7 +115,7 @@ def _room(fit: PhaseFit, verdict: Verdict) -> int:
 
 
 def _times(fit: PhaseFit, verdict: Verdict) -> int:
-    """Return the factor, a power of two, by which NPUs must increase at least for the models' state to fit."""
+    """Return the smallest power of two by which the number of NPUs must grow so that the models' state fits."""
     there = max(_room(fit, verdict) + _state(fit), 1)
     return int(2 ** max(math.ceil(math.log2(max(_state(fit), 1) / there)), 1))
 
@@ -213,7 +213,7 @@ def _smaller_buckets(planned: Planned, rollout: Rollout) -> Iterator[Knob]:
 
 
 def _offloads(settings: Settings, phase: Phase) -> Iterator[Knob]:
-    """Yield the offloads that help a phase: while one model is updated, the other one may be offloaded."""
+    """Yield the offloads that help a phase. While one model is updated, the other model may be offloaded."""
     others = {Phase.UPDATE_ACTOR: ("critic",), Phase.UPDATE_CRITIC: ("actor",)}
     for name, why in _OFFLOADS:
         for role in others.get(phase, ("actor", "critic")):

@@ -73,7 +73,7 @@ class Request:
     prompt: int | None = None
     """Tokens of the prompts; None means the most that the script allows."""
     lengths: Path | None = None
-    """A file of measured lengths, which replaces both."""
+    """A file of measured lengths, which replaces the two lengths."""
     spread: float = 0.0
     """Standard deviation of the answers' lengths divided by their mean, `response`; 0 if all are equal."""
     picture: int = 0
@@ -96,7 +96,7 @@ class Planned:
     model: Model
     share: Share
     rollout: Rollout | None
-    """None for fine-tuning."""
+    """The rollout; None for fine-tuning."""
     outcomes: tuple[Outcome, ...]
     hardware: Hardware
     seconds: float
@@ -109,7 +109,7 @@ class Planned:
 
 
 def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], None] = lambda text: None) -> Planned:
-    """Run one rank of each kind in phantom memory, and return the cost of its phases.
+    """Run one rank of each kind in phantom memory, and return the cost of the phases.
 
     `told` is called with a line for each rank that is started.
 
@@ -406,7 +406,7 @@ def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, objec
 
 
 def made_up(settings: Settings, model: Path) -> dict[str, object]:
-    """Return the settings that name a model without weights, and leave out what only a whole job has."""
+    """Return the settings for a model without weights and without the parts that only a whole job has."""
     changes: dict[str, object] = {key: str(model) for key in _MODELS if key in settings}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
     changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)

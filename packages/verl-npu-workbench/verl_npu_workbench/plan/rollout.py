@@ -1,4 +1,5 @@
-"""Computes the rollout engine's memory by its own rule: a share of the NPU, of which the cache gets the rest."""
+"""Computes the memory of the rollout engine by the engine's rule: a fixed share of the NPU, with the rest of it as
+cache."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Rollout:
     utilization: float
     taken: int
     weights: int
-    """Weights on the trainer's NPUs; 0 if the engine has NPUs of its own."""
+    """The engine's weights on the trainer's NPUs; 0 if the engine has NPUs of its own."""
     engine_weights: int
     npus: int
     """NPUs of all engines together."""

@@ -160,7 +160,7 @@ class Probe:
     size: int
     fits: bool
     phase: str
-    """Of the phases whose micro batches have this size, the one that needs the most memory."""
+    """The phase that needs the most memory, of all phases with micro-batches of this size."""
     needed: int
     """The bytes that this phase needs."""
 

@@ -75,7 +75,7 @@ class MicroBatch:
     key: str
     """The setting that determines their size."""
     dynamic: bool
-    """Whether a token budget limits them, instead of a number of sequences."""
+    """Whether a token budget limits the micro-batches, instead of a number of sequences."""
     size: int
     """Sequences per micro batch, or, if dynamic, tokens on one NPU."""
     sequence_parallel: int

@@ -39,7 +39,8 @@ class Result:
     sample: tuple[float, ...]
     """Evenly spaced numbers; NaN and infinities are replaced by finite numbers."""
     units: Mapping[str, float]
-    """Distances from float64's result in units of the last place, of the NPU and of the CPU in the same type."""
+    """The distances of the NPU's and of the CPU's results from float64's, in units of the last place of the same
+    type."""
 
     def as_json(self) -> dict[str, object]:
         return {

@@ -28,7 +28,7 @@ class Asked:
     """The request for a proof, and its circumstances."""
 
     made: str
-    """The date, such as 2026-01-31."""
+    """The date of the proof, such as 2026-01-31."""
     minutes: float
     npus: int
     """Number of NPUs that it may use; 0 for all."""

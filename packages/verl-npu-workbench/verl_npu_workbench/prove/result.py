@@ -69,7 +69,7 @@ class StageResult:
     limit: float = 0.0
     """The stage's time limit in seconds."""
     waited: float = 0.0
-    """The part of `seconds` in which its processes waited for a processor, which does not count."""
+    """The part of `seconds` in which the stage's processes waited for a processor. It does not count."""
     checks: tuple[Check, ...] = ()
 
     def as_json(self) -> dict[str, object]:

@@ -74,7 +74,8 @@ _ERROR = re.compile(
     r"^(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Failure|Warning)|Stop(?:Async)?Iteration"
     r"|[a-z_]\w*(?:\.\w+)*\.[A-Z]\w+)(?:: ?(?P<text>.*))?$"
 )
-"""An error's name: it ends like one of Python's own, or is a class with its module, such as queue.Empty."""
+"""A pattern for an error's name, which ends like the names of Python's errors or contains its module, such as
+queue.Empty."""
 _ECHOES = ("ray.exceptions", "RayTaskError", "ChildFailedError", "torch.distributed.elastic")
 """Errors that only repeat an error of another process."""
 _PHASES = (

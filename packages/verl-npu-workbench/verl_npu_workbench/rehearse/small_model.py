@@ -31,7 +31,7 @@ class Architecture:
     name: str
     """transformers' model type."""
     pattern: str
-    """A pattern for the lower-case path of such a model."""
+    """A pattern for the lower-case path of a model of this architecture."""
     text: Mapping[str, object]
     vision: Mapping[str, object]
     flat: bool = False
@@ -56,7 +56,7 @@ def _read() -> Iterator[Architecture]:
 
 
 ARCHITECTURES = tuple(_read())
-"""In search order: more specific patterns first."""
+"""The architectures in search order, more specific patterns first."""
 
 
 def source() -> bytes:

@@ -99,7 +99,7 @@ def _run(*command: str) -> str:
         raise BuildError(
             subject="a virtual Ascend for the real torch_npu",
             expected=f"the program {command[0]}",
-            found="none",
+            found="no such program",
             fix="install binutils, for example with apt-get install binutils",
         ) from None
     except subprocess.CalledProcessError as error:

@@ -25,7 +25,8 @@ class Prompt:
     """One prompt to answer."""
 
     tokens: list[int]
-    """With one placeholder for each image and video, or with as many as the processor makes."""
+    """The tokens, with one placeholder for each image and video, or with as many placeholders as the processor
+    makes."""
     images: Sequence[object] = ()
     videos: Sequence[object] = ()
     """Arrays of frames, or tuples of an array and its metadata."""
