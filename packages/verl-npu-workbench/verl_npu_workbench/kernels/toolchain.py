@@ -28,7 +28,7 @@ _DEPENDENCIES = ("numpy>=1.26,<3", "pybind11>=2.13,<4")
 """Packages that triton-ascend imports."""
 _PYTHONS = ((3, 11), (3, 10))
 """The Python versions that both triton-ascend and we support."""
-_NOT_NEEDED = ("ascendnpuir/bin/bishengir-opt", "ascendnpuir/bin/bishengir-opt-a5")
+_UNNEEDED_FILES = ("ascendnpuir/bin/bishengir-opt", "ascendnpuir/bin/bishengir-opt-a5")
 _DONE = "toolchain.json"
 _QUERY = "import json, sys; print(json.dumps([list(sys.version_info[:2]), sys.prefix, sys.base_prefix]))"
 _SECONDS = 1800.0
@@ -170,7 +170,7 @@ def _damaged(folder: Path) -> str:
         for line in record.read_text(errors="replace").splitlines():
             name, _unused, size = (*line.rsplit(",", 2), "", "")[:3]
             # Scripts are elsewhere, and Python rewrites its .pyc files.
-            if not size.isdigit() or name.startswith("..") or name.endswith(".pyc") or name in _NOT_NEEDED:
+            if not size.isdigit() or name.startswith("..") or name.endswith(".pyc") or name in _UNNEEDED_FILES:
                 continue
             path = folder / name.strip('"')
             if not path.is_file() or path.stat().st_size != int(size):
@@ -242,7 +242,7 @@ def _install(pair: Pair, python: Python, folder: Path, wheels: Path | None) -> N
             said, failed = [_("still downloading after {minutes} min").format(minutes=round(_SECONDS / 60))], True
         if failed:
             raise _missing(pair, python, said)
-        for each in _NOT_NEEDED:
+        for each in _UNNEEDED_FILES:
             (into / each).unlink(missing_ok=True)
         content = {"front": pair.front, "back": pair.back, "python": list(python.version)}
         (into / _DONE).write_text(json.dumps(content))

@@ -145,7 +145,7 @@ def tuning_share(
     data = replicas_of(world, sizes, _("--nnodes x --nproc_per_node of torchrun"))
     batches = _micro_batches(names, settings, sizes.sequence, bounded)
     most = positive(settings, MAX_LENGTH)
-    step = _of_rank(names, settings, data, batches[0])
+    step = _rank_batch(names, settings, data, batches[0])
     shared, packed = sizes.sequence > 1, settings.truth(names.packed)
     notes = []
     if shared and names.engines and not packed:
@@ -184,7 +184,7 @@ def _micro_batches(names: Names, settings: Settings, sequence_parallel: int, bou
     )
 
 
-def _of_rank(names: Names, settings: Settings, data: int, batch: MicroBatch) -> int:
+def _rank_batch(names: Names, settings: Settings, data: int, batch: MicroBatch) -> int:
     """Return the number of sequences that a rank has in a step."""
     together = positive(settings, BATCH)
     # fsdp_sft_trainer.py, `_normalize_config_bsz`; with engines, the last micro batch may be smaller.

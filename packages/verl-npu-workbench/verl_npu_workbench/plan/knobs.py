@@ -55,18 +55,18 @@ def knobs(planned: Planned, verdict: Verdict) -> list[Knob]:
     if not failing:
         return []
     if planned.rollout is not None:
-        return list(dict.fromkeys(_of_reinforcement(planned, planned.rollout, verdict, failing)))
+        return list(dict.fromkeys(_reinforcement_knobs(planned, planned.rollout, verdict, failing)))
     names = names_of(planned.trainer, planned.settings)
-    return list(dict.fromkeys(_of_fine_tuning(planned, names, verdict, failing))) if names else []
+    return list(dict.fromkeys(_fine_tuning_knobs(planned, names, verdict, failing))) if names else []
 
 
-def _of_reinforcement(
+def _reinforcement_knobs(
     planned: Planned, rollout: Rollout, verdict: Verdict, failing: Sequence[PhaseFit]
 ) -> Iterator[Knob]:
     for fit in failing:
         phase = Phase(fit.phase)
         if phase in (Phase.ROLLOUT, Phase.SERVERS):
-            yield from _of_rollout(rollout, verdict, fit)
+            yield from _rollout_knobs(rollout, verdict, fit)
         if phase in (Phase.WEIGHT_SYNC, Phase.SERVERS_SYNC):
             yield from _smaller_buckets(planned, rollout)
         if fit.cost and _room(fit, verdict) > 0:
@@ -83,7 +83,9 @@ def _of_reinforcement(
         yield from _more_npus(planned, max(_times(fit, verdict) for fit in divided))
 
 
-def _of_fine_tuning(planned: Planned, names: Names, verdict: Verdict, failing: Sequence[PhaseFit]) -> Iterator[Knob]:
+def _fine_tuning_knobs(
+    planned: Planned, names: Names, verdict: Verdict, failing: Sequence[PhaseFit]
+) -> Iterator[Knob]:
     settings = planned.settings
     roomy = [fit for fit in failing if _room(fit, verdict) > 0]
     for fit in roomy:
@@ -170,7 +172,7 @@ def _dividing(mini: int, most: int) -> int:
     return next((each for each in range(most, 0, -1) if mini % each == 0), 1)
 
 
-def _of_rollout(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> Iterator[Knob]:
+def _rollout_knobs(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> Iterator[Knob]:
     fitting = math.floor(_spare(rollout, verdict, engine) / _UTILIZATION_STEP) * _UTILIZATION_STEP
     if max(rollout.least / verdict.capacity, _LEAST_UTILIZATION) <= fitting:
         share = round(min(fitting, _MOST_UTILIZATION), 2)

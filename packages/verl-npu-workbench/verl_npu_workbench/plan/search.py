@@ -188,7 +188,7 @@ def largest_micro_batch(
     Raises:
         PlanError: as `plan`.
     """
-    batch = _of_update(planned)
+    batch = _update_micro_batch(planned)
     sizes = _sizes(planned, batch)
     probes: dict[int, Probe] = {}
     fitting, failing = -1, len(sizes)
@@ -214,7 +214,7 @@ def largest_micro_batch(
     )
 
 
-def _of_update(planned: Planned) -> MicroBatch:
+def _update_micro_batch(planned: Planned) -> MicroBatch:
     return next(batch for batch in planned.share.micro_batches if batch.phase in (Phase.UPDATE_ACTOR, Phase.TRAINING))
 
 
@@ -231,7 +231,7 @@ def _sizes(planned: Planned, batch: MicroBatch) -> Sequence[int]:
 
 def _probe(size: int, before: Planned, planned: Planned) -> Probe:
     """Judge the phases whose micro batches have this size; by default, other phases inherit the update's budget."""
-    update = _of_update(before)
+    update = _update_micro_batch(before)
     sizes = {batch.phase: batch.size for batch in before.share.micro_batches}
     alike = {update.phase.value} | {
         batch.phase.value
