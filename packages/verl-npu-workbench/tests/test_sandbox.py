@@ -342,7 +342,7 @@ def test_a_command_runs_within_its_limits_without_a_sandbox_too(tmp_path: Path) 
 def test_why_there_is_no_sandbox_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert why_none() == ""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert why_none() == "no such program on PATH"
+    assert why_none() == "the program bwrap is not on PATH"
 
 
 def test_a_machine_without_bubblewrap_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def test_without_matplotlib_it_is_said_what_to_install(
     status, output = run("compare", log, log, "--png", str(tmp_path / "x.png"))
     assert status == 2
     assert output.splitlines() == [
-        "verl-npu: --png: expected the package matplotlib, found none; pip install 'verl-npu-workbench[report]'"
+        "verl-npu: --png: the package matplotlib is not installed; pip install 'verl-npu-workbench[report]'"
     ]
 
 

@@ -78,7 +78,7 @@ def test_what_is_no_launch_script_is_one_line(
 def test_a_folder_without_scripts_is_one_line(run: Run, write: Write) -> None:
     status, output = run("rehearse", str(a_folder_without_scripts(write)))
     assert (status, len(output.splitlines())) == (2, 1)
-    assert "expected launch scripts, *.sh, found none" in output
+    assert "the folder has no launch script (*.sh)" in output
 
 
 def test_a_folder_is_no_script_to_check(run: Run, write: Write) -> None:

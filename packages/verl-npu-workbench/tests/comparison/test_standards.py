@@ -268,7 +268,7 @@ def test_each_published_baseline_is_within_itself(baseline: Baseline) -> None:
 def test_of_few_steps_nothing_can_be_said(steps: int) -> None:
     judged = reward(constant(0.5, steps=steps), constant(0.5, steps=steps))
     assert judged.outcome is Outcome.NOT_SHOWN
-    assert "4 are needed" in judged.why
+    assert "4 steps are needed" in judged.why
 
 
 def test_a_difference_of_just_the_limit_is_within() -> None:

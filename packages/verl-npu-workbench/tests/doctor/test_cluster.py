@@ -65,5 +65,5 @@ def test_an_address_where_nobody_answers_is_given_up(ray: None, monkeypatch: pyt
 
 def test_what_ray_says_is_passed_on(ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "no-such-scheme://here")
-    with pytest.raises(FleetError, match=r"found \w+Error: .*; start it with"):
+    with pytest.raises(FleetError, match=r"found \w+Error: .*; start Ray with"):
         examine_nodes([])

@@ -192,7 +192,7 @@ def test_a_probe_that_hangs_is_ended_with_all_that_it_started(run: Callable, tmp
     marker = tmp_path / "child"
     child = f"import subprocess; subprocess.run(['/bin/sh', '-c', 'echo $$ > {marker}; exec sleep 60'])"
     found = run(trial(child, patience=2.0))
-    assert "has not ended after 2 s" in found.found
+    assert "a process that still runs after 2 s" in found.found
     command = Path("/proc") / marker.read_text().strip() / "cmdline"
     # It takes a moment to die, and then nobody may have taken note of its end yet: it has no command line any more.
     deadline = time.monotonic() + 30

@@ -41,7 +41,7 @@ def log_of(each: Mapping[str, float], steps: int = 8, mode: str = "separate_asyn
         ),
         (V1 | WAITS | CUT, 0.3, "or let the trainer's NPUs help to serve (trainer.v1.separate_async.hybrid_rollout"),
         (V1 | WAITS | CUT | {"timing_s/switch_wait": 2.0}, 0.3, "although its NPUs help to serve: give the servers"),
-        (V1 | CUT, 0.006, "neither side waits for long: the trainer for 1% of a step"),
+        (V1 | CUT, 0.006, "neither side waits for long: the trainer waits for 1% of a step"),
         # Of what was dropped, or taken from an earlier run, nobody knows when it was generated.
         (V1 | {"training/off_policy/evicted_samples": 2.0}, 0.006, ""),
         (V1 | {"training/off_policy/trajectory_staleness/min": -1.0}, 0.006, ""),

@@ -213,7 +213,7 @@ def test_a_later_run_of_a_step_wins_and_this_is_said() -> None:
     assert (log.last, log.restarts, log.left_over) == (3, (Restart(4, 2),), (4,))
     assert log.notes() == [
         "the log goes back from step 4 to step 2; if a step ran twice, the later run counts",
-        "step 4 is from an earlier run, and no later run has reached that far",
+        "step 4 is from an earlier run, because no later run has reached these steps",
     ]
 
 
@@ -350,7 +350,7 @@ def test_what_is_repeated_in_a_log_is_told_a_few_times() -> None:
             assembly.add(StepLine(step, {"reward": float(run)}))
     notes = assembly.log("train.log").notes()
     assert len(notes) < 20
-    assert "it went back 991 more times" in notes
+    assert "the log goes back 991 more times" in notes
 
 
 NO_LOGS: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -358,7 +358,7 @@ NO_LOGS: dict[str, tuple[Callable[[Path], object], str]] = {
     "an empty file": (lambda path: path.touch(), "a file without a step"),
     "a text": (lambda path: path.write_text("Training Progress: 1/3\n"), "a file without a step"),
     "a binary": (lambda path: path.write_bytes(b"\x7fELF\0\1\2" * 99), "a binary file"),
-    "an empty folder": (lambda path: path.mkdir(), "found no such files"),
+    "an empty folder": (lambda path: path.mkdir(), "found no TensorBoard files"),
 }
 
 

@@ -35,8 +35,8 @@ def test_a_file_has_one_sequence_in_each_row(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", "found no sequence"),
-        ("prompt,response\n", "found no sequence"),
+        ("", "found a file without sequences"),
+        ("prompt,response\n", "found a file without sequences"),
         ("prompt,response\n10,200\n10,many\n", "sequence 2: expected JSON lines such as"),
         ("prompt,response\n10,-3\n", "sequence 1"),
         ("prompt,answer\n10,20\n", "sequence 1"),

@@ -82,7 +82,7 @@ def test_a_script_that_is_not_there_is_one_error_before_anything_runs(tmp_path: 
     words = ["prove", "--output", str(tmp_path / "proof"), "--stage", "training", "--recipe", "run.sh"]
     ended = CliRunner().invoke(command, words)
     assert ended.exit_code == 2
-    assert ended.output.startswith("verl-npu: --recipe run.sh: expected a launch script, found no such file; ")
+    assert ended.output.startswith("verl-npu: --recipe run.sh: the launch script does not exist; ")
     assert not (tmp_path / "proof").exists()
 
 

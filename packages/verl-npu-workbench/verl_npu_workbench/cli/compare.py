@@ -203,8 +203,7 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
         if not made.pairs and option == "--png":
             raise TrainingLogError(
                 subject=option,
-                expected=_("a metric that both logs have at the same step"),
-                found=_("no such metric"),
+                found=_("no metric is in both logs at the same step"),
                 fix=_("remove the option, or give logs with common steps"),
             )
         try:

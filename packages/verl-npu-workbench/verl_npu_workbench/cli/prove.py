@@ -151,8 +151,7 @@ def _script(recipe: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
     if not recipe.is_file():
         raise ProofError(
             subject=f"--recipe {recipe}",
-            expected=_("a launch script"),
-            found=_("no such file"),
+            found=_("the launch script does not exist"),
             fix=_("give the path of the script that starts your training"),
         )
     return (str(recipe.resolve()), *arguments)

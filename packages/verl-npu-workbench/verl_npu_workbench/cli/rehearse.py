@@ -165,8 +165,7 @@ def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) ->
     if not results:
         raise ScriptError(
             subject=str(folder),
-            expected=_("launch scripts, *.sh"),
-            found=_("no such file"),
+            found=_("the folder has no launch script (*.sh)"),
             fix=_("give a folder with launch scripts"),
         )
     page = request.output / "report.md"

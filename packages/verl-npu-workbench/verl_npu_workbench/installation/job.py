@@ -80,9 +80,8 @@ def job(
     if not command:
         raise ContainerError(
             subject=_("a RayJob"),
-            expected=_("the job's command after --"),
-            found=_("no command"),
-            fix=_("add -- bash YOUR_SCRIPT.sh"),
+            found=_("the job's command is missing"),
+            fix=_("add the command after --, for example -- bash YOUR_SCRIPT.sh"),
         )
     made.server.check_pod(made.npus, nodes)
     return Job(made, nodes, tuple(command), name, queue, tuple(claims), interface)

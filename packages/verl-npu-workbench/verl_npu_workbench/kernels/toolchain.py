@@ -261,8 +261,7 @@ def _installer(python: Python) -> list[str]:
         return [uv, "pip", "install", "--quiet", "--only-binary", ":all:", "--python", python.program]
     raise KernelError(
         subject=_("downloading the compiler"),
-        expected=_("pip in {program}, or the program uv").format(program=python.program),
-        found=_("no pip and no uv"),
+        found=_("{program} has no pip, and the program uv is not installed").format(program=python.program),
         fix="pip install 'verl-npu-workbench[kernels]'",
     )
 

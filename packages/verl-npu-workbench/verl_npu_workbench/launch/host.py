@@ -92,7 +92,12 @@ def look(request: Request, environ: Mapping[str, str]) -> Host:
     added = tried(lambda: variables(environ, interfaces, own if nodes > 1 else ""), dict[str, str]())
     if find_spec("ray") is None:
         refusals.append(
-            refused("verl-npu launch", _("the package ray"), _("no such package"), "pip install 'ray[default]'")
+            refused(
+                "verl-npu launch",
+                "",
+                _("the package {package} is not installed").format(package="ray"),
+                "pip install 'ray[default]'",
+            )
         )
     given = {**environ, **added, "RAY_ADDRESS": f"{head}:{request.port}"}
     return Host(request, nodes, is_head, head, own, npus, added, given, refusals)

@@ -11,7 +11,7 @@ from verl_npu.language import gettext as _
 
 
 def refused(subject: str, expected: str, found: str, fix: str) -> LaunchError:
-    """Return the error of a refused launch."""
+    """Return the error of a refused launch. If `expected` is empty, `found` is a plain sentence."""
     return LaunchError(subject=subject, expected=expected, found=found, fix=fix)
 
 

@@ -430,7 +430,7 @@ def _event_files(path: Path) -> list[Path]:
                 count=len(folders), folders=_(", ").join(folders)
             )
             if folders
-            else _("no such files"),
+            else _("no TensorBoard files"),
             fix=_("give the folder that directly contains them"),
         )
     # Their names begin with the time of their creation.

@@ -112,10 +112,9 @@ def _counted(path: Path, rows: Iterable[Mapping[str, object]], folder: Path) -> 
     if not file.is_file():
         raise PlanError(
             subject=str(path),
-            expected=_("the model's tokenizer.json in {folder}, to count the tokens of verl's texts").format(
+            found=_("the tokens of verl's texts cannot be counted, because {folder} has no tokenizer.json").format(
                 folder=folder
             ),
-            found=_("no tokenizer.json"),
             fix=_("give the model's folder with its tokenizer: --model-config FOLDER"),
         )
     from tokenizers import Tokenizer

@@ -126,7 +126,7 @@ def _config(path: str, given: Path | None) -> tuple[dict[str, object], str]:
     if given is not None:
         raise PlanError(
             subject=f"--model-config {given}",
-            expected=_("a config.json, or a folder with one"),
+            expected=_("a config.json, or a folder with a config.json"),
             found=_("no config.json"),
             fix=_("give the config.json of the model that the script trains"),
         )

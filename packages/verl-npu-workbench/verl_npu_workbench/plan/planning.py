@@ -206,8 +206,7 @@ def _check_megatron(settings: Settings) -> None:
     if is_megatron(settings) and not is_installed("megatron.core"):
         raise PlanError(
             subject=f"{ACTOR}.strategy=megatron",
-            expected=_("the package megatron-core, because a plan runs verl's own workers"),
-            found=_("no such package in this environment"),
+            found=_("a plan runs verl's own workers, but the package megatron-core is not installed"),
             fix=_(
                 "install the megatron-core that `verl-npu setup --pin PIN` names for the script's verl, or "
                 "run scripts/plan.sh, which makes the environment"

@@ -128,8 +128,7 @@ def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
     except PackageNotFoundError as error:
         raise RehearsalError(
             subject=_("this environment"),
-            expected=_("the package transformers"),
-            found=_("no such package"),
+            found=_("the package {package} is not installed").format(package="transformers"),
             fix=_("run verl-npu with the Python of the environment in which your verl is installed"),
         ) from error
     # A new version of the generator must not use older models.

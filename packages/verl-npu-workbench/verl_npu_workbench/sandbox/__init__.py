@@ -158,8 +158,7 @@ def sandbox_program() -> tuple[str, ...]:
     if found is None:
         raise SandboxError(
             subject=_("running a launch script's programs and its source tree in a sandbox"),
-            expected=_("the program bwrap"),
-            found=_("no such program on PATH"),
+            found=_("the program bwrap is not on PATH"),
             fix=_FIX.format(more=""),
         )
     program, said = _tried(found)

@@ -255,9 +255,8 @@ def _unit() -> float:
 def _without(packages: str) -> BuildError:
     return BuildError(
         subject="compiling the virtual Ascend",
-        expected=f"the Python package {packages}",
-        found="no such package",
-        fix=f"pip install {packages}, or install virtual-ascend again, which requires this package",
+        found=f"missing Python packages: {packages}",
+        fix=f"pip install {packages}",
     )
 
 

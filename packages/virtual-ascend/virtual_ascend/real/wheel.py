@@ -98,8 +98,7 @@ def _run(*command: str) -> str:
     except FileNotFoundError:
         raise BuildError(
             subject="a virtual Ascend for the real torch_npu",
-            expected=f"the program {command[0]}",
-            found="no such program",
+            found=f"the program {command[0]} is not installed",
             fix="install binutils, for example with apt-get install binutils",
         ) from None
     except subprocess.CalledProcessError as error:
