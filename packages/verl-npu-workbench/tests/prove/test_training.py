@@ -90,8 +90,8 @@ def test_arguments_without_a_script_are_one_error_before_anything_runs(tmp_path:
     ended = CliRunner().invoke(command, ["prove", "--output", str(tmp_path / "proof"), "trainer.nnodes=1"])
     assert ended.exit_code == 2
     assert "trainer.nnodes=1: arguments are for the script of --recipe" in ended.output
-    assert "to choose a stage, give --stage STAGE" in ended.output
-    assert "to choose a stage, give --stage training" in CliRunner().invoke(command, ["prove", "training"]).output
+    assert "or choose a stage with --stage STAGE" in ended.output
+    assert "or choose a stage with --stage training" in CliRunner().invoke(command, ["prove", "training"]).output
     assert not (tmp_path / "proof").exists()
 
 

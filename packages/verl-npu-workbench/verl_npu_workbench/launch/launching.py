@@ -154,7 +154,10 @@ def _run(host: Host, meeting: Meeting, processes: ProcessTree, say: Say) -> tupl
         ray = processes.start(host.ray(), host.environ)
         _await(lambda: ray.process.poll() is not None, meeting)
         if ray.process.returncode:
-            found, fix = " | ".join(ray.last_lines(8)), _("fix this problem, and start again on all nodes")
+            found, fix = (
+                " | ".join(ray.last_lines(8)) or _("no output"),
+                _("fix this problem, and start again on all nodes"),
+            )
             raise refused(_("Ray on the head"), _("a successful start"), found, fix)
         meeting.start()
         _await(lambda: all(member.ready for member in meeting.members[1:]), meeting)
