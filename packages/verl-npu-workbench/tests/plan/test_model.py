@@ -121,5 +121,5 @@ def test_fine_tuning_with_pictures_is_one_line() -> None:
     check_text_only(MODEL, 0)
     with pytest.raises(PlanError, match="--picture-tokens: expected text only"):
         check_text_only(MODEL, 5)
-    with pytest.raises(PlanError, match=r"the model a test: expected only text: .* found an image-text model"):
+    with pytest.raises(PlanError, match=r"the model a test: expected text only, .* found an image-text model"):
         check_text_only(SEEING, 0)
