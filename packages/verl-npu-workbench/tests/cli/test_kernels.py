@@ -68,7 +68,7 @@ def test_an_overflow_that_rests_on_a_guess_is_a_warning_that_names_the_guess(run
     status, said = run("kernels", judged, "--only", "maybe", columns=200)
     assert status == 0
     assert (
-        "ub needs 2113536 bits but has only 1572864 (258.0 of 192 KiB), with guessed arguments: WIDTH=128"
+        "ub needs 2113536 bits but has only 1572864 (258.0 of 192 KiB); these arguments are guessed: WIDTH=128"
         in " ".join(said.split())
     )
     assert "warning: *May overflow* means that a kernel overflows with guessed arguments" in said
