@@ -114,7 +114,7 @@ def test_probabilities_that_drift_apart_slowly_are_found() -> None:
         steps[step]["training/rollout_probs_diff_mean"] = 0.003 + 0.0002 * step
     (found,) = oddities(log_of(steps))
     assert (found.kind, found.step) == (Kind.DRIFT, 26)
-    assert "they drift apart" in found.text
+    assert "rollout and trainer drift apart" in found.text
 
 
 def test_nan_where_verl_had_nothing_to_compare_is_not_odd() -> None:

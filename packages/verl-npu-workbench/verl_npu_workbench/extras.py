@@ -21,7 +21,6 @@ def need(package: str, purpose: str, extra: str = "report", error: type[VerlNpuE
     if not is_installed(package):
         raise error(
             subject=purpose,
-            expected=_("the package {package}").format(package=package),
-            found=_("none"),
+            found=_("the package {package} is not installed").format(package=package),
             fix=f"pip install 'verl-npu-workbench[{extra}]'",
         )

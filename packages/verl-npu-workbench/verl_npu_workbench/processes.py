@@ -307,7 +307,7 @@ def _handle(note: Callable[[int, FrameType | None], None]) -> dict[int, object]:
 
 
 class Interruptions:
-    """A context in which signals are only noted; the earlier handlers are restored afterwards."""
+    """A context in which signals are only recorded. It restores the earlier handlers at its end."""
 
     def __init__(self) -> None:
         self._came: list[int] = []

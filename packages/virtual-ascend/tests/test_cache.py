@@ -42,7 +42,7 @@ def test_a_library_without_its_note_is_not_finished(library: Path) -> None:
 @pytest.mark.parametrize("which", ["file", "folder"])
 def test_what_belongs_to_somebody_else_is_refused(library: Path, which: str) -> None:
     os.chown(library if which == "file" else library.parent, 4711, -1)
-    with pytest.raises(BuildError, match="belongs to user 4711"):
+    with pytest.raises(BuildError, match="a file or folder of user 4711"):
         cache.check_owner(library)
 
 

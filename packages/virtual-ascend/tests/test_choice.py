@@ -46,7 +46,7 @@ def test_without_one_it_is_ours(torch_npu: str) -> None:
 
 @pytest.mark.usefixtures("none_installed")
 def test_to_ask_for_the_real_one_where_none_is_installed_says_what_to_install() -> None:
-    with pytest.raises(SettingError, match="expected an installed torch_npu, found none; pip install --no-deps"):
+    with pytest.raises(SettingError, match="torch_npu is not installed; pip install --no-deps"):
         choice.is_real(asked("real"))
 
 

@@ -59,7 +59,7 @@ def test_damage_is_one_line(copy: Path, file: str, damage: str) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("virtual-ascend: ")
     assert ("virtual_ascend" if file == "__init__" else file) in line
-    assert line.endswith("there are no virtual NPUs in this process")
+    assert line.endswith("this process has no virtual NPUs")
 
 
 @pytest.mark.parametrize("count", ["", "0", "00", " 0 "])

@@ -121,8 +121,8 @@ def test_what_a_reader_must_know_is_said(run: Run, write: Write, columns: int) -
     logs = str(write(simulated + text(a), "a.log")), str(write(text(rows(range(1, 16), 1)), "b.log"))
     _, output = run("compare", *logs, columns=columns)
     said = " ".join(output.split())
-    assert "it went back from step 3 to step 2" in said
-    assert "it has no line for step 5 to 6" in said
+    assert "the log goes back from step 3 to step 2" in said
+    assert "the log has no line for step 5 to 6" in said
     assert said.endswith("criteria shown. SIMULATED")
 
 
@@ -181,7 +181,7 @@ def test_a_log_is_judged_by_published_figures(run: Run, write: Write) -> None:
         (("LOG",), "found neither"),
         (("LOG", "LOG", "--baseline", "a2-ppo-qwen3-8b-fsdp"), "found both"),
         (("LOG", "none.log"), "none.log: expected a log of a training with verl"),
-        (("EMPTY", "LOG"), "no step in it"),
+        (("EMPTY", "LOG"), "a file without a step"),
         (("LOG", "--baseline", "h100"), "expected one of a2-ppo-qwen3-8b-fsdp"),
         (("LOG", "--baseline", "a2-ppo-qwen3-8b-fsdp", "--png", "x.png"), "published figures have no steps"),
         (("LOG", "--baseline", "a2-ppo-qwen3-8b-fsdp", "--standard", "parity"), "published figures have no steps"),
@@ -211,7 +211,7 @@ def test_without_matplotlib_it_is_said_what_to_install(
     status, output = run("compare", log, log, "--png", str(tmp_path / "x.png"))
     assert status == 2
     assert output.splitlines() == [
-        "verl-npu: --png: expected the package matplotlib, found none; pip install 'verl-npu-workbench[report]'"
+        "verl-npu: --png: the package matplotlib is not installed; pip install 'verl-npu-workbench[report]'"
     ]
 
 

@@ -31,7 +31,7 @@ def test_the_cause_the_fix_and_the_process_are_printed(run: Run, log: Path) -> N
     status, printed = run("doctor", "--log", str(log), columns=200)
     assert status == 1
     assert "cause: the cause is known" in printed
-    assert "It began in WorkerDict (pid 4711, host 10.0.0.2)" in printed
+    assert "The error began in WorkerDict (pid 4711, host 10.0.0.2)" in printed
     assert f"{log}, line 2" in printed
     said = " ".join(printed.split())
     assert "an NPU has too little free memory for the request (NPU 3, 5.03 GiB of 60.96 GiB)" in said

@@ -69,7 +69,10 @@ def test_another_node_is_planned_on_a_login_node(run: Run, own: str, monkeypatch
         ((), "Missing argument 'COMMAND...'"),
         (("--nodes", "2", "--", "true"), "add --head HOST"),
         (("--nodes", "2", "--head", "nobody.invalid", "--", "true"), "nobody.invalid: expected the name"),
-        (("--nodes", "2", "--head", "255.255.255.255", "--", "true"), "255.255.255.255: expected a route to it"),
+        (
+            ("--nodes", "2", "--head", "255.255.255.255", "--", "true"),
+            "255.255.255.255: expected a route to this host",
+        ),
         (("--npus", "8", "--", "true"), "NPUs of this host: expected 8, found VIRTUAL_ASCEND=2"),
     ],
 )
@@ -103,6 +106,6 @@ def test_a_doctor_that_answers_otherwise_is_one_error(run: Run, monkeypatch: pyt
     monkeypatch.setattr("verl_npu_workbench.launch.launching.own_python", lambda *words: ["echo", answer])
     status, output = run("launch", "--", "true", columns=250)
     assert status == 2
-    assert "the head: expected to take part, found verl-npu doctor gave no result" in output
+    assert "the head: expected a host that can take part, found verl-npu doctor gave no result" in output
     assert answer in output
     assert output.count("\n") == 1

@@ -82,7 +82,7 @@ def test_a_shell_variable_is_not_judged_and_that_is_said() -> None:
     assert status == 0
     assert "critic: in order, as far as it can be judged; MindSpeed gets use_flash_attn=True, " in output
     assert "critic: not judged: megatron.context_parallel_size=${CP} is a shell variable\n" in output
-    assert "note: to get the rest judged as well, write the values instead of the variables" in output
+    assert "note: to have the rest judged, too, write values instead of variables" in output
 
 
 def test_what_is_not_judged_is_in_the_json() -> None:
@@ -132,7 +132,7 @@ def test_no_script_of_upstreams_is_refused_or_ends_in_a_traceback(pin: str) -> N
 def test_what_only_some_revisions_refuse_is_a_warning_if_none_is_chosen_and_none_is_installed() -> None:
     status, output = run("--overrides", "use_fused_rotary_pos_emb=True")
     assert status == 0
-    assert "checked against all recorded ones; choose one with --pin or --revision" in output
+    assert "all recorded revisions were used; choose one revision with --pin or --revision" in output
     assert "the overrides: warning: use_fused_rotary_pos_emb=True: expected position_embedding_type=rope" in output
     assert "this applies to MindSpeed 2.2.0_core_r0.12.1" in output
 
@@ -158,7 +158,7 @@ def test_a_script_for_mindspeed_llm_is_judged() -> None:
 def test_a_pin_and_a_revision_are_not_asked_for_together() -> None:
     status, output = run("--pin", "v0.7.1", *REVISION, "--overrides", "a=1")
     assert status == 2
-    assert "--revision or --pin" in output
+    assert "--revision and --pin exclude each other" in output
 
 
 @pytest.mark.parametrize("text", ["", "nothing = of Megatron's", "trainer.nnodes=1", "a='b"])

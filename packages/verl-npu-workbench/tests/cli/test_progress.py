@@ -170,7 +170,7 @@ def test_watch_says_for_what_it_waits(
 @pytest.mark.parametrize(
     ("head", "place", "words"),
     [
-        ("", "verl_npu_workbench.cli.launch:look", "looking at this machine's network and NPUs"),
+        ("", "verl_npu_workbench.cli.launch:look", "checking this machine's network and NPUs"),
         ("", "verl_npu_workbench.launch.launching:_address", "waiting for nodes"),
         ("198.51.100.7", "verl_npu_workbench.launch.launching:join", "waiting for the head, "),
     ],

@@ -78,7 +78,7 @@ def test_what_is_no_launch_script_is_one_line(
 def test_a_folder_without_scripts_is_one_line(run: Run, write: Write) -> None:
     status, output = run("rehearse", str(a_folder_without_scripts(write)))
     assert (status, len(output.splitlines())) == (2, 1)
-    assert "expected launch scripts, *.sh, found none" in output
+    assert "the folder has no launch script (*.sh)" in output
 
 
 def test_a_folder_is_no_script_to_check(run: Run, write: Write) -> None:
@@ -89,7 +89,7 @@ def test_a_folder_is_no_script_to_check(run: Run, write: Write) -> None:
 def test_neither_script_nor_command_is_one_line(run: Run) -> None:
     status, output = run("rehearse")
     assert (status, len(output.splitlines())) == (2, 1)
-    assert "expected a launch script, or a trainer's command after --" in output
+    assert "give a launch script, or a trainer's command after --" in output
 
 
 def test_a_command_that_starts_nothing_is_one_line(run: Run) -> None:
@@ -114,7 +114,7 @@ def test_a_tree_at_another_revision_than_the_pin_is_one_line(
     monkeypatch.setattr("verl_npu.cli.upstreams.nearest_pin", lambda tree: "v0.6.1")
     status, output = run("rehearse", "--pin", "v0.7.1", "--verl", str(rl), "--plan-only", "--", *GOOD.split())
     assert (status, len(output.splitlines())) == (2, 1)
-    assert "expected verl at v0.7.1" in output
+    assert "expected the pin v0.7.1 of verl" in output
     assert "nearest pin is v0.6.1" in output
 
 
@@ -192,7 +192,7 @@ def test_a_script_is_judged_by_its_text_where_there_is_no_sandbox(
     status, output = run("lint", "--json", str(script))
     judged = json.loads(output)
     assert (status, [each["subject"] for each in judged["findings"]]) == (2, ["HCCL_BUFFSIZE"])
-    assert "no sandbox is possible here (none on PATH)" in judged["not_judged"]
+    assert "no sandbox is possible here (the program bwrap is not on PATH)" in judged["not_judged"]
     assert not (rl / "reached").exists()
     status, output = run("lint", str(script))
     assert (status, output.startswith("not judged: "), "--unconfined" in output) == (2, True, True)
@@ -381,4 +381,4 @@ def test_the_source_tree_is_named_alike_in_all_commands(run: Run, command: str, 
     words = ["python3", "-m", "verl.trainer.none", "a=1", "b=2", "c=3"]
     status, output = run(command, "--unconfined", option, str(tmp_path), "--", *words)
     assert status == 2
-    assert f"expected it in {tmp_path}, or installed" in output
+    assert f"not found in {tmp_path} and not installed" in output

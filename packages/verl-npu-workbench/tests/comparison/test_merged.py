@@ -103,7 +103,7 @@ def test_another_shape_or_dtype_is_named(
 def test_a_tensor_left_out_and_one_that_no_shard_has_are_named(compared: Compare, tensors: Tensors) -> None:
     merged = {**rounded(tensors), "odd.weight": torch.ones(2)}
     del merged[NORM]
-    expected = {NORM: "missing in the model", "odd.weight": "in no shard"}
+    expected = {NORM: "missing in the model", "odd.weight": "missing in the shards"}
     assert compared(merged, tensors).differences == expected
 
 

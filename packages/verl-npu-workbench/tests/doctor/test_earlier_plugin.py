@@ -60,7 +60,7 @@ def only(findings: list[Finding]) -> Finding:
 
 def test_without_it_nothing_is_said(box: Box) -> None:
     finding = only(found(box))
-    assert (finding.severity, finding.found) == (Severity.OK, "no trace of it")
+    assert (finding.severity, finding.found) == (Severity.OK, "no trace of the earlier plugin")
 
 
 def test_its_package_before_this_one_is_an_error(box: Box) -> None:

@@ -284,7 +284,7 @@ CASES = (
         "v0.7.1",
         _atb_missing,
         {"vllm-ascend-libraries": ERROR},
-        "libatb.so is missing",
+        "no libatb.so",
         "nnal/atb/set_env.sh",
     ),
     Case(
@@ -292,7 +292,7 @@ CASES = (
         "v0.6.1",
         lambda box: box.path("usr/local/Ascend/driver/lib64/driver/libascend_hal.so").rename(box.path("hal")),
         {"torch_npu-libraries": ERROR},
-        "libascend_hal.so is missing; libascendcl.so needs it",
+        "no libascend_hal.so, which libascendcl.so needs",
         "driver/lib64/driver",
     ),
     Case(
@@ -300,7 +300,7 @@ CASES = (
         "v0.8.0",
         _old_libstdcxx,
         {"torch_npu-libraries": ERROR},
-        "has no CXXABI_1.3.15",
+        "no CXXABI_1.3.15 in",
         "libstdcxx-ng",
     ),
     Case(
@@ -308,7 +308,7 @@ CASES = (
         "v0.8.0",
         _newer_libstdcxx_elsewhere,
         {"torch_npu-libraries": WARNING},
-        "has no CXXABI_1.3.15",
+        "no CXXABI_1.3.15 in",
         "export LD_LIBRARY_PATH=",
     ),
     Case("an old driver", "v0.8.0", _driver("24.1.rc3"), {"driver": WARNING}, "24.1.rc3", "26.0.rc1 or later"),
@@ -617,7 +617,7 @@ CASES = (
         "v0.7.1",
         _set("VLLM_USE_V1", "0"),
         {"VLLM_USE_V1": ERROR},
-        "no V0 engine",
+        "V0 engine, which vLLM 0.11 and newer does not have",
         "unset VLLM_USE_V1",
     ),
     Case(
@@ -625,7 +625,7 @@ CASES = (
         "v0.7.0",
         _set("VLLM_ATTENTION_BACKEND", "XFORMERS"),
         {"VLLM_ATTENTION_BACKEND": WARNING},
-        "not one of vllm-ascend's",
+        "an attention that vllm-ascend does not have",
         "unset VLLM_ATTENTION_BACKEND",
     ),
     Case(

@@ -44,7 +44,9 @@ def test_a_launch_with_a_constant_that_was_not_written_down_is_not_judged(file: 
 )
 def test_what_is_no_file_of_launches_is_one_clear_error(file: Path, text: str) -> None:
     file.write_text(text)
-    with pytest.raises(KernelError, match=r"expected launches of Triton kernels.*VERL_NPU_KERNEL_LAUNCHES=FILE"):
+    with pytest.raises(
+        KernelError, match=r"expected a file with launches of Triton kernels.*VERL_NPU_KERNEL_LAUNCHES=FILE"
+    ):
         launches.read(file)
 
 

@@ -65,5 +65,5 @@ def test_a_folder_without_kernels_says_so(tmp_path: Path) -> None:
 def test_a_damaged_wheel_says_so(tmp_path: Path) -> None:
     wheel = tmp_path / "damaged.whl"
     wheel.write_bytes(b"PK")
-    with pytest.raises(KernelError, match="download it again"):
+    with pytest.raises(KernelError, match="download the wheel again"):
         targets.find(str(wheel), tmp_path)

@@ -47,7 +47,7 @@ def test_a_host_knows_the_head_and_its_own_address(given: Any, expected: tuple[i
         (
             {"nodes": 2},
             {},
-            "--head: expected a name or address under which the other hosts reach the head, found none",
+            "--head: expected a name or an address at which the other hosts reach the head, found no head",
         ),
         ({"nodes": 2, "head": "localhost"}, {}, "found localhost"),
         ({"hosts": ("n1", "n1")}, {}, "--hosts: expected 2 different hosts"),
@@ -84,5 +84,7 @@ def test_what_the_documents_ask_for_is_set_unless_the_user_has_set_it() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("GLOO_SOCKET_IFNAME", "eth7"), ("HCCL_IF_IP", "10.0.0.9")])
 def test_a_variable_with_another_hosts_interface_or_address_is_refused(name: str, value: str) -> None:
-    with pytest.raises(LaunchError, match=rf"{name}={value}: expected .* found none of .*(eth0|10\.0\.0\.2)"):
+    with pytest.raises(
+        LaunchError, match=rf"{name}={value}: expected .* found another value than .*(eth0|10\.0\.0\.2)"
+    ):
         variables({name: value}, HERE, "10.0.0.2")

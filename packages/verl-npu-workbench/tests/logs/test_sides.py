@@ -33,11 +33,15 @@ def log_of(each: Mapping[str, float], steps: int = 8, mode: str = "separate_asyn
 @pytest.mark.parametrize(
     ("metrics", "trainer", "text"),
     [
-        (V1, 0.006, "the servers wait for the trainer: they were idle at each of the last 7 syncs"),
-        (V1 | WAITS, 0.3, "each side waits for the other in turn: the trainer for 30% of a step"),
+        (V1, 0.006, "the servers wait for the trainer: the servers were idle at each of the last 7 syncs"),
+        (
+            V1 | WAITS,
+            0.3,
+            "the trainer and the servers wait for each other in turn: the trainer waits for 30% of a step",
+        ),
         (V1 | WAITS | CUT, 0.3, "or let the trainer's NPUs help to serve (trainer.v1.separate_async.hybrid_rollout"),
         (V1 | WAITS | CUT | {"timing_s/switch_wait": 2.0}, 0.3, "although its NPUs help to serve: give the servers"),
-        (V1 | CUT, 0.006, "neither side waits for long: the trainer for 1% of a step"),
+        (V1 | CUT, 0.006, "neither side waits for long: the trainer waits for 1% of a step"),
         # Nobody knows when samples that were dropped, or taken from an earlier run, were generated.
         (V1 | {"training/off_policy/evicted_samples": 2.0}, 0.006, ""),
         (V1 | {"training/off_policy/trajectory_staleness/min": -1.0}, 0.006, ""),

@@ -196,7 +196,7 @@ def test_steps_come_in_order_and_a_metric_has_its_own() -> None:
     assert log.series("b") == {1: 1.0}
     assert log.series("none") == {}
     assert (log.last, log.gaps()) == (4, [(3, 3)])
-    assert log.notes() == ["it has no line for step 3"]
+    assert log.notes() == ["the log has no line for step 3"]
 
 
 def test_the_first_name_that_a_step_has_counts() -> None:
@@ -211,8 +211,8 @@ def test_a_later_run_of_a_step_wins_and_this_is_said() -> None:
     assert log.steps == {1: {"a": 1.0, "b": 0.0}, 2: {"a": 20.0}, 3: {"a": 30.0}, 4: {"a": 4.0, "b": 0.0}}
     assert (log.last, log.restarts, log.left_over) == (3, (Restart(4, 2),), (4,))
     assert log.notes() == [
-        "it went back from step 4 to step 2; for a step that was run twice, the later run counts",
-        "step 4 is from an earlier run, and no later run has reached that far",
+        "the log goes back from step 4 to step 2; if a step ran twice, the later run counts",
+        "step 4 is from an earlier run, because no later run has reached these steps",
     ]
 
 
@@ -288,7 +288,7 @@ def test_of_a_line_that_is_cut_off_the_last_value_does_not_count(write: Write) -
     log = read(write(line(3, {"a/b": 3.0}) + whole[:-1]))
     assert log.steps == {3: {"a/b": 3.0}, 4: {"a/b": 1.0}}
     assert log.cut
-    assert log.notes() == ["its last line is cut off, and the incomplete value was ignored"]
+    assert log.notes() == ["the last line of the log is cut off, and its incomplete value was ignored"]
 
 
 @pytest.mark.parametrize("kept", range(1, 60))
@@ -349,15 +349,15 @@ def test_what_is_repeated_in_a_log_is_told_a_few_times() -> None:
             assembly.add(StepLine(step, {"reward": float(run)}))
     notes = assembly.log("train.log").notes()
     assert len(notes) < 20
-    assert "it went back 991 more times" in notes
+    assert "the log goes back 991 more times" in notes
 
 
 NO_LOGS: dict[str, tuple[Callable[[Path], object], str]] = {
     "nothing": (lambda path: None, "no such file"),
-    "an empty file": (lambda path: path.touch(), "no step in it"),
-    "a text": (lambda path: path.write_text("Training Progress: 1/3\n"), "no step in it"),
+    "an empty file": (lambda path: path.touch(), "a file without a step"),
+    "a text": (lambda path: path.write_text("Training Progress: 1/3\n"), "a file without a step"),
     "a binary": (lambda path: path.write_bytes(b"\x7fELF\0\1\2" * 99), "a binary file"),
-    "an empty folder": (lambda path: path.mkdir(), "found none"),
+    "an empty folder": (lambda path: path.mkdir(), "found no TensorBoard files"),
 }
 
 
@@ -500,8 +500,8 @@ def test_of_very_many_steps_few_are_kept_and_this_is_said(monkeypatch: pytest.Mo
     assert {1, 2, 3, 99, 7777, 19_999, 20_000} <= log.steps.keys()
     assert log.gaps() == []
     assert log.notes() == [
-        f"it has 20000 steps, which are too many: only the first 100, the last 1000, and one in every "
-        f"{log.stride} of the others are used"
+        f"the log has 20000 steps, which are too many; the first 100 steps, the last 1000, and one in every "
+        f"{log.stride} steps between them are used"
     ]
 
 

@@ -35,9 +35,9 @@ def test_a_file_has_one_sequence_in_each_row(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", "found no sequence"),
-        ("prompt,response\n", "found no sequence"),
-        ("prompt,response\n10,200\n10,many\n", "sequence 2: expected one sequence per line"),
+        ("", "found a file without sequences"),
+        ("prompt,response\n", "found a file without sequences"),
+        ("prompt,response\n10,200\n10,many\n", "sequence 2: expected JSON lines such as"),
         ("prompt,response\n10,-3\n", "sequence 1"),
         ("prompt,answer\n10,20\n", "sequence 1"),
         ('{"prompt": 10, "response": 20}\n{"prompt": \n', "line 2"),
@@ -77,7 +77,9 @@ def test_the_tokens_of_verls_own_dump_are_counted_in_the_order_of_its_steps(dump
 
 
 def test_texts_without_the_models_tokenizer_are_one_line(dump: Path, tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"expected the model's tokenizer\.json in .*--model-config FOLDER"):
+    with pytest.raises(
+        PlanError, match=r"cannot be counted, because .* has no tokenizer\.json; .*--model-config FOLDER"
+    ):
         measured_lengths(dump, tmp_path)
 
 

@@ -73,7 +73,7 @@ def test_another_path_names_none(path: str) -> None:
 
 def test_a_model_without_sizes_is_one_line(tmp_path) -> None:
     with pytest.raises(
-        PlanError, match=r"the model '/no/such': expected a folder with its config.json, .*--model-config"
+        PlanError, match=r"the model '/no/such': expected a folder with the model's config.json, .*--model-config"
     ):
         model_of("/no/such", None, tmp_path)
 
@@ -119,7 +119,7 @@ def test_a_picture_that_is_larger_than_a_prompt_is_one_line(settings) -> None:
 
 def test_fine_tuning_with_pictures_is_one_line() -> None:
     check_text_only(MODEL, 0)
-    with pytest.raises(PlanError, match="--picture-tokens: expected only text"):
+    with pytest.raises(PlanError, match="--picture-tokens: expected text only"):
         check_text_only(MODEL, 5)
-    with pytest.raises(PlanError, match=r"the model a test: expected only text: .* found an image-text model"):
+    with pytest.raises(PlanError, match=r"the model a test: expected text only, .* found an image-text model"):
         check_text_only(SEEING, 0)

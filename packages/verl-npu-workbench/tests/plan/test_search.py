@@ -179,4 +179,4 @@ def test_more_npus_go_on_where_they_divide_what_is_too_much(planned, tried) -> N
 def test_more_npus_than_anyone_would_take_are_not_planned(planned, tried) -> None:
     found, asked = tried({"update actor": 610.0}, lambda changes: planned({}), state=600.0)
     assert not asked
-    assert "the models' state would need 128 NPUs, and at most 64 are proposed" in found.cause
+    assert "the models' state needs 128 NPUs, and plans propose at most 64" in found.cause

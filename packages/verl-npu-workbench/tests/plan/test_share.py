@@ -101,7 +101,7 @@ def test_measured_lengths_are_those_of_a_rank(settings) -> None:
     assert (len(share.lengths), len(share.scored_lengths)) == (share.sequences, share.scored) == (8, 16)
     assert set(share.lengths) == {(100, 1000), (200, 2000), (50, 3072)}
     assert (share.prompt, share.response, share.padded) == (117, 2024, (1024, 3072))
-    assert "10 of them are longer than the script allows" in share.notes[1]
+    assert "10 sequences are longer than the script allows" in share.notes[1]
 
 
 def test_the_greatest_lengths_are_those_that_fill_a_budget(settings) -> None:
@@ -124,7 +124,7 @@ def test_a_budget_that_many_sequences_overdraw_is_raised_for_few_and_that_is_sai
     assert share.budgets == {key: 2 * 3840}
     assert share.lengths == ((1024, 3840 - 1024),) * 4
     assert share.notes[1].startswith("verl divides 16 sequences evenly")
-    assert f"7680 tokens instead of 4096; the plan shows this with few sequences and {key}=7680" in share.notes[1]
+    assert f"7680 tokens instead of 4096. The plan shows this with few sequences and {key}=7680" in share.notes[1]
 
 
 def test_a_budget_that_verl_keeps_to_is_not_raised(settings) -> None:

@@ -34,7 +34,7 @@ def test_the_engine_needs_its_share_beside_what_the_trainer_keeps(planned) -> No
 def test_an_engine_without_room_for_one_sequence_does_not_fit(planned) -> None:
     small = planned({"update actor": 1.0}, **{"actor_rollout_ref.rollout.gpu_memory_utilization": 0.15})
     assert judge(small).fit is Fit.DOES_NOT
-    assert "leaves no room beside the engine's weights for the key-value cache" in small.rollout.notes[0]
+    assert "the engine's weights leave too little memory for the key-value cache" in small.rollout.notes[0]
     needed = next(phase.needed for phase in judge(small).phases if phase.phase == "rollout")
     assert needed > small.rollout.least > small.rollout.taken
 

@@ -63,7 +63,7 @@ def test_a_model_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, monke
         return CompletedProcess(command, 1, "", "OSError: [Errno 28] No space left on device: 'x'\n")
 
     monkeypatch.setattr(preparation.subprocess, "run", fail)
-    with pytest.raises(RehearsalError, match="free some disk space, or give another --output"):
+    with pytest.raises(RehearsalError, match="free some disk space, or choose another --output"):
         preparation._model(ARCHITECTURES[0], 2, tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -46,20 +46,24 @@ _SHOWN = 10
 )
 @click.argument("npu_log", required=False, type=click.Path(path_type=Path))
 @click.argument("reference_log", required=False, type=click.Path(path_type=Path))
-@click.option("--baseline", metavar="NAME", help="Compare with published figures of a real NPU instead of a log.")
+@click.option(
+    "--baseline",
+    metavar="NAME",
+    help="Compare with published figures instead of with REFERENCE_LOG. --list-baselines lists the names.",
+)
 @click.option("--list-baselines", is_flag=True, help="List the published figures and exit.")
 @click.option(
     "--standard",
     "standards",
     multiple=True,
     type=click.Choice(STANDARDS),
-    help="The standard that decides the verdict [default: parity; with --baseline, regression].",
+    help="The standard that decides the verdict; may be repeated [default: parity, or regression with --baseline].",
 )
 @click.option(
     "--merged",
     metavar="MODEL",
     type=click.Path(path_type=Path),
-    help="Compare this merged model with its checkpoint, given in place of NPU_LOG.",
+    help="Compare this merged model with the checkpoint that it was made from. Give the checkpoint as the argument.",
 )
 @json_option()
 @click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write the curves as a picture.")
@@ -101,9 +105,10 @@ def compare(
     if isinstance(reference, Baseline) and ("parity" in standards or png):
         raise TrainingLogError(
             subject=f"--baseline {reference.name}",
-            expected=_("the standard regression, and no --png"),
-            found="--png" if "parity" not in standards else "--standard parity",
-            fix=_("give a reference log: published figures have no steps"),
+            found=_("published figures have no steps, so {option} cannot be used").format(
+                option="--png" if "parity" not in standards else "--standard parity"
+            ),
+            fix=_("give a reference log instead, or remove the option"),
         )
     made = compare_logs(
         npu, reference, standards or (("regression",) if isinstance(reference, Baseline) else ("parity",))
@@ -123,7 +128,7 @@ def _compare_merged(model: Path, checkpoint: Path | None, more: Path | None, as_
         raise TrainingLogError(
             subject=f"--merged {model}",
             expected=_("one argument, the checkpoint folder that was merged"),
-            found=_("none") if checkpoint is None else _("two folders"),
+            found=_("no argument") if checkpoint is None else _("two arguments"),
             fix=_("see verl-npu compare --help"),
         )
     made = compare_merged(model, checkpoint)
@@ -198,9 +203,8 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
         if not made.pairs and option == "--png":
             raise TrainingLogError(
                 subject=option,
-                expected=_("a metric that both logs have at the same step"),
-                found=_("none"),
-                fix=_("leave the option out, or give logs that share steps"),
+                found=_("no metric is in both logs at the same step"),
+                fix=_("remove the option, or give logs with common steps"),
             )
         try:
             if option == "--png":

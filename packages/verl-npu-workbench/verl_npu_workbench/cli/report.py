@@ -75,8 +75,8 @@ def _read(folder: Path) -> list[Manifest]:
         raise SourceError(
             subject=str(folder),
             expected="manifests of a job",
-            found="none" if folder.is_dir() else "no such folder",
-            fix="give the folder that VERL_NPU_MANIFEST_DIR named in the job, or leave --manifests out",
+            found="a folder without manifests" if folder.is_dir() else "no such folder",
+            fix="give the folder that VERL_NPU_MANIFEST_DIR named in the job, or remove --manifests",
         )
     return found
 

@@ -24,7 +24,7 @@ def say_unconfined(unconfined: bool) -> None:
 def asked_trainer(
     command: str, script: Path | None, arguments: Sequence[str], verl: Path | None, unconfined: bool = False
 ) -> tuple[Trainer, Path, str]:
-    """Return the trainer, the source tree to start it in, and a name for it.
+    """Return the trainer, the source tree to start it in, and a name for its results.
 
     `command` is the name of the calling command, for the error if there is neither a script nor a trainer's command.
 
@@ -39,8 +39,7 @@ def asked_trainer(
         if not words:
             raise ScriptError(
                 subject=f"verl-npu {command}",
-                expected=_("a launch script, or a trainer's command after --"),
-                found=_("neither"),
+                found=_("give a launch script, or a trainer's command after --"),
                 fix=_("see verl-npu {command} --help").format(command=command),
             )
         tree = (verl or Path.cwd()).resolve()

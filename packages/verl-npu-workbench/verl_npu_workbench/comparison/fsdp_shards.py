@@ -103,7 +103,7 @@ def _refusal(path: Path, found: str) -> CheckpointError:
         expected=_("shards of one FSDP checkpoint, which load without executing code"),
         found=found,
         fix=_(
-            "copy the shards again from where they were saved, or compare there with the torch_npu that saved them "
-            "(with VIRTUAL_ASCEND=1 if they were saved on virtual NPUs)"
+            "copy the shards again from the machine that saved them, or compare on that machine with its "
+            "torch_npu (with VIRTUAL_ASCEND=1 if virtual NPUs saved the shards)"
         ),
     )

@@ -19,7 +19,7 @@ from verl_npu.errors import CheckpointError
 from verl_npu.language import gettext as _
 
 _MODEL = ("embedding.", "decoder.", "output_layer.")
-"""The prefixes of the model's keys; the optimizer's keys are in the same folder."""
+"""The prefixes of the model's keys, because the optimizer's keys are in the same folder."""
 _EMBEDDING, _HEAD = "embedding.word_embeddings.weight", "output_layer.weight"
 _LAYER = re.compile(r"decoder\.layers\.(?:(?P<number>\d+)\.)?(?P<rest>.+)")
 _EXPERT = re.compile(r"mlp\.experts\.experts\.(?:(?P<number>\d+)\.)?(?P<rest>linear_fc[12]\.weight)")
@@ -75,7 +75,10 @@ def tensors(folder: Path, config: Path) -> Iterator[tuple[str, Any]]:
             subject=str(folder),
             expected=_("a complete Megatron checkpoint, and {config}").format(config=config),
             found=repr(error)[:300],
-            fix=_("copy it again from where it was saved, or compare on the machine where verl's merger merged it"),
+            fix=_(
+                "copy the checkpoint again from the machine that saved it, or compare on the machine on "
+                "which verl's merger ran"
+            ),
         ) from error
 
 
@@ -152,6 +155,6 @@ def _unknown(key: str) -> CheckpointError:
     return CheckpointError(
         subject=_("Megatron's tensor {key}").format(key=key),
         expected=_("a name that verl's merger converts"),
-        found=_("another name"),
+        found=_("a name that the merger does not know"),
         fix=_("save this model with actor.megatron.use_mbridge=True, which writes Hugging Face's format directly"),
     )

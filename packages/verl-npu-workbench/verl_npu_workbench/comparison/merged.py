@@ -64,7 +64,7 @@ def compare(model: Path, checkpoint: Path) -> Merged:
                 before.add(_dtype(whole))
                 after.add(_dtype(merged))
                 comparing.done += 1
-    differences |= dict.fromkeys(left, _("in no shard"))
+    differences |= dict.fromkeys(left, _("missing in the shards"))
     return Merged(count, values, tuple(sorted(before)), tuple(sorted(after)), tuple(tied), renamed, differences)
 
 
@@ -78,7 +78,7 @@ def _shards(checkpoint: Path) -> Iterator[tuple[str, Any]]:
     raise CheckpointError(
         subject=str(checkpoint),
         expected=_("a folder with fsdp_config.json (FSDP) or dist_ckpt (Megatron)"),
-        found=_("neither"),
+        found=_("another folder"),
         fix=_("give the folder that the merger's --local_dir named, for example CHECKPOINTS/global_step_100/actor"),
     )
 
@@ -105,7 +105,8 @@ def _tensors(model: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def _moved(name: str, whole: Any, left: Tensors) -> str | None:
-    """Return the name of a tensor with equal values and the same ending; transformers changes a model's prefix."""
+    """Return the name of a tensor with equal values and the same ending, because transformers changes a model's
+    prefix."""
     likely = sorted(((_ending(each, name), each) for each in left), reverse=True)
     return next((each for same, each in likely if same > 1 and not _difference(whole, left[each]())), None)
 
@@ -130,7 +131,7 @@ def _settings(model: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(
             subject=str(path),
-            expected=_("the merged model's configuration, which says whether {head} may be missing").format(
+            expected=_("the merged model's configuration, because it says whether {head} may be missing").format(
                 head=_HEAD
             ),
             found=getattr(error, "strerror", None) or str(error),

@@ -114,7 +114,7 @@ class _Reading:
 
     progress: Progress
     errors: tuple[LoggedError, ...]
-    """In the order of the log."""
+    """The errors, in the order of the log."""
     left_out: int = 0
 
 
@@ -322,9 +322,9 @@ def diagnose(paths: Sequence[Path], rules: Sequence[LogRule] = RULES) -> Diagnos
     if all(faults == () for faults in reports):
         raise LogError(
             subject=str(files[0]),
-            expected=_("a report of ascend-fd that names a fault, or also the log of the job"),
+            expected=_("a report of ascend-fd that names a fault"),
             found=_("a report without a fault"),
-            fix=_("give the output of the job, too"),
+            fix=_("add the log of the job"),
         )
     return _conclude([_opened(*each, rules) for each in zip(files, reports, strict=True)], rules)
 

@@ -82,7 +82,7 @@ SUBJECTS = (
             component.value,
             partial(packages.judge_versions, component=component),
             about=_(
-                "Checks that {name} is installed, supported on NPUs, and of a version that the pin's documents name."
+                "Checks that {name} is installed, works on NPUs, and has a version that the pin's documents name."
             ).format(name=component.value),
         )
         for component in packages.COMPARED

@@ -21,7 +21,7 @@ from . import host
 from .looking import PAUSE, Member, as_json, from_json, members_of
 
 _REACH = 60.0
-"""Seconds that the other hosts get besides the inspection itself: a Ray worker starts on each."""
+"""The seconds that other hosts get in addition to the inspection, because a Ray worker starts on each of them."""
 _LONGEST = 1 << 26
 
 
@@ -36,7 +36,7 @@ class Seen:
     silent: tuple[str, ...] = ()
     """The hosts of Ray's cluster that gave no answer."""
     problem: str = ""
-    """The reason if the other hosts could not be asked."""
+    """The reason why the other hosts could not be inspected; empty if they were."""
 
     @property
     def whole(self) -> bool:
@@ -89,7 +89,7 @@ def _ask(address: str, job: str, pause: float) -> Seen:
 
 
 def _ask_other_hosts(address: str, job: str, pause: float) -> Mapping[str, object]:
-    """Return the answers of the other hosts. Runs in the separate process."""
+    """Return the answers of the other hosts. This function runs in a separate process."""
     ray = importlib.import_module("ray")
     strategies = importlib.import_module("ray.util.scheduling_strategies")
     ray.init(address=address, log_to_driver=False, logging_level="ERROR")

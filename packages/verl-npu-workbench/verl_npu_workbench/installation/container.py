@@ -62,7 +62,10 @@ def container(
         if not path.startswith("/") or ":" in path:
             raise ContainerError(
                 subject=f"--mount {path}",
-                expected=_("the absolute path of a folder on the host, to be mounted at the same path"),
+                expected=_(
+                    "the absolute path of a folder on the host, because the container mounts the folder at the "
+                    "same path"
+                ),
                 found=path,
                 fix=_("give a path such as /data"),
             )
@@ -96,8 +99,8 @@ def _own_image(target: Target) -> str:
             target=target.name, npu=target.npu.value.upper(), arch=target.arch.value
         ),
         expected=names if target.environment.published else _("a Dockerfile in verl's docker/ascend at this pin"),
-        found=_("none"),
-        fix=_("{other}give your own image with --image").format(other=other),
+        found=_("no image"),
+        fix=_("{other}give an image of your own with --image").format(other=other),
     )
 
 

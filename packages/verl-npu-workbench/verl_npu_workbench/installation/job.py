@@ -80,9 +80,8 @@ def job(
     if not command:
         raise ContainerError(
             subject=_("a RayJob"),
-            expected=_("the job's command after --"),
-            found=_("none"),
-            fix=_("add -- bash YOUR_SCRIPT.sh"),
+            found=_("the job's command is missing"),
+            fix=_("add the command after --, for example -- bash YOUR_SCRIPT.sh"),
         )
     made.server.check_pod(made.npus, nodes)
     return Job(made, nodes, tuple(command), name, queue, tuple(claims), interface)
@@ -106,7 +105,7 @@ def _check_queue(queue: str) -> None:
             subject=f"--queue {queue}",
             expected=_("the name of a Volcano queue: at most 63 letters and digits, with - _ . only inside"),
             found=repr(queue),
-            fix="kubectl get queue lists them",
+            fix="choose one of the queues that `kubectl get queue` lists",
         )
 
 
@@ -116,7 +115,7 @@ def _check_paths(claims: Sequence[Claim]) -> None:
         if claim.path in taken:
             raise ContainerError(
                 subject=f"--claim {claim.name}:{claim.path}",
-                expected=_("a path at which nothing else is mounted"),
+                expected=_("a path at which no other volume is mounted"),
                 found=claim.path,
                 fix="choose another path",
             )

@@ -195,7 +195,7 @@ def refused_sections(settings: Settings, keys: Sequence[str], tree: SourceTree) 
     for key in keys:
         said: list[str] = []
         with contextlib.suppress(_Unknown):
-            _Reading("", tree, said, {}).of_section(_Section(dict(settings.values), key))
+            _Reading("", tree, said, {}).make_section(_Section(dict(settings.values), key))
         yield from ((key, each) for each in dict.fromkeys(said))
 
 
@@ -459,7 +459,7 @@ class _Reading:
             case ast.Name(id="getattr") if isinstance(args[0], _Object) and isinstance(args[1], str):
                 return self._attribute(args[0], args[1])
             case ast.Name(id=name) if name == _SECTION_TO_OBJECT and len(args) == 1 and isinstance(args[0], _Section):
-                return self.of_section(args[0])
+                return self.make_section(args[0])
             case ast.Name(id="isinstance"):
                 return _is_instance(args[0], call.args[1])
             case ast.Name(id="dict") if not args:
@@ -511,7 +511,7 @@ class _Reading:
             raise _Unknown
         return owner.get(name) if name in owner else default
 
-    def of_section(self, of: _Section) -> object:
+    def make_section(self, of: _Section) -> object:
         """Return the object that Hydra makes from a section and its subsections, by their `_target_` classes."""
         keys = (key.removeprefix(f"{of.key}.") for key in of.values)
         given = {key: self._in_section(of.get(key)) for key in keys if key.isidentifier()}
@@ -520,7 +520,7 @@ class _Reading:
     def _in_section(self, value: object) -> object:
         if isinstance(value, _Section) and "_target_" in value:
             try:
-                return self.of_section(value)
+                return self.make_section(value)
             except _Unknown:
                 return UNKNOWN
         return value

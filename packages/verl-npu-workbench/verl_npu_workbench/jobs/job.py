@@ -70,7 +70,7 @@ class Job:
 
 
 def entry_of(trainer: Trainer, tree: Path) -> Entry:
-    """Find the configuration that a trainer's `@hydra.main` and its command line name.
+    """Return the source of the configuration that a trainer's `@hydra.main` and command line name.
 
     Raises:
         CompositionError: the trainer is neither in the tree nor installed, or has no Hydra configuration.

@@ -520,8 +520,9 @@ def _visible_devices(script: Script) -> Iterator[Finding]:
         variables = {VISIBLE_DEVICES: listed, VIRTUAL_NPUS: virtual or None}
         yield (error if by_torchrun else warning)(
             "visible-devices",
-            trouble
-            or ngettext(
+            _("{text!r}: {trouble}").format(text=listed, trouble=trouble)
+            if trouble
+            else ngettext(
                 "{count} visible NPU, but the job asks for {each} on each node",
                 "{count} visible NPUs, but the job asks for {each} on each node",
                 count or 0,

@@ -39,10 +39,10 @@ def read(path: Path) -> list[Kernel]:
     except OSError as error:
         raise _no_launches(path, str(error.strerror)) from error
     if size > _MOST_BYTES:
-        raise _no_launches(path, _("{size} MiB").format(size=size >> 20))
+        raise _no_launches(path, _("a file of {size} MiB").format(size=size >> 20))
     found = [_launch(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
-        raise _no_launches(path, _("no launch"))
+        raise _no_launches(path, _("a file without launches"))
     # Parallel processes record the same launches.
     return list({(each.file, each.name, repr(each.cases)): each for each in found}.values())
 
@@ -69,11 +69,11 @@ def _why(cases: object) -> str:
 def _no_launches(path: Path, found: str) -> KernelError:
     return KernelError(
         subject=str(path),
-        expected=_("launches of Triton kernels, one per line"),
+        expected=_("a file with launches of Triton kernels, one in each line"),
         found=found,
         fix=_(
-            "run the program with {virtual}=1 and {name}=FILE; it must import torch before triton and launch its "
-            "kernels on tensors of virtual NPUs"
+            "record the launches again: run the program with {virtual}=1 and {name}=FILE, let it import "
+            "torch before triton, and launch its kernels on tensors of virtual NPUs"
         ).format(virtual=VIRTUAL_NPUS, name=environment.LAUNCHES.name),
     )
 
@@ -139,7 +139,7 @@ def run(command: Sequence[str], chain: Toolchain, file: Path) -> int:
                 subject=command[0],
                 expected=_("a program that can be started"),
                 found=str(error.strerror),
-                fix=_("check its name and path"),
+                fix=_("check the program's name and path"),
             ) from error
         finally:
             tree.end(_PATIENCE)

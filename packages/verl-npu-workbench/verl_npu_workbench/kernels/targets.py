@@ -57,7 +57,7 @@ def find(named: str, unpacked: Path) -> Target:
             found=ngettext("none in {count} file", "none in {count} files", len(candidates)).format(
                 count=len(candidates)
             ),
-            fix=_("name a module, file, folder, or wheel that has kernels"),
+            fix=_("give a module, file, folder, or wheel that has kernels"),
         )
     return Target(root, files)
 
@@ -101,8 +101,8 @@ def _installed(named: str) -> Path:
     raise KernelError(
         subject=named,
         expected=_("an installed module, a Python file, a folder, or a wheel"),
-        found=_("none of these"),
-        fix=_("check the name; if the package is not installed, name its folder or its wheel"),
+        found=_("another name"),
+        fix=_("check the name, or give the folder or the wheel of a package that is not installed"),
     )
 
 
@@ -115,12 +115,15 @@ def _unpacked(wheel: Path, into: Path) -> Path:
                     subject=str(wheel),
                     expected=_("a wheel"),
                     found=_("more than 4 GiB of source code"),
-                    fix=_("name another file"),
+                    fix=_("give another file"),
                 )
             for each in wanted:
                 archive.extract(each, into)
     except (OSError, zipfile.BadZipFile) as error:
         raise KernelError(
-            subject=str(wheel), expected=_("a wheel"), found=str(error), fix=_("download it again, or name its folder")
+            subject=str(wheel),
+            expected=_("a wheel"),
+            found=str(error),
+            fix=_("download the wheel again, or give its unpacked folder"),
         ) from error
     return into

@@ -28,7 +28,7 @@ _DEPENDENCIES = ("numpy>=1.26,<3", "pybind11>=2.13,<4")
 """Packages that triton-ascend imports."""
 _PYTHONS = ((3, 11), (3, 10))
 """The Python versions that both triton-ascend and we support."""
-_NOT_NEEDED = ("ascendnpuir/bin/bishengir-opt", "ascendnpuir/bin/bishengir-opt-a5")
+_UNNEEDED_FILES = ("ascendnpuir/bin/bishengir-opt", "ascendnpuir/bin/bishengir-opt-a5")
 _DONE = "toolchain.json"
 _QUERY = "import json, sys; print(json.dumps([list(sys.version_info[:2]), sys.prefix, sys.base_prefix]))"
 _SECONDS = 1800.0
@@ -65,7 +65,7 @@ class Soc(enum.Enum):
 
     @property
     def question(self) -> Mapping[str, object]:
-        """The properties that the compiler is told."""
+        """The properties that the compiler gets."""
         return _SOCS[self]
 
 
@@ -170,7 +170,7 @@ def _damaged(folder: Path) -> str:
         for line in record.read_text(errors="replace").splitlines():
             name, _unused, size = (*line.rsplit(",", 2), "", "")[:3]
             # Scripts are elsewhere, and Python rewrites its .pyc files.
-            if not size.isdigit() or name.startswith("..") or name.endswith(".pyc") or name in _NOT_NEEDED:
+            if not size.isdigit() or name.startswith("..") or name.endswith(".pyc") or name in _UNNEEDED_FILES:
                 continue
             path = folder / name.strip('"')
             if not path.is_file() or path.stat().st_size != int(size):
@@ -185,9 +185,9 @@ def checked(folder: Path) -> Path:
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
         raise KernelError(
             subject=str(folder),
-            expected=_("a folder that nobody else can write to, because compilers are run from it"),
+            expected=_("a folder that only you can write to, because compilers run from it"),
             found=_("owner {owner}, mode {mode}").format(owner=found.st_uid, mode=f"{found.st_mode & 0o777:o}"),
-            fix=_("run chmod go-w {folder}, or name another folder with {name}").format(
+            fix=_("run chmod go-w {folder}, or set {name} to another folder").format(
                 folder=folder, name=environment.KERNELS.name
             ),
         )
@@ -207,9 +207,9 @@ def _python(named: str) -> Python:
         )
     raise KernelError(
         subject=_("the interpreter that triton-ascend runs in"),
-        expected=_("Python 3.10 or 3.11, the versions that it supports"),
+        expected=_("Python 3.10 or 3.11, the only versions that triton-ascend supports"),
         found=_(", ").join(seen),
-        fix=_("name an interpreter with --python PATH"),
+        fix=_("give an interpreter with --python PATH"),
     )
 
 
@@ -242,7 +242,7 @@ def _install(pair: Pair, python: Python, folder: Path, wheels: Path | None) -> N
             said, failed = [_("still downloading after {minutes} min").format(minutes=round(_SECONDS / 60))], True
         if failed:
             raise _missing(pair, python, said)
-        for each in _NOT_NEEDED:
+        for each in _UNNEEDED_FILES:
             (into / each).unlink(missing_ok=True)
         content = {"front": pair.front, "back": pair.back, "python": list(python.version)}
         (into / _DONE).write_text(json.dumps(content))
@@ -261,8 +261,7 @@ def _installer(python: Python) -> list[str]:
         return [uv, "pip", "install", "--quiet", "--only-binary", ":all:", "--python", python.program]
     raise KernelError(
         subject=_("downloading the compiler"),
-        expected=_("pip in {program}, or uv").format(program=python.program),
-        found=_("neither"),
+        found=_("{program} has no pip, and the program uv is not installed").format(program=python.program),
         fix="pip install 'verl-npu-workbench[kernels]'",
     )
 
@@ -277,7 +276,7 @@ def _missing(pair: Pair, python: Python, said: Sequence[str]) -> KernelError:
             pair=pair.text, version=version
         ),
         found=" ".join(wrong[-1].split())[:300],
-        fix=_("on a machine with a network: {command}; then add --wheels wheels").format(
-            command=f"pip download --no-deps --only-binary :all: --python-version {version} -d wheels {names}"
-        ),
+        fix=_(
+            "run `{command}` on a machine with a network, copy the folder wheels here, and add --wheels wheels"
+        ).format(command=f"pip download --no-deps --only-binary :all: --python-version {version} -d wheels {names}"),
     )

@@ -83,7 +83,7 @@ def _model(job: Job, request: Request) -> tuple[Model, list[str]]:
     except PlanError as unknown:
         if request.model_config is not None:
             raise
-        note = _("{unknown}; {stand_in} stands in for it").format(unknown=unknown.subject, stand_in=_STAND_IN)
+        note = _("{unknown}; {stand_in} replaces the model").format(unknown=unknown.subject, stand_in=_STAND_IN)
         return model_of(_STAND_IN, None, folder), [note]
 
 
@@ -161,7 +161,7 @@ def _refusal(told: Started, trainer: Trainer) -> Finding:
         CODE,
         " ".join(told.error.split())[:600],
         subject=_(", ").join(settings) or Part(told.part).value,
-        why=_("upstream ends the job with these words in {where}: `{code}`").format(
+        why=_("upstream ends the job with this error in {where}: `{code}`").format(
             where=told.where, code=told.code.strip()
         ),
         fix=_("change the setting that upstream refuses"),
@@ -184,8 +184,8 @@ def _missing(text: str) -> Finding:
         Severity.OK,
         " ".join(text.split())[:300],
         subject=_("not judged"),
-        why=_("the start did not reach upstream's later checks"),
-        fix=_("run it where the job's own packages and files are"),
+        why=_("the start ended before upstream's later checks"),
+        fix=_("run lint again on a machine that has the job's packages and files"),
     )
 
 

@@ -171,7 +171,7 @@ def _check_schema(said: Reader, path: Path) -> None:
             subject=str(path),
             expected=_("format {number}").format(number=SCHEMA),
             found=repr(found)[:40],
-            fix=_("read it with the version of verl-npu that made it, or with a later one"),
+            fix=_("read the bundle with the version of verl-npu that made the bundle, or with a later version"),
         )
 
 
@@ -198,5 +198,7 @@ def differences(old: Proof, new: Proof) -> Sequence[str]:
                 )
             elif earlier.verdict is not check.verdict:
                 lines.append(f"{stage.name}, {check.name}: {earlier.verdict.value} -> {check.verdict.value}")
-    lines += [_("{stage}, {check}: no longer made").format(stage=stage, check=name) for stage, name in checks]
+    lines += [
+        _("{stage}, {check}: missing in the new bundle").format(stage=stage, check=name) for stage, name in checks
+    ]
     return lines

@@ -28,7 +28,7 @@ class Asked:
     """The request for a proof, and its circumstances."""
 
     made: str
-    """The date, such as 2026-01-31."""
+    """The date of the proof, such as 2026-01-31."""
     minutes: float
     npus: int
     """Number of NPUs that it may use; 0 for all."""
@@ -71,7 +71,7 @@ class Folder:
                 subject=f"--output {self.path}",
                 expected=_("a folder without a proof"),
                 found=_("an earlier proof"),
-                fix=_("continue it with --resume, or give another folder"),
+                fix=_("continue the earlier proof with --resume, or give another folder"),
             )
         with writing(self.path):
             (self.path / "stages").mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ class Folder:
                 subject=f"--output {self.path}",
                 expected=_("a folder with a proof to continue"),
                 found=_("no {file}").format(file=_ASKED),
-                fix=_("give the folder of the proof, or omit --resume"),
+                fix=_("give the folder of the proof, or remove --resume"),
             )
         return asked_of(Reader(self._content(path), str(path)))
 
@@ -156,7 +156,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise ProofError(
             subject=str(path),
-            expected=_("free space and permission to write it"),
+            expected=_("free disk space, and permission to write the file"),
             found=error.strerror or str(error),
             fix=_("make room and continue with --resume, which keeps finished stages"),
         ) from error

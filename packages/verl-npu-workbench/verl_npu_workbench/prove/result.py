@@ -69,7 +69,7 @@ class StageResult:
     limit: float = 0.0
     """The stage's time limit in seconds."""
     waited: float = 0.0
-    """The part of `seconds` in which its processes waited for a processor, which does not count."""
+    """The part of `seconds` in which the stage's processes waited for a processor. It does not count."""
     checks: tuple[Check, ...] = ()
 
     def as_json(self) -> dict[str, object]:
@@ -198,7 +198,7 @@ class Reader:
             subject=self._subject,
             expected=_("{part} to be {expected}").format(part=self._place(key) or _("the whole"), expected=expected),
             found=_("nothing") if found is None else shown if len(shown) <= 60 else f"{shown[:60]}…",
-            fix=_("the file is damaged or from another version of verl-npu: ask the sender for a new one"),
+            fix=_("ask the sender for a new file: this file is damaged or from another version of verl-npu"),
         )
 
 

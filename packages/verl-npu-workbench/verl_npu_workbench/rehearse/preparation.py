@@ -128,9 +128,8 @@ def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
     except PackageNotFoundError as error:
         raise RehearsalError(
             subject=_("this environment"),
-            expected=_("the packages that your verl needs"),
-            found=_("no transformers"),
-            fix=_("run verl-npu with the Python in which your verl is installed"),
+            found=_("the package {package} is not installed").format(package="transformers"),
+            fix=_("run verl-npu with the Python of the environment in which your verl is installed"),
         ) from error
     # A new version of the generator must not use older models.
     made_by = hashlib.sha256(small_model.source()).hexdigest()[:8]
@@ -153,9 +152,9 @@ def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
             is_full = os.strerror(errno.ENOSPC) in found
             raise RehearsalError(
                 subject=_("a small model of the architecture {architecture}").format(architecture=architecture.name),
-                expected=_("a model made by transformers {transformers}").format(transformers=transformers),
+                expected=_("a model that transformers {transformers} makes").format(transformers=transformers),
                 found=found,
-                fix=_("free some disk space, or give another --output")
+                fix=_("free some disk space, or choose another --output")
                 if is_full
                 else _("install the transformers version that your verl requires, or rehearse with --architecture"),
             )
@@ -247,7 +246,10 @@ def engine_for(
             found=_("vLLM {vllm}, but --rollout chooses another engine").format(vllm=vllm) if vllm else _("no vLLM"),
             fix=_("give --rollout vllm")
             if vllm
-            else _("rehearse it at ccd7d934, where scripts/rehearse.sh --verl CHECKOUT installs vLLM for CPUs"),
+            else _(
+                "rehearse the script at ccd7d934 with scripts/rehearse.sh --verl CHECKOUT, which installs "
+                "vLLM for CPUs"
+            ),
         )
     return engine
 

@@ -31,7 +31,7 @@ class Architecture:
     name: str
     """transformers' model type."""
     pattern: str
-    """A pattern for the lower-case path of such a model."""
+    """A pattern for the lower-case path of a model of this architecture."""
     text: Mapping[str, object]
     vision: Mapping[str, object]
     flat: bool = False
@@ -56,7 +56,7 @@ def _read() -> Iterator[Architecture]:
 
 
 ARCHITECTURES = tuple(_read())
-"""In search order: more specific patterns first."""
+"""The architectures in search order, more specific patterns first."""
 
 
 def source() -> bytes:
@@ -77,9 +77,10 @@ def architecture_of(path: str) -> Architecture:
                 return each
     raise RehearsalError(
         subject=_("the model {path!r}").format(path=path),
-        expected=_("a path that names its architecture: ") + _(", ").join(each.name for each in ARCHITECTURES),
-        found=_("none of them"),
-        fix=_("name the architecture: --architecture NAME"),
+        expected=_("a path that names one of these architectures: ")
+        + _(", ").join(each.name for each in ARCHITECTURES),
+        found=_("another path"),
+        fix=_("give the architecture with --architecture NAME"),
     )
 
 

@@ -125,8 +125,8 @@ def test_no_compiler_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(BuildError) as error:
         build.compiler()
     assert str(error.value) == (
-        "compiling the virtual Ascend: expected a C++ compiler (g++, clang++, or $CXX), found none; "
-        "install one, for example with apt-get install g++"
+        "compiling the virtual Ascend: expected a C++ compiler (g++, clang++, or $CXX), found no compiler; "
+        "install a compiler, for example with apt-get install g++"
     )
 
 
@@ -165,7 +165,7 @@ def test_the_key_changes_with_the_sources_and_with_torch(tmp_path: Path) -> None
 def test_a_file_that_is_no_library_says_to_delete_it(tmp_path: Path) -> None:
     broken = tmp_path / f"{build.NAME}.so"
     broken.write_text("not ELF")
-    with pytest.raises(BuildError, match="delete it, and it will be compiled again"):
+    with pytest.raises(BuildError, match="delete the file; the next start compiles the library again"):
         build.load(broken)
 
 
@@ -195,7 +195,7 @@ def test_compiling_is_never_silent_for_long(
     with pytest.raises(BuildError):
         build.library("0.0", tmp_path)
     said = capfd.readouterr().err
-    assert "the first time only: about" in said
+    assert "once: about" in said
     assert "still compiling: 0 s of about" in said
 
 
@@ -208,7 +208,7 @@ def test_a_process_that_waits_for_the_compiler_says_so(
     target.parent.mkdir()
     with FileLock(target.parent / "lock"), pytest.raises(BuildError) as error:
         build.compile_once(target, lambda path: None)
-    assert "waiting for another process that compiles the virtual Ascend" in capfd.readouterr().err
+    assert "waiting for another process to compile the virtual Ascend" in capfd.readouterr().err
     assert "to finish within 0 s" in str(error.value)
 
 

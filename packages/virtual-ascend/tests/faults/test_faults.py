@@ -44,7 +44,7 @@ def test_faults_are_read(text: str, faults: tuple[Fault, ...]) -> None:
     ("text", "problem"),
     [
         ("explode", "expected one of die, slow, oom, fail first, found 'explode'"),
-        ("die", "expected die with collective= and optionally rank=, found none of them"),
+        ("die", "expected die with collective= and optionally rank=, found only die"),
         ("die:collective=0", "expected collective to be a number from 1, found '0'"),
         ("die:collective=1:collective=2", "each once, found 'collective=2'"),
         ("die:seconds=1", "found 'seconds=1'"),
@@ -201,6 +201,6 @@ def test_an_operator_fails_at_the_asked_call_on_the_asked_rank(one_rank: dict[st
 def test_an_operator_that_does_not_exist_is_refused() -> None:
     with pytest.raises(
         SettingError,
-        match=r"operator=npu_gmm: expected an operator that the virtual Ascend has, found none .* but npu_gm;",
+        match=r"operator=npu_gmm: the virtual Ascend has no operator of this name; .*similar names: npu_gm",
     ):
         wrap({"npu_gm": len}, parse("fail:operator=npu_gmm"), lambda: 0)

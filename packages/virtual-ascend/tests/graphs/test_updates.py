@@ -86,7 +86,7 @@ def test_who_waits_for_an_event_that_nobody_records_is_told(attention: Attention
     attention.graph.replay()
     with pytest.raises(RuntimeError, match="waits for an ExternalEvent"):
         attention.out.add_(1)
-    with pytest.raises(RuntimeError, match="on a real NPU this would never return"):
+    with pytest.raises(RuntimeError, match="on a real NPU, this call would never return"):
         attention.npu.synchronize()
     with pytest.raises(RuntimeError, match="still waits for an ExternalEvent"):
         attention.graph.replay()

@@ -76,7 +76,7 @@ def test_a_stub_with_something_else_in_it_says_to_delete_it(package: Path, tmp_p
     pytest.importorskip("torch")
     folder = stub.build_stub(package, tmp_path / "cache")
     (folder / stub.CORE).write_bytes(bytes((folder / stub.CORE).stat().st_size))
-    with pytest.raises(BuildError, match="delete it, and it will be compiled again"):
+    with pytest.raises(BuildError, match="delete the file; the next start compiles the library again"):
         stub.load(folder, Settings.read({"VIRTUAL_ASCEND": "2"}))
 
 
@@ -107,5 +107,5 @@ def test_sources_that_do_not_compile_are_one_error(
 
 def test_without_binutils_it_says_what_to_install(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(BuildError, match="expected the program nm, found none; install binutils"):
+    with pytest.raises(BuildError, match="the program nm is not installed; install binutils"):
         wheel.read_needs(package, Path("no-torch"))

@@ -35,7 +35,7 @@ def test_a_missing_weight_is_named(taken: Any, weights: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("stranger", "the weight stranger, which it does not have"), ("model.norm.weight", r"shape \(16,\)")],
+    [("stranger", "the weight stranger, which this model does not have"), ("model.norm.weight", r"shape \(16,\)")],
 )
 def test_a_weight_that_does_not_fit_is_named(taken: Any, weights: dict[str, Any], name: str, message: str) -> None:
     import torch

@@ -343,7 +343,7 @@ def _nothing(*_: object, **__: object) -> None:
 
 
 def _root(raised: BaseException) -> BaseException:
-    """Return the error that Hydra wrapped in one of its own."""
+    """Return the original error if Hydra wrapped it in an error of its own."""
     while type(raised).__module__.startswith("hydra.") and raised.__cause__ is not None:
         raised = raised.__cause__
     return raised
