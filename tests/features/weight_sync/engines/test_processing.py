@@ -257,5 +257,5 @@ def test_a_projection_that_vllm_ascend_has_freed_is_refused(freed: bool) -> None
     model = Model()
     if freed:
         model.attention()[1].kv_b_proj.weight.data = torch.empty(0, dtype=torch.bfloat16)
-    with pytest.raises(EngineError, match=r"kv_b_proj of layers\.1.*freed it") if freed else nullcontext():
+    with pytest.raises(EngineError, match=r"kv_b_proj of layers\.1.*freed this weight") if freed else nullcontext():
         refuse_disposed_projections(model)
