@@ -15,7 +15,7 @@ from pathlib import Path
 
 from verl_npu import progress
 from verl_npu.ascend.variables import VIRTUAL_CACHE
-from verl_npu.errors import ScriptError
+from verl_npu.errors import SourceError
 from verl_npu.language import gettext as _
 
 from ..sandbox import Ended, Limits, Pipe, Sandbox, check_possible, device_cache, importable, run
@@ -135,7 +135,7 @@ def capture(
             from it.
 
     Raises:
-        ScriptError: the script cannot be read, has a syntax error, or did not end in time.
+        SourceError: the script cannot be read, has a syntax error, or did not end in time.
         SandboxError: there can be no sandbox here.
     """
     check_text(script)
@@ -165,7 +165,7 @@ def capture(
     calls, missing = _calls(data)
     result = Capture(inside, root, calls, missing, ended, before)
     if ended.limit:
-        raise ScriptError(
+        raise SourceError(
             subject=str(script),
             expected=_("a script that ends, as nothing that it starts is really run"),
             found=_("{limit}; its last call was {shown}").format(limit=ended.limit, shown=_shown(calls)),
@@ -195,13 +195,13 @@ def _with_its_own(script: Path) -> list[Path]:
 
 
 def check_text(script: Path) -> None:
-    """Raise ScriptError if a script cannot be read, or bash cannot parse it; nothing of it is run."""
+    """Raise SourceError if a script cannot be read, or bash cannot parse it; nothing of it is run."""
     if not script.is_file():
-        raise ScriptError(
+        raise SourceError(
             subject=str(script), expected=_("a launch script"), found=_("no such file"), fix=_("check the path")
         )
     if (size := script.stat().st_size) > _MOST_TEXT:
-        raise ScriptError(
+        raise SourceError(
             subject=str(script),
             expected=_("a launch script, of {most_text} MiB at most").format(most_text=_MOST_TEXT >> 20),
             found=_("{size} MiB").format(size=size >> 20),
@@ -214,7 +214,7 @@ def check_text(script: Path) -> None:
     )
     if parsed.returncode != 0:
         first = (parsed.stderr.strip().splitlines() or ["bash cannot parse it"])[0]
-        raise ScriptError(
+        raise SourceError(
             subject=str(script),
             expected=_("a shell script that bash can parse"),
             found=re.sub(r"^\S*?: (?=line)", "", first),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from verl_npu import progress
-from verl_npu.errors import CompositionError
+from verl_npu.errors import JobSettingError
 from verl_npu.language import gettext as _
 
 from ..processes import own_python
@@ -71,7 +71,7 @@ def entry_of(trainer: Trainer, tree: Path) -> Entry:
     """Find the configuration that a trainer's `@hydra.main` and its command line name.
 
     Raises:
-        CompositionError: the trainer is not in the tree nor installed, or has no configuration of Hydra's.
+        JobSettingError: the trainer is not in the tree nor installed, or has no configuration of Hydra's.
     """
     source = _source(trainer, tree)
     path, name = _decorated(source)
@@ -83,7 +83,7 @@ def entry_of(trainer: Trainer, tree: Path) -> Entry:
     own = tree / _CONFIGURATIONS
     if given and (own / f"{name.removesuffix('.yaml')}.yaml").is_file():
         return Entry(source, own, name.removesuffix(".yaml"), moved=given)
-    raise CompositionError(
+    raise JobSettingError(
         subject=_("the configuration of {module}").format(module=trainer.module),
         expected=_("a folder with its YAML files"),
         found=_("no folder {folder}").format(folder=folder),
@@ -98,7 +98,7 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
         unconfined: without a sandbox, as the user asks for.
 
     Raises:
-        CompositionError: Hydra refuses an override, or cannot be asked.
+        JobSettingError: Hydra refuses an override, or cannot be asked.
         SandboxError: there can be no sandbox here.
     """
     entry = entry_of(trainer, tree)
@@ -106,7 +106,7 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
     with progress.step(_("composing the settings of {module}").format(module=trainer.module)):
         answer = _answer(trainer, tree, entry, unconfined)
     if "error" in answer:
-        raise CompositionError(
+        raise JobSettingError(
             subject=_("the overrides of {module}").format(module=trainer.module),
             expected=_("overrides that Hydra takes"),
             found=" ".join(str(answer["error"]).split())[:400],
@@ -156,7 +156,7 @@ def _answer(trainer: Trainer, tree: Path, entry: Entry, unconfined: bool) -> Map
         ended, answer = ask(sandbox, own_python(str(program)), tree, environment, _LIMITS, log, request)
         said = ended.output.decode(errors="replace").strip().splitlines()
     if ended.limit:
-        raise CompositionError(
+        raise JobSettingError(
             subject=_("the configuration of {module}").format(module=trainer.module),
             expected=_("Hydra to compose it in seconds"),
             found=ended.limit,
@@ -183,8 +183,8 @@ def _configurations(entry: Entry, tree: Path) -> list[Path]:
     return [entry.folder] if elsewhere and (entry.folder / f"{entry.name}.yaml").is_file() else []
 
 
-def _not_composed(trainer: Trainer, found: str) -> CompositionError:
-    return CompositionError(
+def _not_composed(trainer: Trainer, found: str) -> JobSettingError:
+    return JobSettingError(
         subject=_("the configuration of {module}").format(module=trainer.module),
         expected=_("Hydra to compose it"),
         found=found,
@@ -210,7 +210,7 @@ def _source(trainer: Trainer, tree: Path) -> Path:
             path = Path(place).joinpath(*module.split(".")[1:]).with_suffix(".py")
             if path.is_file():
                 return path
-    raise CompositionError(
+    raise JobSettingError(
         subject=_("the trainer {module}").format(module=module),
         expected=_("it in {tree}, or installed").format(tree=tree),
         found=_("neither"),
@@ -227,7 +227,7 @@ def _decorated(source: Path) -> tuple[str, str]:
             raise ValueError(_("more than {largest_source} MiB").format(largest_source=_LARGEST_SOURCE >> 20))
         parsed = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise CompositionError(
+        raise JobSettingError(
             subject=_("the trainer {source}").format(source=source),
             expected=_("a Python file"),
             found=_("{error} as Python reads it").format(error=error),
@@ -242,7 +242,7 @@ def _decorated(source: Path) -> tuple[str, str]:
                 found = [given.get("config_path"), given.get("config_name")]
                 path, name = (str(n.value) if isinstance(n, ast.Constant) and n.value else "" for n in found)
                 return path, name
-    raise CompositionError(
+    raise JobSettingError(
         subject=_("the trainer {source}").format(source=source),
         expected=_("a function with @hydra.main"),
         found=_("none"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from testing import layers
 
-from verl_npu.errors import EngineError
+from verl_npu.errors import WeightSyncError
 from verl_npu.features.weight_sync.engines.proof import Difference, Proof, Verdict
 
 RANKS, RANK, HIDDEN = 2, 1, 6
@@ -365,7 +365,7 @@ def test_what_was_left_out_is_told_and_no_error(capsys: pytest.CaptureFixture[st
 
 def test_the_error_names_the_first_differences_and_counts_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VERL_NPU_MANIFEST_DIR", raising=False)
-    with pytest.raises(EngineError, match=r"differences \(7\): 0\.weight: gone; .*4\.weight: gone and 2 more"):
+    with pytest.raises(WeightSyncError, match=r"differences \(7\): 0\.weight: gone; .*4\.weight: gone and 2 more"):
         many(7).require()
 
 
@@ -373,7 +373,7 @@ def test_all_of_them_are_on_a_page_beside_the_manifests(tmp_path: Path, monkeypa
     folder = tmp_path / "manifests"
     monkeypatch.setenv("VERL_NPU_MANIFEST_DIR", str(folder))
     verdict = Verdict(9, (STALE, *many(7).differences), {"sinks": "no idea"})
-    with pytest.raises(EngineError) as raised:
+    with pytest.raises(WeightSyncError) as raised:
         verdict.require()
     (page,) = folder.glob("weights-*.txt")
     assert str(page) in str(raised.value)
@@ -388,7 +388,9 @@ def test_a_folder_that_cannot_be_written_does_not_hide_the_error(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("VERL_NPU_MANIFEST_DIR", str(tmp_path / "file"))
-    with pytest.raises(EngineError, match=r"q_proj\.weight: the engine holds the same values .*could not be written"):
+    with pytest.raises(
+        WeightSyncError, match=r"q_proj\.weight: the engine holds the same values .*could not be written"
+    ):
         Verdict(9, (STALE,), {}).require()
 
 
