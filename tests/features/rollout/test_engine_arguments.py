@@ -186,7 +186,7 @@ def test_arguments_that_the_server_does_not_read_are_said(site: Path, said: list
     refuse_unknown_arguments(job("async", {"tool_call_parser": "hermes"}, max_num_seqs=7))
     (line,) = said
     assert line.startswith("actor_rollout_ref.rollout.engine_kwargs.vllm: with rollout.mode=async, this verl's ")
-    assert "so max_num_seqs, tool_call_parser will have no effect; use rollout.mode=sync" in line
+    assert "so max_num_seqs, tool_call_parser have no effect; use rollout.mode=sync" in line
 
 
 @pytest.mark.parametrize(("mode", "server"), [("sync", "config.rollout"), ("async", "config.engine_kwargs")])
