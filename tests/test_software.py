@@ -61,7 +61,7 @@ def test_another_error_is_said_as_it_is(interpreter: Interpreter) -> None:
 def test_a_user_who_insists_gets_an_error(interpreter: Interpreter, switch: dict[str, str], order: str) -> None:
     result = broken(interpreter).run(f"import {order}", **switch)
     assert result.code != 0
-    assert "AscendSoftwareError: the installed torch_npu" in result.err
+    assert "AscendSoftwareError: torch_npu: the installed torch_npu" in result.err
     assert SET_ENV in result.err
 
 

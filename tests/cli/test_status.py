@@ -91,7 +91,7 @@ def test_a_bad_state_ends_with_1_even_where_all_agree(status: Run, tmp_path: Pat
         ("native", "upstream does it"),
         ("pending", "not imported yet: verl.trainer.main_ppo"),
         ("pending", "not imported yet: verl.trainer.main_ppo and 1 more"),
-        ("absent", "none of its targets is installed here"),
+        ("absent", "the packages that this feature patches are not installed here"),
     ],
 )
 def test_it_says_why_a_feature_is_not_applied(status: Run, job: Path, state: str, why: str) -> None:
@@ -217,5 +217,5 @@ def test_a_file_of_something_else_may_stay(status: Run, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text('{"verdict": "trained"}')
     code, output = status(str(tmp_path))
     assert code == 2
-    assert "in a rehearsal's folder, `manifests`" in output
+    assert "in a rehearsal, its subfolder `manifests`" in output
     assert "delete" not in output

@@ -149,7 +149,7 @@ def _failed(owner: str, what: str, error: Exception) -> RegistryError:
 
 
 def _check(feature: Feature, bundle: Bundle, existing: Sequence[Bundle]) -> None:
-    """Raise DeclarationError if a feature conflicts with another, and DeclarationError if it cannot be judged."""
+    """Raise DeclarationError if a feature conflicts with another feature, or cannot be judged."""
     packages = owners(bundle.upstreams)
     for patch in feature:
         strange = next((name for name in _packages(patch) if name not in packages), None)

@@ -23,7 +23,7 @@ from verl_npu_workbench.sandbox import (
     why_none,
 )
 
-from verl_npu.errors import SandboxError, ScriptError
+from verl_npu.errors import SandboxError, SourceError
 
 from .jobs.conftest import Captured, captured, sandboxed, tree, write
 
@@ -137,7 +137,7 @@ ENDLESS = {
 def test_a_script_without_end_is_ended_in_one_line(captured: Captured, line: str, reason: str) -> None:
     limits = Limits(1.0 if "after" in reason else 30.0, processes=100, output=1 << 16)
     started = time.monotonic()
-    with pytest.raises(ScriptError, match=reason) as error:
+    with pytest.raises(SourceError, match=reason) as error:
         captured(line, limits=limits)
     assert time.monotonic() - started < 25
     assert "\n" not in str(error.value)
@@ -159,7 +159,7 @@ HUNGRY = {
 
 @pytest.mark.parametrize("line", HUNGRY.values(), ids=HUNGRY.keys())
 def test_a_script_cannot_take_the_machines_memory(captured: Captured, line: str) -> None:
-    with pytest.raises(ScriptError, match="more than 600 MiB of memory"):
+    with pytest.raises(SourceError, match="more than 600 MiB of memory"):
         captured(line, limits=replace(LIMITS, seconds=60.0))
 
 
@@ -168,7 +168,7 @@ def test_a_script_cannot_take_the_machines_memory_where_there_is_no_cgroup(
     captured: Captured, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     monkeypatch.setattr(cgroup, "ROOT", Path("/none"))
-    with pytest.raises(ScriptError, match="more than 600 MiB of memory"):
+    with pytest.raises(SourceError, match="more than 600 MiB of memory"):
         captured(line, limits=replace(LIMITS, seconds=60.0))
 
 
@@ -212,13 +212,13 @@ def test_a_script_cannot_write_a_large_file(captured: Captured) -> None:
 
 
 def test_a_script_cannot_fill_the_disk_with_its_output(captured: Captured) -> None:
-    with pytest.raises(ScriptError, match="printed more than 4 MiB"):
+    with pytest.raises(SourceError, match="printed more than 4 MiB"):
         captured("fallocate -l 60M /proc/self/fd/1; /bin/sleep 5", limits=LIMITS)
     assert captured("truncate -s 1T /proc/self/fd/1", limits=LIMITS).ended.status != 0
 
 
 def test_many_calls_do_not_take_our_own_memory(captured: Captured) -> None:
-    with pytest.raises(ScriptError, match="still running"):
+    with pytest.raises(SourceError, match="still running"):
         captured("yes >&$STAND_IN_CALLS", limits=Limits(1.0))
 
 

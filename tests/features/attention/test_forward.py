@@ -88,11 +88,11 @@ def test_what_would_be_ignored_is_an_error_that_names_it(by_row: bool, settings:
 def test_a_window_counts_the_longest_sequence_and_not_the_row(by_row: bool) -> None:
     packed = torch.tensor([[0, 1, 2, 0, 1, 2]])
     assert call(packed, sliding_window=3)["sliding_window"] is None
-    with pytest.raises(JobSettingError, match="a sequence of 3 tokens"):
+    with pytest.raises(JobSettingError, match="a sequence has 3 tokens"):
         call(packed, sliding_window=2)
     mask = torch.tensor([[1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]])
     assert call(mask=mask, rows=2, sliding_window=3)["sliding_window"] is None
-    with pytest.raises(JobSettingError, match="a sequence of 3 tokens"):
+    with pytest.raises(JobSettingError, match="a sequence has 3 tokens"):
         call(mask=mask, rows=2, sliding_window=2)
 
 

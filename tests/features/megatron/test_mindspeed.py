@@ -26,7 +26,9 @@ def test_a_missing_megatron_is_an_import_error_that_says_what_to_install(folders
     error = caught.value
     assert isinstance(error, UnavailableError)
     assert (error.name, error.subject) == ("megatron.core", "mindspeed.megatron_adaptor")
-    assert str(error).startswith("mindspeed.megatron_adaptor: expected megatron.core to be installed, found nothing")
+    assert str(error).startswith(
+        "mindspeed.megatron_adaptor: verl-npu does not import MindSpeed, because megatron.core is not installed"
+    )
     assert "pip install megatron-core" in error.fix
     assert error.override == "VERL_NPU_DISABLE=megatron"
 

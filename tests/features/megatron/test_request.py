@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_npu.errors import CommandLineError
+from verl_npu.errors import CommandError
 from verl_npu.features.megatron.contract import Contract
 from verl_npu.features.megatron.request import Engine, Request, effective, not_judged, requests
 from verl_npu.features.megatron.rules import in_words, problems
@@ -47,7 +47,7 @@ def test_a_script_may_end_in_a_continued_line() -> None:
 
 @pytest.mark.parametrize("text", ["a='b", "trainer.nnodes=1"])
 def test_what_is_no_override_of_megatrons_is_one_clear_error(text: str) -> None:
-    with pytest.raises(CommandLineError, match="expected 'key=value …', or a Hydra command line"):
+    with pytest.raises(CommandError, match="expected 'key=value …', or a Hydra command line"):
         requests(text)
 
 
@@ -124,7 +124,9 @@ def test_what_does_not_depend_on_an_unknown_value_is_still_refused(
 
 def test_a_size_that_is_no_number_is_refused(contract: Contract) -> None:
     (problem,) = problems(only(f"{ACTOR}.context_parallel_size=two"), contract)
-    assert in_words(problem).startswith("(megatron.context_parallel_size=two): expected a whole number, found 'two'")
+    assert in_words(problem).startswith(
+        "(megatron.context_parallel_size=two): expected a whole number, found the text 'two'"
+    )
 
 
 LLM = "actor_rollout_ref.actor.mindspeed"

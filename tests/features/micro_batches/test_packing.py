@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from verl_npu.errors import MicroBatchError
+from verl_npu.errors import JobSettingError
 from verl_npu.features.micro_batches.packing import Bins, pack, spread
 
 from .mixes import MIXES, first_fit_decreasing, work
@@ -40,7 +40,7 @@ def test_no_bin_is_over_the_budget_or_empty_and_each_sequence_is_in_one(
     count = -(-needed // divisor) * divisor
     weights = work(lengths) if by_work else None
     if count > len(lengths):
-        with pytest.raises(MicroBatchError, match=f"{count} micro-batches"):
+        with pytest.raises(JobSettingError, match=f"found {count}, the largest number"):
             partition(lengths, BUDGET, least=least, divisor=divisor, weights=weights)
         return
     bins = partition(lengths, BUDGET, least=least, divisor=divisor, weights=weights)
@@ -52,7 +52,7 @@ def test_no_bin_is_over_the_budget_or_empty_and_each_sequence_is_in_one(
 
 @given(st.lists(st.integers(0, 2 * BUDGET), min_size=1, max_size=30).filter(lambda lengths: max(lengths) > BUDGET))
 def test_a_sequence_that_alone_is_too_long_is_an_error_with_its_length(lengths: list[int]) -> None:
-    with pytest.raises(MicroBatchError, match=f"at most {BUDGET} tokens.*found a sequence of {max(lengths)} tokens"):
+    with pytest.raises(JobSettingError, match=f"at most {BUDGET} tokens.*found a sequence of {max(lengths)} tokens"):
         partition(lengths, BUDGET)
 
 

@@ -41,7 +41,7 @@ def worker(rank: int, port: int, folder: str) -> None:
 
     from torch import distributed
 
-    from verl_npu.errors import MicroBatchError
+    from verl_npu.errors import JobSettingError
 
     os.environ["VERL_NPU_TOKEN_BUDGET"] = "1"
     distributed.init_process_group(
@@ -61,7 +61,7 @@ def worker(rank: int, port: int, folder: str) -> None:
             try:
                 split, _ = module.rearrange_micro_batches(padded(lengths[rank]), max_token_len=BUDGET, **arguments)
                 found[revision][case] = [len(split), max(map(tokens, split)) <= BUDGET]
-            except MicroBatchError as error:
+            except JobSettingError as error:
                 found[revision][case] = str(error)
     (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
     distributed.destroy_process_group()
@@ -111,7 +111,7 @@ def test_a_sequence_that_is_too_long_is_an_error_on_both_ranks(found: dict[str, 
 
 
 def test_a_number_that_neither_rank_can_fill_is_an_error_on_both(found: dict[str, list[Any]]) -> None:
-    assert all("8 micro-batches: expected" in str(each) for each in found["too few sequences"])
+    assert all("found 8, the largest number" in str(each) for each in found["too few sequences"])
 
 
 def test_after_errors_the_ranks_still_agree(found: dict[str, list[Any]]) -> None:

@@ -71,7 +71,7 @@ def test_other_jobs_keep_expandable_segments(changes: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("segments")
 def test_an_engine_that_the_user_keeps_awake_keeps_expandable_segments() -> None:
     pytest.importorskip("verl")
-    with pytest.raises(FleetError, match="built with enable_sleep_mode=True"):
+    with pytest.raises(FleetError, match="engine with enable_sleep_mode=True"):
         ask("expandable_segments", sleeper(mode="async"))
     ask("expandable_segments", sleeper(mode="async", vllm={"enable_sleep_mode": False}))
 

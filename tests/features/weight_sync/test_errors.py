@@ -6,10 +6,10 @@ import pickle
 
 import pytest
 
-from verl_npu.errors import EngineError, GroupError, TransferError, WeightSyncError
+from verl_npu.errors import GroupError, TransferError, WeightSyncError
 
 
-@pytest.mark.parametrize("kind", [GroupError, WeightSyncError, TransferError, EngineError])
+@pytest.mark.parametrize("kind", [WeightSyncError, GroupError, TransferError])
 def test_an_error_keeps_its_kind_and_fields_through_pickle(kind: type[WeightSyncError]) -> None:
     fields = {"subject": "a", "expected": "b", "found": "c", "fix": "d", "override": "e"}
     error = pickle.loads(pickle.dumps(kind(**fields)))

@@ -96,14 +96,15 @@ def test_a_patch_that_is_missing_is_missed_in_its_owners_features_only(plugin, p
     registry = start(plugin, replace(theirs, features=[empty]))
     assert run(package) == (("ours", 2), 3)
     (line,) = plugin.reported
-    assert line.startswith("theirs: expected every patch that its locks list, found no algebra.triple; ")
+    assert line.startswith("theirs: files are missing or cut short, because these patches are in the locks")
+    assert "but not in the code: algebra.triple; " in line
     assert registry.states()["math"] is State.APPLIED
 
 
 def test_a_patch_of_theirs_in_our_lock_is_damage_that_says_where_it_belongs(plugin, package, theirs: Bundle) -> None:
     write_lock(record_lock(theirs.upstreams[0], "v2", "v2", package.tree(), [*theirs.features[0]]), plugin.locks)
     start(plugin, theirs)
-    with pytest.raises(DamagedError, match=r"found no algebra\.triple; .* into a distribution of your own"):
+    with pytest.raises(DamagedError, match=r"not in the code: algebra\.triple; .* into your own distribution"):
         package.load("up")
 
 
@@ -143,14 +144,14 @@ def test_a_patch_that_comes_late_is_one_sentence(plugin, package, why, math: Fea
     assert registry.states() == {"math": State.APPLIED}
     (line,) = plugin.reported
     assert line.startswith(
-        f"patch math.triple, declared in {__name__}: expected a declaration in the module that an entry point names"
+        f"patch math.triple, declared in {__name__}: this patch is left out, because it was declared after"
     )
 
 
 def test_a_patch_that_comes_late_is_an_error_under_strict(plugin, package, why, math: Feature) -> None:
     plugin.start(strict=True)
     package.load("up")
-    with pytest.raises(DeclarationError, match="found a later one"):
+    with pytest.raises(DeclarationError, match="declared after the patches had been judged"):
         math.wrap("up.ops:triple", retired_by=NEVER, **why)(triple)
 
 

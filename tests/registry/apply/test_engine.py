@@ -462,7 +462,7 @@ def test_without_any_locks_it_is_said_that_they_are_missing_and_not_that_upstrea
     registry = plugin.start(lock=False)
     assert package.load("up.ops").double(1) == 2
     (line,) = plugin.reported
-    assert f"{plugin.locks}: expected the folder of locks" in line
+    assert f"{plugin.locks}: the folder with the package's locks" in line
     assert "drifted" not in line
     assert State.DRIFTED not in registry.states().values()
 
@@ -655,5 +655,5 @@ def test_an_upstream_that_is_compiled_alone_is_named_and_no_definition_is_missed
     assert registry.states() == {"math": State.FAILED}
     (line,) = plugin.reported
     assert line.startswith(
-        "up: expected its Python source, by which patches are judged, found only compiled files (.pyc)"
+        "up: expected the package's Python source, because verl-npu reads it to judge patches, found only compiled"
     )

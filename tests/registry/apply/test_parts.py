@@ -84,7 +84,7 @@ def test_a_patch_that_is_missing_beside_a_part_that_is_left_out_is_damage(plugin
     shorter.part("calculus", patches="triple")(lambda: math)
     plugin.features = [shorter.with_parts(without)]
     plugin.start(lock=False)
-    with pytest.raises(DamagedError, match=r"found no math\.double;"):
+    with pytest.raises(DamagedError, match=r"not in the code: math\.double;"):
         package.load("up")
 
 

@@ -33,23 +33,23 @@ SILENT = {
 SAID = {
     "a copy is passed": (
         MAIN.replace("step(batch)", "step(dict(batch))"),
-        "up.main:run: the call differs from the one at v1",
+        "up.main:run: the call differs from the call at v1",
     ),
     "under a condition": (
         MAIN.replace("    answer = step(batch)", "    if fast:\n        answer = step(batch)"),
-        "up.main:run: the call differs from the one at v1",
+        "up.main:run: the call differs from the call at v1",
     ),
     "after a return under a condition": (
         MAIN.replace("    answer = step", "    if fast:\n        return 0\n    answer = step"),
-        "up.main:run: the call differs from the one at v1",
+        "up.main:run: the call differs from the call at v1",
     ),
     "what it returned is assigned anew": (
         MAIN.replace("    return answer", "    answer = None\n    return answer"),
-        "up.main:run: the call differs from the one at v1",
+        "up.main:run: the call differs from the call at v1",
     ),
     "a decorator of the site": (
         MAIN.replace("def run", "@skipped\ndef run"),
-        "up.main:run: the call differs from the one at v1",
+        "up.main:run: the call differs from the call at v1",
     ),
 }
 UNREACHED = {

@@ -135,7 +135,7 @@ def test_words_are_drift_for_a_replacement_which_says_that_they_are_only_words(j
     (verdict,) = plugin.registries[0].status().values()
     assert verdict.only_wording
     assert "only in wording" in verdict.reason
-    assert "PLUGIN_FORCE=f is safe" in plugin.reported[0]
+    assert "set PLUGIN_FORCE=f, which is safe" in plugin.reported[0]
 
 
 def test_a_default_that_a_wrapper_gives_as_well_is_no_mere_word(package, plugin, why) -> None:
@@ -190,7 +190,7 @@ def write(site: Path, module: str, source: str) -> None:
             "class Worker(Base): ...\n",
             False,
             True,
-            "extra.sync.workers is now up.sync.workers, which does not have it",
+            "extra.sync.workers is now up.sync.workers, which lacks that name",
         ),
         ("up.sync.workers", WORKERS, True, False, "extra is not installed here"),
     ],
@@ -267,7 +267,7 @@ def test_a_users_own_folder_is_not_upstreams_and_lacks_nothing(installed, tmp_pa
         shutil.rmtree(tmp_path / "site" / "extra")
     revision, verdict = installed(mine, tmp_path / "site")
     assert (revision.differs, verdict.state) == ((), State.ABSENT)
-    assert f"another extra at {mine / 'extra'} hides" in verdict.reason
+    assert f"another package named extra, at {mine / 'extra'}, hides" in verdict.reason
 
 
 def test_what_the_folder_beside_upstream_lacks_is_gone(installed, tmp_path: Path) -> None:

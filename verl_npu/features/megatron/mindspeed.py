@@ -109,7 +109,7 @@ def missing_packages(mindspeed: Path | None) -> list[str]:
     requires=_FEATURES,
 )
 def check_overrides_given_to_mindspeed(original: Repatch, args: Mapping[str, object]) -> None:
-    """Apply the calling worker's overrides. Raises JobSettingError, JobSettingError, or ApplyError."""
+    """Apply the calling worker's overrides. Raises JobSettingError or ApplyError."""
     checked_repatch(original, args)
 
 

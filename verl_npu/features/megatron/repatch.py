@@ -65,9 +65,8 @@ def on_behalf_of(request: Request) -> Iterator[None]:
 
 
 def repatch(request: Request) -> None:
-    """Check `request` and apply it through MindSpeed's own repatch. Do nothing if MindSpeed is not imported.
-
-    Raises JobSettingError, JobSettingError, or ApplyError, and leaves the process unchanged.
+    """Check `request` and apply it through MindSpeed's own repatch. Do nothing if MindSpeed is not imported. Raises
+    JobSettingError or ApplyError, and leaves the process unchanged.
     """
     adaptor = sys.modules.get("mindspeed.megatron_adaptor")
     if adaptor is not None:
@@ -76,9 +75,8 @@ def repatch(request: Request) -> None:
 
 
 def checked_repatch(original: Repatch, overrides: Mapping[str, object]) -> None:
-    """Check the overrides and apply them. `original` is MindSpeed's `repatch`, `overrides` its argument.
-
-    Raises JobSettingError, JobSettingError, or ApplyError, and leaves the process unchanged.
+    """Check the overrides and apply them. `original` is MindSpeed's `repatch`, `overrides` its argument. Raises
+    JobSettingError or ApplyError, and leaves the process unchanged.
     """
     global _applied
     from .rules import check

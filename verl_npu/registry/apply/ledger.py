@@ -211,7 +211,7 @@ class Ledger:
     # Queries.
 
     def claims(self) -> dict[str, tuple[str, ...]]:
-        """Return the places that upstream is to assign by itself, for each patch that is left to it."""
+        """Return the places that upstream assigns by itself, for each patch that is left to upstream."""
         return {
             id: known.claims for id, known in self.verdicts.items() if known.claims and known.state is State.NATIVE
         }

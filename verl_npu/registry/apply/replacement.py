@@ -76,8 +76,8 @@ class Conventions:
     transparent: frozenset[str] = frozenset()
     """Decorators that return a function which calls the decorated one."""
     registering: str = ""
-    """The transparent decorator that registers the function and leaves an attribute on it; registering it again would
-    undo that."""
+    """The transparent decorator that registers the function and sets an attribute on it. A second registration would
+    replace the first."""
     mark: str = ""
     """The name of that attribute."""
     remote: frozenset[str] = frozenset()
@@ -362,7 +362,7 @@ class _Wrapping:
     def pass_on(
         self, original: object, called: Function, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        """Call the implementation, and pass the arguments that it has no parameter for on to the original.
+        """Call the implementation, and pass arguments without a parameter there on to the original.
 
         Upstream may have added an optional parameter. If a caller uses it and the implementation does not call the
         original, the argument would be lost, so the caller gets an ApplyError.

@@ -42,7 +42,7 @@ def _shown(sites: tuple[str, ...]) -> str:
 
 
 def reach(target: Target, known: Baseline, tree: SourceTree) -> Reach:
-    """Compare the sites of `target` with those at the nearest pin, and a site that differs with those at all pins."""
+    """Compare the sites of `target` with the sites at the nearest pin. Compare a site that differs with all pins."""
     nearest = known.nearest
     recorded = nearest.sites.get(str(target), {}) if nearest is not None and not known.exact else {}
     recorded = {site: text for site, text in recorded.items() if tree.has_part(site, known.packages[0])}

@@ -453,7 +453,7 @@ def _reworded(e: Evidence) -> Verdict | None:
 
 
 def _may_skip_changes(e: Evidence) -> Verdict | None:
-    """The target is called as at a pin, but its source changed, and the wrapper may skip that source."""
+    """The target is called as at a pin, but the wrapper may skip its source, which has changed."""
     pin = next(iter(e.alike), None) if e.patch.may_skip else None
     if pin is None:
         return None
@@ -461,7 +461,7 @@ def _may_skip_changes(e: Evidence) -> Verdict | None:
 
 
 def _different(e: Evidence) -> Verdict:
-    """The target differs from that at every pin."""
+    """The target differs from the target at every pin."""
     called_alike = any(fits(e.observed.signature, one.signature, e.restated) for one in e.needed.values())
     # If two records are called alike, the difference is in what they are bound to.
     what = "fingerprint" if e.alike else "binding" if called_alike else "signature"

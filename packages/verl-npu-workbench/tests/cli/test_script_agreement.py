@@ -182,11 +182,11 @@ CHANGES: Mapping[str, Change] = {
 LATER = {"batches", "choices", "parallel-sizes"}
 """Rules whose errors only workers, or a first step, would raise. The engine's size is refused before."""
 SAID: Mapping[str, str] = {
-    "device-setting": r"JobSettingError|PlacementError: the job cannot be placed",
+    "device-setting": r"JobSettingError|LaunchError: the job cannot be placed",
     "imports": r"(ModuleNotFound|Import)Error",
     "required-variables": "FleetError",
     "visible-devices": "Total available GPUs .* is less than total desired",
-    "ray-cpus": "PlacementError: the job cannot be placed",
+    "ray-cpus": "LaunchError: the job cannot be placed",
     "empty": r"TypeError: (unsupported operand|not all arguments converted)|ValidationError",
     "validation": r"Invalid loss_agg_mode|temperature should be|LoRA rank in vLLM"
     r"|must be divisible|must be >=|Please set at least one|You have set both|you must enable `use_remove_padding`",

@@ -12,7 +12,7 @@ import pytest
 from verl_npu_workbench.comparison.megatron_shards import parts_of
 from verl_npu_workbench.comparison.merged import Merged, compare
 
-from verl_npu.errors import CheckpointError
+from verl_npu.errors import SourceError
 
 from .checkpoints import CONFIG, Tensors, model, save_fsdp, save_megatron, save_model, save_shard, torch
 
@@ -131,7 +131,7 @@ def test_a_model_without_a_configuration_is_one_error(
     config.unlink()
     if text is not None:
         config.write_text(text)
-    with pytest.raises(CheckpointError, match=r"config\.json: expected the merged model's configuration") as raised:
+    with pytest.raises(SourceError, match=r"config\.json: expected the merged model's configuration") as raised:
         compare(model, save_fsdp(tmp_path / "actor", tensors))
     assert found in str(raised.value)
     assert "merge again" in str(raised.value)
@@ -187,7 +187,7 @@ def test_a_layer_by_its_number_is_not_taken_for_a_stack(key: str, kind: str, nam
 def test_a_replica_that_differs_is_an_error(tensors: Tensors, tmp_path: Path) -> None:
     folder = save_fsdp(tmp_path / "actor", tensors, (2, 2))
     save_shard(folder, changed(tensors), (2, 2), 3)
-    with pytest.raises(CheckpointError, match=r"parts of model\.layers\.1\.self_attn\.k_proj\.weight that do not fit"):
+    with pytest.raises(SourceError, match=r"parts of model\.layers\.1\.self_attn\.k_proj\.weight that do not fit"):
         compare(save_model(tmp_path / "merged", rounded(tensors)), folder)
 
 
@@ -204,7 +204,7 @@ class Runs:
 def test_a_shard_that_would_run_a_program_is_not_read(tensors: Tensors, tmp_path: Path) -> None:
     folder = save_fsdp(tmp_path / "actor", tensors)
     torch.save({"a": Runs(tmp_path / "ran")}, folder / "model_world_size_2_rank_1.pt")
-    with pytest.raises(CheckpointError) as raised:
+    with pytest.raises(SourceError) as raised:
         compare(save_model(tmp_path / "merged", rounded(tensors)), folder)
     assert "rank_1.pt: expected shards" in str(raised.value)
     assert "found getattr" in str(raised.value)
@@ -243,12 +243,12 @@ def test_what_cannot_be_read_is_named(tensors: Tensors, tmp_path: Path, damage: 
         (folder / "fsdp_config.json").unlink()
     else:
         named.write_bytes(named.read_bytes()[:-10])
-    with pytest.raises(CheckpointError) as raised:
+    with pytest.raises(SourceError) as raised:
         compare(merged, folder)
     assert named.name in str(raised.value)
 
 
 def test_a_tensor_of_megatrons_that_nobody_knows_is_an_error(tensors: Tensors, tmp_path: Path) -> None:
     folder = save_megatron(tmp_path / "actor", tensors, **{"decoder.layers.mlp.odd.weight": torch.ones(2, 3)})
-    with pytest.raises(CheckpointError, match=r"Megatron's tensor decoder\.layers\.mlp\.odd\.weight"):
+    with pytest.raises(SourceError, match=r"Megatron's tensor decoder\.layers\.mlp\.odd\.weight"):
         compare(save_model(tmp_path / "merged", rounded(tensors)), folder)

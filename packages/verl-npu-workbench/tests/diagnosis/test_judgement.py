@@ -13,7 +13,7 @@ from verl_npu_workbench.diagnosis import judgement
 from verl_npu_workbench.diagnosis.judgement import Conclusion, Diagnosis, diagnose, judge
 from verl_npu_workbench.logs.clocks import Clocks
 
-from verl_npu.errors import LogError
+from verl_npu.errors import SourceError
 
 from .quoted import QUOTED, Quoted, raised, worker
 
@@ -287,7 +287,7 @@ def test_a_line_of_any_length_does_not_fill_the_memory(tmp_path: Path) -> None:
 
 
 def test_a_device_is_no_log() -> None:
-    with pytest.raises(LogError, match="a device, which may be endless"):
+    with pytest.raises(SourceError, match="a device, which may be endless"):
         diagnose([Path(os.devnull)])
 
 

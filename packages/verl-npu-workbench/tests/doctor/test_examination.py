@@ -14,7 +14,7 @@ from verl_npu_workbench.doctor import NAMES, Level, examine, probes
 from verl_npu_workbench.doctor.probes import Probe, probe
 from verl_npu_workbench.doctor.site import Judged
 
-from verl_npu.errors import CommandLineError
+from verl_npu.errors import CommandError
 from verl_npu.findings import Severity, error, exit_status, ok, skipped, warning
 
 from . import smi
@@ -52,12 +52,12 @@ def test_of_a_part_that_cannot_be_judged_the_subject_says_why(make: Make) -> Non
 
 
 def test_a_subject_that_is_not_known_is_refused(make: Make) -> None:
-    with pytest.raises(CommandLineError, match="found cuda"):
+    with pytest.raises(CommandError, match="found cuda"):
         examine(make("v0.7.1").site(), only=["cuda"])
 
 
 def test_a_subject_of_a_higher_level_is_refused(make: Make) -> None:
-    with pytest.raises(CommandLineError, match="expected --level import"):
+    with pytest.raises(CommandError, match="expected --level import"):
         examine(make("v0.7.1").site(), only=["import-torch"])
 
 

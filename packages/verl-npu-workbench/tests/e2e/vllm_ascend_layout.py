@@ -96,13 +96,13 @@ def main() -> None:
     import torch_npu
     import virtual_ascend
 
-    from verl_npu.errors import EngineError
+    from verl_npu.errors import WeightSyncError
     from verl_npu.features.weight_sync.engines import processing
 
     def verdict(judge: Any, *arguments: Any) -> str | None:
         try:
             judge(*arguments)
-        except EngineError as error:
+        except WeightSyncError as error:
             return str(error)
         return None
 

@@ -19,7 +19,7 @@ from verl_npu_workbench.hanging.everywhere import look
 from verl_npu_workbench.hanging.looking import Member, as_json, from_json
 
 from tests.cli.conftest import Run, run
-from verl_npu.errors import HangError
+from verl_npu.errors import CommandError
 
 from .test_verdict import member
 
@@ -109,7 +109,7 @@ def test_a_process_that_is_not_there_is_one_line(run: Run) -> None:
 def test_several_jobs_are_named() -> None:
     seen = {7: host.Process(7, 1, "python train.py", "S", 0.0, 1)}
     jobs = [host.Job("01000000", "/tmp/ray/session_x", (7,)), host.Job("7", "", (7,))]
-    with pytest.raises(HangError, match=r"found 2: 01000000 \(python train.py\), 7"):
+    with pytest.raises(CommandError, match=r"found 2: 01000000 \(python train.py\), 7"):
         host.chosen(jobs, "", seen)
     assert host.chosen(jobs, "01000000", seen) is jobs[0]
 

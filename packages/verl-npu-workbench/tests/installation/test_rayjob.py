@@ -18,7 +18,7 @@ from verl_npu_workbench.installation.rayjob import RESOURCE, manifest
 from verl_npu_workbench.installation.target import Arch, Target
 from verl_npu_workbench.pins import PINS
 
-from verl_npu.errors import ContainerError
+from verl_npu.errors import CommandError
 
 from .crd import Schema
 
@@ -215,7 +215,7 @@ def test_a_claim_at_two_paths_is_one_volume() -> None:
     ],
 )
 def test_a_number_of_npus_that_no_machine_gives_is_an_error(server: str, nodes: int, npus: int, expected: str) -> None:
-    with pytest.raises(ContainerError, match=f"^--npus {npus}: ") as caught:
+    with pytest.raises(CommandError, match=f"^--npus {npus}: ") as caught:
         asked(server, nodes, npus)
     assert expected in str(caught.value)
 
@@ -227,23 +227,23 @@ def test_a_number_that_the_scheduler_gives_is_taken(server: str, nodes: int, npu
 
 @pytest.mark.parametrize("name", ["", "Verl", "1verl", "verl_1", "verl-", "v" * 48, "verl\n"])
 def test_a_name_that_kuberay_refuses_is_an_error(name: str) -> None:
-    with pytest.raises(ContainerError, match="at most 47 small letters"):
+    with pytest.raises(CommandError, match="at most 47 small letters"):
         asked(name=name)
 
 
 @pytest.mark.parametrize("queue", ["", "a queue", "-a", "q" * 64])
 def test_a_queue_that_cannot_be_a_label_is_an_error(queue: str) -> None:
-    with pytest.raises(ContainerError, match="a Volcano queue"):
+    with pytest.raises(CommandError, match="a Volcano queue"):
         asked(queue=queue)
 
 
 @pytest.mark.parametrize("text", ["data", "data:", "data:relative", ":/data", "Data:/data"])
 def test_a_claim_that_cannot_be_read_is_an_error(text: str) -> None:
-    with pytest.raises(ContainerError, match="NAME:/PATH"):
+    with pytest.raises(CommandError, match="NAME:/PATH"):
         Claim.parse(text)
 
 
 @pytest.mark.parametrize("path", ["/dev/shm", "/usr/local/dcmi", "/data"])
 def test_two_volumes_at_one_path_are_an_error(path: str) -> None:
-    with pytest.raises(ContainerError, match="at which no other volume is mounted"):
+    with pytest.raises(CommandError, match="at which no other volume is mounted"):
         asked(claims=(Claim("first", "/data"), Claim("second", path)))

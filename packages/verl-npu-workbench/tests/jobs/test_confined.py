@@ -18,7 +18,7 @@ from verl_npu_workbench.jobs.settings import Settings
 from verl_npu_workbench.jobs.trainer import Trainer
 from verl_npu_workbench.sandbox import Limits
 
-from verl_npu.errors import CompositionError
+from verl_npu.errors import JobSettingError
 
 pytest.importorskip("hydra")
 pytestmark = pytest.mark.usefixtures("sandboxed")
@@ -81,7 +81,7 @@ REACHED = {"home": "secret", "link": "secret", "pip": "secret", "tree": "written
 
 
 def reached(tree: Path, trainer: Trainer, unconfined: bool = False) -> dict[str, str | None]:
-    with pytest.raises(CompositionError) as error:
+    with pytest.raises(JobSettingError) as error:
         compose(trainer, tree, unconfined)
     return json.loads(error.value.found[error.value.found.index("{") :])
 
@@ -117,7 +117,7 @@ def test_a_script_cannot_have_the_home_shown_by_its_python_path(tree: Path, home
 def test_a_script_cannot_have_the_home_shown_by_its_configuration(tree: Path, home: Path, trainer: Trainer) -> None:
     (home / "main.yaml").write_text("secret: 1")
     asked = replace(trainer, options=(f"--config-path={home}", "--config-name=main"))
-    with pytest.raises(CompositionError):
+    with pytest.raises(JobSettingError):
         compose(asked, tree)
 
 
@@ -139,7 +139,7 @@ def test_a_configuration_is_composed_without_the_users_secrets(
     assert compose(made, tree).settings.values == {"a": "fast", "b": "masked-MY_TOKEN", "c": "3"}
     answering(tree, "sys.exit(str(dict(os.environ)))")
     monkeypatch.setenv("UNNAMED", "correct-horse-8")
-    with pytest.raises(CompositionError) as error:
+    with pytest.raises(JobSettingError) as error:
         compose(made, tree)
     assert "correct-horse" not in str(error.value)
 
@@ -174,7 +174,7 @@ ANSWERS = {
 @pytest.mark.parametrize(("code", "said"), ANSWERS.values(), ids=ANSWERS.keys())
 def test_an_answer_of_another_form_is_one_line(tree: Path, trainer: Trainer, code: str, said: str) -> None:
     answering(tree, code)
-    with pytest.raises(CompositionError, match=said) as error:
+    with pytest.raises(JobSettingError, match=said) as error:
         compose(trainer, tree)
     assert "\n" not in str(error.value)
 
@@ -194,7 +194,7 @@ def test_a_tree_without_end_is_ended_in_one_line(
     seconds = 3.0 if "after" in said else 60.0
     monkeypatch.setattr(job, "_LIMITS", Limits(seconds, processes=100, output=1 << 16, memory=600 << 20))
     answering(tree, code)
-    with pytest.raises(CompositionError, match=said):
+    with pytest.raises(JobSettingError, match=said):
         compose(trainer, tree)
 
 

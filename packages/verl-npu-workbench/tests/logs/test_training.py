@@ -38,7 +38,7 @@ from verl_npu_workbench.logs.training import (
     whole,
 )
 
-from verl_npu.errors import TrainingLogError
+from verl_npu.errors import SourceError
 
 from .conftest import Write, line
 
@@ -365,7 +365,7 @@ NO_LOGS: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_what_is_no_log_is_refused(tmp_path: Path, make: Callable[[Path], object], said: str) -> None:
     path = tmp_path / "log"
     make(path)
-    with pytest.raises(TrainingLogError, match=said):
+    with pytest.raises(SourceError, match=said):
         read(path)
 
 
@@ -421,7 +421,7 @@ def test_tensorboards_files(events: Path) -> None:
 def test_tensorboards_files_of_two_trainings_are_refused(events: Path) -> None:
     (events / "two").mkdir()
     (events / "two" / "events.out.tfevents.1.host.2.3").touch()
-    with pytest.raises(TrainingLogError, match="the files of 2 trainings"):
+    with pytest.raises(SourceError, match="the files of 2 trainings"):
         read(events)
 
 
@@ -462,7 +462,7 @@ def test_without_tensorboard_it_is_said_what_to_install(events: Path, monkeypatc
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(TrainingLogError, match="pip install tensorboard"):
+    with pytest.raises(SourceError, match="pip install tensorboard"):
         read(events)
 
 
@@ -586,7 +586,7 @@ def test_a_packed_log_that_is_damaged_is_refused(tmp_path: Path, pack: Callable[
     packed = bytearray(pack("".join(line(step, {"a": step / 7}) for step in range(2000)).encode()))
     packed[len(packed) // 2] ^= 0xFF
     path.write_bytes(packed[: len(packed) * 3 // 4])
-    with pytest.raises(TrainingLogError, match="found "):
+    with pytest.raises(SourceError, match="found "):
         read(path)
 
 
@@ -594,12 +594,12 @@ def test_an_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("train.log", line(1, {"a": 1.0}))
-    with pytest.raises(TrainingLogError, match=r"an archive \(zip\): unpack it first"):
+    with pytest.raises(SourceError, match=r"an archive \(zip\): unpack it first"):
         read(path)
 
 
 def test_a_device_is_refused() -> None:
-    with pytest.raises(TrainingLogError, match="a device"):
+    with pytest.raises(SourceError, match="a device"):
         read(Path("/dev/zero"))
 
 

@@ -10,7 +10,7 @@ import pytest
 from verl_npu_workbench.prove.record import NotPossible, Recorder, Wrong, read
 from verl_npu_workbench.prove.result import Verdict
 
-from verl_npu.errors import ProofError
+from verl_npu.errors import CommandError
 
 from .conftest import operator
 
@@ -88,5 +88,5 @@ def test_no_check_begins_after_the_end_of_its_stages_time(tmp_path: Path) -> Non
 @pytest.mark.parametrize("line", [b"no JSON", b"[]", b'{"check": 3}', b"[" * 100_000])
 def test_what_no_stage_writes_is_one_error(line: bytes, tmp_path: Path) -> None:
     (tmp_path / "record").write_bytes(line + b"\n")
-    with pytest.raises(ProofError):
+    with pytest.raises(CommandError):
         read(tmp_path / "record")

@@ -6,7 +6,7 @@ import pytest
 from verl_npu_workbench.jobs.settings import Settings
 from verl_npu_workbench.rehearse.layout import Layout, layout_of
 
-from verl_npu.errors import RehearsalError
+from verl_npu.errors import CommandError
 
 ACTOR, REF, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
 MEGATRON = f"{ACTOR}.megatron"
@@ -101,7 +101,7 @@ def test_experts_are_split_as_the_dense_layers_are_if_the_script_does_not_say(et
 
 
 def test_a_rollout_of_its_own_wants_two_npus() -> None:
-    with pytest.raises(RehearsalError, match="--npus: expected at least 2"):
+    with pytest.raises(CommandError, match="--npus: expected at least 2"):
         layout_of(sizes(own=8), 1, torchrun=False)
 
 

@@ -14,7 +14,7 @@ from verl_npu_workbench.rehearse.preparation import RolloutEngine, engine_for, r
 from verl_npu_workbench.rehearse.reward import grade
 from verl_npu_workbench.rehearse.small_model import ARCHITECTURES
 
-from verl_npu.errors import RehearsalError
+from verl_npu.errors import CommandError
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_model_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, monke
         return CompletedProcess(command, 1, "", "OSError: [Errno 28] No space left on device: 'x'\n")
 
     monkeypatch.setattr(preparation.subprocess, "run", fail)
-    with pytest.raises(RehearsalError, match="free some disk space, or choose another --output"):
+    with pytest.raises(CommandError, match="free some disk space, or choose another --output"):
         preparation._model(ARCHITECTURES[0], 2, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -144,9 +144,9 @@ def test_a_trainer_that_syncs_weights_through_us_is_refused_without_vllm(trainer
     if not refused:
         assert engine_for(trainer, settings, "auto", True, lambda package: "").name == "virtual"
         return
-    with pytest.raises(RehearsalError, match="no vLLM"):
+    with pytest.raises(CommandError, match="no vLLM"):
         engine_for(trainer, settings, "auto", True, lambda package: "")
-    with pytest.raises(RehearsalError, match="--rollout vllm"):
+    with pytest.raises(CommandError, match="--rollout vllm"):
         engine_for(trainer, settings, "virtual", True, lambda package: "0.11.0+cpu")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from verl_npu.errors import EngineError
+from verl_npu.errors import WeightSyncError
 from verl_npu.features.weight_sync.engines import replayed
 from verl_npu.features.weight_sync.engines.replayed import compare_next_replay, difference
 from verl_npu.features.weight_sync.engines.vllm import VLLMEngine
@@ -153,7 +153,7 @@ def test_each_comparison_is_told(runner: Runner, capsys: pytest.CaptureFixture[s
 def test_a_graph_of_stale_weights_ends_the_job_before_its_answer_is_used(runner: Runner) -> None:
     runner.model.layer.weight.data = torch.randn(WIDTH, WIDTH).npu()
     compare_next_replay(runner)
-    with pytest.raises(EngineError, match="the same output from its captured graphs and from eager mode"):
+    with pytest.raises(WeightSyncError, match="the same output from its captured graphs and from eager mode"):
         run(runner)
 
 
@@ -163,7 +163,7 @@ def test_a_batch_without_graphs_is_not_the_one_that_is_compared(runner: Runner, 
     context.cudagraph_runtime_mode = Mode.NONE
     run(runner)
     context.cudagraph_runtime_mode = Mode.FULL
-    with pytest.raises(EngineError):
+    with pytest.raises(WeightSyncError):
         run(runner)
 
 
@@ -238,7 +238,7 @@ def test_an_answer_that_is_no_number_ends_the_job_though_eager_mode_says_the_sam
         "NaN or infinity in the outputs of 3 of 3 tokens, with and without captured graphs, in a batch that is padded "
         "to 4 tokens; do not train with this rollout: unless the trainer's loss is not finite either, the padding "
     )
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises(WeightSyncError, match=said):
         run(runner)
     assert "execute_model" not in vars(runner)
 
@@ -247,7 +247,7 @@ def test_weights_that_are_no_numbers_end_the_job_and_the_trainer_is_to_be_looked
     runner.model.layer.weight.data.fill_(torch.nan)
     compare_next_replay(runner)
     with pytest.raises(
-        EngineError, match="captured graphs; do not train with this rollout: check whether the trainer"
+        WeightSyncError, match="captured graphs; do not train with this rollout: check whether the trainer"
     ):
         run(runner, WHOLE)
 
@@ -257,7 +257,7 @@ def test_what_only_graphs_answer_no_numbers_for_ends_the_job(runner: Runner) -> 
     runner.model.layer.weight.data.fill_(torch.nan)
     compare_next_replay(runner)
     said = "NaN or infinity in the outputs of 3 tokens, which are finite without graphs"
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises(WeightSyncError, match=said):
         run(runner)
 
 

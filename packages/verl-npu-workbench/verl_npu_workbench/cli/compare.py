@@ -13,7 +13,7 @@ import click
 
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
-from verl_npu.errors import TrainingLogError
+from verl_npu.errors import SourceError
 from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
@@ -103,7 +103,7 @@ def compare(
         return
     npu, reference = _sides(npu_log, reference_log, baseline)
     if isinstance(reference, Baseline) and ("parity" in standards or png):
-        raise TrainingLogError(
+        raise SourceError(
             subject=f"--baseline {reference.name}",
             found=_("published figures have no steps, so {option} cannot be used").format(
                 option="--png" if "parity" not in standards else "--standard parity"
@@ -125,7 +125,7 @@ def compare(
 
 def _compare_merged(model: Path, checkpoint: Path | None, more: Path | None, as_json: bool) -> Status:
     if checkpoint is None or more is not None:
-        raise TrainingLogError(
+        raise SourceError(
             subject=f"--merged {model}",
             expected=_("one argument, the checkpoint folder that was merged"),
             found=_("no argument") if checkpoint is None else _("two arguments"),
@@ -173,7 +173,7 @@ def _sides(
     npu_log: Path | None, reference_log: Path | None, baseline: str | None
 ) -> tuple[TrainingLog, TrainingLog | Baseline]:
     if npu_log is None or (reference_log is None) == (baseline is None):
-        raise TrainingLogError(
+        raise SourceError(
             subject="verl-npu compare",
             expected=_("NPU_LOG, and either REFERENCE_LOG or --baseline NAME"),
             found=_("no log") if npu_log is None else _("both") if baseline else _("neither"),
@@ -183,7 +183,7 @@ def _sides(
         return read(npu_log), read(reference_log)
     published = BASELINES.get(baseline or "")
     if published is None:
-        raise TrainingLogError(
+        raise SourceError(
             subject=f"--baseline {baseline}",
             expected=_("one of {baselines}").format(baselines=_(", ").join(BASELINES)),
             found=_("another name"),
@@ -201,7 +201,7 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
         if option == "--html":
             need("jinja2", option)
         if not made.pairs and option == "--png":
-            raise TrainingLogError(
+            raise SourceError(
                 subject=option,
                 found=_("no metric is in both logs at the same step"),
                 fix=_("remove the option, or give logs with common steps"),
@@ -213,7 +213,7 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
                 # A path may hold bytes that are not valid text.
                 put(path, page(made).encode(errors="backslashreplace"))
         except OSError as error:
-            raise TrainingLogError(
+            raise SourceError(
                 subject=option, expected=_("a file that can be written"), found=str(error), fix=_("give another path")
             ) from error
         written.append(path)

@@ -14,7 +14,7 @@ import click
 
 from verl_npu.cli import terminal, upstreams
 from verl_npu.cli.options import example, json_option, source_option
-from verl_npu.errors import PlanError, ScriptError, VerlNpuError
+from verl_npu.errors import PlanError, SourceError, VerlNpuError
 from verl_npu.findings import Finding, Severity, Status
 from verl_npu.language import capitalised, ngettext
 from verl_npu.language import gettext as _
@@ -130,7 +130,7 @@ def check_script(
     """
     say_unconfined(unconfined)
     if source != upstreams.INSTALLED and not Path(source).is_dir():
-        raise ScriptError(
+        raise SourceError(
             subject=f"--source {source}",
             expected=_("the folder of a source tree, to start the script in"),
             found=_("a path that is not a folder"),

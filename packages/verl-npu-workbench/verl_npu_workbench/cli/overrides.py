@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from verl_npu.cli import terminal
-from verl_npu.errors import CommandLineError
+from verl_npu.errors import CommandError
 from verl_npu.features.megatron.contract import NEWEST, Contract, catalogue, contracts, recorded_as, revision_for
 from verl_npu.features.megatron.request import Request, Unexpanded, effective, not_judged, requests
 from verl_npu.features.megatron.rules import in_words, problems
@@ -62,10 +62,10 @@ def _requests(given: str, text: str) -> list[Request]:
     """Return the requests in a text. If it is from a script, an error names the script."""
     try:
         return requests(text)
-    except CommandLineError as error:
+    except CommandError as error:
         if given == text:
             raise
-        raise CommandLineError(
+        raise CommandError(
             subject=f"--overrides {given}",
             expected=_("a script with Megatron overrides"),
             found=error.found,

@@ -16,7 +16,7 @@ from verl_npu.ascend import software
 from verl_npu.ascend.variables import virtual_npus
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
-from verl_npu.errors import ProofError
+from verl_npu.errors import CommandError
 from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
@@ -145,11 +145,11 @@ def _meant(word: str) -> str:
 
 
 def _script(recipe: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return a launch script with its arguments. Raises ProofError if the script does not exist."""
+    """Return a launch script with its arguments. Raises CommandError if the script does not exist."""
     if recipe is None:
         return ()
     if not recipe.is_file():
-        raise ProofError(
+        raise CommandError(
             subject=f"--recipe {recipe}",
             found=_("the launch script does not exist"),
             fix=_("give the path of the script that starts your training"),
@@ -203,10 +203,10 @@ def _made(
 
 
 def _same(earlier: Asked, asked: Asked) -> Asked:
-    """Return the request of the proof to continue. Raises ProofError if the environment has changed since."""
+    """Return the request of the proof to continue. Raises CommandError if the environment has changed since."""
     if (earlier.versions, earlier.simulated) != (asked.versions, asked.simulated):
         changed = [name for name in asked.versions if asked.versions[name] != earlier.versions.get(name)]
-        raise ProofError(
+        raise CommandError(
             subject="--resume",
             expected=_("the environment in which the proof was started"),
             found=_("a different {names}").format(names=_(", ").join(changed))

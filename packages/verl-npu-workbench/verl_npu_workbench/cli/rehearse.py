@@ -11,7 +11,7 @@ import click
 
 from verl_npu.cli import terminal, upstreams
 from verl_npu.cli.options import example, json_option
-from verl_npu.errors import RehearsalError, ScriptError, VerlNpuError
+from verl_npu.errors import CommandError, SourceError, VerlNpuError
 from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
@@ -139,7 +139,7 @@ def _is_refused(done: Rehearsed) -> bool:
 def _check_pin(asked: str, tree: Path) -> None:
     found = upstreams.nearest_pin(tree) if asked else ""
     if found != asked:
-        raise RehearsalError(
+        raise CommandError(
             subject=f"--pin {asked}",
             expected=_("the pin {asked} of verl in {tree}, or installed").format(asked=asked, tree=tree),
             found=_("a verl whose nearest pin is {found}").format(found=found),
@@ -163,7 +163,7 @@ def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) ->
         if not as_json:
             terminal.line(f"{results[-1]['verdict']}: {script}")
     if not results:
-        raise ScriptError(
+        raise SourceError(
             subject=str(folder),
             found=_("the folder has no launch script (*.sh)"),
             fix=_("give a folder with launch scripts"),

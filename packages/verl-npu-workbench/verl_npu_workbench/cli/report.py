@@ -29,8 +29,7 @@ def print_report(
 ) -> None:
     """Print the report as one text to paste, or write it to a file.
 
-    Raises SourceError if the manifests cannot be read or the file cannot be written, and LogError if a log cannot be
-    read.
+    Raises SourceError if the manifests or a log cannot be read, or the file cannot be written.
     """
     said = diagnose(logs) if logs else None
     found = _read(manifests) if manifests is not None else []

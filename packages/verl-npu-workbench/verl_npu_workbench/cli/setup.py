@@ -11,7 +11,7 @@ import click
 
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
-from verl_npu.errors import ContainerError, SourceError
+from verl_npu.errors import CommandError, SourceError
 from verl_npu.language import gettext as _
 from verl_npu.version import __version__
 
@@ -139,7 +139,7 @@ def setup(
     machines = SERVERS[server]
     target = Target(PINS[pin], Arch(arch), machines.npu, in_image=True, named=named_of(PINS[pin], named))
     if mounts and form != "docker-run":
-        raise ContainerError(
+        raise CommandError(
             subject="--mount",
             expected="--format docker-run",
             found=f"--format {form}",
@@ -148,7 +148,7 @@ def setup(
     made = make(target, machines, npus, image, mounts)
     if form == "docker-run":
         if words or nodes > 1:
-            raise ContainerError(
+            raise CommandError(
                 subject="--format docker-run",
                 expected=_("no command and one machine: you start the job inside the container"),
                 found=f"-- {shlex.join(words)}" if words else f"--nodes {nodes}",
@@ -157,7 +157,7 @@ def setup(
         click.echo(docker_run(made), nl=False)
         return
     if made.published:
-        raise ContainerError(
+        raise CommandError(
             subject="--format rayjob",
             expected=_("the image's name with the address of the registry from which each machine pulls it"),
             found=_("{image}, an image that Kubernetes would look for on Docker Hub").format(image=made.image),
@@ -187,7 +187,7 @@ def _install(pin: str, arch: str, named: str | None, npu: str, output: Path | No
 
 
 def _yaml(asked: Job, made: Container) -> str:
-    need("yaml", "--format rayjob", extra="kubernetes", error=ContainerError)
+    need("yaml", "--format rayjob", extra="kubernetes", error=CommandError)
     import yaml
 
     head = _HEAD.format(

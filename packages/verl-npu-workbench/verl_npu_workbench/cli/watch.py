@@ -16,7 +16,7 @@ import click
 from verl_npu import progress
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
-from verl_npu.errors import TrainingLogError
+from verl_npu.errors import SourceError
 from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 from verl_npu.language import translate
@@ -128,7 +128,7 @@ def _states(follower: Follower, every: float) -> Iterator[State | None]:
     while True:
         try:
             news = follower.poll()
-        except TrainingLogError:
+        except SourceError:
             # A log that is being replaced is missing for a moment.
             if follower.path != STDIN and follower.path.exists():
                 raise

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from verl_npu.errors import CheckpointError
+from verl_npu.errors import SourceError
 from verl_npu.language import gettext as _
 
 _MODEL = ("embedding.", "decoder.", "output_layer.")
@@ -55,7 +55,7 @@ def tensors(folder: Path, config: Path) -> Iterator[tuple[str, Any]]:
     `.metadata` is a pickle, and torch executes it on loading, as upstream's merger did before.
 
     Raises:
-        CheckpointError: the checkpoint cannot be read, or a tensor has no known name in Hugging Face's format.
+        SourceError: the checkpoint cannot be read, or a tensor has no known name in Hugging Face's format.
     """
     from torch.distributed.checkpoint import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -68,10 +68,10 @@ def tensors(folder: Path, config: Path) -> Iterator[tuple[str, Any]]:
         for key, entry in known.state_dict_metadata.items():
             if key.startswith(_MODEL) and isinstance(entry, TensorStorageMetadata) and "_extra_state" not in key:
                 yield from parts_of(key, _read(storage, key, entry), model.get("text_config") or model)
-    except CheckpointError:
+    except SourceError:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, EOFError, ImportError, pickle.UnpicklingError) as error:
-        raise CheckpointError(
+        raise SourceError(
             subject=str(folder),
             expected=_("a complete Megatron checkpoint, and {config}").format(config=config),
             found=repr(error)[:300],
@@ -99,7 +99,7 @@ def parts_of(key: str, tensor: Any, model: dict[str, Any]) -> Iterator[tuple[str
     configuration.
 
     Raises:
-        CheckpointError: the key is not known.
+        SourceError: the key is not known.
     """
     if key.startswith("decoder.final_layernorm."):
         yield f"model.norm.{key.rpartition('.')[2]}", tensor
@@ -151,8 +151,8 @@ def _heads(tensor: Any, model: dict[str, Any]) -> list[Any]:
     return [each.reshape(-1, *tensor.shape[1:]) for each in parts]
 
 
-def _unknown(key: str) -> CheckpointError:
-    return CheckpointError(
+def _unknown(key: str) -> SourceError:
+    return SourceError(
         subject=_("Megatron's tensor {key}").format(key=key),
         expected=_("a name that verl's merger converts"),
         found=_("a name that the merger does not know"),

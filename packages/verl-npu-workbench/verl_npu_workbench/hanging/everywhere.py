@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from verl_npu.errors import HangError
+from verl_npu.errors import CommandError
 
 from ..processes import own_python
 from . import host
@@ -48,12 +48,12 @@ def look(asked: str, pause: float = PAUSE) -> Seen:
     """Inspect a job's processes on all its hosts; without Ray, only on this one.
 
     Raises:
-        HangError: there is no such job, or more than one.
+        CommandError: there is no such job, or more than one.
     """
     seen = host.processes()
     try:
         job = host.chosen(host.jobs(seen), asked, seen)
-    except HangError:
+    except CommandError:
         address = host.gcs_address(host.Job(asked, "/", ()), seen) if host.is_ray_job(asked) else ""
         if not address:
             raise

@@ -77,7 +77,7 @@ def look_here(asked: str, pause: float = PAUSE) -> tuple[host.Job, list[Member]]
     """Inspect the processes of a job on this host several times.
 
     Raises:
-        HangError: there is no such job, or more than one.
+        CommandError: there is no such job, or more than one.
     """
     seen = host.processes()
     job = host.chosen(host.jobs(seen), asked, seen)

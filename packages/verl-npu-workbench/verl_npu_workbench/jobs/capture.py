@@ -15,7 +15,7 @@ from pathlib import Path
 
 from verl_npu import progress
 from verl_npu.ascend.variables import VIRTUAL_CACHE
-from verl_npu.errors import ScriptError
+from verl_npu.errors import SourceError
 from verl_npu.language import gettext as _
 
 from ..sandbox import Ended, Limits, Pipe, Sandbox, check_possible, device_cache, importable, run
@@ -138,7 +138,7 @@ def capture(
             the script can reach everything else.
 
     Raises:
-        ScriptError: the script cannot be read, has a syntax error, or did not end in time.
+        SourceError: the script cannot be read, has a syntax error, or did not end in time.
         SandboxError: no sandbox is possible here.
     """
     check_text(script)
@@ -168,7 +168,7 @@ def capture(
     calls, missing = _calls(data)
     result = Capture(inside, root, calls, missing, ended, before)
     if ended.limit:
-        raise ScriptError(
+        raise SourceError(
             subject=str(script),
             expected=_("the script to end quickly, because stand-ins replace the programs that it starts"),
             found=_("{limit}; the last call was {shown}").format(limit=ended.limit, shown=_shown(calls)),
@@ -199,13 +199,13 @@ def _script_files(script: Path) -> list[Path]:
 
 
 def check_text(script: Path) -> None:
-    """Raise ScriptError if a script cannot be read or bash cannot parse it. The script does not run."""
+    """Raise SourceError if a script cannot be read or bash cannot parse it. The script does not run."""
     if not script.is_file():
-        raise ScriptError(
+        raise SourceError(
             subject=str(script), expected=_("a launch script"), found=_("no such file"), fix=_("check the path")
         )
     if (size := script.stat().st_size) > _MOST_TEXT:
-        raise ScriptError(
+        raise SourceError(
             subject=str(script),
             expected=_("a launch script of at most {most_text} MiB").format(most_text=_MOST_TEXT >> 20),
             found=_("{size} MiB").format(size=size >> 20),
@@ -218,7 +218,7 @@ def check_text(script: Path) -> None:
     )
     if parsed.returncode != 0:
         first = (parsed.stderr.strip().splitlines() or ["bash cannot parse it"])[0]
-        raise ScriptError(
+        raise SourceError(
             subject=str(script),
             expected=_("a shell script that bash can parse"),
             found=re.sub(r"^\S*?: (?=line)", "", first),

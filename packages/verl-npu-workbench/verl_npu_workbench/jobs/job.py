@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from verl_npu import progress
-from verl_npu.errors import CompositionError
+from verl_npu.errors import JobSettingError
 from verl_npu.language import gettext as _
 
 from ..processes import own_python
@@ -73,7 +73,7 @@ def entry_of(trainer: Trainer, tree: Path) -> Entry:
     """Return the source of the configuration that a trainer's `@hydra.main` and command line name.
 
     Raises:
-        CompositionError: the trainer is neither in the tree nor installed, or has no Hydra configuration.
+        JobSettingError: the trainer is neither in the tree nor installed, or has no Hydra configuration.
     """
     source = _source(trainer, tree)
     path, name = _hydra_main_arguments(source)
@@ -85,7 +85,7 @@ def entry_of(trainer: Trainer, tree: Path) -> Entry:
     own = tree / _CONFIGURATIONS
     if given and (own / f"{name.removesuffix('.yaml')}.yaml").is_file():
         return Entry(source, own, name.removesuffix(".yaml"), moved=given)
-    raise CompositionError(
+    raise JobSettingError(
         subject=_("the configuration of {module}").format(module=trainer.module),
         found=_("the folder {folder} does not exist").format(folder=folder),
         fix=_("correct --config-path, which is relative to the folder of the trainer's own file"),
@@ -99,7 +99,7 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
         unconfined: compose without a sandbox, because the user asks for it.
 
     Raises:
-        CompositionError: Hydra refuses an override or cannot run.
+        JobSettingError: Hydra refuses an override or cannot run.
         SandboxError: no sandbox is possible here.
     """
     entry = entry_of(trainer, tree)
@@ -107,7 +107,7 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
     with progress.step(_("composing the settings of {module}").format(module=trainer.module)):
         answer = _answer(trainer, tree, entry, unconfined)
     if "error" in answer:
-        raise CompositionError(
+        raise JobSettingError(
             subject=_("the overrides of {module}").format(module=trainer.module),
             expected=_("overrides that Hydra accepts"),
             found=" ".join(str(answer["error"]).split())[:400],
@@ -157,7 +157,7 @@ def _answer(trainer: Trainer, tree: Path, entry: Entry, unconfined: bool) -> Map
         ended, answer = ask(sandbox, own_python(str(program)), tree, environment, _LIMITS, log, request)
         said = ended.output.decode(errors="replace").strip().splitlines()
     if ended.limit:
-        raise CompositionError(
+        raise JobSettingError(
             subject=_("the configuration of {module}").format(module=trainer.module),
             expected=_("Hydra to compose it within the limits of time and memory"),
             found=ended.limit,
@@ -184,8 +184,8 @@ def _configurations(entry: Entry, tree: Path) -> list[Path]:
     return [entry.folder] if elsewhere and (entry.folder / f"{entry.name}.yaml").is_file() else []
 
 
-def _not_composed(trainer: Trainer, found: str) -> CompositionError:
-    return CompositionError(
+def _not_composed(trainer: Trainer, found: str) -> JobSettingError:
+    return JobSettingError(
         subject=_("the configuration of {module}").format(module=trainer.module),
         expected=_("an answer from Hydra"),
         found=found,
@@ -211,7 +211,7 @@ def _source(trainer: Trainer, tree: Path) -> Path:
             path = Path(place).joinpath(*module.split(".")[1:]).with_suffix(".py")
             if path.is_file():
                 return path
-    raise CompositionError(
+    raise JobSettingError(
         subject=_("the trainer {module}").format(module=module),
         found=_("not found in {tree} and not installed").format(tree=tree),
         fix=_("give the source tree of the script with --verl PATH"),
@@ -227,7 +227,7 @@ def _hydra_main_arguments(source: Path) -> tuple[str, str]:
             raise ValueError(_("more than {largest_source} MiB").format(largest_source=_LARGEST_SOURCE >> 20))
         parsed = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise CompositionError(
+        raise JobSettingError(
             subject=_("the trainer {source}").format(source=source),
             expected=_("a Python file"),
             found=_("a file that Python cannot parse ({error})").format(error=error),
@@ -242,7 +242,7 @@ def _hydra_main_arguments(source: Path) -> tuple[str, str]:
                 found = [given.get("config_path"), given.get("config_name")]
                 path, name = (str(n.value) if isinstance(n, ast.Constant) and n.value else "" for n in found)
                 return path, name
-    raise CompositionError(
+    raise JobSettingError(
         subject=_("the trainer {source}").format(source=source),
         found=_("the file has no function with @hydra.main"),
         fix=_("choose a trainer that Hydra configures, such as one of verl's own"),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from verl_npu.errors import ScriptError
+from verl_npu.errors import SourceError
 from verl_npu.language import gettext as _
 
 from ..secrecy.variables import restored
@@ -85,14 +85,14 @@ def trainer_of(captured: Capture) -> Trainer:
     """Return the trainer that a script starts.
 
     Raises:
-        ScriptError: the script starts no trainer, or more than one.
+        SourceError: the script starts no trainer, or more than one.
     """
     started = [trainer for call in captured.calls if (trainer := _called_trainer(call, captured))]
     # A command with few overrides counts only if no other command can be the trainer.
     found = [each for each in started if len(each.overrides) >= _MIN_OVERRIDES] or list(filter(_is_short, started))
     different = list(dict.fromkeys(_name(trainer) for trainer in found))
     if len(different) > 1:
-        raise ScriptError(
+        raise SourceError(
             subject=str(captured.script),
             expected=_("one trainer"),
             found=f"{len(different)}: {'; '.join(different)[:400]}",
@@ -101,7 +101,7 @@ def trainer_of(captured: Capture) -> Trainer:
     if not found:
         called = list(dict.fromkeys(" ".join([call.program, *call.arguments[:3]]) for call in captured.calls))
         said = captured.ended.output.decode(errors="replace").strip().splitlines()
-        raise ScriptError(
+        raise SourceError(
             subject=str(captured.script),
             expected=_("a script that starts a trainer with Hydra's key=value settings"),
             found=(
@@ -123,11 +123,11 @@ def trainer_of_command(words: Sequence[str], folder: Path, exports: Mapping[str,
     """Return the trainer that the user's command line starts.
 
     Raises:
-        ScriptError: the command starts no trainer.
+        SourceError: the command starts no trainer.
     """
     trainer = _started(list(words), folder, exports)
     if trainer is None:
-        raise ScriptError(
+        raise SourceError(
             subject=" ".join(words)[:200] or _("the command"),
             expected=_("a command such as python3 -m verl.trainer.main_ppo key=value …"),
             found=_("a command that starts no module or file with key=value settings"),
@@ -295,7 +295,7 @@ def _runtime_env(path: str, text: str) -> dict[str, str]:
         scalars = [(name, value) for name, value in _pairs(variables) if isinstance(value, yaml.ScalarNode)]
         return {name: str(make.construct_object(value)) for name, value in scalars}
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ScriptError(
+        raise SourceError(
             subject=_("the runtime environment {path}").format(path=path),
             expected="YAML",
             found=(str(error).splitlines() or [type(error).__name__])[0],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from verl_npu import environment
 from verl_npu.ascend.variables import VIRTUAL_NPUS
-from verl_npu.errors import KernelError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
 from ..processes import ProcessTree
@@ -31,7 +31,7 @@ def read(path: Path) -> list[Kernel]:
     """Return a kernel with its arguments for each launch in a file. The file is not trusted.
 
     Raises:
-        KernelError: the file cannot be read, has another format, or has no launches.
+        CommandError: the file cannot be read, has another format, or has no launches.
     """
     try:
         size = path.stat().st_size
@@ -66,8 +66,8 @@ def _why(cases: object) -> str:
     return str(each.get("why", ""))
 
 
-def _no_launches(path: Path, found: str) -> KernelError:
-    return KernelError(
+def _no_launches(path: Path, found: str) -> CommandError:
+    return CommandError(
         subject=str(path),
         expected=_("a file with launches of Triton kernels, one in each line"),
         found=found,
@@ -120,7 +120,7 @@ def run(command: Sequence[str], chain: Toolchain, file: Path) -> int:
     The program's output goes to stderr, because stdout belongs to the command.
 
     Raises:
-        KernelError: the program cannot be started.
+        CommandError: the program cannot be started.
     """
     variables = {
         VIRTUAL_NPUS: "1",
@@ -135,7 +135,7 @@ def run(command: Sequence[str], chain: Toolchain, file: Path) -> int:
             while process.poll() is None:
                 time.sleep(_LOOK)
         except OSError as error:
-            raise KernelError(
+            raise CommandError(
                 subject=command[0],
                 expected=_("a program that can be started"),
                 found=str(error.strerror),

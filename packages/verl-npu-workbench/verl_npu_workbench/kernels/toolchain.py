@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_npu import environment, progress
-from verl_npu.errors import KernelError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
 from ..doctor.triton import CANN_OF
@@ -147,7 +147,7 @@ def prepare(pair: Pair, python: str = "", wheels: Path | None = None) -> Toolcha
         wheels: a folder with the wheels, for a machine without a network.
 
     Raises:
-        KernelError: the compiler cannot be installed, or its files are damaged.
+        CommandError: the compiler cannot be installed, or its files are damaged.
     """
     chosen = _python(python)
     folder = checked(home()) / "compilers" / f"{pair.front}-{pair.back}-py{chosen.version[0]}{chosen.version[1]}"
@@ -155,7 +155,7 @@ def prepare(pair: Pair, python: str = "", wheels: Path | None = None) -> Toolcha
         _install(pair, chosen, folder, wheels)
     damaged = _damaged(folder)
     if damaged:
-        raise KernelError(
+        raise CommandError(
             subject=str(folder),
             expected=_("the compiler as it was installed"),
             found=_("{file} is missing or has another size").format(file=damaged),
@@ -179,11 +179,11 @@ def _damaged(folder: Path) -> str:
 
 
 def checked(folder: Path) -> Path:
-    """Make a folder and return it. Raise KernelError if others can write to it, because programs are run from it."""
+    """Make a folder and return it. Raise CommandError if others can write to it, because programs are run from it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = folder.stat()
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
-        raise KernelError(
+        raise CommandError(
             subject=str(folder),
             expected=_("a folder that only you can write to, because compilers run from it"),
             found=_("owner {owner}, mode {mode}").format(owner=found.st_uid, mode=f"{found.st_mode & 0o777:o}"),
@@ -205,7 +205,7 @@ def _python(named: str) -> Python:
         seen.append(
             f"{each} ({'.'.join(map(str, found.version))})" if found else _("{name} (not found)").format(name=each)
         )
-    raise KernelError(
+    raise CommandError(
         subject=_("the interpreter that triton-ascend runs in"),
         expected=_("Python 3.10 or 3.11, the only versions that triton-ascend supports"),
         found=_(", ").join(seen),
@@ -259,18 +259,18 @@ def _installer(python: Python) -> list[str]:
     uv = shutil.which("uv")
     if uv:
         return [uv, "pip", "install", "--quiet", "--only-binary", ":all:", "--python", python.program]
-    raise KernelError(
+    raise CommandError(
         subject=_("downloading the compiler"),
         found=_("{program} has no pip, and the program uv is not installed").format(program=python.program),
         fix="pip install 'verl-npu-workbench[kernels]'",
     )
 
 
-def _missing(pair: Pair, python: Python, said: Sequence[str]) -> KernelError:
+def _missing(pair: Pair, python: Python, said: Sequence[str]) -> CommandError:
     wrong = [each for each in said if "error" in each.lower()] or list(said) or ["nothing"]
     version = ".".join(map(str, python.version))
     names = f"'{FRONT}=={pair.front}' '{BACK}=={pair.back}' {' '.join(repr(each) for each in _DEPENDENCIES)}"
-    return KernelError(
+    return CommandError(
         subject=_("Ascend's Triton compiler"),
         expected=_("{pair} for Python {version} from the package index that pip is set up to use").format(
             pair=pair.text, version=version

@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from verl_npu.errors import TrainingLogError
+from verl_npu.errors import SourceError
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 
@@ -423,7 +423,7 @@ def _event_files(path: Path) -> list[Path]:
     found = sorted(file for file in files if file.is_file())
     folders = sorted({str(file.parent) for file in found})
     if len(folders) != 1:
-        raise TrainingLogError(
+        raise SourceError(
             subject=str(path),
             expected=_("the folder of one training's TensorBoard files (events.out.tfevents.…)"),
             found=_("the files of {count} trainings: {folders}").format(
@@ -443,7 +443,7 @@ def _events(files: Sequence[Path]) -> Iterator[StepLine]:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         from tensorboard.util import tensor_util
     except ImportError as error:
-        raise TrainingLogError(
+        raise SourceError(
             subject=str(files[0]),
             expected=_("the package tensorboard, which reads TensorBoard's files"),
             found=_("an import error: {error}").format(error=error),
@@ -502,7 +502,7 @@ class Follower(ABC):
         """Read new lines; return True if there were any.
 
         Raises:
-            TrainingLogError: the file is not a log, or cannot be read.
+            SourceError: the file is not a log, or cannot be read.
         """
 
     def log(self) -> TrainingLog:
@@ -697,7 +697,7 @@ def follow(path: Path) -> Follower:
     """Return a reader of an existing log.
 
     Raises:
-        TrainingLogError: the log does not exist.
+        SourceError: the log does not exist.
     """
     if is_stream(path):
         try:
@@ -713,7 +713,7 @@ def read(path: Path) -> TrainingLog:
     """Read a whole log, which does not grow any more.
 
     Raises:
-        TrainingLogError: the file is not a log, cannot be read, or has no step.
+        SourceError: the file is not a log, cannot be read, or has no step.
     """
     return whole(follow(path))
 
@@ -722,7 +722,7 @@ def whole(follower: Follower) -> TrainingLog:
     """Read the rest of a log, which does not grow any more, and return all of it.
 
     Raises:
-        TrainingLogError: the file is not a log, cannot be read, or has no step.
+        SourceError: the file is not a log, cannot be read, or has no step.
     """
     follower.poll()
     log = follower.finish()
@@ -731,8 +731,8 @@ def whole(follower: Follower) -> TrainingLog:
     return log
 
 
-def _unreadable(path: Path, found: str) -> TrainingLogError:
-    return TrainingLogError(
+def _unreadable(path: Path, found: str) -> SourceError:
+    return SourceError(
         subject=str(path),
         expected=_(
             "a log of a training with verl: a console log (lines `step:1 - …`), a log of verl's file "

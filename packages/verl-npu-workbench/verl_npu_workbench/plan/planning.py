@@ -114,7 +114,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
     `told` is called with a line for each rank that is started.
 
     Raises:
-        CompositionError: Hydra does not accept the script's settings.
+        JobSettingError: Hydra does not accept the script's settings.
         PlanError: the model or the lengths are unknown, or sizes do not match.
     """
     started = time.monotonic()

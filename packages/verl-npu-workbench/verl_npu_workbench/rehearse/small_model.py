@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_npu.errors import RehearsalError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
 if TYPE_CHECKING:
@@ -68,14 +68,14 @@ def architecture_of(path: str) -> Architecture:
     """Return the architecture that a model's path names.
 
     Raises:
-        RehearsalError: the path names no known architecture.
+        CommandError: the path names no known architecture.
     """
     # The last parts of a path name the model; a folder above may name another one.
     for part in reversed([part.lower() for part in re.split(r"[/\\]", path) if part]):
         for each in ARCHITECTURES:
             if re.search(each.pattern, part):
                 return each
-    raise RehearsalError(
+    raise CommandError(
         subject=_("the model {path!r}").format(path=path),
         expected=_("a path that names one of these architectures: ")
         + _(", ").join(each.name for each in ARCHITECTURES),

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from verl_npu import environment, progress
 from verl_npu.ascend.variables import VIRTUAL_CACHE, VIRTUAL_NPUS
-from verl_npu.errors import RehearsalError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
 from ..jobs.capture import fresh_home
@@ -96,7 +96,7 @@ def prepare_device(npus: int) -> None:
     """Compile the virtual device outside the sandbox, in which the result would be lost.
 
     Raises:
-        RehearsalError: the device cannot be loaded.
+        CommandError: the device cannot be loaded.
     """
     with progress.step(_("loading the virtual device (compiled at the first use)")):
         tried = subprocess.run(
@@ -107,7 +107,7 @@ def prepare_device(npus: int) -> None:
             check=False,
         )
     if tried.returncode != 0:
-        raise RehearsalError(
+        raise CommandError(
             subject=_("the virtual Ascend"),
             expected=_("a virtual device that loads in this environment"),
             found=(tried.stderr.strip().splitlines() or ["no output"])[-1][:300],

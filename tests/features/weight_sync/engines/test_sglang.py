@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from verl_npu.errors import EngineError
+from verl_npu.errors import WeightSyncError
 from verl_npu.features.weight_sync.engines.sglang import SGLangEngine
 
 
@@ -60,5 +60,5 @@ def test_a_rank_without_a_server_needs_no_mesh() -> None:
 
 
 def test_it_cannot_be_read_back() -> None:
-    with pytest.raises(EngineError, match="use VERL_NPU_WEIGHT_SYNC_CHECK=checksums"):
+    with pytest.raises(WeightSyncError, match="use VERL_NPU_WEIGHT_SYNC_CHECK=checksums"):
         SGLangEngine(None, lambda: mesh(0)).expect([("weight", torch.ones(3))])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from verl_npu.errors import EngineError
+from verl_npu.errors import WeightSyncError
 from verl_npu.features.weight_sync.patches.checkpoint_engine import (
     note_given_weights_for_proof,
     process_weights_once_and_prove_them,
@@ -120,7 +120,7 @@ def test_each_sync_says_that_the_engine_holds_it(kind: type[Worker], capsys: pyt
 
 
 def test_a_parameter_that_was_not_loaded_is_named(kind: type[Worker]) -> None:
-    with pytest.raises(EngineError, match="bias: the engine holds other values"):
+    with pytest.raises(WeightSyncError, match="bias: the engine holds other values"):
         kind(lost="bias").sync()
 
 

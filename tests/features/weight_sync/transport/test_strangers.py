@@ -120,7 +120,7 @@ def test_strangers_change_nothing(run_ranks: Run, tmp_path: Path) -> None:
     assert failures == {}
     assert [rank.status for rank in ended] == [0, 0], ended[0].output + ended[1].output
     assert (ended[1].facts["right"], ended[1].facts["usable"]) == (True, True)
-    said = re.findall(r"verl-npu: .*a process outside of this job wrote a message.*", ended[0].output)
+    said = re.findall(r"verl-npu: .*a process outside of this job wrote the message.*", ended[0].output)
     # Only the strangers who listed the keys, where torch can list them, know where a message is.
     assert len(said) == int(hasattr(torch.distributed.TCPStore, "list_keys"))
 

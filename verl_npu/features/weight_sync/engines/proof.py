@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .... import environment
-from ....errors import EngineError
+from ....errors import WeightSyncError
 from ....reporting import warn
 from ...engine_sleep import changed_since_wake_up
 from ..transport.tensors import digest_of
@@ -119,7 +119,7 @@ class Verdict:
         return f"{held}, except for {len(self.unknown)} not compared" if self.unknown else held
 
     def require(self) -> None:
-        """Raise EngineError if the engine or a captured graph does not compute with the sent weights.
+        """Raise WeightSyncError if the engine or a captured graph does not compute with the sent weights.
 
         Warn about tensors that could not be compared. The error names the first differences, and the page with all
         differences, which is written to the manifests' folder if the job has one.
@@ -147,7 +147,7 @@ class Verdict:
             return
         more = len(self.differences) - SHOWN
         shown = "; ".join(str(each) for each in self.differences[:SHOWN]) + (f" and {more} more" if more > 0 else "")
-        raise EngineError(
+        raise WeightSyncError(
             subject="rollout engine",
             found=f"the engine does not compute with the sent weights; differences ({len(self.differences)}): {shown}",
             fix=f"do not train with this rollout; {self._write()}",

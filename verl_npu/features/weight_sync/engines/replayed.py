@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ....errors import EngineError
+from ....errors import WeightSyncError
 from ....reporting import report, warn
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ _numbers = itertools.count(1)
 def compare_next_replay(runner: Runner) -> None:
     """Compute this runner's next graph batch also without graphs, and if it is not padded, the next padded one.
 
-    The runner then raises EngineError, before anybody gets the answer, if the outputs differ as much as those of two
-    models, or if they are not finite. If a comparison is not possible, a line says so.
+    The runner then raises WeightSyncError, before anybody gets the answer, if the outputs differ as much as those of
+    two models, or if they are not finite. If a comparison is not possible, a line says so.
     """
     why = _unsupported(runner)
     if why:
@@ -177,7 +177,7 @@ def _judge(both: _EagerAndGraph, tokens: int, again: bool) -> None:
         apart = f"differ from eager mode by {found:.3g} of their size (the median of {tokens} tokens)"
         if math.isinf(found):
             apart = f"have NaN or infinity in {tokens} tokens that are finite in eager mode{padded}"
-        raise EngineError(
+        raise WeightSyncError(
             subject="rollout engine",
             found=f"after a weight sync, the outputs of the engine's captured graphs {apart}, so the graphs do not "
             "compute with the weights that the engine holds",
@@ -191,7 +191,7 @@ def _judge(both: _EagerAndGraph, tokens: int, again: bool) -> None:
                 ": if they are, the padding of a batch spoils its answers, and "
                 "actor_rollout_ref.rollout.enforce_eager=True avoids the padding"
             )
-        raise EngineError(
+        raise WeightSyncError(
             subject="rollout engine",
             found=f"after a weight sync, the outputs of {none} of {tokens} tokens are NaN or infinity, with and "
             f"without captured graphs{padded}",

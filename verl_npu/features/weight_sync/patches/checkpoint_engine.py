@@ -117,7 +117,7 @@ def note_given_weights_for_proof(
 def process_weights_once_and_prove_them(
     original: Callable[..., object], worker: Worker, *args: object, **kwargs: object
 ) -> object:
-    """Load the weights of one sync. Raises EngineError if the engine then does not hold them."""
+    """Load the weights of one sync. Raises WeightSyncError if the engine then does not hold them."""
     from ..engines.processing import lay_out_experts_for_loading
     from ..engines.vllm import VLLMEngine
     from .checking import Tally, brings_adapter, proof_requested

@@ -262,7 +262,7 @@ class Messages:
         """Send `message` to all ranks and return the message of each, by rank.
 
         If ranks send nothing within `limit` seconds (by default the group's timeout), raises GroupError, which names
-        them, also on those ranks when they come later.
+        these ranks. A rank that comes later gets the same error.
         """
         limit = self._timeout if limit is None else limit
         keys = [f"{topic}/{rank}" for rank in range(self._size)]

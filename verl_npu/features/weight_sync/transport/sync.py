@@ -128,7 +128,7 @@ class Engine(Protocol):
         ...
 
     def prove(self) -> str:
-        """Return the proof, as text, that the engine holds the loaded weights. Raises EngineError if it does not."""
+        """Return a proof, as text, that the engine holds the loaded weights. Raises WeightSyncError if it does not."""
         ...
 
 
@@ -194,8 +194,8 @@ def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: in
 def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> CheckResult:
     """Receive into `engine`.
 
-    Raises TransferError if the received weights differ from the sent ones, and EngineError if the engine then holds
-    other weights.
+    Raises TransferError if the received weights differ from the sent weights, and WeightSyncError if the engine then
+    holds other weights.
     """
     sums: list[torch.Tensor] = []
     aliases = plan.aliases()
