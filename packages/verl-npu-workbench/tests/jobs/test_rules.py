@@ -96,6 +96,10 @@ def _verl(main: str = "", **modules: str) -> SourceTree:
 
 
 ASLEEP = _verl(experimental__reward_loop__reward_model="if config.free_cache_engine: ...")
+UNREAD = {
+    "experimental__reward_loop__reward_loop": 'def score():\n    return {"reward_score": rm_score}',
+    "experimental__agent_loop__agent_loop": 'result["reward_extra_info"]',
+}
 AWAKE = _verl(experimental__reward_loop__reward_model="if free_cache_engine and not enable_resource_pool: ...")
 PLAIN_TRAINER, SETTING_TRAINER = _verl("run(config)"), _verl("auto_set_device(config)")
 BY_THE_PLATFORM = _verl("run(config)", single_controller__ray__base="ray_resource_name()\nmax_colocate_count: int = 3")
@@ -141,6 +145,9 @@ RIGHT_ONES = {
     "a reward model that is awake": script(
         {**REWARD_MODEL, "reward.reward_model.rollout.free_cache_engine": False},
         sources=ASLEEP,
+    ),
+    "a reward model that a function asks": script(
+        {**REWARD_MODEL, "reward.custom_reward_function.path": __file__}, sources=_verl(**UNREAD)
     ),
     "a reward model that a later verl wakes up": script(
         REWARD_MODEL,
@@ -308,18 +315,11 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
         "variables",
         False,
     ),
-    "a reward model that nothing wakes up": (
-        script(REWARD_MODEL, sources=ASLEEP),
-        "reward-model-asleep",
+    "a reward model that nothing wakes up": (script(REWARD_MODEL, sources=ASLEEP), "reward-model", False),
+    "a reward model whose scores verl cannot read": (
+        script(REWARD_MODEL, sources=_verl(**UNREAD)),
+        "reward-model",
         True,
-    ),
-    "a reward model that the user's function may not ask": (
-        script(
-            {**REWARD_MODEL, "reward.custom_reward_function.path": __file__},
-            sources=ASLEEP,
-        ),
-        "reward-model-asleep",
-        False,
     ),
     "a task queue at which graphs fail": (
         script({f"{ROLLOUT}.enforce_eager": False}, exports={"TASK_QUEUE_ENABLE": "2"}),

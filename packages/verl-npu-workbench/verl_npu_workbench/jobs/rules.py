@@ -706,22 +706,39 @@ def _task_queue(script: Script) -> Iterator[Finding]:
 
 
 def _reward_model(script: Script) -> Iterator[Finding]:
-    """Source: RewardModelManager puts its engines to sleep, and only `compute_rm_score` wakes them up. A reward model
-    with NPUs of its own is asked by the agent loops instead."""
+    """Source: verl's `RewardModelManager` and `RewardLoopWorker`.
+
+    The agent loops ask a reward model that has NPUs of its own. Only `compute_rm_score` wakes up its engine, and only
+    a reward function returns the `reward_extra_info` that the agent loops read.
+    """
     section, settings = "reward.reward_model", script.settings
-    asleep = f"{section}.rollout.free_cache_engine"
-    manager = script.sources.read("verl.experimental.reward_loop.reward_model") or b""
-    sleeps = b"free_cache_engine" in manager and b"enable_resource_pool" not in manager
-    asked = all(settings.truth(f"{section}.{key}") for key in ("enable", "enable_resource_pool"))
-    if sleeps and asked and settings.truth(asleep) and settings.text(f"{section}.rollout.name") == "vllm":
-        # A reward function of the user's may never ask the model.
-        own = settings.text("reward.custom_reward_function.path")
-        yield (warning if own else error)(
-            "reward-model-asleep",
-            "True",
-            subject=asleep,
-            why=_("verl puts the reward model to sleep and never wakes it up, so the first step waits without end"),
-            fix=_("set {key}=False").format(key=asleep),
+    pool, sleeps = f"{section}.enable_resource_pool", f"{section}.rollout.free_cache_engine"
+    function = settings.text("reward.custom_reward_function.path")
+    manager, worker, loop = (
+        script.sources.read(f"verl.experimental.{name}") or b""
+        for name in ("reward_loop.reward_model", "reward_loop.reward_loop", "agent_loop.agent_loop")
+    )
+    if not settings.truth(f"{section}.enable") or not settings.truth(pool):
+        return
+    if not function and b'return {"reward_score": rm_score}' in worker and b'result["reward_extra_info"]' in loop:
+        yield error(
+            "reward-model",
+            _("a reward model with NPUs of its own and no reward function"),
+            subject=f"{pool}=True",
+            why=_("verl's agent loop ends with `KeyError: 'reward_extra_info'`, and the first step waits forever"),
+            fix=_(
+                "set {pool}=False, or set reward.custom_reward_function to a function that asks the model at its "
+                "argument reward_router_address"
+            ).format(pool=pool),
+        )
+    is_left_asleep = b"free_cache_engine" in manager and b"enable_resource_pool" not in manager
+    if is_left_asleep and settings.truth(sleeps) and settings.text(f"{section}.rollout.name") == "vllm":
+        yield warning(
+            "reward-model",
+            _("a reward model with NPUs of its own whose engine sleeps"),
+            subject=f"{sleeps}=True",
+            why=_("verl's trainers put the engine to sleep at the start and never wake it up, so its requests wait"),
+            fix=_("set {key}=False").format(key=sleeps),
         )
 
 
@@ -901,10 +918,10 @@ RULES: tuple[Rule[Script], ...] = (
     ),
     Rule("exports", _exports, _SCRIPT_ONLY, about="Variables that the script sets but Ray's workers do not get."),
     Rule(
-        "reward-model-asleep",
+        "reward-model",
         _reward_model,
         _SCRIPT_ONLY,
-        about="A reward model with NPUs of its own whose engine sleeps, which verl never wakes up.",
+        about="A reward model with NPUs of its own that verl never wakes up, or whose scores verl cannot read.",
     ),
     Rule("task-queue", _task_queue, _SCRIPT_ONLY, about="A level of torch_npu's task queue at which graphs fail."),
     Rule("rollout.weight_format", _weight_format, (Stage.SCRIPT, Stage.JOB)),
