@@ -79,8 +79,8 @@ def test_a_text_stays_translatable_in_another_process(again) -> None:
 def test_an_error_is_english_where_it_is_raised_and_translated_where_it_is_shown() -> None:
     error = SourceError(subject="run.sh", expected=_("a file"), found=_("none"), fix=_("check the path"))
     with speaking_by(Marking()):
-        assert f"error: {error}" == "error: run.sh: expected a file, found none; check the path"
-        assert translate(str(error)) == "[run.sh: expected [a file], found [none]; [check the path]]"
+        assert f"error: {error}" == "error: run.sh: expected a file; found none; check the path"
+        assert translate(str(error)) == "[run.sh: expected [a file]; found [none]; [check the path]]"
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("--virtual", type=int, default=0, help="virtual NPUs for both (default none)")
     asked = parser.parse_args()
     if not (asked.checkout / "tests").is_dir():
-        parser.error(f"expected a folder with verl's tests/, found {asked.checkout}")
+        parser.error(f"expected a folder with verl's tests/; found {asked.checkout}")
     npus = {"VIRTUAL_ASCEND": str(asked.virtual)} if asked.virtual else {}
     with tempfile.TemporaryDirectory(prefix="verl-tests-") as folder:
         results = {}

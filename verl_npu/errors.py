@@ -24,7 +24,7 @@ class VerlNpuError(RuntimeError):
 
     def __str__(self) -> str:
         if self.expected:
-            line = _("{subject}: expected {expected}, found {found}; {fix}").format(
+            line = _("{subject}: expected {expected}; found {found}; {fix}").format(
                 subject=self.subject, expected=self.expected, found=self.found, fix=self.fix
             )
         else:

@@ -63,5 +63,5 @@ def _read(path: Path) -> Pin:
         raise DeclarationError(
             subject=str(path),
             found=f"this pin cannot be read: {type(error).__name__}: {error}",
-            fix="correct the file as CONTRIBUTING.md describes (Add a pin), or install verl-npu again",
+            fix="correct the file (see 'Add a pin' in CONTRIBUTING.md), or install verl-npu again",
         ) from error

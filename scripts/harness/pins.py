@@ -168,7 +168,7 @@ def find(name: str) -> Pin:
     """Return the pin of that name; raise BadInput with the known names if there is none."""
     if name not in PINS:
         raise BadInput(
-            _("--pin: expected one of {pins}, found {name!r}. Other revisions: --verl PATH").format(
+            _("--pin: expected one of {pins}; found {name!r}. Other revisions: --verl PATH").format(
                 pins=_(", ").join(PINS), name=name
             )
         )
@@ -179,7 +179,7 @@ def check_engine(name: str, pin: Pin) -> None:
     """Raise BadInput unless a rollout engine of that name exists and the pin has it."""
     if name not in ENGINES:
         raise BadInput(
-            _("--rollout: expected one of {engines}, found {name!r}").format(engines=_(", ").join(ENGINES), name=name)
+            _("--rollout: expected one of {engines}; found {name!r}").format(engines=_(", ").join(ENGINES), name=name)
         )
     if name != SMALL and pin.engine is None:
         have = [each.name for each in PINS.values() if each.engine is not None]
@@ -203,7 +203,7 @@ def engine_source(engine: Engine) -> Path:
         raise BadInput(
             _(
                 "--rollout vllm-ascend: expected {variable} to be the folder of a checkout of vllm-ascend at "
-                "{commit}, found {found}. Clone vllm-ascend, check out {commit}, and name the folder"
+                "{commit}; found {found}. Clone vllm-ascend, check out {commit}, and name the folder"
             ).format(variable=SOURCE, commit=engine.commit, found=named or _("nothing"))
         )
     revision = _revision(Path(named))
@@ -211,7 +211,7 @@ def engine_source(engine: Engine) -> Path:
         raise BadInput(
             _(
                 "--rollout vllm-ascend: expected {variable} to be the folder of a checkout of vllm-ascend at "
-                "{commit}, found {found} at {revision}. Check out {commit}"
+                "{commit}; found {found} at {revision}. Check out {commit}"
             ).format(variable=SOURCE, commit=engine.commit, found=named, revision=revision[:10])
         )
     return Path(named).resolve()
@@ -223,7 +223,7 @@ def read_checkout(path: Path) -> Checkout:
     if not version_file.is_file() or not (path / "verl" / "__init__.py").is_file():
         raise BadInput(
             _(
-                "--verl: expected a folder with verl's source (verl/__init__.py and verl/version/version), found "
+                "--verl: expected a folder with verl's source (verl/__init__.py and verl/version/version); found "
                 "{path}. Name the root of a clone of verl"
             ).format(path=path)
         )
@@ -258,7 +258,7 @@ def pin_of(checkout: Checkout) -> Pin:
         return alike[0]
     raise BadInput(
         _(
-            "--verl: expected a revision near one of {pins}, found version {version} in {path}. "
+            "--verl: expected a revision near one of {pins}; found version {version} in {path}. "
             "Name the nearest pin with --pin"
         ).format(
             pins=_(", ").join(f"{pin.name} ({pin.version})" for pin in PINS.values()),

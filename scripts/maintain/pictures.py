@@ -141,7 +141,7 @@ def _on_a_terminal(command: Sequence[str], folder: Path, variables: dict[str, st
             yield text
     os.close(ours)
     if process.returncode:
-        raise SystemExit(f"{' '.join(command)}: expected status 0, found {process.returncode}")
+        raise SystemExit(f"{' '.join(command)}: expected status 0; found {process.returncode}")
 
 
 def _line_with(lines: Sequence[str], text: str) -> int:
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="PICTURE", help=", ".join(PICTURE_MAKERS))
     asked = parser.parse_args()
     if unknown := set(asked.names) - set(PICTURE_MAKERS):
-        parser.error(f"expected some of {', '.join(PICTURE_MAKERS)}, found {', '.join(sorted(unknown))}")
+        parser.error(f"expected some of {', '.join(PICTURE_MAKERS)}; found {', '.join(sorted(unknown))}")
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         folder = (asked.work or Path(scratch)).resolve()

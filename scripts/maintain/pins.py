@@ -78,7 +78,7 @@ def check(pins: Pins) -> None:
             unknown = {key for entry in entries for key in entry} - {*keys.split()}
             if unknown:
                 where = f"{name}.toml: {table or 'top level'}"
-                raise BadPin(f"{where}: expected some of {keys}, found {', '.join(sorted(unknown))}")
+                raise BadPin(f"{where}: expected some of {keys}; found {', '.join(sorted(unknown))}")
         for own in said["environment"]:
             like = own.get("like", name)
             there = pins.said(like)["environment"] if like in [*pins] else []

@@ -84,7 +84,7 @@ def read(path: Path) -> Recipe:
     text = path.read_text()
     row = [word.strip() for word in _line(text, r"# row: (.+)", path).split("|")]
     if len(row) != 4:
-        raise ValueError(f"{path.name}: expected # row: algorithm | model | backend | engine, found {row}")
+        raise ValueError(f"{path.name}: expected # row: algorithm | model | backend | engine; found {row}")
     nodes, npus = (int(_line(text, rf"{name}=\$\{{{name}:-(\d+)\}}", path)) for name in ("NODES", "NPUS_PER_NODE"))
     pin, source = _line(text, r"# pin: (\S+)", path), _line(text, r"# from: (.+)", path)
     algorithm, model, backend, engine = row

@@ -83,7 +83,7 @@ def main() -> int:
     status = rewrite(versioned(version), check=True)
     if asked.tag:
         if asked.tag != f"v{version}":
-            print(f"expected the tag v{version}, found {asked.tag}", file=sys.stderr)
+            print(f"expected the tag v{version}; found {asked.tag}", file=sys.stderr)
             status = 1
         for path in undated(version):
             print(f"{path}: expected the first section to be [{version}] with a date", file=sys.stderr)

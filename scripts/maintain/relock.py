@@ -46,7 +46,7 @@ def main() -> int:
     locks = [heading(path) for upstream in UPSTREAMS for path in sorted((folder / upstream.name).glob("*/lock.json"))]
     wanted = [lock for lock in locks if asked.upstream in (None, lock.upstream) and asked.pin in (None, lock.pin)]
     if not wanted:
-        print(f"relock.py: expected a pin that has a lock, found none called {asked.pin}", file=sys.stderr)
+        print(f"relock.py: expected a pin that has a lock; found none called {asked.pin}", file=sys.stderr)
         return 2
     left = 0
     for lock in wanted:

@@ -36,7 +36,7 @@ from .locks import lock_path, record_lock, write_lock
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The folder of the locks; by default that of the features.",
+    help="The folder for the locks. The default is the folder of the features.",
 )
 @click.option("--replace", is_flag=True, help="Overwrite an existing lock.")
 def lock(owner: str, upstream: str, source: Path, pin: str, revision: str, output: Path | None, replace: bool) -> None:

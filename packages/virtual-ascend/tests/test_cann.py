@@ -45,7 +45,7 @@ def test_a_disk_without_room_is_one_error_and_nothing_half_written(tmp_path: Pat
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
         with pytest.raises(
-            BuildError, match=r"writable folder with free space, found .*; set VIRTUAL_ASCEND_CACHE to another folder"
+            BuildError, match=r"writable folder with free space; found .*; set VIRTUAL_ASCEND_CACHE to another folder"
         ):
             installed(tmp_path)
     finally:

@@ -420,7 +420,7 @@ def test_to_erase_a_stream_takes_a_tensor_of_an_npu(npu: ModuleType) -> None:
     x = npu.ones(2, device="npu")
     x.record_stream(npu.npu.Stream())
     torch_npu.erase_stream(x, npu.npu.Stream())
-    with pytest.raises(RuntimeError, match="expected a tensor on an NPU, found one on cpu"):
+    with pytest.raises(RuntimeError, match="expected a tensor on an NPU; found one on cpu"):
         torch_npu.erase_stream(x.cpu(), npu.npu.Stream())
 
 

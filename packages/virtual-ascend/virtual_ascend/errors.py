@@ -18,7 +18,7 @@ class VirtualAscendError(RuntimeError):
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        found = f"expected {self.expected}, found {self.found}" if self.expected else self.found
+        found = f"expected {self.expected}; found {self.found}" if self.expected else self.found
         return f"{self.subject}: {found}; {self.fix}"
 
     # RuntimeError's own reduction would call __init__ with the text alone, and unpickling in another process would

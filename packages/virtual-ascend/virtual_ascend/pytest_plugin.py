@@ -24,7 +24,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if npus is None:
         return
     if npus < 1:
-        raise pytest.UsageError(f"--npus: expected a number of virtual NPUs from 1, found {npus}")
+        raise pytest.UsageError(f"--npus: expected a number of virtual NPUs from 1; found {npus}")
     if "torch" in sys.modules:
         raise pytest.UsageError(
             f"--npus: another pytest plugin has imported torch already; set {NPUS.name}={npus} before you start pytest"

@@ -125,7 +125,7 @@ def test_what_does_not_depend_on_an_unknown_value_is_still_refused(
 def test_a_size_that_is_no_number_is_refused(contract: Contract) -> None:
     (problem,) = problems(only(f"{ACTOR}.context_parallel_size=two"), contract)
     assert in_words(problem).startswith(
-        "(megatron.context_parallel_size=two): expected a whole number, found the text 'two'"
+        "(megatron.context_parallel_size=two): expected a whole number; found the text 'two'"
     )
 
 

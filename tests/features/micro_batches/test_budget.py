@@ -161,7 +161,7 @@ def test_an_upstream_that_no_longer_asks_for_the_partition_is_told_apart(
     # Pretend that upstream has a partition of its own that we do not know.
     monkeypatch.setattr(module, "get_seqlen_balanced_partitions", lambda *_, **__: [[0, 1], [2], [3]])
     with pytest.raises(
-        JobSettingError, match="expected micro-batches of at most 100 tokens, found a micro-batch of 110 tokens"
+        JobSettingError, match="expected micro-batches of at most 100 tokens; found a micro-batch of 110 tokens"
     ):
         module.rearrange_micro_batches(padded([60, 50, 50, 50]), max_token_len=BUDGET)
 

@@ -87,7 +87,7 @@ def test_a_vllm_without_what_verl_imports_is_refused(site: Site) -> None:
     with pytest.raises(JobSettingError) as caught:
         refuse_engine_versions(job(mode="sync"))
     assert str(caught.value) == (
-        "vllm 0.11.0: expected a vLLM with every name that the installed verl's rollout imports, found no "
+        "vllm 0.11.0: expected a vLLM with every name that the installed verl's rollout imports; found no "
         "vllm.LLM, although line 1 of verl.workers.rollout.vllm_rollout.vllm_rollout_spmd imports vllm.LLM; install "
         "another vLLM; verl's documents for NPUs name vllm 0.11.0 and vllm-ascend 0.11.0rc1 for ccd7d934 "
         "(override: VERL_NPU_DISABLE=rollout)"
@@ -124,7 +124,7 @@ def test_a_vllm_without_what_vllm_ascend_imports_is_refused(site: Site) -> None:
         refuse_engine_versions(job(mode="sync"))
     assert str(caught.value) == (
         "vllm 0.13.0 with vllm-ascend 0.11.0rc1: expected a vLLM with every name that the installed vllm-ascend "
-        "imports when an engine starts, found no vllm.engine:Gone, although line 2 of vllm_ascend.more imports "
+        "imports when an engine starts; found no vllm.engine:Gone, although line 2 of vllm_ascend.more imports "
         "vllm.engine.Gone; install vllm and vllm-ascend in the same version; verl's documents for NPUs name vllm "
         "0.11.0 and vllm-ascend 0.11.0rc1 for ccd7d934 (override: VERL_NPU_DISABLE=rollout)"
     )

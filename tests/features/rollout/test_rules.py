@@ -95,7 +95,7 @@ def divided(npus: int = 8, nodes: int = 1, tensor: int = 3, pipeline: int = 1, *
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({}, "divides the job's 8 NPUs, found engines of 3 ranks "),
+        ({}, "divides the job's 8 NPUs; found engines of 3 ranks "),
         ({"npus": 12, "tensor": 4, "pipeline": 2}, "engines of 8 "),
     ],
 )

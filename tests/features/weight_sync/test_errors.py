@@ -16,4 +16,4 @@ def test_an_error_keeps_its_kind_and_fields_through_pickle(kind: type[WeightSync
     assert type(error) is kind
     assert isinstance(error, WeightSyncError)
     assert {name: getattr(error, name) for name in fields} == fields
-    assert str(error) == "a: expected b, found c; d (override: e)"
+    assert str(error) == "a: expected b; found c; d (override: e)"

@@ -232,7 +232,7 @@ def test_a_switch_that_names_no_feature_is_told_and_has_no_effect(plugin, packag
     registry = plugin.start(disable=frozenset({"maths"}))
     assert package.load("up.ops").double(1) == ("ours", 1)
     (line,) = plugin.reported
-    assert line.startswith("PLUGIN_DISABLE=maths: expected names from math, separated by commas, found maths")
+    assert line.startswith("PLUGIN_DISABLE=maths: expected names from math, separated by commas; found maths")
     assert line.endswith("did you mean math?")
     assert registry.states() == {"math": State.APPLIED}
 
@@ -655,5 +655,5 @@ def test_an_upstream_that_is_compiled_alone_is_named_and_no_definition_is_missed
     assert registry.states() == {"math": State.FAILED}
     (line,) = plugin.reported
     assert line.startswith(
-        "up: expected the package's Python source, because verl-npu reads it to judge patches, found only compiled"
+        "up: expected the package's Python source, because verl-npu reads it to judge patches; found only compiled"
     )

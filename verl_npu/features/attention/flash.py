@@ -107,7 +107,7 @@ def admit_flash_attention_in_dispatch_check(
     if "npu_flash_attn_func" not in imports.__code__.co_names:
         raise UnavailableError(
             subject=f"attn_implementation={FLASH_ATTENTION}",
-            expected="a transformers that can reach the NPU's flash attention",
+            expected="a release of transformers that can use the NPU's flash attention",
             found="transformers 4.54",
             fix="install transformers 4.53.3 or 4.55.4, or set attn_implementation to sdpa",
         )

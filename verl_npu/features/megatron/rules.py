@@ -85,7 +85,7 @@ def problems(request: Request, contract: Contract) -> Iterator[Finding]:
 
 def in_words(problem: Finding) -> str:
     """Return a problem as one line."""
-    return f"{problem.subject}: expected {problem.expected}, found {problem.found}; {problem.fix}"
+    return f"{problem.subject}: expected {problem.expected}; found {problem.found}; {problem.fix}"
 
 
 def _shown(key: str, settings: Mapping[str, object]) -> str:

@@ -219,7 +219,7 @@ class Registry:
         error = DeclarationError(
             subject=f"patch {patch.id}, declared in {getattr(patch.implementation, '__module__', 'no module')}",
             found="this patch is left out, because it was declared after the patches had been judged",
-            fix="declare it in a feature of your own distribution, in the module that the entry point names",
+            fix="declare it in the module of your own feature, to which the entry point leads",
         )
         if self.policy.strict:
             raise error

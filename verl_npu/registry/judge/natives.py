@@ -28,7 +28,7 @@ class Native:
     """Whether the assignment was read back in this process."""
 
     def as_json(self) -> dict[str, str]:
-        """Return the JSON form for commands."""
+        """Return this object as JSON data, which commands print."""
         return {"target": self.target, "by": self.by, "state": str(self.state), "reason": self.reason}
 
 

@@ -318,7 +318,7 @@ class SourceTree:
             if "__init__.pyc" in entries and "__init__.py" not in entries:
                 raise SourceError(
                     subject=package,
-                    expected="the package's Python source, because verl-npu reads it to judge patches",
+                    expected="the package's Python source, which verl-npu needs to judge patches",
                     found="only compiled files (.pyc)",
                     fix="install the package with its .py files",
                 )

@@ -73,7 +73,7 @@ def test_another_node_is_planned_on_a_login_node(run: Run, own: str, monkeypatch
             ("--nodes", "2", "--head", "255.255.255.255", "--", "true"),
             "255.255.255.255: expected a route to this host",
         ),
-        (("--npus", "8", "--", "true"), "NPUs of this host: expected 8, found VIRTUAL_ASCEND=2"),
+        (("--npus", "8", "--", "true"), "NPUs of this host: expected 8; found VIRTUAL_ASCEND=2"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(run: Run, arguments: tuple[str, ...], said: str) -> None:
@@ -87,7 +87,7 @@ def test_a_port_that_is_taken_is_refused(run: Run) -> None:
         port = other.getsockname()[1]
         status, output = run("launch", "--no-doctor", "--port", str(port - 1), "--", "true", columns=250)
     assert (status, output.count("\n")) == (2, 1)
-    assert output.startswith(f"verl-npu: port {port}: expected a free port, found Address already in use")
+    assert output.startswith(f"verl-npu: port {port}: expected a free port; found Address already in use")
 
 
 @pytest.mark.parametrize("verdict", ["error", "warning"])
@@ -106,6 +106,6 @@ def test_a_doctor_that_answers_otherwise_is_one_error(run: Run, monkeypatch: pyt
     monkeypatch.setattr("verl_npu_workbench.launch.launching.own_python", lambda *words: ["echo", answer])
     status, output = run("launch", "--", "true", columns=250)
     assert status == 2
-    assert "the head: expected a host that can take part, found verl-npu doctor gave no result" in output
+    assert "the head: expected a host that can take part; found verl-npu doctor gave no result" in output
     assert answer in output
     assert output.count("\n") == 1

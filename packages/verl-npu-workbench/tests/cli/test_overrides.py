@@ -203,7 +203,7 @@ def test_a_script_without_megatron_is_named(tmp_path: Path) -> None:
     script.write_text("export HCCL_BUFFSIZE=200\npython3 -m verl.trainer.main_ppo data.train_batch_size=8\n")
     status, output = run("--overrides", str(script))
     assert status == 2
-    said = "expected a script with Megatron overrides, found no Megatron override"
+    said = "expected a script with Megatron overrides; found no Megatron override"
     assert f"verl-npu: --overrides {script}: {said}" in output
 
 

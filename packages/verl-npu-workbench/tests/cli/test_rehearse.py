@@ -44,7 +44,7 @@ NO_SCRIPTS: dict[str, tuple[Callable[[Write], Path], str]] = {
         lambda write: write("ray start --head", "python3 convert.py"),
         "expected a script that starts a trainer",
     ),
-    "two trainers": (lambda write: write(COMMAND, COMMAND.replace("=8", "=16")), "expected one trainer, found 2"),
+    "two trainers": (lambda write: write(COMMAND, COMMAND.replace("=8", "=16")), "expected one trainer; found 2"),
     "no such file": (lambda write: write().parent / "none.sh", "no such file"),
     "an empty file": (lambda write: write(), "expected a script that starts a trainer"),
     "a binary": (binary, "cannot execute binary file"),

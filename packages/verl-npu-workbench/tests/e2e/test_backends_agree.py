@@ -164,14 +164,14 @@ def faults(reference: Step, fsdp: Step, megatron: Step) -> list[str]:
     for name, part in METRICS.items():
         mine, wanted = megatron.metrics[name], reference.metrics[name]
         if abs(mine - wanted) > part * abs(wanted):
-            found.append(f"{name}: expected {wanted} within {part}, found {mine}")
+            found.append(f"{name}: expected {wanted} within {part}; found {mine}")
     for name, wanted in reference.gradients.items():
         size, allowed = float(wanted.norm()), distance(fsdp.gradients[name], wanted)
         if not 0 < allowed < MEASURE * size:
             raise ValueError(f"{name}: FSDP's bf16 is {allowed} from a gradient of {size}, which measures nothing")
         off = distance(megatron.gradients[name], wanted)
         if off > FACTOR * allowed + ROUNDED * size:
-            found.append(f"{name}: expected at most {FACTOR} times {allowed} from fp32's {size}, found {off}")
+            found.append(f"{name}: expected at most {FACTOR} times {allowed} from fp32's {size}; found {off}")
     return found
 
 

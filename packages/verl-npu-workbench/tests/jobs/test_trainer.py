@@ -133,7 +133,7 @@ def test_a_trainer_with_a_setting_or_two_is_one(trained: Trained, words: str) ->
 
 
 def test_two_trainers_are_too_many(captured: Captured) -> None:
-    with pytest.raises(SourceError, match="expected one trainer, found 2"):
+    with pytest.raises(SourceError, match="expected one trainer; found 2"):
         trainer_of(captured(COMMAND, f"{COMMAND} a=2"))
 
 

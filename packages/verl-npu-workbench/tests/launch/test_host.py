@@ -47,7 +47,7 @@ def test_a_host_knows_the_head_and_its_own_address(given: Any, expected: tuple[i
         (
             {"nodes": 2},
             {},
-            "--head: expected a name or an address at which the other hosts reach the head, found no head",
+            "--head: expected a name or an address at which the other hosts reach the head; found no head",
         ),
         ({"nodes": 2, "head": "localhost"}, {}, "found localhost"),
         ({"hosts": ("n1", "n1")}, {}, "--hosts: expected 2 different hosts"),
@@ -67,7 +67,7 @@ def test_npus_are_counted(tmp_path: Path) -> None:
     command.chmod(0o755)
     assert count_npus({"PATH": str(tmp_path)}, None) == 8
     assert count_npus({"VIRTUAL_ASCEND": "4", "ASCEND_RT_VISIBLE_DEVICES": "1,3"}, 2) == 2
-    with pytest.raises(LaunchError, match="expected 8, found VIRTUAL_ASCEND=4"):
+    with pytest.raises(LaunchError, match="expected 8; found VIRTUAL_ASCEND=4"):
         count_npus({"VIRTUAL_ASCEND": "4"}, 8)
 
 

@@ -71,7 +71,7 @@ def test_a_head_that_cannot_take_part_ends_the_others() -> None:
         head = thread.submit(launching._lead, host, own, lambda line: None)
         connection = join("127.0.0.1", port, replace(OTHER, ready=False), 10)
         assert connection is not None
-        with pytest.raises(LaunchError, match="the head: expected a host that can take part, found cann: none"):
+        with pytest.raises(LaunchError, match="the head: expected a host that can take part; found cann: none"):
             head.result(10)
         message = connection.hear()
         connection.close()

@@ -96,7 +96,7 @@ def rank(name: str) -> dict[str, torch.Tensor]:
         inputs["input_ids"].npu(), inputs["position_ids"].npu(), sp_size=world
     )
     if padding:
-        raise ValueError(f"expected a length that {world} ranks share evenly, found {padding} tokens too few")
+        raise ValueError(f"expected a length that {world} ranks share evenly; found {padding} tokens too few")
     inputs = {key: value.npu() for key, value in inputs.items()}
     logits = made(**inputs, attention_mask=None, use_cache=False).logits
     here, length = torch.distributed.get_rank(), sum(LENGTHS) // world

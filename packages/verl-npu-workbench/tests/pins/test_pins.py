@@ -86,8 +86,8 @@ def test_a_pin_that_is_new_reaches_all_that_is_made(folders: Callable[[str, str]
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("recipes", "recipies", "top level: expected some of published .*, found recipies"),
-        ("transformers", "transformer", "training: expected .*, found transformer"),
+        ("recipes", "recipies", "top level: expected some of published .*; found recipies"),
+        ("transformers", "transformer", "training: expected .*; found transformer"),
         ("id", 'like = "v0"\nid', "expected `like` to name a pin with an environment documents of its own"),
     ],
 )

@@ -33,7 +33,7 @@ REFUSED = {
     "another engine": (
         {},
         {"model.strategy": "megatron"},
-        r"model\.strategy: expected fsdp or fsdp2, .*, found megatron",
+        r"model\.strategy: expected fsdp or fsdp2, .*; found megatron",
     ),
     "NPUs that nobody tells": ({"ranks": 0}, {}, "expected a start with torchrun, whose --nproc_per_node and"),
     "NPUs that torchrun would count": (

@@ -113,7 +113,7 @@ def test_a_picture_for_a_model_of_text_is_one_line(settings) -> None:
 
 
 def test_a_picture_that_is_larger_than_a_prompt_is_one_line(settings) -> None:
-    with pytest.raises(PlanError, match="expected fewer than the 1024 tokens of a prompt, found 1024"):
+    with pytest.raises(PlanError, match="expected fewer than the 1024 tokens of a prompt; found 1024"):
         picture_of(SEEING, 1024, share_of(settings()))
 
 

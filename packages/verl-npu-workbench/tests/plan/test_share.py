@@ -54,7 +54,7 @@ def test_an_answer_is_cut_to_a_budget_that_is_smaller_and_that_is_said(settings)
 
 
 def test_a_budget_without_room_for_an_answer_is_one_line(settings) -> None:
-    with pytest.raises(PlanError, match="room for a prompt of 1024 tokens and an answer, found 1024 tokens"):
+    with pytest.raises(PlanError, match="room for a prompt of 1024 tokens and an answer; found 1024 tokens"):
         share_of(settings(**{f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 1024}))
 
 
@@ -72,13 +72,13 @@ def test_a_pipeline_has_a_rank_of_each_kind(settings) -> None:
 
 
 def test_sizes_that_do_not_divide_the_npus_are_one_line(settings) -> None:
-    with pytest.raises(PlanError, match=r"the parallel sizes: expected a product that divides 8 NPUs .*, found 3"):
+    with pytest.raises(PlanError, match=r"the parallel sizes: expected a product that divides 8 NPUs .*; found 3"):
         share_of(settings(**{f"{ACTOR}ulysses_sequence_parallel_size": 3}))
 
 
 @pytest.mark.parametrize("key", ["trainer.nnodes", "data.max_prompt_length", "data.train_batch_size"])
 def test_what_is_missing_is_named(settings, key: str) -> None:
-    with pytest.raises(PlanError, match=f"{key}: expected a positive number, found none"):
+    with pytest.raises(PlanError, match=f"{key}: expected a positive number; found none"):
         share_of(settings(**{key: None}))
 
 

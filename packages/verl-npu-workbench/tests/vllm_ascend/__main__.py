@@ -90,9 +90,9 @@ def main() -> None:
     parser.add_argument("tests", nargs="*", help="files or folders below CHECKOUT (default tests/ut)")
     asked = parser.parse_args()
     if not (asked.tree / "tests" / "ut").is_dir():
-        parser.error(f"expected a checkout of github.com/vllm-project/vllm-ascend with tests/ut, found {asked.tree}")
+        parser.error(f"expected a checkout of github.com/vllm-project/vllm-ascend with tests/ut; found {asked.tree}")
     if not asked.python.is_file():
-        parser.error(f"--python: expected an interpreter, found {asked.python}")
+        parser.error(f"--python: expected an interpreter; found {asked.python}")
     with tempfile.TemporaryDirectory(prefix="vllm-ascend-tests-") as name:
         report = run(asked.tree, asked.python, asked.packages, asked.tests, Path(name))
         if not report.is_file():

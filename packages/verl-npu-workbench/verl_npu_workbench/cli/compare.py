@@ -66,7 +66,7 @@ _SHOWN = 10
     help="Compare this merged model with the checkpoint that it was made from. Give the checkpoint as the argument.",
 )
 @json_option()
-@click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write the curves as a picture.")
+@click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Draw the curves into this PNG file.")
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
 def compare(
     npu_log: Path | None,

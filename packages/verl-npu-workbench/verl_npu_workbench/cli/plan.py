@@ -106,7 +106,9 @@ _MARKS = {
     help="The time limit for each rank, in seconds.",
 )
 @click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/plan"), show_default=True)
-@click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write memory over time as a picture.")
+@click.option(
+    "--png", metavar="FILE", type=click.Path(path_type=Path), help="Draw the memory over time into this PNG file."
+)
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
 @click.option(
     "--compare",

@@ -66,7 +66,7 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
     metavar="RULE",
     multiple=True,
     type=click.Choice(_RULES),
-    help="Do not scale the job down by this rule; may be repeated.",
+    help="Leave out this rule when the job is made smaller. This option may be repeated.",
 )
 @click.option(
     "--kernels", is_flag=True, help="Compile the Triton kernels that the job launches with Ascend's compiler."
@@ -141,8 +141,8 @@ def _check_pin(asked: str, tree: Path) -> None:
     if found != asked:
         raise CommandError(
             subject=f"--pin {asked}",
-            expected=_("the pin {asked} of verl in {tree}, or installed").format(asked=asked, tree=tree),
-            found=_("a verl whose nearest pin is {found}").format(found=found),
+            expected=_("verl of the pin {asked} in {tree} or in this environment").format(asked=asked, tree=tree),
+            found=_("another verl, nearest to the pin {found}").format(found=found),
             fix=_("give a checkout of that pin with --verl, or let scripts/rehearse.sh --pin install it"),
         )
 

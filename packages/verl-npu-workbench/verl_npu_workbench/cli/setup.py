@@ -92,7 +92,7 @@ _HEAD = """\
     "--nodes", type=click.IntRange(1), default=1, show_default=True, help="With rayjob: the number of machines."
 )
 @click.option("--name", default="verl", show_default=True, help="With rayjob: the name of the job.")
-@click.option("--queue", default="default", show_default=True, help="With rayjob: Volcano's queue.")
+@click.option("--queue", default="default", show_default=True, help="The queue of Volcano. This option is for rayjob.")
 @click.option(
     "--claim",
     "claims",

@@ -360,7 +360,7 @@ class Lack:
 
 
 def lacks(site: Site, files: Sequence[Path], preloaded: Sequence[Path]) -> Iterator[Lack]:
-    """Yield the libraries that these files lack, and the driver's library even if only CANN's libraries need it.
+    """Yield the libraries that these files need and that are missing.
 
     `preloaded` are folders whose libraries are loaded earlier, such as torch's own. Other needs of CANN's libraries
     are not reported, because they find each other in ways that the files do not show.

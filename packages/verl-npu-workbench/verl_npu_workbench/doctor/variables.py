@@ -290,7 +290,7 @@ _COSTS = {
 
 
 def wrong_variables(site: Site, stage: Stage) -> Iterator[Finding]:
-    """Yield a finding for each wrong variable of a site that can be judged at this stage."""
+    """Yield a finding for each wrong variable of a site. Rules that belong to another stage are left out."""
     yield from _ours(site)
     for rule in RULES:
         text = site.environ.get(rule.name) if stage in rule.stages else None

@@ -125,7 +125,7 @@ def test_no_compiler_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(BuildError) as error:
         build.compiler()
     assert str(error.value) == (
-        "compiling the virtual Ascend: expected a C++ compiler (g++, clang++, or $CXX), found no compiler; "
+        "compiling the virtual Ascend: expected a C++ compiler (g++, clang++, or $CXX); found no compiler; "
         "install a compiler, for example with apt-get install g++"
     )
 

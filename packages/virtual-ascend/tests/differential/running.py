@@ -68,7 +68,7 @@ def observe(settings: dict[str, str], python: str = sys.executable, only: Sequen
         if done.returncode == 0:
             return results
         if begun is None:
-            raise SystemExit(f"expected observations, found status {done.returncode}: {done.stderr[-2000:]}")
+            raise SystemExit(f"expected observations; found status {done.returncode}: {done.stderr[-2000:]}")
         first = begun[0] + 1
         results[begun[1]] = {"end": "ends", "said": f"signal {-done.returncode}"}
     raise SystemExit(f"expected at most {ENDINGS} calls that end their process")

@@ -43,23 +43,23 @@ def test_faults_are_read(text: str, faults: tuple[Fault, ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("explode", "expected one of die, slow, oom, fail first, found 'explode'"),
-        ("die", "expected die with collective= and optionally rank=, found only die"),
-        ("die:collective=0", "expected collective to be a number from 1, found '0'"),
-        ("die:collective=1:collective=2", "each once, found 'collective=2'"),
+        ("explode", "expected one of die, slow, oom, fail first; found 'explode'"),
+        ("die", "expected die with collective= and optionally rank=; found only die"),
+        ("die:collective=0", "expected collective to be a number from 1; found '0'"),
+        ("die:collective=1:collective=2", "each once; found 'collective=2'"),
         ("die:seconds=1", "found 'seconds=1'"),
-        ("slow:seconds=nan", "expected seconds to be a number above 0, found 'nan'"),
+        ("slow:seconds=nan", "expected seconds to be a number above 0; found 'nan'"),
         ("slow:seconds", "found 'seconds'"),
         (
             "slow:seconds=1:bandwidth=1",
-            "expected slow with seconds= or bandwidth= and optionally rank=, found seconds= and bandwidth=",
+            "expected slow with seconds= or bandwidth= and optionally rank=; found seconds= and bandwidth=",
         ),
         (
             "oom:allocation=1:above=1",
-            "expected oom with allocation= or above= and optionally rank=, found allocation= and above=",
+            "expected oom with allocation= or above= and optionally rank=; found allocation= and above=",
         ),
-        ("fail:operator=a b", "expected operator to be the name of an operator of torch_npu, found 'a b'"),
-        ("die:collective=1:rank=-1", "expected rank to be a number from 0, found '-1'"),
+        ("fail:operator=a b", "expected operator to be the name of an operator of torch_npu; found 'a b'"),
+        ("die:collective=1:rank=-1", "expected rank to be a number from 0; found '-1'"),
     ],
 )
 def test_anything_else_is_refused_with_what_was_expected(text: str, problem: str) -> None:

@@ -109,7 +109,7 @@ def files(test: Path, asked: list[str]) -> Iterator[Path]:
     for name in asked:
         place = test / name
         if not place.exists():
-            raise SystemExit(f"expected a file or folder below {test}, found none called {name}")
+            raise SystemExit(f"expected a file or folder below {test}; found none called {name}")
         for found in sorted(place.rglob("test_*.py")) if place.is_dir() else [place]:
             yield found.relative_to(test)
 
@@ -137,7 +137,7 @@ def main() -> int:
     asked = parser.parse_args()
     test = asked.checkout / "test"
     if not test.is_dir():
-        parser.error(f"expected a checkout of github.com/pytorch/pytorch, found no folder test in {asked.checkout}")
+        parser.error(f"expected a checkout of github.com/pytorch/pytorch; found no folder test in {asked.checkout}")
     rows: list[tuple[str, Counter[str], dict[str, list[str]]]] = []
     surprises = []
     with tempfile.TemporaryDirectory(prefix="pytorch-tests-") as folder:

@@ -100,7 +100,7 @@ def test_sources_that_do_not_compile_are_one_error(
 ) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr(build, "compiler", lambda: "false")
-    with pytest.raises(BuildError, match=r"compiling libhccl\.so: expected the compiler to succeed, found no output"):
+    with pytest.raises(BuildError, match=r"compiling libhccl\.so: expected the compiler to succeed; found no output"):
         stub.build_stub(package, tmp_path / "cache")
     assert not list((tmp_path / "cache").rglob("*.so"))
 

@@ -98,7 +98,7 @@ def files(test: Path, asked: list[str]) -> Iterator[Path]:
     for name in asked:
         place = test / name
         if not place.exists():
-            raise SystemExit(f"expected a file or folder below {test.name}/, found none called {name}")
+            raise SystemExit(f"expected a file or folder below {test.name}/; found none called {name}")
         yield from sorted(place.rglob("test_*.py")) if place.is_dir() else [place]
 
 
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--wheel", type=Path, metavar="FOLDER", help="the torch_npu of a wheel in the place of ours")
     asked = parser.parse_args()
     if not (asked.checkout / "torch_npu" / "testing").is_dir() or not (asked.checkout / _TEMPLATE).is_file():
-        parser.error(f"expected a checkout of github.com/Ascend/pytorch, found {asked.checkout}")
+        parser.error(f"expected a checkout of github.com/Ascend/pytorch; found {asked.checkout}")
     known = expected.read()
     differ: list[str] = []
     total: Counter[str] = Counter()

@@ -97,7 +97,7 @@ def differences(file: str, expected: Ends | None, found: Ends) -> list[str]:
     lines += [f"{file}::{test} no longer fails" for test in sorted(expected.failed.keys() - found.failed.keys())]
     if (found.passed, found.skipped) != (expected.passed, expected.skipped) and not lines:
         lines.append(
-            f"{file}: expected {expected.passed} passed and {expected.skipped} skipped, found {found.passed} and "
+            f"{file}: expected {expected.passed} passed and {expected.skipped} skipped; found {found.passed} and "
             f"{found.skipped}"
         )
     return lines

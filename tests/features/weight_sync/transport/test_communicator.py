@@ -41,7 +41,7 @@ def test_a_time_out_that_nothing_can_be_added_to_is_refused_by_its_name(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "1E100")
-    with pytest.raises(GroupError, match=f"{name}=1E100: expected at most 2147483647 seconds, found 1e\\+100"):
+    with pytest.raises(GroupError, match=f"{name}=1E100: expected at most 2147483647 seconds; found 1e\\+100"):
         group_timeout(60.0, Timeouts.read(os.environ))
 
 

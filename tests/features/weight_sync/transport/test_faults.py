@@ -123,7 +123,7 @@ except WeightSyncError as error:
 
 def test_a_parameter_that_is_not_as_announced_ends_the_sync_on_all_ranks(run_ranks: Run, tmp_path: Path) -> None:
     ended = run_ranks(UNANNOUNCED, tmp_path)
-    said = "layer.9.weight: expected float32[256, 256] as announced, found layer.9.weight float32[1, 256]"
+    said = "layer.9.weight: expected float32[256, 256] as announced; found layer.9.weight float32[1, 256]"
     assert all(said in rank.facts["error"] for rank in ended), ended
     assert ended[1].facts["loads"] > 0
     assert not ended[1].facts["usable"]

@@ -123,7 +123,7 @@ def refuse_nz() -> None:
     if mode:
         raise WeightSyncError(
             subject=f"additional_config.{NZ_KEY}",
-            expected=f"{NZ_KEY}=0, or no {NZ_KEY}",
+            expected=f"{NZ_KEY}=0 or no {NZ_KEY}",
             found=f"{NZ_KEY}={mode!r}, which vllm-ascend uses instead of {NZ.name}={NZ.value}",
             fix=f"remove {NZ_KEY} from the engine's additional_config, because {NZ.reason}",
         )

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A rank's message before a sync. Rank 0 also announces how it will send."""
+    """A rank's message before a sync. Rank 0 also announces how it will send the weights."""
 
     digest: str | None = None
     """The digest of the metadata that this rank expects; None if it accepts anything from rank 0."""
