@@ -185,7 +185,7 @@ def check_engine(name: str, pin: Pin) -> None:
         have = [each.name for each in PINS.values() if each.engine is not None]
         raise BadInput(
             _(
-                "--rollout {name}: expected a pin whose vLLM and vllm-ascend can be installed here ({pins}), "
+                "--rollout {name}: expected a pin whose vLLM and vllm-ascend can be installed here ({pins}); "
                 "found {pin}. Leave the option out to use the small engine"
             ).format(name=name, pins=_(", ").join(have), pin=pin.name)
         )
