@@ -231,7 +231,7 @@ def test_an_unknown_family_is_one_line_with_near_names(run: Run, tree: Path, tmp
     name = {"folder": str(tmp_path), "file": str(tmp_path / "config.json")}.get(given, given)
     status, output = run("check", name, "--source", str(tree))
     assert status == 2
-    assert "found 'qwen-3'; did you mean qwen3" in output
+    assert "found 'qwen-3'; did you mean qwen3" in " ".join(output.split())
 
 
 def test_a_configuration_that_cannot_be_built_is_one_line(run: Run, tree: Path, tmp_path: Path) -> None:

@@ -253,8 +253,9 @@ def _ignored(window: int | None, softcap: float | None, sinks: object) -> str:
     """Return the setting that the NPU's flash attention ignores; empty if there is none."""
     try:
         refuse_ignored_settings(window, softcap, lambda: sys.maxsize, {"s_aux": sinks})
-    except JobSettingError as error:
-        return error.found.partition(",")[0]
+    except JobSettingError:
+        settings = {"sliding_window": window, "attn_logit_softcapping": softcap, "attention sinks": ""}
+        return next(f"{name}={value}".rstrip("=") for name, value in settings.items() if value is not None)
     return ""
 
 
