@@ -8,9 +8,10 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -33,6 +34,9 @@ from . import terminal, upstreams
 from .diff import drift_diff
 from .options import example, json_option, source_option
 from .status import BAD, QUIET, colour
+
+if TYPE_CHECKING:
+    from .model import Model, Part
 
 _MEANING = {
     State.PENDING: _("fits, and will be applied when verl is imported"),
@@ -72,26 +76,36 @@ class _Result:
         return feature_state(self.verdicts[patch.id].state for patch in feature)
 
 
-@click.command(epilog=example("verl-npu check", "verl-npu check --source verl-0.7.1-py3-none-any.whl"))
+@click.command(
+    epilog=example("verl-npu check", "verl-npu check --source verl-0.7.1-py3-none-any.whl", "verl-npu check Qwen3-8B")
+)
+@click.argument("model", required=False)
 @source_option("A checkout or a wheel of verl.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every patch, and all differences from the nearest pin.")
 @json_option("Print the whole result as JSON.")
 @click.option("--diff", is_flag=True, help="Show how each drifted target differs from the nearest pin.")
-def check(source: str, verbose: bool, as_json: bool, diff: bool) -> None:
-    """Tell for each feature whether its patches fit your verl.
+def check(model: str | None, source: str, verbose: bool, as_json: bool, diff: bool) -> None:
+    """Tell for each feature whether its patches fit your verl, or what a model gets from them.
 
-    The command does not import verl, so it is safe to run anywhere. It imports an installed torch_npu in a separate
-    process, to see whether that works.
+    Without MODEL, the command imports no upstream and no torch, so it is safe to run anywhere. It imports an installed
+    torch_npu in a separate process, to see whether that works.
 
     It also checks the features of other packages.
 
+    MODEL is a folder with a config.json, that file, or a family of transformers such as qwen3_moe. The command then
+    builds the model without weights and tells what runs its attention, norms, rotary embedding, MLPs, experts, and
+    linear attention on an NPU: a patch, other NPU code, or code for any device. It also tells the engine's class.
+    Status 1 means that the job ends, or that a patch for the model drifted.
+
     Exit status: 0 all features fit; 1 a feature drifted, failed, or relies on a patch of upstream's that has no
     effect, a declaration or a variable of verl-npu is wrong, or, with VERL_NPU_STRICT=1, torch_npu cannot be imported;
-    2 there is no verl, or its source cannot be read.
+    2 there is no verl, its source cannot be read, or MODEL cannot be built.
     """
     tree = upstreams.judged_tree(source)
     lacking = upstreams.missing_packages() if source == upstreams.INSTALLED else []
     judged, result = _judged(tree, lacking, here=source == upstreams.INSTALLED)
+    if model is not None:
+        _check_model(model, result, as_json)
     if as_json:
         click.echo(json.dumps(_content(result), indent=2))
     else:
@@ -102,6 +116,43 @@ def check(source: str, verbose: bool, as_json: bool, diff: bool) -> None:
     unusable = result.problem is not None and _is_strict()
     bad = any(verdict.state in BAD for verdict in result.verdicts.values())
     sys.exit(Status.FOUND if unusable or bad or result.wrong or result.undeclared else Status.FINE)
+
+
+def _check_model(name: str, result: _Result, as_json: bool) -> NoReturn:
+    # Imported here, because it loads the patches of attention, which only a model needs.
+    from . import model
+
+    found = model.read(name, _covers(result))
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2))
+    else:
+        _print_revisions(result.revisions, verbose=False)
+        _print_model(found)
+    sys.exit(Status.FOUND if {"refused", "drifted"} & {part.way for part in found.parts} else Status.FINE)
+
+
+def _covers(result: _Result) -> Mapping[str, Part]:
+    """Return the patches by their targets: ours, and upstream's own where ours is not applied."""
+    from .model import Part, Way
+
+    covers: dict[str, Part] = {}
+    undone = set()
+    for feature in result.features:
+        for patch in feature:
+            own, target = result.verdicts[patch.id], str(patch.target)
+            state = result.state(feature) if own.state is State.PENDING else own.state
+            if state is State.PENDING:
+                covers[target] = Part("", "", Way.PATCHED, patch.id)
+                undone |= {str(each) for each in patch.undoes}
+            elif state is State.NATIVE:
+                covers[target] = Part("", "", Way.NATIVE, patch.target.package)
+            elif state is not State.ABSENT:
+                way = Way.DRIFTED if state in BAD else Way.FALLBACK
+                covers[target] = Part("", "", way, patch.id, own.reason)
+    for native in result.natives:
+        if native.state is State.NATIVE and native.target not in undone:
+            covers[native.target] = Part("", "", Way.NATIVE, native.by)
+    return covers
 
 
 def _is_strict() -> bool:
@@ -246,6 +297,33 @@ def _print(result: _Result, verbose: bool) -> None:
     terminal.table(meanings, [""] * len(meanings), indent="  ")
     terminal.echo()
     _print_advice(result, verbose)
+
+
+def _print_model(found: Model) -> None:
+    terminal.echo()
+    source = found.source or _("the default configuration of {family}").format(family=found.family)
+    terminal.paragraph(
+        _("{architecture}, which transformers {version} builds from {source}:").format(
+            architecture=found.architecture, version=found.transformers, source=source
+        )
+    )
+    terminal.echo()
+    names = [part.place.partition(":")[2] for part in found.parts]
+    rows = []
+    for part, name in zip(found.parts, names, strict=True):
+        by = _("{place}, by {by}").format(place=name, by=part.by) if part.by and name else name
+        text = _("{place}: {reason}").format(place=by, reason=part.reason) if by and part.reason else by
+        rows.append((part.operator, str(part.way), text or part.reason))
+    colours = {"fall-back": "yellow", "refused": "red", "drifted": "red", "absent": "dim"}
+    terminal.table(rows, [colours.get(part.way, "green") for part in found.parts])
+    silent = [name for part, name in zip(found.parts, names, strict=True) if part.silent]
+    if silent:
+        terminal.echo()
+        terminal.paragraph(
+            _("A job's log says nothing about {names}.").format(names=_(", ").join(silent)),
+            label=_("note: "),
+            indent="  ",
+        )
 
 
 def _notable(feature: Feature, result: _Result) -> list[Patch]:

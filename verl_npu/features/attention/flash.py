@@ -255,7 +255,7 @@ def compute_packing_once_and_check_settings(
         from .lengths import given_lengths
 
         position_ids, longest = given_lengths(attention_mask, position_ids, key_states, kwargs)
-        _refuse(sliding_window, softcap, longest, kwargs)
+        refuse_ignored_settings(sliding_window, softcap, longest, kwargs)
         sliding_window = softcap = None
     return original(
         query_states,
@@ -274,9 +274,10 @@ def compute_packing_once_and_check_settings(
     )
 
 
-def _refuse(
+def refuse_ignored_settings(
     sliding_window: int | None, softcap: float | None, longest: Callable[[], int], rest: dict[str, object]
 ) -> None:
+    """Raise JobSettingError for a setting of the model that the NPU's flash attention would ignore."""
     if softcap:
         raise _ignored(f"attn_logit_softcapping={softcap}", "remove the soft cap")
     if rest.get("s_aux") is not None:
