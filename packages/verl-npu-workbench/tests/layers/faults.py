@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from verl_npu_workbench.layers.causes import Reason, Sampling
-from verl_npu_workbench.layers.comparing import Side
-from verl_npu_workbench.layers.recording import Recording
+from verl_npu_workbench.layers.comparing import Comparison, Side, compare
+from verl_npu_workbench.layers.recording import Recording, record
 
 from .models import BATCH, answer, answer_padded, causal, make, only, replaced
 
@@ -38,6 +38,16 @@ class Fault:
 
 
 FAULTS: list[Fault] = []
+
+
+def found(fault: Fault) -> Comparison:
+    model = make(fault.kind, fault.dtype, **fault.changes)
+    right = record(model, BATCH, fault.temperature)
+    torch.manual_seed(2)
+    seeded = fault.seed(copy.deepcopy(model))
+    faulty, reruns = seeded if isinstance(seeded, tuple) else (seeded, {})
+    sides = (right, faulty) if fault.side is Side.ENGINE else (faulty, right)
+    return compare(model, *sides, fault.sampling, reruns, fault.temperature)
 
 
 def fault(name: str, kind: str, operator: str, reason: Reason, **more: Any) -> Callable[[Any], Any]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from verl_npu_workbench.layers.comparing import Comparison, Side, compare
+from verl_npu_workbench.layers.comparing import compare
 from verl_npu_workbench.layers.recording import record
 
-from .faults import FAULTS, Fault
+from .faults import FAULTS, Fault, found
 from .models import BATCH, KINDS, make
 
 
@@ -20,16 +20,6 @@ def one_thread() -> Any:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def found(fault: Fault) -> Comparison:
-    model = make(fault.kind, fault.dtype, **fault.changes)
-    right = record(model, BATCH, fault.temperature)
-    torch.manual_seed(2)
-    seeded = fault.seed(copy.deepcopy(model))
-    faulty, reruns = seeded if isinstance(seeded, tuple) else (seeded, {})
-    sides = (right, faulty) if fault.side is Side.ENGINE else (faulty, right)
-    return compare(model, *sides, fault.sampling, reruns, fault.temperature)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
