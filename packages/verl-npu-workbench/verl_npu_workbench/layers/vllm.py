@@ -54,9 +54,10 @@ class LayerRecorder:
         stack = ExitStack()
         stack.callback(model.register_forward_pre_hook(before, with_kwargs=True).remove)
         stack.enter_context(recorded(model, recorder))
-        self._layers = recorder
+        # Hooks end with the context.
+        self._layers, self._hooks = recorder, stack
 
-    def save_layers(self, folder: str, tokens: list[list[int]], prompts: list[int], rank: int | None = None) -> None:
+    def save_layers(self, folder: str, tokens: list[list[int]], prompts: list[int]) -> None:
         """Write what was recorded, and the weights that are not the trainer's."""
         batch = Batch(tuple(map(tuple, tokens)), tuple(prompts))
         model = self.model_runner.model
