@@ -422,7 +422,7 @@ def _epsilon(module: Any) -> tuple[str, float] | None:
 def _base(config: Any) -> float:
     """Return the rotary base. transformers 5 keeps it among the other settings of the rotary embedding."""
     settings = getattr(config, "rope_parameters", None) or {}
-    return float(settings.get("rope_theta") or getattr(config, "rope_theta", 10000.0))
+    return float(settings.get("rope_theta") or getattr(config, "rope_theta", 10000.0) or 10000.0)
 
 
 def _turned(search: _Search) -> tuple[torch.Tensor, float]:

@@ -63,7 +63,7 @@ class Judged:
     recording: Recording
     operators: Sequence[Judgement]
     streams: Sequence[tuple[str, float, float]]
-    """The residual stream at each norm: its name, its error over all layers before, and the error of rounding alone."""
+    """The residual stream at each norm: its name, its error over all layers before, and that of rounding alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement
 
 def _unit(recording: Recording, operator: Operator) -> float:
     """Return half a unit in the last place of the recorded values, relative to them."""
-    return max(torch.finfo(recording.values[name].dtype).eps / 2 for name in operator.made)
+    return max(float(torch.finfo(recording.values[name].dtype).eps) / 2 for name in operator.made)
 
 
 def _ratios(

@@ -219,7 +219,7 @@ def _attention_functions(model: Any) -> Iterator[tuple[Any, str]]:
         if implementation == "eager" and hasattr(module, "eager_attention_forward"):
             yield vars(module), "eager_attention_forward"
     functions = sys.modules.get("transformers.modeling_utils")
-    if implementation not in (None, "eager") and functions is not None:
+    if isinstance(implementation, str) and implementation != "eager" and functions is not None:
         yield functions.ALL_ATTENTION_FUNCTIONS, implementation
 
 

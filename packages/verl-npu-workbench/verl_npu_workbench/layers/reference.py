@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..simulation.rollout.model import own_modules
 from .recording import ATTENTION, HEAD, KEY, LOGPROBS, QUERY, VALUE, Batch, chosen, prefix_of
 
 
@@ -54,7 +55,7 @@ class Operator:
 def operators(decoder: Any) -> Iterator[Operator]:
     """Return the operators of a decoder in the order in which they compute."""
     yield Operator("embed_tokens", Kind.EMBEDDING, (), ("embed_tokens:out",))
-    stream = ("embed_tokens:out",)
+    stream: tuple[str, ...] = ("embed_tokens:out",)
     for number, layer in enumerate(decoder.layers):
         name = f"layers.{number}"
         attention, mlp = f"{name}.self_attn", f"{name}.mlp"
@@ -93,7 +94,7 @@ def _of_module(name: str, kind: Kind) -> Operator:
     return Operator(name, kind, (f"{name}:in",), (f"{name}:out",))
 
 
-class _Exact(TorchFunctionMode):
+class _Exact(TorchFunctionMode):  # type: ignore[misc]
     """Lets code that computes in float32 on purpose, like norms and softmax, compute in float64."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -131,6 +132,8 @@ class Reference:
         self.batch = batch
         self.conditions = Conditions(temperature)
         self.model = copy.deepcopy(model).cpu().eval().requires_grad_(False)
+        # The trainer's classes may be patched, and its attention may be watched.
+        own_modules(self.model)
         for parameter in self.model.parameters():
             parameter.data = parameter.data.to(dtype)
         if dtype == torch.float64:
@@ -301,5 +304,5 @@ def causal(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return (rows[:, None] == rows) & (places[:, None] >= places)
 
 
-def _tensor(made: Any) -> torch.Tensor:
-    return made  # type: ignore[no-any-return]
+def _tensor(made: torch.Tensor) -> torch.Tensor:
+    return made

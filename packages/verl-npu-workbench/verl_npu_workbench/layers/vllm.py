@@ -104,7 +104,7 @@ def _differing(
 
 def main(folder: Path) -> None:
     """Answer the prompts and write the recording."""
-    from vllm import LLM, SamplingParams
+    from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
 
     asked = json.loads((folder / ASK).read_text())
     extension = f"{__spec__.name}.{LayerRecorder.__name__}" if __spec__ else f"{__name__}.{LayerRecorder.__name__}"
