@@ -164,6 +164,8 @@ def _compare_layers(script: Path, verl: Path | None, unconfined: bool, architect
 
 def _print_layers(result: Mapping[str, Any]) -> None:
     first = result["first"]
+    if result["simulated"]:
+        terminal.echo(_("SIMULATED: computed on virtual NPUs, which round like a CPU."))
     terminal.line(terminal.styled("different", "red") if first else terminal.styled("as expected", "green"))
     for line in lines_of(result):
         terminal.paragraph(line, indent="  ")
@@ -176,7 +178,7 @@ def _print_layers(result: Mapping[str, Any]) -> None:
             cells.append(f"{found['error']:.1e} / {found['rounding']:.1e}" if found else "")
         rows.append((name, *cells))
     terminal.line(_("Error of the residual stream / error of rounding, before each norm:"))
-    terminal.table(rows, ("",) * 3, indent="  ")
+    terminal.table(rows, [""] * len(rows), indent="  ")
     bad = [(side, each) for side in sides for each in sides[side]["operators"] if each["verdict"] != "as expected"]
     for side, each in bad[:_SHOWN]:
         flips = each["flips"] or {}
@@ -188,8 +190,8 @@ def _print_layers(result: Mapping[str, Any]) -> None:
         terminal.line(f"  {side}, {each['operator']}: {each['verdict']}{more}")
     counts = ", ".join(f"{side}: {len(sides[side]['operators'])}" for side in sides)
     terminal.paragraph(
-        _("Operators compared: {counts}. Engine: {engine}. Model: {model}.").format(
-            counts=counts, engine=result["engine"], model=result["model"]
+        _("Operators compared: {counts}. Engine: {engine}. Trainer: {trainer}. Model: {model}.").format(
+            counts=counts, engine=result["engine"], trainer=result["trainer"], model=result["model"]
         )
     )
     for each in result["not_shown"]:

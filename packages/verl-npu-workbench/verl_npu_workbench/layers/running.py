@@ -43,17 +43,17 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
             )
         )
         path = small_model_of(made, layers, models)
+    variables = _variables()
     with tempfile.TemporaryDirectory(prefix="verl-npu-layers-") as made_in:
         folder = Path(made_in)
         asked = _asked(settings, path, notes)
         (folder / "ask.json").write_text(json.dumps(asked))
-        variables = _variables()
         _run(folder, variables, f"{_PACKAGE}.computing", "prepare")
         if find_spec("vllm"):
             _run(folder, variables, f"{_PACKAGE}.vllm")
         _run(folder, variables, f"{_PACKAGE}.computing", "compare")
         found: dict[str, Any] = json.loads((folder / "comparison.json").read_text())
-    return {"engine": _engine(), "model": str(path), **found}
+    return {"engine": _engine(), "model": str(path), "simulated": VIRTUAL_NPUS in variables, **found}
 
 
 def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
@@ -163,8 +163,8 @@ def lines_of(result: Mapping[str, Any]) -> Sequence[str]:
         found.append(
             _(
                 "kl {k1:.2e} (k1), {k3:.2e} (k3); probabilities differ by {mean_difference:.2e} on average, by "
-                "at most {max_difference:.2e}; {beyond:.1%} of {tokens} tokens by more than 0.1; effective sample size "
-                "{effective:.1%}"
+                "at most {max_difference:.2e}, and by more than 0.1 for {beyond:.1%} of {tokens} tokens; effective sample "
+                "size {effective:.1%}"
             ).format(**apart)
         )
     if result["remaining"]:
