@@ -163,11 +163,16 @@ class _Search:
         if self.judgement.verdict is not Verdict.LARGER:
             return None
         made = torch.cat([self.recording.values[name] for name in self.operator.made], dim=-1)
+        if self.operator.kind is Kind.BLOCK:
+            # The projection behind an attention may be right.
+            made = self.recording.values.get(f"{self.operator.name}.o_proj:in", made)
+        made = made[self._bad_rows()]
         for dtype in (torch.bfloat16, torch.float16):
             alike = float((made.to(dtype).to(made.dtype) == made).double().mean())
             if made.dtype != dtype and alike > 0.99:
                 said = f"{str(dtype).removeprefix('torch.')} instead of {str(made.dtype).removeprefix('torch.')}"
-                return Cause(Reason.DTYPE, said)
+                share = self.judgement.tokens
+                return Cause(Reason.DTYPE, said if share > 0.99 else f"{said}, for {share:.0%} of the tokens")
         return None
 
     # Norms.

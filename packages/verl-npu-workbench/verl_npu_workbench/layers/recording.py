@@ -103,7 +103,12 @@ class Recorder:
         places = self._heads if name.startswith((HEAD, LOGPROBS)) else self._places
         if not places or not isinstance(value, torch.Tensor):
             return
-        lead = len(value) if len(value) >= len(places) else value.shape[0] * value.shape[1]
+        lead = len(value)
+        if lead < len(places) and value.dim() > 2:
+            lead *= value.shape[1]
+        if lead < len(places):
+            # Some attention computes only a part of a batch in a module.
+            return
         # Engines change tensors in place later.
         rows = value.detach().reshape(lead, -1)[: len(places)].to("cpu", copy=True)
         self._taken[name].append((places, rows))
@@ -140,7 +145,7 @@ def _watch(stack: ExitStack, recorder: Recorder, name: str, module: Any) -> None
     kinds = kinds_of(module)
     if name == "logits_processor":
         name = HEAD
-    parts = _PARTS.get(name.rpartition(".")[2], ()) if "ColumnParallelLinear" in kinds else ()
+    parts = _PARTS.get(name.rpartition(".")[2], ()) if "LinearBase" in kinds else ()
 
     def before(module: object, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         given = named.get("hidden_states", args[0] if args else named.get("input"))
@@ -176,7 +181,11 @@ def _watch(stack: ExitStack, recorder: Recorder, name: str, module: Any) -> None
         stack.callback(handle.remove)
 
 
-_PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+_PARTS = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
+}
 """The projections that vLLM fuses, by its own names."""
 
 
