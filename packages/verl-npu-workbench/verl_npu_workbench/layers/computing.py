@@ -50,7 +50,7 @@ def main(words: list[str]) -> None:
     device = "npu" if hasattr(torch, "npu") and torch.npu.is_available() else "cpu"
     trainer, notes = _trained(asked, dtype, device, engine.batch, temperature)
     made = compare(model, trainer, engine, sampling, temperature=temperature)
-    result = {"trainer": f"transformers on {device}", **content(made, [*asked["notes"], *notes])}
+    result = {"trainer": f"transformers on {device}", **content(made, notes)}
     (folder / RESULT).write_text(json.dumps(result, indent=2))
 
 

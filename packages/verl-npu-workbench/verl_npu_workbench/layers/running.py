@@ -53,7 +53,7 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
             _run(folder, variables, f"{_PACKAGE}.vllm")
         _run(folder, variables, f"{_PACKAGE}.computing", "compare")
         found: dict[str, Any] = json.loads((folder / "comparison.json").read_text())
-    return {"engine": _engine(), "model": str(path), "simulated": VIRTUAL_NPUS in variables, **found}
+    return {"engine": _engine(), "model": str(path), "simulated": VIRTUAL_NPUS in variables, **found, "not_shown": [*notes, *found["not_shown"]]}
 
 
 def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
@@ -94,7 +94,6 @@ def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
         "settings": {**sampling, "prompt_length": settings.whole(MAX_PROMPT)},
         "prompts": [[numbers.randrange(5, vocabulary - 5) for _place in range(length)] for length in _LENGTHS],
         "attention": settings.text(f"{MODEL}.override_config.attn_implementation") or "flash_attention_2",
-        "notes": notes,
         "weights": {},
     }
 
@@ -163,8 +162,8 @@ def lines_of(result: Mapping[str, Any]) -> Sequence[str]:
         found.append(
             _(
                 "kl {k1:.2e} (k1), {k3:.2e} (k3); probabilities differ by {mean_difference:.2e} on average, by "
-                "at most {max_difference:.2e}, and by more than 0.1 for {beyond:.1%} of {tokens} tokens; effective sample "
-                "size {effective:.1%}"
+                "at most {max_difference:.2e}, and by more than 0.1 for {beyond:.1%} of {tokens} tokens; effective "
+                "sample size {effective:.1%}"
             ).format(**apart)
         )
     if result["remaining"]:

@@ -22,7 +22,16 @@ from .recording import LOGPROBS, Batch, Place, Recorder, Recording, recorded
 
 ASK, ANSWERS = "ask.json", "answers.json"
 _RUN = "execute_model"
-_SHARDED = ("q_b_proj:out", "q_proj:out", "k_proj:out", "v_proj:out", "gate_proj:out", "up_proj:out", "o_proj:in", "down_proj:in")
+_SHARDED = (
+    "q_b_proj:out",
+    "q_proj:out",
+    "k_proj:out",
+    "v_proj:out",
+    "gate_proj:out",
+    "up_proj:out",
+    "o_proj:in",
+    "down_proj:in",
+)
 _HEADS = (".query", ".key", ".value", ".attention")
 
 
