@@ -43,7 +43,7 @@ def main(words: list[str]) -> None:
         return
     sampling, temperature = Sampling(**asked["settings"]), asked["settings"]["temperature"]
     engine = (
-        _read(folder, dtype, model)
+        read_beside(folder, dtype, model)
         if (folder / ANSWERS).exists()
         else generated(model, asked["prompts"], asked["sampling"]["max_tokens"], temperature)
     )
@@ -73,7 +73,8 @@ def _trained(
     return record(_load(asked, dtype, "sdpa").to(device), batch, temperature), [note]
 
 
-def _read(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
+def read_beside(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
+    """Read an engine's recording, whose weights have the names that they have in a model of transformers."""
     made = read(folder, dtype, model.config.get_text_config().num_key_value_heads)
     prefix = prefix_of(model)
 

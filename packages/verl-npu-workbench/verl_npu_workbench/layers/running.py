@@ -53,7 +53,13 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
             _run(folder, variables, f"{_PACKAGE}.vllm")
         _run(folder, variables, f"{_PACKAGE}.computing", "compare")
         found: dict[str, Any] = json.loads((folder / "comparison.json").read_text())
-    return {"engine": _engine(), "model": str(path), "simulated": VIRTUAL_NPUS in variables, **found, "not_shown": [*notes, *found["not_shown"]]}
+    return {
+        "engine": _engine(),
+        "model": str(path),
+        "simulated": VIRTUAL_NPUS in variables,
+        **found,
+        "not_shown": [*notes, *found["not_shown"]],
+    }
 
 
 def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
