@@ -43,7 +43,7 @@ def test_an_engine_with_a_cache_is_as_expected(kind: str) -> None:
 
 
 def with_a_near_tie(margin: float) -> Comparison:
-    """Let the second and the third expert of the first token have scores that are only so far apart, for the engine."""
+    """Let the engine take the third expert for the second one, for a token whose scores are only so far apart."""
     model = make("qwen3_moe")
     trainer = record(model, BATCH)
     mlp = "layers.0.mlp"
