@@ -49,13 +49,19 @@ def test_prefill_of_latent_attention_is_in_bfloat16(later: str, tmp_path: Path) 
     assert found["cause"]["said"].startswith("bfloat16 instead of float32")
 
 
+def test_its_log_probabilities_have_no_temperature(later: str, tmp_path: Path) -> None:
+    """Its runner makes the sampler without vLLM's logprobs_mode, here processed_logprobs: sample/sampler.py."""
+    found = said(later, tmp_path, "qwen3", "float32", fault="temperature")
+    assert (found["first"]["side"], found["first"]["operator"]) == ("engine", "logprobs")
+    assert found["cause"] == {"reason": "temperature", "said": "1 instead of 0.7"}
+
+
 @pytest.mark.parametrize(
     ("fault", "operator", "reason"),
     [
         ("base", "layers.0.self_attn.rotary", "rotary base"),
         ("epsilon", "layers.0.input_layernorm", "epsilon of a norm"),
         ("weight", "layers.1.self_attn.o_proj", "another weight"),
-        ("temperature", "logprobs", "temperature"),
     ],
 )
 def test_a_fault_is_found(later: str, fault: str, operator: str, reason: str, tmp_path: Path) -> None:

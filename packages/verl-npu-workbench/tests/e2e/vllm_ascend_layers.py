@@ -19,6 +19,10 @@ OVERRIDES: dict[str, dict[str, object]] = {
 }
 
 
+def temperature_of(fault: str) -> float:
+    return 0.7 if fault == "temperature" else 1.0
+
+
 def ask(model: Any, served: Path, dtype: str, parallel: int, fault: str) -> dict[str, Any]:
     """Return what the engine is asked for."""
     from verl_npu.features.weight_sync.transport.tensors import digest_of
@@ -33,13 +37,13 @@ def ask(model: Any, served: Path, dtype: str, parallel: int, fault: str) -> dict
         "num_gpu_blocks_override": 64,
         "dtype": dtype,
         "tensor_parallel_size": parallel,
-        "logprobs_mode": "raw_logprobs" if fault == "temperature" else "processed_logprobs",
+        "logprobs_mode": "processed_logprobs",
     }
     if fault in OVERRIDES:
         engine["hf_overrides"] = OVERRIDES[fault]
     return {
         "engine": engine,
-        "sampling": {"temperature": 0.7, "max_tokens": NEW, "seed": 1},
+        "sampling": {"temperature": temperature_of(fault), "max_tokens": NEW, "seed": 1},
         "prompts": [[5 + (7 * n + row) % 500 for n in range(length)] for row, length in enumerate(LENGTHS)],
         "tensor_parallel": parallel,
         "weights": {name: (digest_of(each), list(each.shape)) for name, each in model.state_dict().items()},
@@ -82,9 +86,9 @@ def main() -> None:
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
     engine = read_beside(folder, getattr(torch, dtype), model)
-    print(
-        "ANSWER " + json.dumps(content(compare(model, record(model, engine.batch, 0.7), engine, temperature=0.7), []))
-    )
+    temperature = temperature_of(fault)
+    found = compare(model, record(model, engine.batch, temperature), engine, temperature=temperature)
+    print("ANSWER " + json.dumps(content(found, [])))
 
 
 if __name__ == "__main__":
