@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .causes import Cause, Reason, Sampling, cause_of, exchanged
-from .judging import Judgement, Pair, first_bad, judge, pair_of
+from .judging import Judgement, Pair, Verdict, first_bad, judge, pair_of
 from .recording import LOGPROBS, Recording
 
 
@@ -109,6 +109,9 @@ def compare(
     bad, recording, pair = firsts[side][1], recordings[side], pairs[recordings[side].dtype]
     again = reruns if side is Side.ENGINE else None
     cause = cause_of(bad, recording, pair, sampling, again)
+    if cause is not None and cause.reason is not Reason.DTYPE:
+        # Another function explains the error, however small it is.
+        bad = replace(bad, verdict=Verdict.DIFFERENT)
     remaining = None
     # Only the first layer knows the keys of pad tokens.
     known = cause is not None and cause.edit is not None and cause.reason is not Reason.PADDING

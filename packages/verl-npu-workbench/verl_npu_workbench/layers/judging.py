@@ -91,16 +91,17 @@ def pair_of(model: object, batch: Batch, dtype: torch.dtype, temperature: float 
 def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
     """Judge each operator whose inputs and outputs were recorded, in the order in which they compute.
 
-    A block of operators is judged only if one of its operators was not recorded.
+    A block of operators is judged only if one of its operators was not recorded, and all layers as one only if the
+    residual stream was not.
     """
     values = recording.values
     all_operators = list(operators(pair.exact.decoder))
     seen = [each for each in all_operators if all(name in values for name in (*each.given, *each.made))]
     missing = [each.name for each in all_operators if each not in seen]
     for operator in seen:
-        if operator.kind in (Kind.BLOCK, Kind.MLP, Kind.MODEL) and not any(
-            name.startswith((operator.name, *(("norm",) if operator.kind is Kind.MODEL else ()))) for name in missing
-        ):
+        if operator.kind in (Kind.BLOCK, Kind.MLP) and not any(name.startswith(operator.name) for name in missing):
+            continue
+        if operator.kind is Kind.MODEL and "norm:in" in values:
             continue
         yield judge_one(operator, recording, pair)
 
