@@ -11,7 +11,7 @@ from verl_npu_workbench.layers.comparing import compare
 from verl_npu_workbench.layers.recording import record
 
 from .faults import FAULTS, Fault, found
-from .models import BATCH, KINDS, make
+from .models import BATCH, KINDS, answer, make
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,10 +33,10 @@ def test_a_fault_is_found_with_its_cause(fault: Fault) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_other_attention_functions_are_as_expected(kind: str, dtype: torch.dtype) -> None:
+def test_other_attention_functions_and_packed_sequences_are_as_expected(kind: str, dtype: torch.dtype) -> None:
     model = make(kind, dtype)
     trainer = record(model, BATCH)
     engine = copy.deepcopy(model)
     engine.config._attn_implementation = "sdpa"
-    made = compare(model, trainer, record(engine, BATCH))
-    assert made.first is None
+    for other in (record(engine, BATCH), answer(model)):
+        assert compare(model, trainer, other).first is None
