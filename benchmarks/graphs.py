@@ -84,7 +84,7 @@ def measured(layers: int, width: int, batch: int, turns: int) -> dict[str, float
         capture = time.process_time() - began
         graph.replay()
         if not torch.equal(out, step()):
-            raise SystemExit("expected a replay to give the same values as the step, found other values")
+            raise SystemExit("expected a replay to give the same values as the step; found other values")
         count = max(3, int(0.2 / seconds(step, 3)))
         pairs = []
         for turn in range(turns):

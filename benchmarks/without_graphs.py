@@ -94,7 +94,7 @@ def started(tree: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     found = Path(answer(process))
     if package not in found.parents:
-        raise SystemExit(f"expected the device of {package}, found that of {found.parent}")
+        raise SystemExit(f"expected the device of {package}; found that of {found.parent}")
     return process
 
 

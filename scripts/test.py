@@ -90,7 +90,7 @@ def folders_of(words: Sequence[str]) -> dict[Path, list[str]]:
     named = {word: path for word, path in paths.items() if word[:1] != "-" and word not in values and path.exists()}
     owners = {_owner(path) for path in named.values()}
     if len(owners) > 1:
-        raise ValueError(f"expected paths of one distribution, found {', '.join(named)}. Run test.sh once for each")
+        raise ValueError(f"expected paths of one distribution; found {', '.join(named)}. Run test.sh once for each")
     if not owners:
         return {package: [*words] for package in packages}
     (owner,) = owners

@@ -9,5 +9,5 @@ for python in python3 python3.11 python3.10 python3.12; do
     exec "$python" "$scripts/$name.py" "$@"
   fi
 done
-echo "$name.sh: expected Python 3.10, 3.11 or 3.12, found $(python3 --version 2>&1 || true). Put one of them on PATH as python3" >&2
+echo "$name.sh: expected Python 3.10, 3.11 or 3.12; found $(python3 --version 2>&1 || true). Put one of them on PATH as python3" >&2
 exit 2

@@ -12,7 +12,7 @@ ray() {
     fi
     while [ $# -gt 0 ] && [ "$1" != -- ]; do shift; done
     if [ $# -lt 2 ]; then
-        echo "without-submit.sh: expected ray job submit … -- COMMAND, found no --" >&2
+        echo "without-submit.sh: expected ray job submit … -- COMMAND; found no --" >&2
         return 2
     fi
     shift

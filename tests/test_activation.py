@@ -1,4 +1,4 @@
-"""The ways in and the switches, each in a process of its own: activation is once for a process."""
+"""The ways in and the switches, each in a process of its own: verl-npu is activated once in a process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEATURES |= {"fused_kernels", "micro_batches"}
 
 @pytest.fixture
 def ascend(interpreter: Interpreter) -> Interpreter:
-    """A machine with Ascend software, as far as activation looks: an importable torch_npu; and some verl."""
+    """Install what activation looks for on a machine with Ascend software: an importable torch_npu, and a verl."""
     interpreter.package("torch_npu")
     interpreter.package("verl", "print('verl is imported')")
     return interpreter
@@ -145,7 +145,7 @@ def test_an_entry_point_is_named_where_its_module_lies_apart_from_the_package(as
 
 
 def entered(function: str) -> str:
-    """A program that loads what an entry point of ours names."""
+    """Return a program that loads the object that an entry point of ours names."""
     return f"from importlib.metadata import EntryPoint as E; E('a', 'verl_npu_entry:{function}', 'b').load()"
 
 
@@ -232,7 +232,7 @@ def test_an_error_inside_us_does_not_break_the_import(ascend) -> None:
 
 
 STRICT = {"VERL_NPU": "on", "VERL_NPU_STRICT": "1"}
-# A verl that imports torch, as the real one does, and a program that tries it twice and then uses torch.
+# A verl that imports torch, like the real one, and a program that tries it twice and then uses torch.
 TWICE = """
 for _ in range(2):
     try:
@@ -254,7 +254,7 @@ print(torch.ones(1).item())
     ],
     ids=["drift under strict", "a wrong switch", "a torch_npu that cannot be imported"],
 )
-def test_what_is_wrong_verl_raises_each_time_and_torch_never(
+def test_each_import_of_verl_raises_the_error_and_torch_works(
     interpreter, torch_npu: str, environment, error: str
 ) -> None:
     pytest.importorskip("torch")
@@ -266,7 +266,7 @@ def test_what_is_wrong_verl_raises_each_time_and_torch_never(
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
 def test_a_stderr_that_takes_nothing_breaks_no_import_and_puts_nothing_on_stdout(ascend, redirection: str) -> None:
-    # `exec` in a shell: the process itself has no stderr that could be written to.
+    # `exec` in a shell: the process itself has no stderr to write to.
     shell = f"{sys.executable} -c 'import verl_npu, verl; print(5)' {redirection}"
     result = ascend.run(f"import os; os.execvp('sh', ['sh', '-c', {shell!r}])")
     assert (result.code, result.out) == (0, "verl is imported\n5\n")
@@ -309,7 +309,7 @@ def test_virtual_npus_that_cannot_be_had_leave_it_off(interpreter) -> None:
 def test_processes_that_start_at_once_leave_a_whole_manifest_each_and_no_other_file(ascend, tmp_path: Path) -> None:
     folder = tmp_path / "manifests"
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_", "ASCEND_"))}
-    ascend.run("import verl_npu, verl")  # bytecode is the interpreter's own, and written once
+    ascend.run("import verl_npu, verl")  # Python writes its bytecode once
     before = {path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts}
     environment = {**inherited, "PYTHONPATH": str(ascend.site), "VERL_NPU_MANIFEST_DIR": str(folder)}
     processes = [
@@ -336,7 +336,7 @@ def test_beside_the_earlier_plugin_of_the_same_name_it_is_an_error(ascend) -> No
     result = ascend.run(f"{EARLIER} import verl_npu")
     last = result.err.splitlines()[-1]
     assert "AscendSoftwareError" in last
-    assert "found the earlier plugin of that name in the same process (verl_npu.plugin)" in last
+    assert "an earlier plugin named verl_npu is loaded in the same process (verl_npu.plugin)" in last
     assert "pip uninstall verl_npu" in last
 
 
@@ -347,7 +347,7 @@ def test_by_the_entry_point_of_torch_the_import_of_verl_says_so(ascend) -> None:
 
 
 def test_the_earlier_plugin_cannot_be_imported_after_it(ascend) -> None:
-    """Where files of both lie in one folder."""
+    """Files of both may lie in one folder."""
     left = ascend.site / "left" / "plugin.py"
     left.parent.mkdir()
     left.write_text("print('patched by both')\n")

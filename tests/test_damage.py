@@ -1,4 +1,4 @@
-"""A damaged file of ours leaves `import torch` alone, and verl is patched, refused, or left alone whole."""
+"""A damaged file of ours does not affect `import torch`, and verl is patched, refused, or left alone as a whole."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
-# As torch loads an entry point, and then verl is imported.
+# Loads the entry point as torch does, and then imports verl.
 PROGRAM = """
 import verl_npu_entry
 verl_npu_entry.torch_backends()
@@ -22,7 +22,7 @@ import verl
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of this project, with some verl and a torch_npu."""
+    """Return a copy of this project, with some verl and a torch_npu."""
     for name in ("verl_npu", "patches"):
         shutil.copytree(PROJECT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PROJECT / "verl_npu_entry.py", tmp_path)
@@ -38,7 +38,7 @@ def run(copy: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=copy, env=kept | variables, capture_output=True, text=True, check=False)
 
 
-# What `import torch` loads, what `import verl` loads first, and what it loads in the middle.
+# The files that `import torch` loads, that `import verl` loads first, and that it loads in the middle.
 @pytest.mark.parametrize("file", ["activation.py", "session.py", "features/fleet/manifests.py"])
 def test_a_damaged_file_is_one_line_that_names_it_and_says_what_to_do(copy: Path, file: str) -> None:
     (copy / "verl_npu" / file).write_text("no Python at all")
@@ -79,7 +79,7 @@ def test_a_patch_that_is_missing_is_damage_and_no_smaller_feature(copy: Path) ->
     (copy / "verl_npu" / "features" / "attention" / "padding.py").write_bytes(b"")
     done = run(copy, VERL_NPU_STRICT="1")
     assert done.returncode == 1
-    said = "ImportError: verl-npu: this installation: expected every patch that its locks list"
+    said = "ImportError: verl-npu: this installation: files are missing or cut short"
     assert done.stderr.splitlines()[-1].startswith(said)
 
 

@@ -12,7 +12,7 @@ from verl_npu.errors import SettingError
 
 PROJECT = Path(__file__).resolve().parents[1]
 NAME = re.compile(r"\bVERL_NPU(?:_[A-Z]+)*\b")
-# Marks of the scripts and tests among themselves, and macros of the C++ sources.
+# Marks that the scripts and tests set for each other, and macros of the C++ sources.
 OWN = {"VERL_NPU_HARNESS_INSIDE"}
 
 

@@ -1,6 +1,6 @@
 """examples/verl-npu-example, built and installed beside verl-npu: checked, applied, drifted by an edit, and removed.
 
-vLLM is not installed here. In its place is a package with the one function that the example patches.
+vLLM is not installed here. A package with the one function that the example patches stands in for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ print(json.dumps(verl_npu.status()["features"]))
 
 
 class Environment:
-    """A virtual environment over that of the tests, in which pip installs and removes."""
+    """A virtual environment over that of the tests, in which pip installs and removes packages."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,11 +51,11 @@ class Environment:
         )
 
     def features(self, *words: str) -> dict[str, dict]:
-        """What `check` says of the features that others bring."""
+        """Return the report of `check` on the features that others bring."""
         return {feature["name"]: feature for feature in self.content(*words)["features"] if feature["owner"]}
 
     def content(self, *words: str) -> dict:
-        """What `check` says."""
+        """Return the report of `check`."""
         done = self.run("-m", "verl_npu", "check", "--json", *words)
         assert done.returncode in (0, 1), done.stderr
         return json.loads(done.stdout)
@@ -63,7 +63,7 @@ class Environment:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment with the example, built as its users build it, and something in vLLM's place."""
+    """Return an environment with the example, built as its users build it, and a stand-in for vLLM."""
     if installed_folder("verl") is None:
         pytest.skip("verl is not installed")
     folder = tmp_path_factory.mktemp("example")
@@ -184,7 +184,7 @@ def test_what_is_written_into_verl_npu_is_said_to_be_lost_and_what_is_brought_to
     shutil.rmtree(package, ignore_errors=True)
 
 
-# The last: it removes what the others look at.
+# Runs last, because it removes the package that the other tests look at.
 @pytest.mark.nightly("examples", "verl_npu/features/contributions.py", "verl_npu/cli")
 def test_nothing_of_it_is_left_when_it_is_removed(environment: Environment) -> None:
     environment.pip("uninstall", "-y", NAME)

@@ -1,4 +1,4 @@
-"""An import of verl that is interrupted while it is verified leaves nothing behind: the next begins from the start."""
+"""An import of verl that is interrupted during verification leaves nothing behind: the next one starts over."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_FILES = """
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
 """
 FILES = "resource.setrlimit(resource.RLIMIT_NOFILE, limits)"
-# What Python's enum makes of whatever is raised while it makes a member.
+# Python's enum wraps any error that is raised while it makes a member.
 IN_AN_ENUM = """
     import enum
     make = enum._proto_member.__set_name__
@@ -32,8 +32,8 @@ IN_AN_ENUM = """
         raise TypeError("_value_ not set in __new__, unable to create it") from RecursionError()
     enum._proto_member.__set_name__ = interrupted
 """
-# When the verdicts are known, and nothing has been made of them.
-BEHIND_THE_VERDICTS = """
+# At a time when the verdicts are known, and nothing has been applied.
+AFTER_THE_VERDICTS = """
     from verl_npu.registry.judge import bundles
     judge = bundles.judge
     def interrupted(*words):
@@ -53,7 +53,7 @@ BEHIND_THE_VERDICTS = """
             "",
             marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 makes the members otherwise"),
         ),
-        (BEHIND_THE_VERDICTS, ""),
+        (AFTER_THE_VERDICTS, ""),
     ],
     ids=["no file can be opened", "an enum says it in another error", "ctrl-c"],
 )

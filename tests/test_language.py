@@ -1,4 +1,4 @@
-"""A text for a person is English until a command prints it, and then in the language that is asked for."""
+"""A text for a person is English until a command prints it, and then in the requested language."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_npu.errors import ScriptError
+from verl_npu.errors import SourceError
 from verl_npu.language import CHINESE, ENGLISH, capitalised, chosen, ngettext, speaking_by, translate
 from verl_npu.language import gettext as _
 
@@ -77,10 +77,10 @@ def test_a_text_stays_translatable_in_another_process(again) -> None:
 
 
 def test_an_error_is_english_where_it_is_raised_and_translated_where_it_is_shown() -> None:
-    error = ScriptError(subject="run.sh", expected=_("a file"), found=_("none"), fix=_("check the path"))
+    error = SourceError(subject="run.sh", expected=_("a file"), found=_("none"), fix=_("check the path"))
     with speaking_by(Marking()):
-        assert f"error: {error}" == "error: run.sh: expected a file, found none; check the path"
-        assert translate(str(error)) == "[run.sh: expected [a file], found [none]; [check the path]]"
+        assert f"error: {error}" == "error: run.sh: expected a file; found none; check the path"
+        assert translate(str(error)) == "[run.sh: expected [a file]; found [none]; [check the path]]"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What of ours a process of a job has loaded: what it may need, and not what others need."""
+"""The modules of ours that a process of a job loads: those that it may need, and none that only others need."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ours = {name: module for name, module in sys.modules.items() if name.partition("
 files = (getattr(module, "__file__", None) for module in ours.values())
 print(json.dumps([sorted(ours), sum(len(open(file).readlines()) for file in files if file)]))
 """
-# For maintainers and commands; and what a job calls when it is that far, or never.
-NOT_WITH_VERL = (
+# Modules for maintainers and commands, and modules that a job calls later, or never.
+LOADED_LATER = (
     "verl_npu.maintain",
     "verl_npu.cli.diff",
     "verl_npu.registry.judge.reach",
@@ -34,7 +34,7 @@ NOT_WITH_VERL = (
 
 
 def loaded(*names: str) -> tuple[list[str], int]:
-    """Our modules in a process with virtual NPUs that imports these, and the lines of all of them."""
+    """Return our modules in a process with virtual NPUs that imports these names, and the lines of all of them."""
     for name in names:
         pytest.importorskip(name)
     done = python("-c", PROGRAM, *names, clean=("VERL_NPU", "VIRTUAL_ASCEND"), VIRTUAL_ASCEND="2")
@@ -55,6 +55,6 @@ def test_what_import_torch_loads_is_next_to_nothing() -> None:
 def test_what_import_verl_loads_without_megatron_is_what_the_job_needs() -> None:
     modules, lines = loaded("torch", "verl")
     assert "verl_npu.features.attention.flash" in modules
-    assert [name for name in modules if name.startswith(NOT_WITH_VERL)] == []
+    assert [name for name in modules if name.startswith(LOADED_LATER)] == []
     assert len(modules) <= 66
     assert lines <= 13_200

@@ -1,4 +1,4 @@
-"""What the plugin knows of a pin: three lines beside its lock, each of which verl's documents or a record bear out."""
+"""The plugin knows a pin by three lines beside its lock; verl's documents or a record confirm each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_three_lines_make_a_pin(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "{}", '{"version": "1", "engines": {}, "mindspeed": "x", "cann": "8"}'])
 def test_a_file_that_is_damaged_or_says_what_nobody_reads_is_refused(tmp_path: Path, text: str) -> None:
     put(tmp_path, "v1", text)
-    with pytest.raises(DeclarationError, match=rf"v1/{FILE_NAME}: expected the version, engines and mindspeed"):
+    with pytest.raises(DeclarationError, match=rf"v1/{FILE_NAME}: this pin cannot be read"):
         pins(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""What we say is one line that commands no terminal, whoever wrote what it quotes."""
+"""Each message of ours is one line without terminal commands, whoever wrote the text that it quotes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pytest
 from verl_npu import reporting
 
 HOSTILE = "a\x1b[2Jb\nc\u202ed\u200be\x9bf\rg\x00"
-WRITTEN_OUT = "a\\x1b[2Jb\\nc\\u202ed\\u200be\\x9bf\\rg\\x00"
+ESCAPED = "a\\x1b[2Jb\\nc\\u202ed\\u200be\\x9bf\\rg\\x00"
 
 
 def test_a_line_on_stderr_is_written_out(capsys: pytest.CaptureFixture[str]) -> None:
     reporting.warn(HOSTILE)
-    assert capsys.readouterr().err == f"verl-npu: {WRITTEN_OUT}\n"
+    assert capsys.readouterr().err == f"verl-npu: {ESCAPED}\n"
 
 
 def test_a_line_for_the_users_own_handler_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
     logger, stream = logging.getLogger(reporting.LOGGER), io.StringIO()
     monkeypatch.setattr(logger, "handlers", [logging.StreamHandler(stream)])
     reporting.warn(HOSTILE)
-    assert stream.getvalue() == f"{WRITTEN_OUT}\n"
+    assert stream.getvalue() == f"{ESCAPED}\n"
 
 
 def test_a_line_has_an_end(capsys: pytest.CaptureFixture[str]) -> None:

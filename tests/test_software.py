@@ -1,4 +1,4 @@
-"""A torch_npu that cannot be imported, and what its import leaves behind: in processes of their own."""
+"""A torch_npu that cannot be imported, and the state that its import leaves behind: in processes of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_npu.ascend.software import problem
 
 MISSING = "{}: cannot open shared object file: No such file or directory"
 TELL = "import os; print(os.environ.get('TORCH_DEVICE_BACKEND_AUTOLOAD'))"
-# What torch_npu's own import does before it imports torch, in the versions that leave it so.
+# The steps of torch_npu's own import before it imports torch, in the versions that leave it so.
 DISARMS = """
 import os
 ORG_AUTOLOAD = os.getenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "1")
@@ -23,7 +23,7 @@ SET_ENV = "source /usr/local/Ascend/ascend-toolkit/set_env.sh"
 
 
 def broken(interpreter: Interpreter, error: str = "ImportError", library: str = "libhccl.so") -> Interpreter:
-    """A machine on which torch_npu is installed, and what it needs is not."""
+    """Install a torch_npu whose libraries are missing, and a verl."""
     interpreter.package("torch_npu", f"raise {error}({MISSING.format(library)!r})")
     interpreter.package("verl")
     return interpreter
@@ -58,10 +58,10 @@ def test_another_error_is_said_as_it_is(interpreter: Interpreter) -> None:
     [({"VERL_NPU_STRICT": "1"}, "verl_npu, verl"), ({"VERL_NPU": "on"}, "verl, verl_npu")],
     ids=["strict", "on"],
 )
-def test_who_insists_gets_an_error(interpreter: Interpreter, switch: dict[str, str], order: str) -> None:
+def test_a_user_who_insists_gets_an_error(interpreter: Interpreter, switch: dict[str, str], order: str) -> None:
     result = broken(interpreter).run(f"import {order}", **switch)
     assert result.code != 0
-    assert "AscendSoftwareError: the installed torch_npu" in result.err
+    assert "AscendSoftwareError: torch_npu: the installed torch_npu" in result.err
     assert SET_ENV in result.err
 
 
@@ -74,7 +74,7 @@ def test_the_commands_say_it_and_fail_under_strict(
     broken(interpreter)
     program = f"import sys; sys.argv = ['verl-npu', {command!r}]; from verl_npu.cli import main; main()"
     if command == "check":
-        (interpreter.site / "verl/__init__.py").unlink()  # the installed one is judged
+        (interpreter.site / "verl/__init__.py").unlink()  # so that the installed verl is judged
         (interpreter.site / "verl").rmdir()
     result = interpreter.run(program, VERL_NPU_STRICT=strict, COLUMNS="200")
     said = " ".join(result.out.split() + result.err.split())
@@ -111,7 +111,7 @@ def test_what_the_users_own_import_has_disarmed_is_armed_again(
 
 
 def test_what_lies_in_the_current_directory_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `python -m` it is on the path of the process that asks."""
+    """`python -m` puts the current directory on the path of the process that asks."""
     (tmp_path / "torch_npu").mkdir()
     (tmp_path / "torch_npu" / "__init__.py").write_text(f"open({str(tmp_path / 'reached')!r}, 'w'); raise ImportError")
     monkeypatch.chdir(tmp_path)

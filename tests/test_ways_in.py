@@ -14,16 +14,16 @@ from verl_npu.activation import PLAIN
 from verl_npu.pins import pins
 from verl_npu.version import __version__
 
-# The line that docs/install.md gives for verl/__init__.py, and what Ascend's documents ask for at its end.
+# The line that docs/install.md gives for verl/__init__.py, and the line that Ascend's documents put at its end.
 HOOK = "import verl_npu\n"
 ASCENDS_HOOK = "if is_npu_available:\n    import verl_npu\n"
-# As much of torch_npu as `import verl` looks at: an NPU is there, and the operators can be imported.
+# The parts of torch_npu that `import verl` looks at: an NPU is there, and the operators can be imported.
 TORCH_NPU = """
 import types, torch
 torch.npu = types.SimpleNamespace(is_available=lambda: True)
 npu_fusion_attention = npu_rms_norm = npu_rotary_mul = npu_swiglu = None
 """
-# vLLM's loader of plugins, as far as it matters here: the name of the function, and that it calls what it loads.
+# The parts of vLLM's plugin loader that matter here: the function's name, and that it calls what it loads.
 VLLM = """
 from importlib.metadata import entry_points
 def load_general_plugins():
@@ -34,14 +34,14 @@ ENTRY_POINT_OFF = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 HOOK_ALONE = {**ENTRY_POINT_OFF, "VERL_USE_EXTERNAL_PLUGINS": "none"}
 
 pytestmark = pytest.mark.upstream
-# Each day sees all ways at once at one pin, and the hook line on both sides of upstream's change of its condition.
+# Each day runs all ways at once at one pin, and the hook line on both sides of upstream's change of its condition.
 DAILY = ("796871d7", "v0.6.1")
 NIGHTLY = pytest.mark.nightly("verl_npu/activation.py", "verl_npu/session.py", "pyproject.toml")
 
 
 @pytest.fixture
 def npu(interpreter: Interpreter) -> Interpreter:
-    """A machine with an NPU, as far as `import verl` looks."""
+    """Install what `import verl` looks for on a machine with an NPU."""
     if find_spec("verl") is None:
         pytest.skip("needs what verl imports")
     interpreter.package("torch_npu", TORCH_NPU)
@@ -50,7 +50,7 @@ def npu(interpreter: Interpreter) -> Interpreter:
 
 @pytest.fixture
 def verl(npu: Interpreter, importable: Callable[[str], Path]) -> Callable[..., Path]:
-    """Copy verl at a pin to where the interpreter finds it, with lines put before and after its `__init__`."""
+    """Return a function that copies verl at a pin into the interpreter's site, with lines around its `__init__`."""
 
     def copy(pin: str, first: str = "", last: str = "") -> Path:
         made = npu.site / "verl"
@@ -63,7 +63,7 @@ def verl(npu: Interpreter, importable: Callable[[str], Path]) -> Callable[..., P
 
 
 def activated(result: Result, pin: str) -> str:
-    """The origin, of a process in which verl is patched and which has said so once."""
+    """Check that verl is patched in a process that reported it once, and return its origin."""
     assert result.code == 0, result.err
     said = [line for line in result.err.splitlines() if line.startswith(f"verl-npu: {__version__}: ")]
     assert len(said) == 1, result.err

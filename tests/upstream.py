@@ -1,7 +1,7 @@
 """Upstream's own CPU tests with verl-npu active and with it off: `python -m tests.upstream CHECKOUT [--virtual N]`.
 
-Status 0 only if every test has the same outcome both times. Run from a copy: the checkout is never written to. Tests
-that need a network, or a package that is not there, fail both times, which is no difference.
+Exits with 0 only if every test has the same outcome both times. Run it from a copy: it never writes to the checkout.
+Tests that need a network, or a package that is missing here, fail both times, which is no difference.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECONDS = 3000
 
 
 def outcomes(checkout: Path, report: Path, changes: dict[str, str]) -> dict[str, str]:
-    """Each test's outcome by its name; raises RuntimeError where pytest did not get through."""
+    """Return each test's outcome by its name; raise RuntimeError where pytest did not get through."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_NPU", "RAY_"))}
     environment |= {k: v for k, v in os.environ.items() if k == "VIRTUAL_ASCEND_CACHE"}
     environment |= {"PYTHONPATH": str(checkout), "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0", **changes}
@@ -36,13 +36,13 @@ def outcomes(checkout: Path, report: Path, changes: dict[str, str]) -> dict[str,
 
 
 def main() -> int:
-    """Run both and compare."""
+    """Run the tests both ways, and compare."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkout", type=Path, help="a checkout of verl, or an unpacked wheel that has its tests")
     parser.add_argument("--virtual", type=int, default=0, help="virtual NPUs for both (default none)")
     asked = parser.parse_args()
     if not (asked.checkout / "tests").is_dir():
-        parser.error(f"expected a folder with verl's tests/, found {asked.checkout}")
+        parser.error(f"expected a folder with verl's tests/; found {asked.checkout}")
     npus = {"VIRTUAL_ASCEND": str(asked.virtual)} if asked.virtual else {}
     with tempfile.TemporaryDirectory(prefix="verl-tests-") as folder:
         results = {}

@@ -76,7 +76,7 @@ def _is_active() -> bool:
 
 
 def _wanted_or_strict() -> bool:
-    """Tell whether to patch verl. Under strict, return True if this cannot be found out: verl's import then says
+    """Tell whether to patch verl. With VERL_NPU_STRICT=1, return True if that is unknown: the import of verl then says
     why."""
     try:
         return _wanted()
@@ -124,18 +124,18 @@ def _refuse_earlier_plugin(module: ModuleType) -> None:
 
     raise AscendSoftwareError(
         subject=os.path.dirname(__file__),
-        expected="no other plugin named verl_npu",
-        found=f"the earlier plugin of that name in the same process ({module.__name__})",
-        fix="run `pip uninstall verl_npu` until it finds none, remove that folder, install this package again, and "
-        "restore the files that `verl-npu doctor` names (docs/install.md, Replace the earlier plugin)",
+        found=f"an earlier plugin named verl_npu is loaded in the same process ({module.__name__})",
+        fix="run `pip uninstall verl_npu` until pip finds nothing to uninstall, remove the folder above, install this "
+        "package again, and restore the files that `verl-npu doctor` names (docs/install.md, Replace the earlier "
+        "plugin)",
     )
 
 
 def _raise_from_trigger(error: Exception) -> None:
-    """Arrange that the import of verl that is under way raises `error`.
+    """Make the running import of verl raise `error`.
 
-    Raised here, torch would take it for its own error: it would say that it cannot load verl-npu, and torch could not
-    be imported again in this process. Each later import of verl starts afresh.
+    If this function raised the error, torch would take it for its own: it would say that it cannot load verl-npu, and
+    torch could not be imported again in this process. Each later import of verl starts afresh.
     """
     from .registry.apply import hooks
 
@@ -207,7 +207,7 @@ def _give_up(error: Exception) -> None:
 def activate(origin: str = PLAIN) -> None:
     """Patch verl when it is imported in this process, if Ascend software is there. Calling it again does nothing.
 
-    Called at the end of `import torch`, it never raises: the import of verl raises the error instead.
+    At the end of `import torch`, this function never raises an error: the import of verl raises it instead.
     """
     global _origin
     if not _is_active():

@@ -83,7 +83,8 @@ def _variable_meanings() -> Iterator[Meaning]:
         if variable.audience == USER:
             yield meaning(
                 variable.name,
-                "before a run: `verl-npu doctor`, `verl-npu check` and `verl-npu lint RUN.SH`; and when it is read",
+                "before a run: `verl-npu doctor`, `verl-npu check` and `verl-npu lint RUN.SH`; later, when a process "
+                "reads the variable",
                 about=f"{variable.summary[:1].upper()}{variable.summary[1:]}.",
                 expected=variable.expected,
                 default=variable.default,

@@ -17,8 +17,8 @@ _TEMPORARY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINT
 
 
 def is_temporary(error: BaseException | None) -> bool:
-    """Tell whether an error, or one that caused it, only says that a resource was short for the moment: memory, the
-    stack, or open files. The question that was being answered then stays open."""
+    """Tell whether an error, or its cause, only says that memory, the stack, or open files ran short for the moment.
+    The caller's question then stays open."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

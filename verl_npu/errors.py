@@ -2,8 +2,8 @@
 
 An error names its subject, what was expected, what was found, how to fix it, and the variable that overrides the
 refusal, if there is one. Without `expected`, `found` is a plain sentence about the subject. All errors are in this
-module, so that a program can catch them without importing a feature. There is a class for every fault that a caller
-would catch separately.
+module, so that a program can catch them without importing a feature. A class of its own is for a fault that a caller
+catches separately.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class VerlNpuError(RuntimeError):
 
     def __str__(self) -> str:
         if self.expected:
-            line = _("{subject}: expected {expected}, found {found}; {fix}").format(
+            line = _("{subject}: expected {expected}; found {found}; {fix}").format(
                 subject=self.subject, expected=self.expected, found=self.found, fix=self.fix
             )
         else:
@@ -66,27 +66,30 @@ class DamagedError(RegistryError):
     """Patches in the locks are not declared, because files of the package are missing or cut short."""
 
 
-class CommandError(VerlNpuError):
-    """A command cannot be loaded, its distribution is not installed, or it cannot read or write a file."""
-
-
 class SourceError(RegistryError):
-    """A source tree, a wheel, a module or a manifest cannot be read."""
-
-
-class LogError(VerlNpuError):
-    """The log of a job cannot be read."""
-
-
-# Settings and the environment.
-
-
-class HangError(VerlNpuError):
-    """The job that is to be looked at cannot be told, or its hosts cannot be reached."""
+    """An input cannot be read: a source tree, a wheel, a manifest, a launch script, a log, or a checkpoint."""
 
 
 class SettingError(RegistryError):
     """An environment variable of verl-npu has a wrong value."""
+
+
+# Commands.
+
+
+class CommandError(VerlNpuError):
+    """A command cannot be loaded, cannot read or write a file, or cannot do what its arguments ask for."""
+
+
+class PlanError(VerlNpuError):
+    """A job cannot be planned as the user asked, for example because the sizes of its model are unknown."""
+
+
+class SandboxError(VerlNpuError):
+    """This machine cannot make a sandbox for a launch script."""
+
+
+# The environment and the job.
 
 
 class AscendSoftwareError(VerlNpuError):
@@ -101,47 +104,26 @@ class UnavailableError(VerlNpuError, ImportError):
 
 
 class JobSettingError(VerlNpuError):
-    """A job cannot run on NPUs with its settings, its model, or the installed rollout engine."""
+    """A job cannot run with its settings, its model, or the installed rollout engine."""
 
 
-class CommandLineError(VerlNpuError):
-    """A command line of Hydra overrides cannot be read."""
-
-
-# The job.
-
-
-class PlacementError(VerlNpuError):
-    """The cluster cannot place a job, or Ray assigned a worker an NPU that it cannot see."""
+class LaunchError(VerlNpuError):
+    """A job cannot be placed on the cluster, or cannot be started over several machines."""
 
 
 class FleetError(VerlNpuError):
     """The processes of a job have different patches, or settings with which the job cannot run."""
 
 
-class MicroBatchError(VerlNpuError):
-    """The sequences of a rank cannot be split into micro-batches within the token budget."""
+# Rollouts and weight syncs.
 
 
-# Several machines.
-
-
-class LaunchError(VerlNpuError):
-    """A job cannot be started over several machines, or not as it was asked for."""
-
-
-# Logs of trainings.
-
-
-class TrainingLogError(VerlNpuError):
-    """A log of a training cannot be read, or cannot be compared with what it is to be compared with."""
-
-
-# Weight syncs.
+class RolloutError(VerlNpuError):
+    """The virtual rollout engine cannot do what the trainer asks for, or cannot use the weights that it was given."""
 
 
 class WeightSyncError(VerlNpuError):
-    """A weight sync failed, and the rollout engine must not be used with the weights that it holds."""
+    """A weight sync failed, or the rollout engine cannot take the weights or does not hold them. Do not use it."""
 
 
 class GroupError(WeightSyncError):
@@ -150,60 +132,3 @@ class GroupError(WeightSyncError):
 
 class TransferError(WeightSyncError):
     """The weights did not arrive on every rank, and the engine does not use them."""
-
-
-class EngineError(WeightSyncError):
-    """The rollout engine cannot take the weights, or does not hold those that it was given."""
-
-
-# verl on virtual NPUs.
-
-
-class GraphError(VerlNpuError):
-    """An engine would capture graphs, which virtual NPUs do not have. It has not been started."""
-
-
-class RolloutError(VerlNpuError):
-    """The virtual rollout engine cannot do what is asked of it, or not with the weights that it was given."""
-
-
-# Rehearsals.
-
-
-class SandboxError(VerlNpuError):
-    """This machine cannot make a sandbox for a launch script."""
-
-
-class ScriptError(VerlNpuError):
-    """A launch script cannot be read, or starts no trainer that can be told."""
-
-
-class CompositionError(VerlNpuError):
-    """Hydra does not take a trainer's settings."""
-
-
-class ContainerError(VerlNpuError):
-    """A container with NPUs cannot be had as it was asked for."""
-
-
-class RehearsalError(VerlNpuError):
-    """A rehearsal cannot be made with what was asked for."""
-
-
-class PlanError(VerlNpuError):
-    """A job cannot be planned as it is asked for."""
-
-
-class ProofError(VerlNpuError):
-    """A proof cannot be made, gone on with or read."""
-
-
-class KernelError(VerlNpuError):
-    """Triton kernels cannot be judged: there are none, or their compiler cannot be had."""
-
-
-# After the run.
-
-
-class CheckpointError(VerlNpuError):
-    """A checkpoint or the model that was merged from it cannot be read, and so they cannot be compared."""

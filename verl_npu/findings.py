@@ -134,10 +134,9 @@ def refusals(code: str, ask: Callable[[Subject], object], subject: Subject) -> I
             severity=Severity.ERROR,
             subject=refusal.subject,
             expected=refusal.expected,
-            found=refusal.found,
-            why=_("verl-npu ends the job with {kind}, which expects {expected}").format(
-                kind=type(refusal).__name__, expected=refusal.expected
-            ),
+            # Without `expected`, the error's `found` is a sentence.
+            found=refusal.found if refusal.expected else _("that {sentence}").format(sentence=refusal.found),
+            why=_("verl-npu ends the job with {kind}").format(kind=type(refusal).__name__),
             fix=refusal.fix,
             override=refusal.override,
         )

@@ -207,6 +207,6 @@ def _no_manifest(subject: str, found: str) -> SourceError:
         subject=subject,
         expected=f"a manifest of schema {SCHEMA}",
         found=found,
-        fix="give the folder to which the job wrote its manifests (in a rehearsal's folder, `manifests`), or run the "
-        "job again if this file is damaged",
+        fix="give the folder of the job's manifests (in a rehearsal, its subfolder `manifests`), or if this file is "
+        "damaged, run the job again",
     )

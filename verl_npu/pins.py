@@ -62,7 +62,6 @@ def _read(path: Path) -> Pin:
     except (OSError, ValueError, TypeError) as error:
         raise DeclarationError(
             subject=str(path),
-            expected="the version, engines and mindspeed of a pin, and its commit if it is known",
-            found=f"{type(error).__name__}: {error}",
-            fix="correct it as CONTRIBUTING.md says, or install verl-npu again",
+            found=f"this pin cannot be read: {type(error).__name__}: {error}",
+            fix="correct the file (see 'Add a pin' in CONTRIBUTING.md), or install verl-npu again",
         ) from error

@@ -63,7 +63,7 @@ class Variable:
         """Return the value that workers get for the user's value."""
         return text
 
-    def refuse(self, text: str, fix: str = _("correct it or unset it")) -> Exception:
+    def refuse(self, text: str, fix: str = _("correct the value, or unset the variable")) -> Exception:
         """Return the SettingError for a wrong value."""
         from .errors import SettingError
 

@@ -44,7 +44,7 @@ def damage(error: Exception) -> str:
     said = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return (
         f"{where} cannot be loaded: {said}; if that file is missing or damaged, install virtual-ascend again; "
-        "there are no virtual NPUs in this process"
+        "this process has no virtual NPUs"
     )
 
 

@@ -53,12 +53,12 @@ def _checked(path: Path) -> Path:
     try:
         names = pyarrow.parquet.read_schema(path).names
     except (OSError, ValueError) as error:
-        raise BadInput(_("--data: expected parquet, found {path}: {error}").format(path=path, error=error)) from error
+        raise BadInput(_("--data: expected parquet; found {path}: {error}").format(path=path, error=error)) from error
     missing = [name for name in COLUMNS if name not in names]
     if missing:
         raise BadInput(
             _(
-                "--data: expected the columns {columns} in {path}, found {found}. "
+                "--data: expected the columns {columns} in {path}; found {found}. "
                 "Convert it with verl's examples/data_preprocess"
             ).format(columns=_(", ").join(COLUMNS), path=path, found=_(", ").join(names))
         )
@@ -75,7 +75,7 @@ def obtain(source: str, folder: Path) -> tuple[Path, Path]:
         for part in (train, test):
             if not part.is_file():
                 raise BadInput(
-                    _("--data: expected train.parquet and test.parquet in {path}, found no {part}").format(
+                    _("--data: expected train.parquet and test.parquet in {path}; found no {part}").format(
                         path=path, part=part.name
                     )
                 )
@@ -93,13 +93,13 @@ def _from_hub(name: str, folder: Path) -> tuple[Path, Path]:
     except Exception as error:
         # If a dataset cannot be downloaded, the hub's client raises errors of many libraries.
         raise BadInput(
-            _("--data: expected a path or a hub name, found {name!r}: {error}").format(name=name, error=error)
+            _("--data: expected a path or a hub name; found {name!r}: {error}").format(name=name, error=error)
         ) from error
     paths = []
     for split in ("train", "test"):
         if split not in loaded:
             raise BadInput(
-                _("--data: expected the splits train and test in {name}, found {found}").format(
+                _("--data: expected the splits train and test in {name}; found {found}").format(
                     name=name, found=_(", ").join(loaded)
                 )
             )
@@ -117,7 +117,7 @@ def _from_hub(name: str, folder: Path) -> tuple[Path, Path]:
             paths.append(_write(folder / f"{split}.parquet", rows))
         else:
             raise BadInput(
-                _("--data: expected {columns}, or question and answer, in {name}, found {found}").format(
+                _("--data: expected {columns}, or question and answer, in {name}; found {found}").format(
                     columns=_(", ").join(COLUMNS), name=name, found=_(", ").join(columns)
                 )
             )

@@ -164,7 +164,7 @@ def make(recipe: Recipe) -> Path:
     _pip(recipe, "--requirement", str(listed))
     if recipe.engine is not None:
         _pip(recipe, "--no-deps", *recipe.engine_packages())
-        _call_it_vllm(recipe, recipe.engine.vllm)
+        _name_it_vllm(recipe, recipe.engine.vllm)
         if recipe.rollout != SMALL and recipe.engine.commit:
             _build(recipe, recipe.engine)
     if recipe.checkout is None:
@@ -202,7 +202,7 @@ def _packages(recipe: Recipe) -> Path:
     return next((recipe.folder / "lib").glob("python3.*")) / "site-packages"
 
 
-def _call_it_vllm(recipe: Recipe, version: str) -> None:
+def _name_it_vllm(recipe: Recipe, version: str) -> None:
     # verl requires a distribution named vllm, and vLLM finds its platform by `cpu` in that distribution's version.
     metadata = _packages(recipe) / f"vllm-{version}+cpu.dist-info"
     metadata.mkdir(exist_ok=True)

@@ -37,7 +37,7 @@ def look(npus: int, python: str = sys.executable) -> Machine:
     asked = os.environ.get("VIRTUAL_ASCEND")
     if asked is not None and (not asked.isdigit() or int(asked) < 1):
         raise BadInput(
-            _("VIRTUAL_ASCEND: expected a number of virtual NPUs from 1, found {found!r}. Unset it").format(
+            _("VIRTUAL_ASCEND: expected a number of virtual NPUs from 1; found {found!r}. Unset it").format(
                 found=asked
             )
         )
@@ -55,7 +55,7 @@ def look(npus: int, python: str = sys.executable) -> Machine:
         if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
             raise BadInput(
                 _(
-                    "virtual NPUs: expected a C++ compiler (c++, g++ or clang++) to build the device, found none. "
+                    "virtual NPUs: expected a C++ compiler (c++, g++ or clang++) to build the device; found none. "
                     "Install one, for example the package g++, or name it in CXX"
                 )
             )

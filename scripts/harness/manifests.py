@@ -58,7 +58,7 @@ def faults(
     """
     found = []
     if len(manifests) < processes:
-        found.append(f"expected manifests of {processes} processes or more, found {len(manifests)}")
+        found.append(f"expected manifests of {processes} processes or more; found {len(manifests)}")
     found += differences(manifests)
     for name in dict.fromkeys(name for manifest in manifests for name in manifest["features"]):
         here = {process(manifest): states(manifest).get(name, "missing") for manifest in manifests}

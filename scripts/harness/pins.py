@@ -43,7 +43,7 @@ class Engine:
     """vLLM and its companions. They are installed without dependencies, because vLLM requires a torch of its own
     index, and the pin's lists have the other dependencies."""
     always: bool = False
-    """Whether every environment of the pin has vLLM, because other jobs need it, too."""
+    """True if every environment of the pin has vLLM, because other jobs need it, too."""
     requirements: tuple[str, ...] = ()
     """Requirements in addition to the pin's own."""
     commit: str = ""
@@ -53,7 +53,7 @@ class Engine:
     mode: str = "async"
     """The `rollout.mode` in which the pin's verl serves with it."""
     graphs: bool = False
-    """Whether it captures graphs on virtual NPUs (simulation/graphs.py)."""
+    """True if it captures graphs on virtual NPUs (simulation/graphs.py)."""
 
     @property
     def vllm(self) -> str:
@@ -78,7 +78,7 @@ class Pin:
     megatron_core: str
     """The version of megatron-core that the pin's documents name."""
     recipes: bool
-    """Whether a checkout has `recipe/` beside the package; no wheel has it."""
+    """True if a checkout has `recipe/` beside the package; no wheel has it."""
     ray_init: str = "ray_kwargs.ray_init"
     """The Hydra path of the arguments of ray.init."""
     sft: str = "verl.trainer.sft_trainer"
@@ -97,7 +97,7 @@ class Pin:
 
     @property
     def on_pypi(self) -> bool:
-        """Whether pip can install the pin by its version."""
+        """True if pip can install the pin by its version."""
         return is_released(self.name)
 
 
@@ -168,7 +168,7 @@ def find(name: str) -> Pin:
     """Return the pin of that name; raise BadInput with the known names if there is none."""
     if name not in PINS:
         raise BadInput(
-            _("--pin: expected one of {pins}, found {name!r}. Other revisions: --verl PATH").format(
+            _("--pin: expected one of {pins}; found {name!r}. Other revisions: --verl PATH").format(
                 pins=_(", ").join(PINS), name=name
             )
         )
@@ -179,13 +179,13 @@ def check_engine(name: str, pin: Pin) -> None:
     """Raise BadInput unless a rollout engine of that name exists and the pin has it."""
     if name not in ENGINES:
         raise BadInput(
-            _("--rollout: expected one of {engines}, found {name!r}").format(engines=_(", ").join(ENGINES), name=name)
+            _("--rollout: expected one of {engines}; found {name!r}").format(engines=_(", ").join(ENGINES), name=name)
         )
     if name != SMALL and pin.engine is None:
         have = [each.name for each in PINS.values() if each.engine is not None]
         raise BadInput(
             _(
-                "--rollout {name}: expected a pin whose vLLM and vllm-ascend can be installed here ({pins}), "
+                "--rollout {name}: expected a pin whose vLLM and vllm-ascend can be installed here ({pins}); "
                 "found {pin}. Leave the option out to use the small engine"
             ).format(name=name, pins=_(", ").join(have), pin=pin.name)
         )
@@ -203,7 +203,7 @@ def engine_source(engine: Engine) -> Path:
         raise BadInput(
             _(
                 "--rollout vllm-ascend: expected {variable} to be the folder of a checkout of vllm-ascend at "
-                "{commit}, found {found}. Clone vllm-ascend, check out {commit}, and name the folder"
+                "{commit}; found {found}. Clone vllm-ascend, check out {commit}, and name the folder"
             ).format(variable=SOURCE, commit=engine.commit, found=named or _("nothing"))
         )
     revision = _revision(Path(named))
@@ -211,7 +211,7 @@ def engine_source(engine: Engine) -> Path:
         raise BadInput(
             _(
                 "--rollout vllm-ascend: expected {variable} to be the folder of a checkout of vllm-ascend at "
-                "{commit}, found {found} at {revision}. Check out {commit}"
+                "{commit}; found {found} at {revision}. Check out {commit}"
             ).format(variable=SOURCE, commit=engine.commit, found=named, revision=revision[:10])
         )
     return Path(named).resolve()
@@ -223,7 +223,7 @@ def read_checkout(path: Path) -> Checkout:
     if not version_file.is_file() or not (path / "verl" / "__init__.py").is_file():
         raise BadInput(
             _(
-                "--verl: expected a folder with verl's source (verl/__init__.py and verl/version/version), found "
+                "--verl: expected a folder with verl's source (verl/__init__.py and verl/version/version); found "
                 "{path}. Name the root of a clone of verl"
             ).format(path=path)
         )
@@ -258,7 +258,7 @@ def pin_of(checkout: Checkout) -> Pin:
         return alike[0]
     raise BadInput(
         _(
-            "--verl: expected a revision near one of {pins}, found version {version} in {path}. "
+            "--verl: expected a revision near one of {pins}; found version {version} in {path}. "
             "Name the nearest pin with --pin"
         ).format(
             pins=_(", ").join(f"{pin.name} ({pin.version})" for pin in PINS.values()),

@@ -84,7 +84,7 @@ class _Parser(argparse.ArgumentParser):
 def _whole(name: str, text: str, least: int) -> int:
     if not re.fullmatch(r"\d+", text) or int(text) < least:
         raise BadInput(
-            _("--{name}: expected a whole number from {least}, found {found!r}").format(
+            _("--{name}: expected a whole number from {least}; found {found!r}").format(
                 name=name, least=least, found=text
             )
         )
@@ -120,17 +120,17 @@ def parse(arguments: list[str], program: str, smoke: bool) -> Request:
     for setting in found.overrides:
         if "=" not in setting:
             raise BadInput(
-                _("after --: expected settings of verl such as data.seed=1, found {setting!r}").format(setting=setting)
+                _("after --: expected settings of verl such as data.seed=1; found {setting!r}").format(setting=setting)
             )
     if found.transformers and not re.fullmatch(r"\d+\.\d+(\.\d+)?(\.?\w+)?", found.transformers):
         raise BadInput(
-            _("--transformers: expected a version such as {example}, found {found!r}").format(
+            _("--transformers: expected a version such as {example}; found {found!r}").format(
                 example=pin.transformers, found=found.transformers
             )
         )
     if found.torch_npu and not re.fullmatch(r"2\.\d+\.\d+(\.post\d+)?", found.torch_npu):
         raise BadInput(
-            _("--torch-npu: expected a version such as 2.13.0 or 2.5.1.post1, found {found!r}").format(
+            _("--torch-npu: expected a version such as 2.13.0 or 2.5.1.post1; found {found!r}").format(
                 found=found.torch_npu
             )
         )

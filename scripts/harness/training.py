@@ -63,7 +63,7 @@ class Outcome:
             return _("verl ended with status {status} after {steps} steps").format(
                 status=self.ended.status, steps=len(self.values)
             )
-        return _("expected {steps} steps with {metric}, found {found}").format(
+        return _("expected {steps} steps with {metric}; found {found}").format(
             steps=self.request.steps, metric=jobs.JOBS[self.request.job].metric, found=len(self.values)
         )
 
@@ -156,7 +156,7 @@ def _source(job: str, variable: str) -> Path:
     folder = os.environ.get(variable)
     if not folder or not Path(folder).is_dir():
         raise BadInput(
-            _("--job {job}: expected {variable} to be the folder of a checkout, found {folder!r}").format(
+            _("--job {job}: expected {variable} to be the folder of a checkout; found {folder!r}").format(
                 job=job, variable=variable, folder=folder
             )
         )
@@ -181,7 +181,7 @@ def train(request: Request, machine: Machine, progress: Callable[[int, dict[str,
         (run_dir / "manifests").mkdir(parents=True)
     except OSError as error:
         raise BadInput(
-            _("--output: expected a writable folder, found {folder}: {error}").format(
+            _("--output: expected a writable folder; found {folder}: {error}").format(
                 folder=request.output, error=error
             )
         ) from error
@@ -233,13 +233,13 @@ def missing_evidence(outcome: Outcome) -> list[str]:
     """Return a line for each pattern that the job must log and did not; print how many syncs were verified."""
     job = jobs.JOBS[outcome.request.job]
     log = outcome.log.read_text(errors="replace")
-    missing = [f"expected a line like {pattern!r} in the log, found none" for pattern in job.lines]
+    missing = [f"expected a line like {pattern!r} in the log; found none" for pattern in job.lines]
     missing = [line for line, pattern in zip(missing, job.lines, strict=True) if not re.search(pattern, log)]
     if job.evidence:
         count, steps = len({int(number) for number in re.findall(job.evidence, log)}), outcome.request.steps
         print(f"weight syncs after which the engine held the trainer's parameters bit for bit: {count}")
         if count < steps:
-            missing.append(f"expected {steps} lines like {job.evidence!r} in the log, found {count}")
+            missing.append(f"expected {steps} lines like {job.evidence!r} in the log; found {count}")
     return missing
 
 

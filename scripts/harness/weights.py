@@ -50,7 +50,7 @@ def _load(folder: Path) -> dict[str, torch.Tensor]:
     for path in sorted(folder.glob("*.safetensors")):
         found.update(load_file(path))
     if not found:
-        raise RunFailed(f"weights: expected safetensors in {folder}, found none")
+        raise RunFailed(f"weights: expected safetensors in {folder}; found none")
     return found
 
 

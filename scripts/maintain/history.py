@@ -216,7 +216,7 @@ def main() -> int:
         beside = SourceTree.at(sources.find("transformers", asked.transformers), ("transformers",))
         line = commits(asked.repository, asked.first, asked.last)
         found = walk(line, asked.first, _judge(Past(asked.repository), beside), _watched(), asked.sample)
-    except (GitError, sources.NotHere, sources.DownloadFailed) as error:
+    except (GitError, sources.SourceMissing, sources.DownloadFailed) as error:
         print(f"history.py: {error}", file=sys.stderr)
         return 2
     if asked.json is not None:

@@ -353,7 +353,7 @@ def main() -> int:
         parser.error(f"the sections are {', '.join(SECTIONS)}; history needs --repository")
     try:
         return int(asked.does(asked))
-    except (history.GitError, sources.NotHere, sources.DownloadFailed) as error:
+    except (history.GitError, sources.SourceMissing, sources.DownloadFailed) as error:
         print(f"net.py: {error}", file=sys.stderr)
         return 2
 

@@ -39,7 +39,7 @@ COLUMNS, NARROW, WIDE = 116, 78, 124
 MARK = "…"
 
 _WIDEST = 1000
-_FONT_OF_ANOTHER_SERVER = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
+_FONT_FACE = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def compare(workshop: Workshop) -> bytes:
     return _small(workshop.folder / "compare.png")
 
 
-MADE: dict[str, Callable[[Workshop], bytes]] = {
+PICTURE_MAKERS: dict[str, Callable[[Workshop], bytes]] = {
     "rehearsal.svg": rehearsal,
     "plan.svg": plan,
     "plan.png": plan_over_time,
@@ -141,7 +141,7 @@ def _on_a_terminal(command: Sequence[str], folder: Path, variables: dict[str, st
             yield text
     os.close(ours)
     if process.returncode:
-        raise SystemExit(f"{' '.join(command)}: expected status 0, found {process.returncode}")
+        raise SystemExit(f"{' '.join(command)}: expected status 0; found {process.returncode}")
 
 
 def _line_with(lines: Sequence[str], text: str) -> int:
@@ -171,7 +171,7 @@ def _screen(command: str, lines: Sequence[str], columns: int = COLUMNS) -> bytes
         drawn = console.export_svg(title="", unique_id="screen")
     # Tables need the picture's size to divide their width.
     drawn = re.sub(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', r'\g<0> width="\1" height="\2"', drawn, count=1)
-    drawn = _FONT_OF_ANOTHER_SERVER.sub("", drawn)
+    drawn = _FONT_FACE.sub("", drawn)
     return drawn.replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, monospace").encode()
 
 
@@ -179,17 +179,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--verl", required=True, type=Path)
     parser.add_argument("--work", type=Path)
-    parser.add_argument("names", nargs="*", metavar="PICTURE", help=", ".join(MADE))
+    parser.add_argument("names", nargs="*", metavar="PICTURE", help=", ".join(PICTURE_MAKERS))
     asked = parser.parse_args()
-    if unknown := set(asked.names) - set(MADE):
-        parser.error(f"expected some of {', '.join(MADE)}, found {', '.join(sorted(unknown))}")
+    if unknown := set(asked.names) - set(PICTURE_MAKERS):
+        parser.error(f"expected some of {', '.join(PICTURE_MAKERS)}; found {', '.join(sorted(unknown))}")
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         folder = (asked.work or Path(scratch)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         workshop = Workshop(folder, asked.verl.resolve())
-        for name in asked.names or MADE:
-            (PICTURES / name).write_bytes(MADE[name](workshop))
+        for name in asked.names or PICTURE_MAKERS:
+            (PICTURES / name).write_bytes(PICTURE_MAKERS[name](workshop))
             print(f"{PICTURES / name}: written")
 
 

@@ -1,10 +1,10 @@
-"""Makes the tables of pins in pages and workflows of the workbench's files: run it when one was changed or is new.
+"""Writes the tables of pins in pages and workflows, from the workbench's files: run it after a file changed.
 
-    python scripts/maintain/pins.py            write what is made
-    python scripts/maintain/pins.py --check    status 1 if something is not up to date
+    python scripts/maintain/pins.py            write the tables
+    python scripts/maintain/pins.py --check    status 1 if one is not up to date
 
-It makes the tables of versions in docs/reference/versions.md, those of pins in the READMEs and their line of the
-releases of transformers that have a lock, the jobs of .github/workflows/smoke.yml and the checkouts of nightly.yml.
+It writes the tables of versions in docs/reference/versions.md, those of pins in the READMEs, their line of the
+transformers releases that have a lock, the jobs of .github/workflows/smoke.yml, and the checkouts of nightly.yml.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KEYS = {
     "smoke": "job transformers torch_npu rollout mindspeed",
     "environment": "id source like revision images documents versions published",
 }
-"""What a pin's file may say, by its table."""
+"""The allowed keys of a pin's file, by table."""
 
 _HEADINGS = {
     "en": ("part", ("number", "document"), ("part", "pin", "what it says", "document", "note")),
@@ -62,15 +62,15 @@ _SEEN = {
     "zh": ("pin", "来源", "支持至", "在虚拟 NPU 上看到的"),
 }
 SUPPORT_MONTHS = 18
-"""How long a pin is supported after upstream published the revision."""
+"""The months of support after upstream published the revision."""
 
 
 class BadPin(Exception):
-    """A pin's file says what nobody reads, or names what is not there."""
+    """A pin's file has an unknown key, or names a pin that lacks the entry."""
 
 
 def check(pins: Pins) -> None:
-    """Raise BadPin if a file says what nobody reads, or names a pin that does not say it."""
+    """Raise BadPin if a file has an unknown key, or names a pin that lacks the entry."""
     for name in pins:
         said = pins.said(name)
         for table, keys in _KEYS.items():
@@ -78,7 +78,7 @@ def check(pins: Pins) -> None:
             unknown = {key for entry in entries for key in entry} - {*keys.split()}
             if unknown:
                 where = f"{name}.toml: {table or 'top level'}"
-                raise BadPin(f"{where}: expected some of {keys}, found {', '.join(sorted(unknown))}")
+                raise BadPin(f"{where}: expected some of {keys}; found {', '.join(sorted(unknown))}")
         for own in said["environment"]:
             like = own.get("like", name)
             there = pins.said(like)["environment"] if like in [*pins] else []
@@ -88,7 +88,7 @@ def check(pins: Pins) -> None:
 
 
 def made(pins: Pins = PINS) -> dict[Path, str]:
-    """Return all files that are made, whole. Raises BadPin, and ValueError if a marker is missing."""
+    """Return all generated files with their texts; raise BadPin, or ValueError if a marker is missing."""
     check(pins)
     found = {page: render(page.read_text(), language, pins) for language, page in VERSIONS.items()}
     for language, page in READMES.items():
@@ -124,7 +124,7 @@ def _seen(pins: Pins, language: str) -> str:
 
 
 def locked(releases: Iterable[str], language: str) -> str:
-    """Return the line that says of which minor versions of transformers a release has a lock."""
+    """Return the line that names the minor versions of transformers whose releases have a lock."""
     to, comma, line = _LOCKED[language]
     runs: list[list[tuple[int, ...]]] = []
     for minor in sorted({Version(release).release[:2] for release in releases}):
@@ -152,7 +152,7 @@ def _smoke(pins: Pins) -> Iterator[str]:
 
 
 def _smoke_of_pull_requests(pins: Pins) -> Iterator[str]:
-    """The default pin and the newest release: both come from PyPI."""
+    """Yield the jobs of the default pin and of the newest release, which both come from PyPI."""
     for name in (DEFAULT, [name for name in pins if is_released(name)][-1]):
         yield f"          - {{ pin: {name}, job: grpo }}"
 
@@ -168,7 +168,7 @@ def _checkouts(pins: Pins) -> Iterator[str]:
 
 
 def render(text: str, language: str, pins: Mapping[str, Pin]) -> str:
-    """Return the text of a page with its tables made anew. Raises ValueError if a marker is missing."""
+    """Return the text of a page with new tables; raise ValueError if a marker is missing."""
     numbers = _numbers(pins)
     tables = {
         "versions": _versions(pins, numbers, language),
@@ -197,7 +197,7 @@ def _versions(pins: Mapping[str, Pin], numbers: Mapping[str, int], language: str
 
 
 def _named(pins: Mapping[str, Pin]) -> Iterator[tuple[str, Mapping[Component, Cell]]]:
-    """Each environment of each pin, by the name that commands print."""
+    """Yield each environment of each pin, by the name that commands print."""
     for pin in pins.values():
         for each in pin.environments:
             yield pin.name_of(each), each.cells

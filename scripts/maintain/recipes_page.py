@@ -1,5 +1,6 @@
-"""Writes the tables of docs/reference/recipes.md and its Chinese twin: from the header comments of the recipes,
-and from what several_machines.py has recorded of upstream's scripts.
+"""Writes the tables of docs/reference/recipes.md and its Chinese twin.
+
+They come from the header comments of the recipes, and from the record of upstream's scripts by several_machines.py.
 
 python scripts/maintain/recipes_page.py                     rewrite the tables
 python scripts/maintain/recipes_page.py --check             status 1 if a table is not up to date
@@ -83,7 +84,7 @@ def read(path: Path) -> Recipe:
     text = path.read_text()
     row = [word.strip() for word in _line(text, r"# row: (.+)", path).split("|")]
     if len(row) != 4:
-        raise ValueError(f"{path.name}: expected # row: algorithm | model | backend | engine, found {row}")
+        raise ValueError(f"{path.name}: expected # row: algorithm | model | backend | engine; found {row}")
     nodes, npus = (int(_line(text, rf"{name}=\$\{{{name}:-(\d+)\}}", path)) for name in ("NODES", "NPUS_PER_NODE"))
     pin, source = _line(text, r"# pin: (\S+)", path), _line(text, r"# from: (.+)", path)
     algorithm, model, backend, engine = row

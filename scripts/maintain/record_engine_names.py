@@ -53,7 +53,7 @@ Record = Mapping[str, Mapping[str, Mapping[str, str | None]]]
 
 
 def source_of(package: str, release: str) -> SourceTree:
-    """Return the source of one release; raise maintain.sources.NotHere if it is missing."""
+    """Return the source of one release; raise maintain.sources.SourceMissing if it is missing."""
     return SourceTree.at(sources.find(package.replace("_", "-"), f"v{release}"), (package,))
 
 

@@ -26,7 +26,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run, and what came of it."""
+    """One run, and its outcome."""
 
     date: str
     """Empty if it was not recorded."""
@@ -34,7 +34,7 @@ class Run:
     job: str
     command: str
     simulated: str
-    """What stood in for real NPUs, and how the run differs from a real one."""
+    """The stand-in for real NPUs, and the differences from a real run."""
     results: Mapping[str, str]
     remark: str
 
@@ -49,7 +49,7 @@ class Group:
 
 
 def read(path: Path) -> Group:
-    """Read one file. Raises ValueError if a run lacks a field or has one that nobody reads."""
+    """Read one file; raise ValueError if a run lacks a field or has an unknown one."""
     content = json.loads(path.read_text(encoding="utf-8"))
     runs = tuple(_run({**content["common"], **one}, path) for one in content["runs"])
     return Group(content["title"], content["title_zh"], runs)
@@ -68,7 +68,7 @@ def _run(fields: Mapping[str, Any], path: Path) -> Run:
 
 
 def tables(language: str) -> str:
-    """Return all records as sections in Markdown, with what all runs of a section share above its table."""
+    """Return all records as sections in Markdown. Facts that all runs of a section share are above its table."""
     return "".join(_section(read(path), language) for path in sorted(RECORDS.glob("*.json")))
 
 

@@ -27,7 +27,7 @@ VERSIONS = (
     Path("packages/virtual-ascend/virtual_ascend/version.py"),
 )
 REQUIREMENTS = (Path("pyproject.toml"), Path("packages/verl-npu-workbench/pyproject.toml"))
-"""The files in which one distribution requires another, which has to be of the same version."""
+"""The files in which one distribution requires the same version of another."""
 CHANGELOGS = (
     Path("CHANGELOG.md"),
     Path("packages/verl-npu-workbench/CHANGELOG.md"),
@@ -47,7 +47,7 @@ def stated(project: Path = PROJECT) -> str:
 
 
 def versioned(version: str, project: Path = PROJECT) -> dict[Path, str]:
-    """Return the files that have the version in them, as they are at `version`."""
+    """Return the files that contain the version, with their texts for `version`."""
     found = {project / path: _VERSION.sub(rf"\g<1>{version}\g<3>", (project / path).read_text()) for path in VERSIONS}
     for path in REQUIREMENTS:
         found[project / path] = _REQUIRED.sub(rf"\g<1>{version}\g<3>", (project / path).read_text())
@@ -83,7 +83,7 @@ def main() -> int:
     status = rewrite(versioned(version), check=True)
     if asked.tag:
         if asked.tag != f"v{version}":
-            print(f"expected the tag v{version}, found {asked.tag}", file=sys.stderr)
+            print(f"expected the tag v{version}; found {asked.tag}", file=sys.stderr)
             status = 1
         for path in undated(version):
             print(f"{path}: expected the first section to be [{version}] with a date", file=sys.stderr)

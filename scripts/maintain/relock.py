@@ -46,13 +46,13 @@ def main() -> int:
     locks = [heading(path) for upstream in UPSTREAMS for path in sorted((folder / upstream.name).glob("*/lock.json"))]
     wanted = [lock for lock in locks if asked.upstream in (None, lock.upstream) and asked.pin in (None, lock.pin)]
     if not wanted:
-        print(f"relock.py: expected a pin that has a lock, found none called {asked.pin}", file=sys.stderr)
+        print(f"relock.py: expected a pin that has a lock; found none called {asked.pin}", file=sys.stderr)
         return 2
     left = 0
     for lock in wanted:
         try:
             source = sources.find(lock.upstream, lock.pin)
-        except (sources.NotHere, sources.DownloadFailed) as error:
+        except (sources.SourceMissing, sources.DownloadFailed) as error:
             print(f"relock.py: not changed: {error}", file=sys.stderr)
             left += 1
             continue

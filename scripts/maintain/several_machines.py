@@ -37,7 +37,7 @@ class Script:
     npus: int
     """The number of NPUs on each node."""
     submits: bool
-    """Whether it submits its job with `ray job submit`."""
+    """True if it submits its job with `ray job submit`."""
     takes: str
     """The way to set the number of nodes: a variable, `overrides` if it passes its arguments on, or "" for none."""
 

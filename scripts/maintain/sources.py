@@ -17,7 +17,7 @@ from harness.pins import PINS, is_released
 from verl_npu import environment
 from verl_npu.pins import locks_folder
 
-__all__ = ["DownloadFailed", "NotHere", "all_of", "find"]
+__all__ = ["DownloadFailed", "SourceMissing", "all_of", "find"]
 
 _DISTRIBUTIONS = {
     "verl": "verl",
@@ -28,7 +28,7 @@ _DISTRIBUTIONS = {
 }
 
 
-class NotHere(Exception):
+class SourceMissing(Exception):
     """The source of a pin is in no registry, and its checkout is missing. The message names the checkout."""
 
 
@@ -40,7 +40,7 @@ def find(upstream: str, pin: str) -> Path:
     """Return the complete source of a pin: its checkout if the wheel lacks a part, otherwise the wheel, downloaded
     once.
 
-    Raise NotHere or DownloadFailed.
+    Raise SourceMissing or DownloadFailed.
     """
     if _is_released(upstream, pin) and not _has_recipes(upstream, pin):
         return _wheel(_DISTRIBUTIONS[upstream], pin.removeprefix("v"))
@@ -48,17 +48,17 @@ def find(upstream: str, pin: str) -> Path:
     reason = _why_no_wheel(upstream, pin)
     folder = environment.UPSTREAMS.read()
     if not folder:
-        raise NotHere(f"{upstream} {pin} {reason}: set VERL_NPU_UPSTREAMS to a folder with {name}/")
+        raise SourceMissing(f"{upstream} {pin} {reason}: set VERL_NPU_UPSTREAMS to a folder with {name}/")
     checkout = Path(folder) / name
     if not checkout.is_dir():
-        raise NotHere(f"{upstream} {pin} {reason}: VERL_NPU_UPSTREAMS={folder} has no {name}/")
+        raise SourceMissing(f"{upstream} {pin} {reason}: VERL_NPU_UPSTREAMS={folder} has no {name}/")
     return checkout
 
 
 def all_of(upstream: str, pin: str) -> list[Path]:
     """Return every available source of a pin: first the checkout, if there is one, then the wheel.
 
-    Raise NotHere if there is none, or DownloadFailed.
+    Raise SourceMissing if there is none, or DownloadFailed.
     """
     if not _is_released(upstream, pin):
         return [find(upstream, pin)]
@@ -67,7 +67,7 @@ def all_of(upstream: str, pin: str) -> list[Path]:
         return [wheel]
     try:
         return [find(upstream, pin), wheel]
-    except NotHere:
+    except SourceMissing:
         return [wheel]
 
 

@@ -62,14 +62,18 @@ def tree(pristine: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+def edit(tree: Path, file: str, old: str, new: str) -> None:
+    """Replace a text in a file of a tree; fail if it is not there."""
+    text = (tree / file).read_text()
+    assert old in text, f"{old!r} is not in {file}"
+    (tree / file).write_text(text.replace(old, new))
+
+
 @pytest.fixture
 def drifted(tree: Path) -> Path:
     """Return a copy of verl in which one target has an additional parameter."""
-    file = tree / "verl/trainer/main_ppo.py"
-    text = file.read_text()
-    old = "def run_ppo(config, task_runner_class=None)"
-    assert old in text
-    file.write_text(text.replace(old, "def run_ppo(config, task_runner_class=None, *, x)"))
+    old = "def run_ppo(config, task_runner_class=None"
+    edit(tree, "verl/trainer/main_ppo.py", f"{old})", f"{old}, *, x)")
     return tree
 
 

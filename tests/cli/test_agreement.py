@@ -1,7 +1,7 @@
-"""What `check` says of an environment is what a job in it does: the same features, the same errors.
+"""`check` predicts what a job in the same environment does: the same features, the same errors.
 
-A job imports verl and its trainer. Of other releases `check` says what becomes of verl-npu's features; that packages
-do not fit each other is their own to say, and `verl-npu doctor`'s.
+A job imports verl and its trainer. For other releases, `check` says what becomes of verl-npu's features; it leaves
+conflicts between packages to the packages themselves and to `verl-npu doctor`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ print("JOB " + json.dumps({"active": said["active"], **states}))
 
 
 @dataclass(frozen=True)
-class Told:
-    """What one of the two said."""
+class Answer:
+    """The answer of either `check` or a job."""
 
     status: int
     features: Mapping[str, str]
@@ -55,22 +55,22 @@ class Told:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Callable[..., Told]:
-    def run(environ: Mapping[str, str], python: str = sys.executable) -> Told:
+def job(tmp_path: Path) -> Callable[..., Answer]:
+    def run(environ: Mapping[str, str], python: str = sys.executable) -> Answer:
         done = _run([python, "-c", JOB], environ, tmp_path)
         said = [line for line in done.stdout.splitlines() if line.startswith("JOB ")]
-        return Told(done.returncode, json.loads(said[0][4:]) if said else {}, " ".join(done.stderr.split()))
+        return Answer(done.returncode, json.loads(said[0][4:]) if said else {}, " ".join(done.stderr.split()))
 
     return run
 
 
 @pytest.fixture
-def checked(tmp_path: Path) -> Callable[[Mapping[str, str]], tuple[Told, list[str]]]:
-    def run(environ: Mapping[str, str]) -> tuple[Told, list[str]]:
+def checked(tmp_path: Path) -> Callable[[Mapping[str, str]], tuple[Answer, list[str]]]:
+    def run(environ: Mapping[str, str]) -> tuple[Answer, list[str]]:
         done = _run([sys.executable, "-m", "verl_npu", "check", "--json"], environ, tmp_path)
         said = json.loads(done.stdout)
         features = {feature["name"]: feature["state"] for feature in said["features"]}
-        return Told(done.returncode, features, done.stderr), said["wrong_variables"]
+        return Answer(done.returncode, features, done.stderr), said["wrong_variables"]
 
     return run
 
@@ -91,12 +91,12 @@ def _environment(source: str, variables: Mapping[str, str], folder: Path, drifte
     return {**clean, **given, "VIRTUAL_ASCEND": "2", "PYTHONPATH": os.pathsep.join((str(front), import_path()))}
 
 
-def _in_front(folder: Path) -> dict[str, str]:
-    """The variables of processes that import from a folder first."""
+def _importing_first(folder: Path) -> dict[str, str]:
+    """Return the variables for processes that import from `folder` first."""
     return _environment("", {}, folder, folder)
 
 
-def _assert_same_features(said: Told, done: Told) -> None:
+def _assert_same_features(said: Answer, done: Answer) -> None:
     for name, state in said.features.items():
         assert done.features[name] in ({"applied", "pending"} if state == "pending" else {state}), name
 
@@ -113,9 +113,9 @@ def test_a_job_does_what_check_says(source, variables, checked, job, tmp_path: P
     said, wrong = checked(environ)
     done = job(environ)
     strict = variables["VERL_NPU_STRICT"] in ("1", "ja")
-    concerned = [error for error in wrong if "PLACEMENT" not in error]  # what reads it is not part of an import
+    concerned = [error for error in wrong if "PLACEMENT" not in error]  # an import does not read PLACEMENT
     off = variables["VERL_NPU"] in ("off", "maybe")
-    # What a job meets, it says in the words of check.
+    # A job reports the errors that it meets in the words of `check`.
     assert [error for error in concerned if error not in done.errors and not (off and "VERL_NPU=" not in error)] == []
     drifts = "drifted" in said.features.values()
     if strict and (drifts or concerned) and variables["VERL_NPU"] != "off":
@@ -133,7 +133,7 @@ def test_a_job_does_what_check_says(source, variables, checked, job, tmp_path: P
 @pytest.mark.nightly("verl_npu/features/", "verl_npu/registry/")
 @pytest.mark.parametrize("pin", ["796871d7", "ccd7d934", "v0.7.0", "v0.7.1", "v0.8.0", "v0.9.0"])
 def test_a_job_does_what_check_says_of_another_verl(pin, importable, checked, job) -> None:
-    environ = _in_front(importable(pin))
+    environ = _importing_first(importable(pin))
     said, _ = checked(environ)
     assert said.status == 0
     _assert_same_job(said, job(environ))
@@ -153,11 +153,11 @@ RELEASES = {
 def test_a_job_does_what_check_says_of_other_releases(packages, checked, job, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path)]
     subprocess.run([*command, *packages], check=True)
-    environ = _in_front(tmp_path)
+    environ = _importing_first(tmp_path)
     _assert_same_job(checked(environ)[0], job(environ))
 
 
-def _assert_same_job(said: Told, done: Told) -> None:
+def _assert_same_job(said: Answer, done: Answer) -> None:
     if done.status == 0:
         _assert_same_features(said, done)
     else:  # these packages do not fit each other, and say so themselves
@@ -175,7 +175,7 @@ def test_a_job_does_what_check_says_beside_what_is_left_of_another_release(
     (tmp_path / f"{distribution}.dist-info").mkdir()
     text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     (tmp_path / f"{distribution}.dist-info" / "METADATA").write_text(text)
-    environ = _in_front(tmp_path)
+    environ = _importing_first(tmp_path)
     said, _ = checked(environ)
     assert said.status == 0
     _assert_same_job(said, job(environ))
@@ -192,7 +192,7 @@ MISSING = {
 
 
 def _without(module: str, folder: Path) -> str:
-    """The Python of an environment that has all that this one has but a module."""
+    """Return the Python of a copy of this environment that lacks `module`."""
     venv.create(folder, symlinks=True)
     site = folder / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
@@ -210,7 +210,7 @@ def _without(module: str, folder: Path) -> str:
 )
 def test_a_job_misses_what_check_says_is_missing(module, package, job, tmp_path: Path) -> None:
     python = _without(module, tmp_path / "environment")
-    environ = _in_front(tmp_path)
+    environ = _importing_first(tmp_path)
     said = _run([python, "-m", "verl_npu", "check", "--json"], environ, tmp_path)
     assert (said.returncode, json.loads(said.stdout)["lacking"]) == (0, [package])
     done = job(environ, python)

@@ -1,4 +1,4 @@
-"""`check` and `drift` on edited copies of an installed verl; nothing of it is imported."""
+"""`check` and `drift` on edited copies of an installed verl, which is never imported."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from testing.commands import edit
 
 from verl_npu.features import load
 
@@ -17,12 +18,6 @@ pytestmark = pytest.mark.upstream
 MAIN = "verl/trainer/main_ppo.py"
 NPU_MODULE = "transformers.integrations.npu_flash_attention"
 RAY = "verl/single_controller/ray/base.py"
-
-
-def edit(tree: Path, file: str, old: str, new: str) -> None:
-    text = (tree / file).read_text()
-    assert text.count(old) >= 1, f"{old!r} is not in {file}"
-    (tree / file).write_text(text.replace(old, new))
 
 
 def states(run: Run, tree: Path) -> tuple[int, dict, dict[str, str]]:
@@ -102,7 +97,7 @@ def test_a_number_that_is_read_in_one_method_and_used_in_another_is_not_native(r
 
 @pytest.mark.nightly("verl_npu/registry", "verl_npu/cli", "verl_npu/maintain")
 def test_helpers_are_needed_although_another_module_imports_them(run: Run, tree: Path) -> None:
-    # As between 796871d7 and v0.6.1.
+    # The change that upstream made between 796871d7 and v0.6.1.
     edit(tree, "verl/utils/attention_utils.py", "verl.utils.npu_utils", NPU_MODULE)
     _, _, patches = states(run, tree)
     assert patches["attention.add_index_first_axis"] == "pending"
@@ -111,7 +106,7 @@ def test_helpers_are_needed_although_another_module_imports_them(run: Run, tree:
 
 @pytest.mark.nightly("verl_npu/registry", "verl_npu/cli")
 def test_helpers_are_still_wanted_if_the_module_that_imports_them_was_moved(run: Run, tree: Path) -> None:
-    # As between v0.6.1 and ccd7d934.
+    # The change that upstream made between v0.6.1 and ccd7d934.
     old, new = (tree / f"verl/workers/{folder}/padding.py" for folder in ("roles/utils", "utils"))
     assert NPU_MODULE in old.read_text()
     new.parent.mkdir(exist_ok=True)
@@ -135,7 +130,7 @@ def test_diff_shows_the_new_signature_and_not_upstreams_old_code(run: Run, tree:
     assert "+def run_ppo(config, task_runner_class=None, *, x)" in output
 
 
-def test_check_imports_no_upstream_and_no_torch(run: Run, tree: Path) -> None:
+def test_check_imports_no_upstream_and_no_torch(tree: Path) -> None:
     program = (
         "import sys; from verl_npu.cli import main\n"
         f"try: main(['check', '--source', {str(tree)!r}])\n"
@@ -239,7 +234,7 @@ def test_without_any_upstream_check_says_so_in_one_line(run: Run, arguments: tup
     status, output = run(*arguments)
     assert status == 2
     (line,) = output.splitlines()
-    assert "install verl here, or name its source with --source" in line
+    assert "install verl here, or name a checkout or a wheel with --source" in line
 
 
 @pytest.mark.usefixtures("nothing_installed")

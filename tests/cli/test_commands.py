@@ -1,4 +1,4 @@
-"""The command `verl-npu` is made of commands from several distributions, and none of them can take another with it."""
+"""Several distributions contribute commands to `verl-npu`; a broken one does not break the others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def greet() -> None:
 
 @pytest.fixture
 def bring(monkeypatch: pytest.MonkeyPatch) -> Bring:
-    """Have just these commands brought by other distributions: a name, and where it is."""
+    """Return a function that registers only these commands, by name and location, as entry points of others."""
 
     def only(**commands: str) -> None:
         points = [metadata.EntryPoint(name, value, GROUP) for name, value in commands.items()]

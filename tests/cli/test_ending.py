@@ -1,4 +1,4 @@
-"""How commands end: one meaning of each status, no traceback, and nothing is lost because nobody reads on."""
+"""How commands end: each status has one meaning, there is no traceback, and a closed pipe loses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`check` names what the vLLM and the vllm-ascend that are installed lack."""
+"""`check` names everything that the installed vLLM and vllm-ascend lack."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.upstream
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A vllm-ascend 0.23.0 with a communicator that takes other arguments than the real one, and an allocator."""
+    """Install a vllm-ascend 0.23.0 whose communicator takes other arguments than the real one, and an allocator."""
     site = tmp_path / "site"
     communicators = site / "vllm_ascend" / "distributed" / "device_communicators"
     communicators.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""`explain` of a patch, a target, a feature, and of none of these."""
+"""`explain` describes a patch, a target, or a feature, and refuses any other name."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_a_name_that_is_near_to_none_is_sent_to_the_list(run: Run, name: str) ->
     status, output = run("explain", name)
     assert status == 2
     (line,) = output.splitlines()
-    assert "`verl-npu check -v` lists all" in line
+    assert "run `verl-npu check -v`, which lists all" in line
     assert len(line) < 1000
 
 
 @pytest.mark.parametrize(
     ("action", "said"),
     [
-        ("set", "what it returns becomes the value"),
+        ("set", "its result becomes the value"),
         ("guard", "called before the target's module is executed"),
         ("add", "upstream has nothing of this name"),
         ("wrap", "which it gets as its first argument"),
@@ -82,7 +82,7 @@ def test_a_replacement_without_an_upstream_says_that_only_ours_is_shown(run: Run
     patch = next(patch for feature in load() for patch in feature if patch.action == "replace")
     status, output = run("explain", patch.id)
     assert status == 0
-    assert "only our code is shown" in output
+    assert "only verl-npu's code is shown" in output
 
 
 @pytest.mark.parametrize("name", ["npu-memory", "devise"])
@@ -95,7 +95,8 @@ def test_without_the_workbench_it_says_that_a_code_may_be_the_workbenchs(
     status, output = run("explain", name)
     assert status == 2
     (line,) = output.splitlines()
-    assert ("if a command of the workbench printed it, install that: pip install 'verl-npu[workbench]'" in line) == (
-        not there
+    install = (
+        "if a command of the workbench printed this name, install the workbench: pip install 'verl-npu[workbench]'"
     )
+    assert (install in line) == (not there)
     assert ("did you mean device" in line) == (name == "devise")

@@ -1,4 +1,4 @@
-"""What the command says of itself: help, environment variables, completion, and that it is there as a module."""
+"""The command's help, its environment variables, its completion, and `python -m verl_npu`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_help_ends_with_calls_that_are_understood(run: Run, command: str) -> Non
     for example in examples:
         program, *words = shlex.split(example)
         assert program == "verl-npu"
-        # Parses the whole call, and runs nothing of it.
+        # Parses the whole call without running it.
         name, chosen, rest = main.resolve_command(main.make_context("verl-npu", list(words)), list(words))
         assert name == command
         chosen.make_context(name, rest)
@@ -49,7 +49,7 @@ def examples_of(shown: str) -> list[str]:
 
 def test_the_help_has_every_command_with_an_example_by_the_moment(run: Run) -> None:
     shown = run("--help")[1]
-    # Those of other distributions alone are shown where these are installed.
+    # Commands of other distributions are shown only where these are installed.
     here = {moment: commands for moment, commands in MOMENTS.items() if f"\n{moment}:\n" in shown}
     assert {moment for moment, commands in MOMENTS.items() if {*commands} & {*COMMANDS}} <= here.keys()
     places = [shown.index(f"\n{moment}:\n") for moment in here]
@@ -102,7 +102,7 @@ def test_the_package_is_a_command() -> None:
 
 
 def complete(*words: str) -> list[str]:
-    """What is offered for the last word, by what click's script for bash calls."""
+    """Return the completions of the last word that click's script for bash would offer."""
     *before, begun = words
     completion = BashComplete(main, {}, "verl-npu", "_VERL_NPU_COMPLETE")
     return [item.value for item in completion.get_completions(before, begun)]
@@ -132,7 +132,7 @@ def test_the_help_says_how_completion_is_switched_on(run: Run) -> None:
     assert "complete -o nosort -F _verl_npu_completion verl-npu" in result.stdout
 
 
-def test_colours_are_for_terminals_that_want_them(tmp_path: Path) -> None:
+def test_colours_are_for_terminals_that_want_them() -> None:
     pty = pytest.importorskip("pty")
     for no_color, coloured in (("", True), ("1", False)):
         read, write = pty.openpty()

@@ -1,4 +1,4 @@
-"""Sources and manifests that are no such thing: one line, status 2, at once, and nothing that commands a terminal."""
+"""Malformed sources and manifests end with one line and status 2, at once, and print no terminal commands."""
 
 from __future__ import annotations
 
@@ -129,12 +129,12 @@ def test_a_source_that_cannot_be_read_is_one_line(
     assert status == 2
     (line,) = output.splitlines()
     assert line.startswith("verl-npu: ")
-    assert time.monotonic() - started < 10  # a second or two, on a machine that does nothing else
+    assert time.monotonic() - started < 10  # a second or two on an idle machine
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 
 
 def test_a_source_that_may_not_be_read_is_one_line(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Root may read everything, so the refusal is made here.
+    # Root can read everything, so the test raises the refusal itself.
     (tmp_path / "verl.whl").write_bytes(wheel())
 
     def refuse(*arguments: object) -> None:

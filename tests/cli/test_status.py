@@ -1,4 +1,4 @@
-"""`status` from the manifests of a job."""
+"""`status` reads the manifests of a job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def job(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_verl(monkeypatch: pytest.MonkeyPatch) -> None:
-    # None in sys.modules is how Python itself refuses an import.
+    # None in sys.modules makes Python refuse the import.
     monkeypatch.setitem(sys.modules, "verl", None)
 
 
@@ -91,7 +91,7 @@ def test_a_bad_state_ends_with_1_even_where_all_agree(status: Run, tmp_path: Pat
         ("native", "upstream does it"),
         ("pending", "not imported yet: verl.trainer.main_ppo"),
         ("pending", "not imported yet: verl.trainer.main_ppo and 1 more"),
-        ("absent", "none of its targets is installed here"),
+        ("absent", "the packages that this feature patches are not installed here"),
     ],
 )
 def test_it_says_why_a_feature_is_not_applied(status: Run, job: Path, state: str, why: str) -> None:
@@ -183,7 +183,7 @@ def test_without_verl_and_without_a_folder_one_line_says_so(status: Run) -> None
     code, output = status()
     assert code == 2
     (line,) = output.splitlines()
-    assert "found no package of that name; install verl here" in line
+    assert "found no package named verl; install verl here" in line
 
 
 @pytest.mark.usefixtures("broken_verl")
@@ -217,5 +217,5 @@ def test_a_file_of_something_else_may_stay(status: Run, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text('{"verdict": "trained"}')
     code, output = status(str(tmp_path))
     assert code == 2
-    assert "in a rehearsal's folder, `manifests`" in output
+    assert "in a rehearsal, its subfolder `manifests`" in output
     assert "delete" not in output

@@ -1,4 +1,4 @@
-"""What tests of several features use."""
+"""Fixtures that tests of several features use."""
 
 from __future__ import annotations
 

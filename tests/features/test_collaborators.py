@@ -1,4 +1,4 @@
-"""What patches use of upstream beside their targets stands at a pin."""
+"""Every pin has the upstream names that patches use beside their targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other distributions bring by entry points: taken, or left out with one sentence that names its owner."""
+"""Features from other distributions' entry points are accepted, or left out with a sentence that names the owner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verl_npu.registry import Bundle, Feature, Never, Upstream
 
 NEVER = Never("a test")
 TEXTS = {"why": "a reason", "how": "a way", "link": "none: a test", "retired_by": NEVER}
-# Of verl, and one that verl-npu patches.
+# Two targets of verl, of which verl-npu patches the second.
 FREE, TAKEN = "verl.utils.memory_utils:aggressive_empty_cache", "verl.utils.device:is_npu_available"
 
 
@@ -34,7 +34,7 @@ def contribution(*made: object, **more: object) -> Contribution:
 
 
 class Point:
-    """An entry point that is not read from a file."""
+    """An entry point that exists only in memory."""
 
     def __init__(self, owner: str, found: object) -> None:
         self.name, self.value, self.dist, self.found = "x", f"{owner}:x", type("Owner", (), {"name": owner}), found
@@ -47,7 +47,7 @@ class Point:
 
 @pytest.fixture
 def brought(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Bundle]]:
-    """Give what is taken of the objects that some owners' entry points name."""
+    """Return a function that makes bundles of objects, as if owners' entry points named them."""
 
     def call(**found: object) -> list[Bundle]:
         points = [Point(owner, one) for owner, one in found.items()]
@@ -71,14 +71,14 @@ def test_nothing_is_wrong_with_our_own() -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     {
-        "an import error": (ImportError("no torch_of_theirs"), "found ImportError: no torch_of_theirs"),
-        "any error": (ZeroDivisionError("1/0"), "found ZeroDivisionError: 1/0"),
+        "an import error": (ImportError("no torch_of_theirs"), "left out: ImportError: no torch_of_theirs"),
+        "any error": (ZeroDivisionError("1/0"), "left out: ZeroDivisionError: 1/0"),
         "no contribution": (feature(), "x of them: expected a Contribution"),
         "no feature": (contribution("theirs"), "x of them: expected a Contribution"),
         "no path": (Contribution((feature(),), "locks"), "x of them: expected a Contribution"),  # type: ignore[arg-type]
         "an upstream of ours": (
             contribution(feature(), upstreams=(Upstream("mine", ("verl",)),)),
-            "upstream verl of them: expected upstreams that verl-npu does not have, found verl",
+            "upstream verl of them: verl-npu already has this upstream (verl)",
         ),
         "a package that is no upstream": (
             contribution(feature(target="vllm.utils:get_ip")),
@@ -86,13 +86,13 @@ def test_nothing_is_wrong_with_our_own() -> None:
         ),
         "a target of ours": (
             contribution(feature(target=TAKEN)),
-            "patch theirs.patch of them: expected one patch for each target, found "
-            f"device.detect_npu_by_installed_software of verl-npu, which also patches {TAKEN}; the feature "
+            "patch theirs.patch of them: "
+            f"device.detect_npu_by_installed_software of verl-npu also patches {TAKEN}, so the feature "
             "theirs of them is left out",
         ),
         "a name of ours": (
             contribution(feature("device")),
-            "feature device of them: expected a feature name that is not used yet, found a feature device of verl-npu",
+            "feature device of them: verl-npu also has a feature of this name, so the feature of them is left out",
         ),
     }.values(),
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,
@@ -126,11 +126,9 @@ def test_a_contribution_that_comes_late_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(contributions, "_ended", True)
     contribution(feature())
-    assert capsys.readouterr().err.startswith(
-        "verl-npu: the contribution of theirs: expected a contribution from an entry"
-    )
+    assert capsys.readouterr().err.startswith("verl-npu: the contributed features theirs: verl-npu leaves them out")
     monkeypatch.setenv("VERL_NPU_STRICT", "1")
-    with pytest.raises(features.contributions.DeclarationError, match="found one made after that"):
+    with pytest.raises(features.contributions.DeclarationError, match="contributed after verl had been imported"):
         contribution(feature())
 
 
@@ -149,11 +147,11 @@ SHOW = "import verl, verl_npu; print(verl_npu.status()['features']['device']['st
 @pytest.mark.parametrize(
     ("program", "variables", "said"),
     [
-        (f"import stranger; {SHOW}", {}, "expected a feature of its own in an entry point of the group"),
+        (f"import stranger; {SHOW}", {}, "declare it in your own feature, in an entry point of the group"),
         (
             SHOW,
             {"VERL_USE_EXTERNAL_MODULES": "stranger"},
-            "expected a declaration in the module that an entry point names",
+            "declared after the patches had been judged",
         ),
     ],
     ids=["before verl", "by verl itself"],

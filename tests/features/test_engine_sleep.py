@@ -1,4 +1,4 @@
-"""Plain tensors of an engine that sleeps deeply, on a virtual NPU; vllm-ascend's allocator is played."""
+"""Plain tensors of an engine that sleeps deeply, on a virtual NPU, with a stand-in for vllm-ascend's allocator."""
 
 from __future__ import annotations
 

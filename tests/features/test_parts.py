@@ -1,4 +1,4 @@
-"""The parts of features that stay unloaded are as many patches as is said, and nothing can reach them."""
+"""The feature parts that stay unloaded hold as many patches as declared, and no process can reach their targets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from verl_npu.registry.patch import Feature, Patch
 from verl_npu.registry.source.tree import SourceTree
 
 MEGATRON = ("megatron", "mindspeed")
-# Called by Megatron's workers alone; and a module that imports nothing of Megatron's, of which only they need that it
-# is imported without a driver for Triton.
+# Megatron's workers alone call the first. The second imports nothing of Megatron's; only these workers need it to be
+# importable without a Triton driver.
 CALLED = ("verl.utils.torch_functional", "verl.utils.kernel.linear_cross_entropy")
 
 
@@ -55,7 +55,7 @@ def test_what_is_left_out_without_megatron_cannot_be_imported_then(
     assert present
 
     def fails(module: str) -> bool:
-        # A package is imported before what is in it.
+        # Python imports a package before its submodules.
         parts = module.split(".")
         starts = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
         return any(next(unmet_imports(starts, "verl", package, tree), None) for package in MEGATRON)

@@ -1,4 +1,4 @@
-"""A wrapper that may return without a call of upstream's code says so: it relies on that code's source."""
+"""A wrapper that may return without calling upstream's code declares that it relies on that code's source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verl_npu.registry.patch import Action
 
 
 def ends(body: Sequence[ast.stmt], name: str, called: bool = False) -> Iterator[tuple[bool, bool]]:
-    """Yield, of each way through some statements, whether it returns, and whether it has used `name` by then."""
+    """Yield, for each path through some statements, whether it returns, and whether it has used `name` by then."""
 
     def uses(*nodes: ast.AST | None) -> bool:
         parts = (part for node in nodes if node is not None for part in ast.walk(node))

@@ -1,4 +1,4 @@
-"""What each kind of process of a real Ray job on virtual NPUs believes, at each pin, with verl-npu and without."""
+"""What each kind of process of a real Ray job on virtual NPUs detects, at each pin, with verl-npu and without."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ PROGRAM = Path(__file__).with_name("verdict_program.py")
 PINS = ("796871d7", "v0.6.1", "ccd7d934", "v0.7.1", "v0.9.1")
 NIGHTLY = pytest.mark.nightly("verl_npu/activation.py", "verl_npu/features/device")
 GAPS = {"VIRTUAL_ASCEND": "4", "ASCEND_RT_VISIBLE_DEVICES": "1,3"}
-"""Workers have to find their own NPU in a list with gaps."""
+"""Settings with which workers have to find their own NPU in a list with gaps."""
 BLIND = ("TaskRunner", "AgentLoopWorker", "vLLMHttpServer")
 WORKERS = ("worker 0", "worker 1")
-# Without it a newer Ray leaves an actor that asks for no NPU as it is; 2.46 knows only to hide them.
+# Without it, a newer Ray does not hide the NPUs from an actor that asks for none; 2.46 always hides them.
 HIDES = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 NOSET = "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES"
 
-# What upstream does by itself at a pin in a process that Ray hides the NPUs from, and what its pools then ask for.
+# What upstream does by itself at a pin in a process from which Ray hides the NPUs, and the resource that its pools
+# then ask for.
 UPSTREAM = {
     "796871d7": ("cpu", "raises", ["CPU", "GPU"]),
     "v0.6.1": ("cpu", "nccl", ["CPU", "GPU"]),
@@ -42,11 +43,11 @@ UPSTREAM = {
 
 def environment(verl: Path, **changes: str) -> dict[str, str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_NPU", "ASCEND_", "RAY_"))}
-    # The device that the tests before this one have compiled is used again.
+    # Reuse the device that the tests before this one have compiled.
     inherited |= {k: v for k, v in os.environ.items() if k == "VIRTUAL_ASCEND_CACHE"}
     path = os.pathsep.join([str(verl), *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = {"VIRTUAL_ASCEND": "2", "RAY_USAGE_STATS_ENABLED": "0", HIDES: "1", "PYTHONPATH": path}
-    # The newest Ray asks a token even of those on this machine.
+    # The newest Ray asks even clients on this machine for a token.
     settings["RAY_AUTH_MODE"] = "disabled"
     return {**inherited, **settings, **changes}
 
@@ -63,7 +64,7 @@ def start(verl: Path, cwd: Path, **changes: str) -> subprocess.Popen[str]:
 
 
 def answer(output: str, verl: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The job and the table of its processes; the table goes to the test's output."""
+    """Return the job and the table of its processes; print the table to the test's output."""
     (line,) = [line for line in output.splitlines() if line.startswith('{"job"')]
     found = json.loads(line)
     assert Path(found["job"]["verl"]).is_relative_to(verl)
@@ -97,13 +98,13 @@ def check_verdicts(job: dict[str, Any], table: dict[str, dict[str, Any]], visibl
     assert list(table) == ["driver", *BLIND, *WORKERS]
     for process, row in table.items():
         assert (row["device"], row["backend"], row["npu"], row["cuda"]) == ("npu", "hccl", [True], False), process
-        assert row["resource"] in ("NPU", None)  # None: the pin has no such question
+        assert row["resource"] in ("NPU", None)  # None: the pin does not ask for a resource
         assert row["keyword"] == "ASCEND_RT_VISIBLE_DEVICES"
     assert sorted(table[name]["visible"] for name in WORKERS) == visible
     assert {table[name]["computes on"] for name in WORKERS} == {"npu:0"}
 
 
-# The job of packages/verl-npu-workbench/tests/e2e/test_grpo.py shows it every day.
+# packages/verl-npu-workbench/tests/e2e/test_grpo.py runs this job every day.
 @NIGHTLY
 @pytest.mark.parametrize("pin", PINS)
 def test_with_verl_npu_every_process_comes_to_the_same_verdict(pin: str, verl: Verl, tmp_path: Path) -> None:
@@ -126,13 +127,13 @@ def test_without_it_the_known_faults_are_there(pin: str, verl: Verl, tmp_path: P
     assert job["setting"] == "cuda"
     for process in BLIND:
         row = table[process]
-        # Ray hides the NPUs from them: the reason for the patch of the constant.
+        # Ray hides the NPUs from them, which is why the constant is patched.
         assert (row["visible"], row["device"], row["npu"]) == ("", device, [False]), process
         assert row["backend"].startswith(backend), process
     assert (table["driver"]["device"], table["driver"]["backend"]) == ("npu", "hccl")
     assert job["asked"] == [asked]
     if "GPU" in asked:
-        # There is none: upstream waits for ever.
+        # Worker 0 does not exist: upstream waits for ever.
         assert table["worker 0"] == {"waits": True}
 
 
@@ -144,8 +145,8 @@ def test_workers_find_their_own_npu_where_ray_hides_none(verl: Verl, tmp_path: P
 
 
 @NIGHTLY
-def test_without_verl_npu_they_do_not(verl: Verl, tmp_path: Path) -> None:
-    # v0.9.1: the pin whose pools ask for NPUs by themselves, so that its workers are made at all.
+def test_without_verl_npu_workers_do_not_find_their_npu(verl: Verl, tmp_path: Path) -> None:
+    # At v0.9.1 the pools ask for NPUs by themselves, so that the workers are made at all.
     changes = {NOSET: "1", "VERL_NPU": "off"}
     _, table = outcome(start(verl("v0.9.1"), tmp_path, **GAPS, **changes), verl("v0.9.1"))
     assert "invalid device ordinal 3" in table["worker 0"]["raises"]
@@ -153,16 +154,16 @@ def test_without_verl_npu_they_do_not(verl: Verl, tmp_path: Path) -> None:
 
 @contextmanager
 def cluster(verl: Path, **changes: str) -> Iterator[tuple[str, str]]:
-    """A Ray cluster that outlives its jobs; gives the addresses for drivers and for `ray job submit`."""
+    """Start a Ray cluster that outlives its jobs; yield the addresses for drivers and for `ray job submit`."""
     port, dashboard = free_port(), free_port()
     ray = Path(sys.executable).with_name("ray")
-    # `ray start` imports no torch, so it finds no virtual NPUs by itself.
+    # `ray start` does not import torch, so it finds no virtual NPUs by itself.
     npus = json.dumps({"NPU": int(changes["VIRTUAL_ASCEND"])})
     command = [str(ray), "start", "--head", "--block", "--num-cpus=24", "--disable-usage-stats", f"--resources={npus}"]
-    # Every port, so that a cluster of somebody else on this machine is not in the way.
+    # All ports are chosen here, so that somebody else's cluster on this machine is not in the way.
     command += [f"--port={port}", f"--dashboard-port={dashboard}", f"--ray-client-server-port={free_port()}"]
     command += [f"--dashboard-agent-listen-port={free_port()}", f"--dashboard-agent-grpc-port={free_port()}"]
-    # Ray puts sockets there, whose paths may have no more than 107 characters.
+    # Ray puts sockets there, whose paths may have at most 107 characters.
     with tempfile.TemporaryDirectory(prefix="vn-") as folder:
         environ = environment(verl, **changes)
         head = subprocess.Popen([*command, f"--temp-dir={folder}"], env=environ, stdout=subprocess.DEVNULL)
@@ -184,7 +185,7 @@ def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def submit(dashboard: str, environ: dict[str, str], cwd: Path) -> str:
-    """What a job printed that was handed in to a cluster."""
+    """Submit a job to a cluster and return its output."""
     command = [str(Path(sys.executable).with_name("ray")), "job", "submit", f"--address={dashboard}"]
     ends = time.monotonic() + 200
     while True:
@@ -197,7 +198,7 @@ def submit(dashboard: str, environ: dict[str, str], cwd: Path) -> str:
             timeout=400,
             check=False,
         )
-        # The agent that takes jobs comes up some time after the cluster.
+        # The agent that accepts jobs comes up some time after the cluster.
         if "No available agent" not in result.stderr or time.monotonic() > ends:
             break
         time.sleep(2)
@@ -207,7 +208,7 @@ def submit(dashboard: str, environ: dict[str, str], cwd: Path) -> str:
 
 @NIGHTLY
 def test_jobs_of_one_cluster_have_npus_of_their_own(verl: Verl, tmp_path: Path) -> None:
-    # One by itself, one handed in: its driver runs where Ray decides, and sees no NPU.
+    # One job runs by itself; the driver of the other, which is submitted, runs where Ray decides and sees no NPU.
     source = verl("v0.6.1")
     with cluster(source, VIRTUAL_ASCEND="4", **{NOSET: "1"}) as (address, dashboard):
         ended = tmp_path / "ended"

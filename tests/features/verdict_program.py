@@ -1,7 +1,7 @@
-"""What each kind of process of a Ray job believes, printed as JSON: the program of test_verdicts.py.
+"""Print as JSON what each kind of process of a Ray job detects: the program of test_verdicts.py.
 
-It is a Hydra entry point over upstream's own configuration, as those that upstream forgot are, and makes its workers
-through upstream's own resource pool and worker group.
+The program is a Hydra entry point over upstream's own configuration, like the entry points that upstream forgot, and
+makes its workers through upstream's own resource pool and worker group.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from verl.single_controller.base import Worker
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 
-# Upstream waits for its workers without a limit. Where that is what is expected, it need not be waited out.
+# Upstream waits for its workers without a limit. Where a test expects that, it need not wait so long.
 SECONDS = float(os.environ.get("PLACEMENT_SECONDS", "200"))
 
 
 def look() -> dict[str, Any]:
-    """What this process believes."""
+    """Return what this process detects."""
     import verl.single_controller.base.worker as worker
     import verl.utils.distributed as distributed
     from verl.utils import device
@@ -36,7 +36,7 @@ def look() -> dict[str, Any]:
         except RuntimeError as error:
             return f"raises: {error}"
 
-    # Constants that modules took for themselves when they were imported.
+    # Modules copied these constants when they were imported.
     copies = [
         module.is_npu_available for module in (device, distributed, worker) if hasattr(module, "is_npu_available")
     ]
@@ -69,7 +69,7 @@ class Runner:
         return look()
 
     def workers(self, device: str, count: int) -> list[dict[str, Any]]:
-        """Make a group of workers, and let each look."""
+        """Make a group of workers, and return what each of them detects."""
         pool = RayResourcePool(process_on_nodes=[count], use_gpu=True, max_colocate_count=1)
         group = RayWorkerGroup(
             resource_pool=pool, ray_cls_with_init=RayClassWithInitArgs(ray.remote(Looking)), device_name=device
@@ -77,7 +77,7 @@ class Runner:
         return group.look()
 
     def asked(self) -> list[list[str]]:
-        """The resources that the placement groups made so far ask for."""
+        """Return the resources that the placement groups made so far ask for."""
         from ray.util.placement_group import placement_group_table
 
         groups = placement_group_table().values()
@@ -87,7 +87,8 @@ class Runner:
 @hydra.main(config_path="pkg://verl.trainer.config", config_name="ppo_trainer", version_base=None)
 def main(config: Any) -> None:
     table = {"driver": look()}
-    # NPUs are left for Ray to find, as in a real job. CPUs: a laptop has too few, and a running cluster has its own.
+    # Ray finds the NPUs, as in a real job. The CPUs are given: a laptop has too few, and a running cluster has its
+    # own.
     ray.init(
         **({} if "RAY_ADDRESS" in os.environ else {"num_cpus": 8, "include_dashboard": False}), log_to_driver=False
     )
@@ -107,12 +108,12 @@ def main(config: Any) -> None:
     job = {"verl": verl.__file__, "setting": config.trainer.device, "asked": ray.get(runner.asked.remote())}
     print(json.dumps({"job": job, "table": table}))
     sys.stdout.flush()
-    # Other jobs of the cluster must not get this one's NPUs when it ends early.
+    # When this job ends early, other jobs of the cluster must not get its NPUs.
     if until := os.environ.get("HOLD_UNTIL"):
         ends = time.monotonic() + SECONDS
         while not Path(until).exists() and time.monotonic() < ends:
             time.sleep(0.1)
-    # Not ray.shutdown(): it would wait for the workers that are never placed.
+    # ray.shutdown() would wait for the workers that are never placed.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Locks are written whole, and say of a patch what their own upstream decides."""
+"""Locks are written as a whole, and record for each patch what its own upstream decides."""
 
 from __future__ import annotations
 

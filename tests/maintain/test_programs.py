@@ -1,53 +1,24 @@
-"""`python -m verl_npu.maintain` on edited copies of an installed verl; nothing of it is imported."""
+"""`python -m verl_npu.maintain` on edited copies of an installed verl, which is never imported."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from testing.commands import Run, edit, maintain, pristine, tree
 from testing.interpreter import python
 
 from verl_npu.features import locks_folder
-from verl_npu.maintain.__main__ import main
+
+__all__ = ["maintain", "pristine", "tree"]  # fixtures
 
 MAIN = "verl/trainer/main_ppo.py"
-RAY = "verl/single_controller/ray/base.py"
 EVIL = "*, x, y='\x1b[31m\u202e')"
-
-Run = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def run() -> Run:
-    def call(*arguments: str) -> tuple[int, str]:
-        result = CliRunner().invoke(main, arguments, catch_exceptions=False)
-        return result.exit_code, result.output
-
-    return call
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    spec = importlib.util.find_spec("verl")
-    if spec is None or spec.origin is None:
-        pytest.skip("verl is not installed")
-    shutil.copytree(Path(spec.origin).parent, tmp_path / "verl", ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
-
-
-def edit(tree: Path, file: str, old: str, new: str) -> None:
-    text = (tree / file).read_text()
-    assert text.count(old) >= 1, f"{old!r} is not in {file}"
-    (tree / file).write_text(text.replace(old, new))
 
 
 @pytest.mark.nightly("verl_npu/cli", "verl_npu/maintain")
-def test_no_line_of_a_source_commands_the_terminal(run: Run, tree: Path) -> None:
+def test_no_line_of_a_source_commands_the_terminal(maintain: Run, tree: Path) -> None:
     edit(
         tree,
         MAIN,
@@ -55,16 +26,18 @@ def test_no_line_of_a_source_commands_the_terminal(run: Run, tree: Path) -> None
         f"def run_ppo(config, task_runner_class=None, {EVIL}",
     )
     for form in ("text", "markdown"):
-        status, output = run("drift", "--source", str(tree), "--format", form)
+        status, output = maintain("drift", "--source", str(tree), "--format", form)
         assert status == 1
         assert "\x1b" not in output
         assert "\u202e" not in output
         assert "\\x1b[31m" in output
 
 
-def test_a_lock_is_written_beside_the_others_where_it_is_asked_for(run: Run, tree: Path) -> None:
+def test_a_lock_is_written_beside_the_others_where_it_is_asked_for(maintain: Run, tree: Path) -> None:
     locks = tree / "locks"
-    status, output = run("lock", "--pin", "v9", "--revision", "0123abc", "--source", str(tree), "--output", str(locks))
+    status, output = maintain(
+        "lock", "--pin", "v9", "--revision", "0123abc", "--source", str(tree), "--output", str(locks)
+    )
     assert status == 0, output
     made = json.loads((locks / "verl" / "v9" / "lock.json").read_text())
     known = json.loads((locks_folder() / "verl" / "v0.6.1" / "lock.json").read_text())

@@ -1,6 +1,6 @@
-"""Edits of upstream's source that a person might make: the same behaviour in other words, and the words without it.
+"""Edits of upstream's source that a person might make: the same behavior in other words, and the words without it.
 
-Each says which patches it is about, and what may be said of them then.
+Each edit names the patches that it concerns, and the states that they may have then.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .mutants import Kind, Mutant, Upstream
 __all__ = ["EDITS", "Edit"]
 
 NEEDED = (State.PENDING, State.DRIFTED)
-"""What was to be patched is there as before: native and absent would be false."""
+"""The patch is still needed: native and absent would be false."""
 FITS = (State.PENDING,)
 DRIFTED = (State.DRIFTED,)
 NATIVE = (State.NATIVE,)
@@ -24,7 +24,7 @@ ABSENT = (State.ABSENT,)
 
 @dataclass(frozen=True)
 class Edit:
-    """One edit of one file at one pin; `{}` in `new` stands for what it takes the place of."""
+    """One edit of one file at one pin; `{}` in `new` stands for the replaced text."""
 
     name: str
     pin: str
@@ -39,7 +39,7 @@ class Edit:
         return f"{self.pin}: {self.name}"
 
     def of(self, upstream: Upstream) -> Mutant:
-        """The tree with the edit. Raises ValueError if the source has not what is to be replaced."""
+        """Return the tree with the edit. Raises ValueError if the source lacks the text to be replaced."""
         text = upstream.text(self.path)
         for old, new in ((self.old, self.new), *self.more):
             if old not in text:
@@ -515,7 +515,7 @@ EDITS = [
         NATIVE,
         (("zmq.PUB", "zmq.XPUB"),),
     ),
-    # What an import brings.
+    # The results of an import.
     *(
         Edit(f"{what} of the value head", "v0.7.0", _INITIALIZER, _HEAD, text, _VALUE_HEAD, FITS)
         for what, text in {
@@ -603,7 +603,7 @@ EDITS = [
         FITS,
         (("    from megatron.core.config import set_experimental_flag\n", "    from megatron.core import config\n"),),
     ),
-    # What is gone and still used.
+    # Names that are gone and still used.
     Edit(
         "what main_ppo imports is gone",
         "v0.9.1",

@@ -1,11 +1,11 @@
-"""Edits of who calls a target, by a person: past our patch, or with no effect on it.
+"""Edits, made by a person, of the callers of a target: past our patch, or with no effect on it.
 
-A target that is patched stays as it is, word by word. Edits of `BYPASSING` lead past the patch: what is called is
-something else, its result is overwritten, or one patch of several that need each other is left alone. Edits of
-`HARMLESS` change callers as every release does, and the patch is in force as before.
+A patched target stays as it is, word by word. Edits of `BYPASSING` lead past the patch: the caller calls something
+else, its result is overwritten, or one of several patches that need each other is left alone. Edits of `HARMLESS`
+change callers as every release does, and the patch is in force as before.
 
-What another name of a target holds decides between the two. A name in a module is rebound when its target is patched;
-what a container, a partial, a default or a class body of the target's own module holds stays upstream's.
+The holder of a target's second name decides between the two. A name in a module is rebound when its target is patched;
+a container, a partial, a default or a class body of the target's own module keeps upstream's function.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .mutants import Kind, Mutant, Upstream
 __all__ = ["BYPASSING", "HARMLESS", "CallerEdit", "Outcome", "outcome"]
 
 Change = tuple[str, str, str]
-"""A file, a text in it, and what takes its place, in which `{}` stands for it."""
+"""A file, a text in it, and the replacement, in which `{}` stands for the text."""
 
 BYPASSED = (State.DRIFTED,)
 """One of the patches is drifted, or its reason says that it is bypassed."""
 FITS = (State.PENDING, State.PENDING)
-"""Each of the patches is, and no reason speaks of a bypass."""
+"""Every patch has its state, and no reason speaks of a bypass."""
 WORD = "bypassed"
 
 
 class Outcome(str, Enum):
-    """What is said of the patches of an edit."""
+    """The verdict on the patches of an edit."""
 
     DRIFTED = "drifted"
     SAID = "said"
@@ -44,16 +44,17 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True)
 class CallerEdit(Edit):
-    """An edit of one file or several; of the first of its patches the target is as before.
+    """An edit of one file or several, which leaves the target of its first patch as it was.
 
     Each text to be replaced is there once. A file of `files` whose text to be replaced is empty is a new one.
     """
 
     files: tuple[Change, ...] = ()
-    """What else is changed, in the same file or in others."""
+    """Further changes, in the same file or in others."""
 
     def of(self, upstream: Upstream) -> Mutant:
-        """The tree with the edit. Raises ValueError if the source has not what is to be replaced, or has it twice."""
+        """Return the tree with the edit; raise ValueError if the source lacks the text to be replaced, or has it
+        twice."""
         changed: dict[str, str] = {}
         for path, old, new in ((self.path, self.old, self.new), *self.files):
             if not old:
@@ -69,7 +70,7 @@ class CallerEdit(Edit):
 
 
 def outcome(edit: CallerEdit, verdicts: Mapping[str, Verdict]) -> Outcome:
-    """Return what is said of the patches of an edit, by the verdicts on its tree."""
+    """Return the outcome for the patches of an edit, from the verdicts on its tree."""
     concerned = [verdicts[patch] for patch in edit.patches]
     said = any(WORD in verdict.reason for verdict in concerned)
     if edit.states is FITS:
@@ -181,7 +182,7 @@ _LOADER = "weight_sync.prepare_vllm_model_for_new_weights"
 _COLLECTIVE = "weight_sync.make_fully_async_group_over_hccl"
 _SYNC = "weight_sync.sync_fully_async_fsdp_weights_over_hccl"
 
-# What stands in the source in several edits.
+# Source texts that several edits replace.
 _MAKES = "            placement_group(bundles=bundles,"
 _LIFETIME = '        lifetime = "detached" if self.detached else None\n'
 _POOL = "class RayResourcePool(ResourcePool):"
@@ -1369,7 +1370,7 @@ BYPASSING = [
 ]
 
 HARMLESS = [
-    # Other words of a caller.
+    # Callers in other words.
     _fine(
         "v0.6.1: a local variable of the groups has another name",
         (_GROUP, _NPUS),
@@ -1599,7 +1600,7 @@ HARMLESS = [
             '            log_gpu_memory_usage("Before the weights are sent", logger=logger)\n{}',
         ),
     ),
-    # A call that moves, and reaches the target as before.
+    # Calls that move, and reach the target as before.
     _fine(
         "v0.7.1: the set up is called in a method of the worker",
         _SELECT,
@@ -1683,7 +1684,7 @@ HARMLESS = [
         (_ENGINE, _ARRANGES, '        micro_batches, batch_idx_list = _SPLITTERS["tokens"](\n'),
         (_ENGINE, "def prepare_micro_batches(\n", '_SPLITTERS = {"tokens": rearrange_micro_batches}\n\n\n{}'),
     ),
-    # One more of a kind.
+    # One more caller of a kind.
     _fine(
         "1dda039b: one more function asks for the environment",
         _FORWARD,

@@ -1,6 +1,6 @@
-"""Edits of a target, made by rule from upstream's own source: some change what its name is bound to, others nothing.
+"""Edits of a target, made by rule from upstream's source: some change the object that it names, others nothing.
 
-Each is one changed file in memory. An edit is kept only if Python still parses it.
+Each edit is one changed file in memory. It is kept only if Python still parses it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _WORDS = ("GPUMemoryLogger", "DistProfiler.annotate")
 
 
 class Effect(str, Enum):
-    """What an edit does to who calls the target."""
+    """The effect of an edit on callers of the target."""
 
     CHANGED = "changed"
     """The name is bound to something else, of another kind, or called in another way."""
     GUTTED = "gutted"
-    """It is called as before, and does nothing any more."""
+    """It is called as before, but does nothing."""
     HARMLESS = "harmless"
-    """It is the same for a wrapper, and for a replacement differs in words only."""
+    """A wrapper sees no difference, and a replacement only another wording."""
 
 
 @dataclass(frozen=True)
@@ -63,24 +63,24 @@ class Place:
         return self.target.name
 
     def above(self, text: str) -> str:
-        """The module with lines above the definition, as far in as it is."""
+        """Return the module with lines above the definition, at its indentation."""
         return "".join([*self.lines[: self.first], *_at(self.indent, text), *self.lines[self.first :]])
 
     def beside(self, text: str) -> str:
-        """The module with lines below the definition, as far in as it is."""
+        """Return the module with lines below the definition, at its indentation."""
         return "".join([*self.lines[: self.end], *_at(self.indent, text), *self.lines[self.end :]])
 
     def below(self, text: str) -> str:
-        """The module with lines at its end."""
+        """Return the module with lines at its end."""
         return "".join([*self.lines, "\n\n", *_at("", text)])
 
     def instead(self, node: Function, *, before: str = "") -> str:
-        """The module with another definition in place of this one."""
+        """Return the module with another definition in place of this one."""
         text = _at(self.indent, f"{before}{ast.unparse(ast.fix_missing_locations(node))}")
         return "".join([*self.lines[: self.first], *text, *self.lines[self.end :]])
 
     def copy(self) -> Function:
-        """The definition, to be changed."""
+        """Return the definition as a copy that may be changed."""
         text = "".join(self.lines[self.first : self.end])
         body = ast.parse(f"if 1:\n{text}" if self.indent else text).body[0]
         node = body.body[0] if isinstance(body, ast.If) else body
@@ -93,11 +93,11 @@ def _at(indent: str, text: str) -> list[str]:
 
 
 Edit = Callable[[Place], str | None]
-"""Return the module's new text; None if the edit cannot be made of this target."""
+"""A function that returns the module's new text, or None if the edit cannot be made of this target."""
 
 
 def _changed(change: Callable[[Function], bool | None]) -> Edit:
-    """An edit of a copy of the definition, which says no if it cannot be made."""
+    """Return an edit that changes a copy of the definition; `change` returns False if the edit cannot be made."""
 
     def edit(place: Place) -> str | None:
         node = place.copy()
@@ -111,7 +111,7 @@ def _decorated(decorator: str) -> Edit:
 
 
 def _below(text: str, method: bool | None = None) -> Edit:
-    """Lines at the module's end, of a method (True), of the module's own functions (False), or of both."""
+    """Return an edit that adds lines at the module's end; `method` restricts it to methods or to functions."""
 
     def edit(place: Place) -> str | None:
         if method is not None and method is not bool(place.owner):
@@ -269,14 +269,14 @@ def _gutted(text: str) -> Edit:
     return _changed(edit)
 
 
-# What changes nothing for who calls it.
+# Edits that change nothing for callers.
 
 
 def _optional_last(node: Function) -> bool | None:
     if node.args.vararg is not None:
         return False
     node.args.args.append(ast.arg("optional_new"))
-    # An optional one may only follow what has a default, or end the list.
+    # An optional parameter may only follow others with a default, or end the list.
     node.args.defaults.append(ast.Constant(None))
     return None
 
@@ -511,7 +511,7 @@ def _star_above(place: Place) -> list[str]:
 
 
 def place_of(upstream: Upstream, target: Target) -> Place | None:
-    """Return where a target stands; None if it is bound to no function."""
+    """Return the place of a target, or None if it is bound to no function."""
     path, nodes = upstream.path(target.module), upstream.pristine.nodes(target)
     if path is None or not nodes or not isinstance(nodes[-1], Function):
         return None
@@ -522,7 +522,7 @@ def place_of(upstream: Upstream, target: Target) -> Place | None:
 
 
 def edited(upstream: Upstream, target: Target) -> Iterator[tuple[str, Effect, dict[str, bytes | None]]]:
-    """Yield the edits of a target: their names, what they do, and the file that differs."""
+    """Yield the edits of a target: their names, their effects, and the changed file."""
     place = place_of(upstream, target)
     path = upstream.path(target.module)
     if place is None or path is None:

@@ -1,9 +1,10 @@
-"""Puts things over the live targets of patches, one at a time, and asks what is said of each.
+"""Puts things over the live targets of patches, one at a time, and collects the registry's answers.
 
     PYTHONPATH=TREE python -m tests.pins.live [MODULE…]
 
-It imports verl from TREE, and prints as JSON what was said by target and way; with MODULEs, of the targets in modules
-whose names begin so. Packages that this environment lacks are stood in for, so that upstream's modules are imported.
+It imports verl from TREE, and prints the answers as JSON by target and way; with MODULEs, only for targets in modules
+whose names begin so. Stand-ins replace packages that this environment lacks, so that upstream's modules can be
+imported.
 """
 
 from __future__ import annotations
@@ -56,19 +57,19 @@ ABSENT = (
     "vllm",
     "vllm_ascend",
 )
-"""What is stood in for, if it is not installed: upstream's modules for these are imported, and nothing is run."""
+"""Packages that get a stand-in if they are not installed: upstream's modules for these are imported, but never run."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """What is said of one target with something over it."""
+    """The answer for one target with something over it."""
 
     target: str
     make: str
-    """What the target is: a function, one that is imported, a value, or an addition."""
+    """The kind of the target: a function, one that is imported, a value, or an addition."""
     way: str
     answer: str
-    """`accepted`, or what is wrong."""
+    """`accepted`, or the objection."""
 
 
 class Other:
@@ -81,7 +82,7 @@ def _other(*args: object, **kwargs: object) -> None:
 
 
 def _passing(function: Any) -> Any:
-    """A wrapper of a function's own kind, that takes and passes on everything."""
+    """Return a wrapper of the function's own kind that passes everything on."""
     if inspect.isasyncgenfunction(function):
 
         async def inner(*args: object, **kwargs: object) -> Any:
@@ -116,7 +117,7 @@ def _yielding(function: Any) -> Any:
 
 
 def _toggled(function: Any) -> Any:
-    """A function that is awaited if the target is not, and the other way round."""
+    """Return a function that is awaited if the target is not, and the other way round."""
     if inspect.iscoroutinefunction(function):
         return functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs))
 
@@ -136,7 +137,7 @@ def _called_otherwise(function: Any) -> Any:
 
 
 def _awaited(inner: Any, function: Any) -> Any:
-    """A function that is of the other one's kind, so that it differs in its signature alone."""
+    """Return `inner` as a function of the same kind as `function`, so that only its signature differs."""
     if not inspect.iscoroutinefunction(function):
         return inner
 
@@ -148,7 +149,7 @@ def _awaited(inner: Any, function: Any) -> Any:
 
 
 def _gutted(function: Any) -> Any:
-    """A function of the same name, kind and signature that does nothing."""
+    """Return a function of the same name, kind and signature that does nothing."""
     signature = inspect.signature(inspect.unwrap(function))
     bare = [
         p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else None)
@@ -163,7 +164,7 @@ def _gutted(function: Any) -> Any:
 
 
 def _registered(function: Any) -> Any:
-    # Where verl is imported: it patches transformers meanwhile, whose own targets come before.
+    # Importing verl here first: it patches transformers meanwhile, whose own targets come before.
     decorator = sys.modules["verl.single_controller.base.decorator"]
     return decorator.register(dispatch_mode=decorator.Dispatch.RANK_ZERO)(function)
 
@@ -207,18 +208,19 @@ AS_IT_IS = "as it is"
 FITTING = (AS_IT_IS, "wrapped: passes everything on", "wrapped: wrapt's proxy, which passes everything on")
 """The ways after which the target is called as before."""
 EITHER = ("wrapped: passes everything on, without its name",)
-"""It is called as before too, but only of what upstream decorates itself it can be told what it passes on to."""
+"""Ways after which the target is called as before too, but the registry can tell only for targets that upstream
+decorates itself."""
 IN_PLACE = "gutted: its own code replaced"
 _DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property)
 
 
 def fits(said: Said) -> bool:
-    """Whether what is said is what should be. What a value is, no source tells."""
+    """Tell whether the answer is right. No source says what a value is."""
     return said.make == "value" or said.way in EITHER or (said.answer == "accepted") is (said.way in FITTING)
 
 
 def _over(value: Any, way: Way) -> Any:
-    """What is put over a target; in a descriptor it is put over the function, and the descriptor stays."""
+    """Put something over a target; in a descriptor the function is replaced, and the descriptor stays."""
     if isinstance(value, staticmethod | classmethod):
         return type(value)(way(value.__func__))
     if isinstance(value, property):
@@ -253,7 +255,7 @@ class Place:
         return "accepted"
 
     def ask(self) -> Iterator[Said]:
-        """Yield what is said of each way that can be done, and of the target as it is."""
+        """Yield the answer to each way that is possible, and to the target as it is."""
         before = self.slot.read()
         yield self._said(AS_IT_IS)
         for name, way in WAYS.items():
@@ -290,7 +292,7 @@ def _function(value: Any) -> Any:
 
 
 class _Anything(type):
-    """A class of which each attribute is another one."""
+    """A metaclass that makes each missing attribute another class."""
 
     def __getattr__(cls, name: str) -> type:
         if name.startswith("__"):
@@ -303,7 +305,7 @@ def _anything(name: str) -> type:
 
 
 class _Version(importlib.metadata.Distribution):
-    """A distribution of which only a version is known, which all revisions of upstream take."""
+    """A distribution with a version only, which all revisions of upstream accept."""
 
     version = "0.11.0"
 
@@ -327,7 +329,7 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if here else None
 
     def find_distributions(self, context: importlib.metadata.DistributionFinder.Context) -> Iterator[_Version]:
-        """What the packages' versions are asked of."""
+        """Yield the distribution that is asked for the package's version."""
         if (context.name or "").replace("-", "_") in self._packages:
             yield _Version()
 
@@ -343,7 +345,7 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def told(*prefixes: str) -> dict[str, Any]:
-    """What is said of everything that can be put over each target that is verified here and can be imported."""
+    """Return the answers to everything that can be put over each target that is verified and importable here."""
     warnings.simplefilter("ignore")
     names = [package for upstream in UPSTREAMS for package in upstream.packages]
     features, tree = load(), SourceTree.installed(names)
@@ -370,7 +372,7 @@ def told(*prefixes: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Table:
-    """What was said at one pin."""
+    """The answers at one pin."""
 
     revision: str
     said: tuple[Said, ...]
@@ -395,5 +397,5 @@ if __name__ == "__main__":
     found = told(*sys.argv[1:])
     kept.write(json.dumps(found) + "\n")
     kept.flush()
-    # What upstream's modules started when they were imported is not waited for.
+    # Do not wait for threads that upstream's modules started when they were imported.
     os._exit(0)

@@ -1,6 +1,6 @@
-"""What the judgement makes of mutants, and whether a reader can follow it.
+"""How the judgment handles mutants, and whether a reader can follow it.
 
-The rules of evidence are written down here once more, apart from the code that judges.
+The rules of evidence are written here a second time, independent of the code that judges.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ PATCHES = [patch for feature in FEATURES for patch in feature]
 
 
 class Outcome(str, Enum):
-    """What came of a mutant, for the patches that are about what it took away."""
+    """The outcome of a mutant, for the patches that concern the part it removed."""
 
     DRIFTED = "drifted"
-    """At least one of them drifted, and what is said of the others is true."""
+    """At least one patch drifted, and the verdicts on the others are true."""
     EVIDENCE = "evidence"
-    """None drifted: what stands in the tree says that upstream does it itself, or that there is nothing to patch, or
-    the code that was moved could be read where it is imported from."""
+    """No patch drifted: the tree shows that upstream does it itself, or that there is nothing to patch, or the moved
+    code could be read where it is imported from."""
     SILENT = "silent"
-    """Something is said that does not follow."""
+    """A verdict does not follow."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What is said of a tree."""
+    """The verdicts on a tree."""
 
     revision: Revision
     verdicts: dict[str, Verdict]
 
 
 class Pin:
-    """A pin, and what is said of trees that differ from it."""
+    """A pin, and the verdicts on trees that differ from it."""
 
     def __init__(self, lock: Lock, source: Path, beside: SourceTree) -> None:
         self.lock = lock
@@ -72,7 +72,7 @@ class Pin:
 
     @cached_property
     def subjects(self) -> list[str]:
-        """Every target and everything else that a patch asks about, as far as it is there."""
+        """All targets and other subjects of patches that exist at the pin."""
         tree = self.tree()
         return [subject for subject in self.lock.subjects if is_there(subject, tree)]
 
@@ -85,7 +85,7 @@ class Pin:
 
     @cached_property
     def verified(self) -> dict[Target, Patch]:
-        """The targets that patches are called for, or stand in place of, here."""
+        """The targets that patches wrap or replace at the pin."""
         called = (Action.WRAP, Action.REPLACE)
         states = {id: verdict.state for id, verdict in self.before.verdicts.items()}
         return {p.target: p for p in PATCHES if p.action in called and states[p.id] is State.PENDING}
@@ -93,7 +93,7 @@ class Pin:
     def of_edits(self, share: int = 1) -> Iterator[tuple[str, Effect, Patch, Mutant]]:
         """Yield every edit of each target that is verified here, or of one in `share` of these targets.
 
-        Each has its name, what it does, and the patch.
+        Each comes with its name, its effect, and the patch.
         """
         own = sorted(target for target in self.verified if target.package in PACKAGES)
         for target in random.Random(0).sample(own, math.ceil(len(own) / share)):
@@ -106,7 +106,7 @@ class Pin:
         return judge([_alone(patch)], UPSTREAMS, self.tree(mutant), LOCKS)[1][patch.id]
 
     def outcome(self, mutant: Mutant, after: Judged) -> tuple[Outcome, list[str]]:
-        """Return what came of a mutant, of which `after` is said, and each thing that does not follow."""
+        """Return the outcome of a mutant, which `after` judges, and each verdict that does not follow."""
         tree = self.tree(mutant)
         gone = {subject for subject in self.subjects if not is_there(subject, tree)}
         wrong, concerned = [], []
@@ -117,7 +117,7 @@ class Pin:
             if _subjects(patch) & gone:
                 follows = self._follows(patch, verdict, gone, tree)
             else:
-                # What is there still, by an import, answers as before; but the target of a patch is not there.
+                # A name that still exists through an import answers as before, but a patch's target is not there.
                 follows = verdict.state in (before.state, State.DRIFTED) or self._lost_its_patches(
                     patch, verdict, mutant
                 )
@@ -131,7 +131,7 @@ class Pin:
         return (Outcome.DRIFTED if State.DRIFTED in concerned else Outcome.EVIDENCE), []
 
     def _follows(self, patch: Patch, verdict: Verdict, gone: set[str], tree: SourceTree) -> bool:
-        """Whether what is said of a patch follows from what stands in the tree, and from what a reader is told."""
+        """Tell whether the verdict on a patch follows from the tree and from the reason that a reader sees."""
         if verdict.state is State.DRIFTED:
             return True
         if "defines the same names" in verdict.reason:
@@ -147,7 +147,7 @@ class Pin:
         return verdict.state is State.PENDING and needed and str(patch.target) not in gone
 
     def _lost_its_patches(self, patch: Patch, verdict: Verdict, mutant: Mutant) -> bool:
-        """Whether a mutant broke the module by which upstream patches the target itself, so that ours is needed."""
+        """Tell whether a mutant broke the module by which upstream patches the target, so that ours is needed."""
         modules = {atom.subject for atom in patch.retired_by.atoms() if isinstance(atom, Assigns)}
         broken = mutant.subject.partition(":")[0] in modules and mutant.kind is not Kind.OTHER_MODULE_IMPORTED
         return broken and verdict.state is State.PENDING
@@ -158,7 +158,7 @@ class Pin:
         def ask(atom: Atom) -> bool | None:
             if atom.subject in gone:
                 return None
-            # If the target is gone, only a yes is evidence: what was renamed is not mentioned either.
+            # If the target is gone, only a yes is evidence: a renamed subject is not mentioned either.
             return atom.holds(tree) or (None if lost else False)
 
         return ask
@@ -175,10 +175,10 @@ def _subjects(patch: Patch) -> set[str]:
 
 
 def refused(verdict: Verdict) -> bool:
-    """Whether a user is kept from the patch, and is not told that forcing it is safe."""
+    """Tell whether the patch is withheld from a user, without a note that forcing it is safe."""
     return verdict.state is State.DRIFTED and not verdict.only_wording
 
 
 def pin_at(name: str, source: Path, beside: SourceTree) -> Pin:
-    """Return the pin of that name; `beside` has the packages that verl's patches ask about and that are not verl's."""
+    """Return the pin of that name; `beside` has the packages outside verl that verl's patches ask about."""
     return Pin(next(lock for lock in LOCKS["verl"] if lock.pin == name), source, beside)

@@ -1,6 +1,6 @@
 """Mutants of an upstream at a pin, made by rule from its own source and kept in memory.
 
-Most take one thing away from the place where a patch looks for it: it is renamed, moved, or deleted. Others change no
+Most remove something from the place where a patch looks for it: it is renamed, moved, or deleted. Others change no
 code at all.
 """
 
@@ -25,7 +25,7 @@ _READ = (".py", ".yaml")
 
 
 class Kind(str, Enum):
-    """What was done to the source."""
+    """The change made to the source."""
 
     TARGET_RENAMED = "target renamed"
     CLASS_RENAMED = "class renamed"
@@ -50,7 +50,7 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True)
 class Mutant:
-    """One changed tree: the files that are not as they were, None for those that are gone."""
+    """One changed tree: the files that differ, with None for those that are gone."""
 
     kind: Kind
     subject: str
@@ -123,7 +123,7 @@ class Upstream:
         return counts
 
     def renamed(self, name: str, path: str) -> dict[str, bytes | None]:
-        """Rename in one file; and in all others, if nothing else in the upstream has that name."""
+        """Rename in one file, and in all others if nothing else in the upstream has that name."""
         unique = self._defined.get(name, 0) == 1
         word = re.compile(rf"\b{name}\b".encode())
         paths = [p for p, data in self.files.items() if name.encode() in data] if unique else [path]
@@ -131,7 +131,7 @@ class Upstream:
 
 
 def losses(upstream: Upstream, subjects: Sequence[str]) -> Iterator[Mutant]:
-    """Every way in which each of the subjects, which are all there, can get lost."""
+    """Yield every way in which each of the subjects, which all exist, can get lost."""
     modules = dict.fromkeys(subject.partition(":")[0] for subject in subjects)
     for module in modules:
         if "." not in module:
@@ -160,7 +160,7 @@ def _renamed(upstream: Upstream, target: Target, path: str) -> dict[str, bytes |
     new, old = (files[path] or b"").splitlines(), upstream.files[path].splitlines()
     for node in upstream.pristine.nodes(target):
         if isinstance(node, ast.ImportFrom):
-            # What it is called where it comes from is not ours to rename.
+            # The name in the module that it is imported from is not ours to rename.
             for line in range(node.lineno - 1, node.end_lineno or node.lineno):
                 new[line] = _imported_as(old[line], target.name)
     return files | {path: b"\n".join([*new, b""])}
@@ -169,14 +169,14 @@ def _renamed(upstream: Upstream, target: Target, path: str) -> dict[str, bytes |
 def _imported_as(line: bytes, name: str) -> bytes:
     word, alias = re.escape(name.encode()), f"{name}{_SUFFIX}".encode()
     renamed, count = re.subn(rb"\bas " + word + rb"\b", b"as " + alias, line)
-    # The last one of a line: what it is imported from may have the same name.
+    # The last one of a line: the module that it is imported from may have the same name.
     return renamed if count else re.sub(rb"(.*)\b" + word + rb"\b", rb"\g<0> as " + alias, line, count=1)
 
 
 def _moves(upstream: Upstream, target: Target, path: str) -> Iterator[Mutant]:
     nodes = upstream.pristine.nodes(target)
     if not all(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for node in nodes):
-        return  # An assignment or an import: there is no body that could stand elsewhere.
+        return  # An assignment or an import has no body that could stand elsewhere.
     lines = upstream.text(path).splitlines(keepends=True)
     taken, rest = [], list(lines)
     for node in reversed(nodes):
@@ -195,13 +195,13 @@ def _moves(upstream: Upstream, target: Target, path: str) -> Iterator[Mutant]:
     yield Mutant(Kind.OTHER_MODULE, str(target), {path: without.encode(), **elsewhere})
     yield Mutant(Kind.OTHER_CLASS, str(target), {path: (without + held).encode()})
     if not target.owner:
-        # Where it was defined: what follows may call it.
+        # Where it was defined, because later code may call it.
         rest[first] = f"from .{stem} import {target.name}\n"
         yield Mutant(Kind.OTHER_MODULE_IMPORTED, str(target), {path: "".join(rest).encode(), **elsewhere})
 
 
 def changes(upstream: Upstream, targets: Sequence[Target]) -> Iterator[Mutant]:
-    """What makes another object of a target while its own lines stay as they are."""
+    """Yield changes that make a target another object while its own lines stay as they are."""
     for target in targets:
         nodes, path = upstream.pristine.nodes(target), upstream.path(target.module)
         if path is None or not all(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in nodes):
@@ -218,7 +218,7 @@ def changes(upstream: Upstream, targets: Sequence[Target]) -> Iterator[Mutant]:
 
 
 def harmless(upstream: Upstream, modules: Sequence[str]) -> Iterator[Mutant]:
-    """What changes no code, in all of some modules at once."""
+    """Yield changes that touch no code, in all of some modules at once."""
     paths = [path for path in map(upstream.path, modules) if path is not None]
     for kind, change in _HARMLESS.items():
         changed = {path: change(upstream.text(path), upstream.parse(path)).encode() for path in paths}
@@ -242,7 +242,7 @@ def _lowered(text: str, tree: ast.Module) -> str:
 
 
 def _free_lines(text: str, tree: ast.Module) -> set[int]:
-    """The lines before and behind which something may be put: no string goes over them, and none is continued."""
+    """Return the lines around which something may be inserted: no string spans them, and none is continued."""
     inside = {
         line
         for node in ast.walk(tree)
@@ -291,7 +291,7 @@ def _below(path: str, other: str) -> bool:
 
 
 def _moved_path(path: str, file: str) -> str:
-    """Where a file goes with a module: to the folder above, or below a new one."""
+    """Return the new path of a file that moves with its module: to the folder above, or below a new one."""
     if path.endswith("/__init__.py"):
         folder = path.removesuffix("/__init__.py")
         return f"{folder}{_SUFFIX}{file.removeprefix(folder)}"

@@ -1,4 +1,4 @@
-"""Run in a process of its own: make each Megatron worker of a pin, and say which overrides MindSpeed had by when.
+"""Make each Megatron worker of a pin, and print which overrides MindSpeed had at which time; runs in its own process.
 
 Arguments: the workers. Each is made in a fork, by upstream's own class, with a real MindSpeed and real process groups
 of one rank; prints `TABLE {…}` for each.
@@ -21,11 +21,11 @@ ENGINES = {"engine": "MindspeedEngineWithLMHead", "value_engine": "MindspeedEngi
 
 
 class Reached(BaseException):
-    """The groups are made: what a worker does after that is not looked at."""
+    """The groups are made; the worker's later actions are not examined."""
 
 
 def section(worker: str) -> dict[str, Any]:
-    """A worker's `megatron` section, with an override that tells it from the others."""
+    """Return a worker's `megatron` section, with an override that distinguishes it from the others."""
     return {
         "tensor_model_parallel_size": 1,
         "pipeline_model_parallel_size": 1,
@@ -44,7 +44,7 @@ def section(worker: str) -> dict[str, Any]:
 
 
 def look(worker: str) -> dict[str, Any]:
-    """Make one worker."""
+    """Make one worker, and return what was recorded."""
     import megatron.core.parallel_state as parallel
     import torch
     from mindspeed.args_utils import get_full_args

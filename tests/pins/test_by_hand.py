@@ -1,19 +1,15 @@
-"""The same behaviour in other words, and the same words without the behaviour: verdicts follow what is done."""
+"""Verdicts follow the behavior of the source, not its words."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 
 import pytest
 
-from verl_npu.registry.source.tree import SourceTree
-
 from .by_hand import EDITS, Edit
-from .losses import Pin, pin_at
+from .losses import Pin
 
-# One of each way to mislead; all of them read eight trees.
+# One of each way to mislead; together they read eight trees.
 DAILY = (
     "the default device is a constant of the module",
     "another way into a thread",
@@ -25,17 +21,6 @@ DAILY = (
     "a body that raises",
 )
 NIGHTLY = pytest.mark.nightly("patches", "verl_npu/registry", "verl_npu/features")
-
-
-@pytest.fixture(scope="module")
-def pin(sources: Callable[[str, str], list[Path]]) -> Callable[[str], Pin]:
-    beside = SourceTree.at(sources("transformers", "4.57.6")[0], ("transformers",))
-
-    @cache
-    def find(name: str) -> Pin:
-        return pin_at(name, sources("verl", name)[0], beside)
-
-    return find
 
 
 @pytest.mark.parametrize(

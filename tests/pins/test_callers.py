@@ -1,21 +1,17 @@
-"""Whoever calls a target otherwise, past our patch, is noticed; and what only changes a caller is no alarm.
+"""A caller that leads past our patch is noticed, and a harmless change of a caller raises no alarm.
 
-It is said by *drifted*, or in the reason of a patch that fits.
+The verdict *drifted* says so, or the reason of a patch that fits.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
-from functools import cache
-from pathlib import Path
 
 import pytest
 
-from verl_npu.registry.source.tree import SourceTree
-
 from .callers import BYPASSING, HARMLESS, CallerEdit, Outcome, outcome
-from .losses import PATCHES, Pin, pin_at
+from .losses import PATCHES, Pin
 
 _DAILY = (
     "v0.6.1: the group is made by ray.util's own name",
@@ -41,12 +37,12 @@ SILENT = {
     "1dda039b: the caller computes the loss by a function of its own": "the target is two calls below that caller",
     "v0.7.1: the runner's worker overrides the update": "the base of a class that a function makes is a parameter",
 }
-"""The edits that lead past a patch without a word, and why."""
+"""The edits that lead past a patch unnoticed, and why."""
 FALSE = {
     "1dda039b: the engine splits by a table of its own, which is made of what is patched": "no source tells when a "
     "table is made, after a patch or before it",
 }
-"""The edits that lead past no patch and are said to, and why."""
+"""The edits that are reported as a bypass although they lead past no patch, and why."""
 
 NIGHTLY = pytest.mark.nightly("patches", "verl_npu/registry", "verl_npu/features")
 every_edit = pytest.mark.parametrize(
@@ -58,16 +54,12 @@ every_edit = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(scope="module")
-def pin(sources: Callable[[str, str], list[Path]]) -> Callable[[CallerEdit], Pin]:
-    beside = SourceTree.at(sources("transformers", "4.57.6")[0], ("transformers",))
-
-    @cache
-    def find(name: str) -> Pin:
-        return pin_at(name, sources("verl", name)[0], beside)
+@pytest.fixture
+def pin_of(pin: Callable[[str], Pin]) -> Callable[[CallerEdit], Pin]:
+    """Return a function that finds the pin of an edit; it skips recipes that the wheel does not have."""
 
     def of(edit: CallerEdit) -> Pin:
-        here = find(edit.pin)
+        here = pin(edit.pin)
         if edit.path.startswith("recipe/") and edit.path not in here.upstream.files:
             pytest.skip(f"the wheel of {edit.pin} has no recipes")
         return here
@@ -76,14 +68,14 @@ def pin(sources: Callable[[str, str], list[Path]]) -> Callable[[CallerEdit], Pin
 
 
 @every_edit
-def test_an_edit_leaves_the_target_as_it_is(edit: CallerEdit, pin: Callable[[CallerEdit], Pin]) -> None:
-    here = pin(edit)
+def test_an_edit_leaves_the_target_as_it_is(edit: CallerEdit, pin_of: Callable[[CallerEdit], Pin]) -> None:
+    here = pin_of(edit)
     mutant = edit.of(here.upstream)
     for path, data in mutant.files.items():
         assert data is not None
         ast.parse(data, path)
         assert path not in here.upstream.files or data != here.upstream.files[path]
-    # What the patch was needed for is there: else nothing could lead past it.
+    # The patch is needed, or else nothing could lead past it.
     assert [here.before.verdicts[patch].state.value for patch in edit.patches] == ["pending"] * len(edit.patches)
     target = next(patch.target for patch in PATCHES if patch.id == edit.patches[0])
     before, after = (list(map(ast.dump, tree.nodes(target))) for tree in (here.tree(), here.tree(mutant)))
@@ -93,9 +85,9 @@ def test_an_edit_leaves_the_target_as_it_is(edit: CallerEdit, pin: Callable[[Cal
 
 @every_edit
 def test_what_leads_past_a_patch_is_told_and_nothing_else_is(
-    edit: CallerEdit, pin: Callable[[CallerEdit], Pin]
+    edit: CallerEdit, pin_of: Callable[[CallerEdit], Pin]
 ) -> None:
-    here = pin(edit)
+    here = pin_of(edit)
     verdicts = here.judged(edit.of(here.upstream)).verdicts
     said = {patch: (verdicts[patch].state.value, verdicts[patch].reason) for patch in edit.patches}
     found = outcome(edit, verdicts)

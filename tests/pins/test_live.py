@@ -1,6 +1,6 @@
-"""Whatever is put over a live target, it is refused unless the target is called as before: at every pin.
+"""At every pin, anything put over a live target is refused unless the target is called as before.
 
-`scripts/maintain/net.py` records and counts them.
+`scripts/maintain/net.py` records and counts the answers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NIGHTLY = pytest.mark.nightly("patches", "verl_npu/registry")
 # A function, a method, and methods that the controller calls on all workers.
 SOME = ("verl.utils.seqlen_balancing", "verl.single_controller.ray")
 LEAST = 23
-"""So many answers there are of a target at least, if it is a function."""
+"""The least number of answers for a target that is a function."""
 
 pytestmark = pytest.mark.upstream
 

@@ -1,6 +1,6 @@
-"""What is checked in under patches/ is true of the sources of the pins, and every patch fits its pins.
+"""The files checked in under patches/ describe the pins' sources correctly, and every patch fits its pins.
 
-The sources are read here by other means than the code that writes the files: a fault in that code would otherwise be
+The tests read the sources by other means than the code that writes the files: a fault in that code would otherwise be
 in both and never be seen.
 """
 
@@ -58,7 +58,7 @@ def lock_of(upstream: str, pin: str) -> dict[str, dict[str, str]]:
 
 
 def file_of(source: Path, module: str) -> bytes | None:
-    """The file of a module in a checkout or a wheel, or one of the configuration."""
+    """Return the file of a module, or one of the configuration, in a checkout or a wheel."""
     stem = module.replace(".", "/")
     for name in (module,) if "/" in module else (f"{stem}/__init__.py", f"{stem}.py"):
         if source.is_dir():
@@ -71,23 +71,23 @@ def file_of(source: Path, module: str) -> bytes | None:
 
 @cache
 def wheel(path: Path) -> zipfile.ZipFile:
-    """A wheel, whose list of files is read once."""
+    """Open a wheel; its list of files is read once."""
     return zipfile.ZipFile(path)
 
 
 def holds(source: Path, package: str) -> bool:
-    """Whether a checkout or a wheel has a top-level package: recipes lie in a checkout, and are in no wheel."""
+    """Tell whether a checkout or a wheel has a top-level package. Recipes are in checkouts, and in no wheel."""
     if source.is_dir():
         return any((source / folder / package).is_dir() for folder in (".", "src"))
     return any(name.startswith(f"{package}/") for name in wheel(source).namelist())
 
 
 def part_of(lock: dict[str, dict[str, str]], source: Path) -> dict[str, object]:
-    """What of a lock `source` can show."""
+    """Return the part of a lock that `source` can show."""
 
     def shown(section: str, key: str) -> bool:
         subject = str(PATCHES[key].target) if section == "patches" else key
-        # A question is named by its kind, and then by what it is about.
+        # A question is named by its kind, and then by its subject.
         subject = key.partition("=")[2] if section == "answers" else subject
         return holds(source, re.split(r"[./: ]", subject)[0])
 
@@ -105,7 +105,7 @@ def part_of(lock: dict[str, dict[str, str]], source: Path) -> dict[str, object]:
 
 
 def definition(text: str, qualname: str) -> list[str]:
-    """The lines of the function or class of that name, without decorators and indentation."""
+    """Return the lines of the function or class of that name, without decorators and indentation."""
     node: ast.AST = ast.parse(text)
     for name in qualname.split("."):
         kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -123,13 +123,13 @@ class Replacement:
     lines: list[str]
 
     def applied_to(self, old: list[str]) -> list[str]:
-        """What the section makes of `old`; fails if a line that it takes away is not there."""
+        """Apply the section to `old`; fail if a line that it removes is not there."""
         new, at, rest = [], 0, iter(self.lines)
         for header in rest:
             match = HUNK.fullmatch(header)
             assert match, f"not the beginning of a hunk: {header!r}"
             first, taken, given = int(match[1]), int(match[2] or 1), int(match[4] or 1)
-            # A hunk that takes nothing away stands after its line, any other begins with it.
+            # A hunk that removes nothing stands after its line, any other begins with it.
             start = first - 1 if taken else first
             gone = [next(rest) for _ in range(taken)]
             assert gone == [f"-{line}" for line in old[start : start + taken]]
@@ -206,8 +206,8 @@ def test_the_target_of_a_needed_patch_is_in_the_source_unless_it_is_added(
     [pytest.param(*lock, marks=() if lock in _DAILY else NIGHTLY) for lock in LOCKS],
 )
 def test_no_lock_is_out_of_date(upstream: str, pin: str, sources: Sources, tmp_path: Path) -> None:
-    # This compares the generator with itself, so it says nothing of what is right: it finds a patch that was changed
-    # and not locked again, or that is declared needed at a pin whose source retires it.
+    # This compares the generator with itself, so it does not show what is right: it finds a patch that was changed and
+    # not locked again, or that is declared needed at a pin whose source retires it.
     checked_in = lock_of(upstream, pin)
     for here in sources(upstream, pin):
         status, output = run(
@@ -218,7 +218,7 @@ def test_no_lock_is_out_of_date(upstream: str, pin: str, sources: Sources, tmp_p
         assert status == 0, output
         made = json.loads((tmp_path / upstream / pin / "lock.json").read_text())
         expected = part_of(checked_in, here)
-        # What recipes take from verl is read where there are recipes.
+        # The verl names that recipes use are recorded only where there are recipes.
         expected["files"] = {name: digest for name, digest in expected["files"].items() if name in made["files"]}
         assert part_of(made, here) == expected, here
 
@@ -254,7 +254,7 @@ def test_a_wrapper_can_be_called_as_its_target_is_and_passes_on_what_it_has_no_p
         assert isinstance(node, ast.FunctionDef)
         theirs = [*node.args.posonlyargs, *node.args.args]
         given = len(theirs) - len(node.args.defaults)
-        # What a caller need not give, a wrapper must not ask for; and what it must give is all in its place.
+        # A wrapper must not require an argument that callers may omit, and required ones keep their places.
         required = [p for p in own if p.default is p.empty]
         assert len(required) <= given or node.args.vararg is not None, text
         assert takes_all or len(own) >= min(given, len(theirs)), text

@@ -1,7 +1,7 @@
-"""Whatever upstream does to what a patch is about, nothing false is said of it: mutants of every pin.
+"""Whatever upstream does to the subjects of a patch, no verdict is false: mutants of every pin.
 
-`scripts/maintain/net.py` records and counts them. Each day sees a fixed share of those of one pin, and each night all
-of every pin.
+`scripts/maintain/net.py` records and counts them. Each day covers a fixed share of one pin's mutants, and each night
+all of every pin.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import cache
 from itertools import groupby
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +21,7 @@ from verl_npu.registry.source.tree import SourceTree
 from verl_npu.registry.state import State
 
 from .edits import Effect
-from .losses import FEATURES, LOCKS, PATCHES, Outcome, Pin, pin_at, refused
+from .losses import FEATURES, LOCKS, PATCHES, Outcome, Pin, refused
 from .mutants import Kind, Mutant, changes, harmless
 
 LOSSES = (
@@ -47,19 +45,8 @@ pins = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(scope="module")
-def pin(sources: Callable[[str, str], list[Path]]) -> Callable[[str], Pin]:
-    beside = SourceTree.at(sources("transformers", "4.57.6")[0], ("transformers",))
-
-    @cache
-    def find(name: str) -> Pin:
-        return pin_at(name, sources("verl", name)[0], beside)
-
-    return find
-
-
 def shared(mutants: Iterable[Mutant], share: int) -> list[Mutant]:
-    """Of each kind, one of `share` mutants, at random but always the same ones."""
+    """Return one of `share` mutants of each kind, at random but always the same ones."""
     kinds = groupby(sorted(mutants, key=lambda mutant: mutant.kind.value), key=lambda mutant: mutant.kind)
     groups = [list(group) for _, group in kinds]
     return [one for group in groups for one in random.Random(0).sample(group, math.ceil(len(group) / share))]
@@ -74,7 +61,7 @@ def test_what_is_gone_is_drift_or_there_is_evidence(name: str, share: int, pin: 
     assert {mutant.kind for mutant in mutants} == set(LOSSES)
     outcomes = [here.outcome(mutant, here.judged(mutant)) for mutant in mutants]
     assert [line for _, wrong in outcomes for line in wrong] == []
-    # A judgement that finds evidence everywhere would be of no use.
+    # A judgment that finds evidence everywhere would be of no use.
     counts = Counter(outcome for outcome, _ in outcomes)
     assert counts[Outcome.DRIFTED] > 3 * counts[Outcome.EVIDENCE] or share > 1
 
@@ -84,7 +71,7 @@ def test_what_changes_no_code_changes_no_verdict(name: str, share: int, pin: Cal
     here = pin(name)
     for mutant in harmless(here.upstream, here.modules):
         judged = here.judged(mutant)
-        # The files are other ones, and nothing that is used of them is.
+        # The files differ, but nothing in them that is used.
         assert (judged.revision.nearest_pin, judged.revision.differs) == (here.lock.pin, ()), mutant
         assert not judged.revision.exact, mutant
         assert {id: v.state for id, v in judged.verdicts.items()} == {
@@ -122,7 +109,7 @@ def test_what_is_called_otherwise_is_drift_and_what_differs_in_words_is_not(
     for edit, effect, patch, mutant in chosen:
         verdict = here.verdict(patch, mutant)
         if effect is Effect.GUTTED:
-            # It is called as before: what a wrapper relies on is there.
+            # It is called as before: everything that a wrapper relies on is there.
             expected = patch.action is Action.WRAP or verdict.state is not State.PENDING
         else:
             elsewhere = edit in AS_AT_ANOTHER and not verdict.reason.endswith(f" {here.lock.pin}")
@@ -134,7 +121,7 @@ def test_what_is_called_otherwise_is_drift_and_what_differs_in_words_is_not(
     assert len(wrong[Effect.HARMLESS]) * 50 <= sum(effect is Effect.HARMLESS for _, effect, _, _ in chosen), wrong
 
 
-def test_of_nothing_nothing_is_native() -> None:
+def test_without_packages_every_patch_is_absent() -> None:
     names = [package for upstream in UPSTREAMS for package in upstream.packages]
     _, verdicts = judge(FEATURES, UPSTREAMS, SourceTree(dict.fromkeys(names)), LOCKS)
     assert {verdict.state for verdict in verdicts.values()} == {State.ABSENT}

@@ -1,4 +1,4 @@
-"""What each pin means to patch by itself, read from its real source and looked up in real releases of transformers."""
+"""The targets that each pin means to patch by itself, read from its real source and looked up in real transformers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 Source = Callable[[str, str], Path]
 CLAIMED, INEFFECTIVE, ABSENT = State.NATIVE, State.FAILED, State.ABSENT
 
-# How many targets in transformers each pin means to patch.
+# The number of targets in transformers that each pin means to patch.
 ASSIGNED = {
     "796871d7": 2,
     "v0.6.1": 12,
@@ -45,7 +45,7 @@ FOUND = {
     ("796871d7", "4.57.6"): {CLAIMED: 1, INEFFECTIVE: 1},
     ("v0.6.1", "4.57.6"): {CLAIMED: 10, INEFFECTIVE: 1},
     ("ccd7d934", "4.57.6"): {CLAIMED: 15},
-    # The first name that is stale ends everything that comes after it.
+    # The first stale name ends everything that comes after it.
     ("ccd7d934", "5.10.4"): {CLAIMED: 3, INEFFECTIVE: 13},
     ("v0.7.1", "4.57.6"): {CLAIMED: 19},
     ("v0.7.1", "5.10.4"): {CLAIMED: 3, INEFFECTIVE: 17},
@@ -57,8 +57,8 @@ FOUND = {
     ("1dda039b", "5.10.4"): {CLAIMED: 27},
     ("1dda039b", "5.24.0"): {CLAIMED: 27},
 }
-# Upstream's module stands for all of these at once; what it does not assign is not left to it.
-NOT_ASSIGNED_FROM_0_9_ON = {
+# One upstream module covers all of these; targets that it does not assign are not left to it.
+UNASSIGNED_SINCE_0_9 = {
     "fused_ops.fuse_swiglu_in_qwen2_5_vl_Qwen2MLP",
     "fused_ops.fuse_swiglu_in_qwen3_moe_Qwen3MoeMLP",
     "fused_ops.fuse_swiglu_in_qwen3_vl_moe_Qwen3VLMoeTextMLP",
@@ -94,7 +94,7 @@ def test_all_that_a_pin_assigns_in_transformers_is_read(pin: str, trees) -> None
     tree = trees("verl", pin)
     assigned = {step.place for step in read_patches(NPU_PATCH, tree).steps if step.value}
     assert len(assigned) == ASSIGNED[pin]
-    # As many as the text has lines of this form.
+    # The text has a fixed number of lines of this form.
     written = re.findall(
         r"^ *((?:modeling_\w+|Qwen2RMSNorm|PreTrainedModel)\.[\w.]+) = ", tree.read(NPU_PATCH.name).decode(), re.M
     )
@@ -113,15 +113,15 @@ def test_it_is_looked_up_in_the_transformers_that_is_there(pin: str, transformer
 @pytest.mark.parametrize("transformers", ["4.57.6", "5.10.4"])
 def test_what_upstream_does_not_assign_is_not_left_to_it(pin: str, transformers: str, trees) -> None:
     verdicts, _ = judged(trees("verl", pin).with_packages(trees("transformers", transformers)))
-    needed = {patch for patch in NOT_ASSIGNED_FROM_0_9_ON if verdicts[patch].state is State.PENDING}
-    assert needed == NOT_ASSIGNED_FROM_0_9_ON
+    needed = {patch for patch in UNASSIGNED_SINCE_0_9 if verdicts[patch].state is State.PENDING}
+    assert needed == UNASSIGNED_SINCE_0_9
     left = {patch for patch, verdict in verdicts.items() if verdict.state is State.NATIVE and verdict.claims}
     assert len(left) == (16 if transformers == "5.10.4" else 15)
     assert not any(verdict.state is State.FAILED for verdict in verdicts.values())
 
 
 def renamed(wheel: Path, model: str, old: str, new: str, folder: Path) -> SourceTree:
-    """A copy of a transformers, with a name of one model changed everywhere."""
+    """Return a copy of a transformers with a name of one model changed everywhere."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder, [name for name in archive.namelist() if name.endswith(".py")])
     for path in (folder / "transformers" / "models" / model).glob("*.py"):

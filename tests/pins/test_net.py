@@ -1,6 +1,6 @@
-"""The verdicts at the pins are those whose hashes are committed; `scripts/maintain/net.py` has all others.
+"""The verdicts at the pins match the committed hashes; `scripts/maintain/net.py` checks the rest.
 
-What moved, `net.py record` and `net.py compare` tell.
+`net.py record` and `net.py compare` show what changed.
 """
 
 from __future__ import annotations

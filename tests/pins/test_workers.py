@@ -1,8 +1,8 @@
-"""At every pin: which overrides each Megatron worker gets, with and without verl-npu, and when.
+"""The overrides that each Megatron worker gets at every pin, and when, with and without verl-npu.
 
 Needs VERL_NPU_UPSTREAMS, a folder with `verl-<pin>/` for the pins that are in no registry, `mindspeed-<revision>/`
-(checkouts of github.com/Ascend/MindSpeed) and `megatron-<version>/` (`pip install --no-deps --target` of
-megatron-core in that version, einops and scipy).
+(checkouts of github.com/Ascend/MindSpeed) and `megatron-<version>/` (`pip install --no-deps --target` of megatron-core
+in that version, einops and scipy).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 PROGRAM = Path(__file__).with_name("reaching.py")
 RECORD = Path(__file__).resolve().parents[2] / "docs/records/megatron-workers.json"
 LEGACY = ("actor", "ref", "critic", "reward_model")
-# What upstream's documents name for the pin; at v0.9.1 they name core_r0.16.0, which needs triton-ascend.
+# The revisions that upstream's documents name for the pin; at v0.9.1 they name core_r0.16.0, which needs
+# triton-ascend.
 PINS = {
     "796871d7": ("1cdd0abd75", "0.12.1", LEGACY),
     "v0.6.1": ("f2b0977e", "0.12.1", (*LEGACY, "engine")),
@@ -36,7 +37,7 @@ NOTHING = (None, None)
 
 
 def without(pin: str, worker: str) -> tuple[Any, Any]:
-    """What upstream alone gives MindSpeed before the model-parallel groups: flash attention, hidden_dropout."""
+    """Return flash attention and hidden_dropout as upstream gives them to MindSpeed before the groups are made."""
     if pin == "v0.9.1":
         return True, ASKED[worker]
     return (None, ASKED["actor"]) if worker in ("actor", "ref") else NOTHING
@@ -44,7 +45,7 @@ def without(pin: str, worker: str) -> tuple[Any, Any]:
 
 @pytest.fixture(scope="module")
 def unpacked(source, tmp_path_factory: pytest.TempPathFactory):
-    """The folder of verl at a pin; a wheel is unpacked, since upstream reads files beside its modules."""
+    """Return a function that finds the folder of verl at a pin. Wheels are unpacked, since upstream reads files."""
 
     def find(pin: str) -> Path:
         path: Path = source("verl", pin)
@@ -64,7 +65,7 @@ def pin(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def table(pin: str, unpacked) -> dict[str, dict[str, dict[str, Any]]]:
-    """What each worker got, by `with` and `without`."""
+    """Return the overrides that each worker got, by `with` and `without`."""
     revision, core, workers = PINS[pin]
     folder = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"))
     wanted = [folder / f"mindspeed-{revision}", folder / f"megatron-{core}"]
@@ -88,7 +89,7 @@ def table(pin: str, unpacked) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def shown(pin: str, table: dict[str, dict[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The runs of the record."""
+    """Return the runs of the record."""
 
     def cell(row: dict[str, Any]) -> str:
         when = row["events"].index("repatch") if "repatch" in row["events"] else None
@@ -121,8 +122,8 @@ def test_every_worker_gets_its_own_overrides_before_the_groups(pin: str, table) 
         assert row["at the end"] == row["by then"], "what upstream asks for later changes nothing"
 
 
-def test_without_verl_npu_they_do_not(pin: str, table) -> None:
-    # Where this fails upstream has mended something, and a patch can go.
+def test_without_verl_npu_workers_do_not_get_them(pin: str, table) -> None:
+    # If this fails, upstream has fixed something, and a patch can go.
     for worker, row in table["without"].items():
         got = row["by then"]["use_flash_attn"], row["by then"]["hidden_dropout"]
         assert got == without(pin, worker), row

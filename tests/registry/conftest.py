@@ -70,7 +70,7 @@ class Started(Registry):
 
 @dataclass
 class Plugin:
-    """What a registry is made of; `start` writes the locks from the package as it is now, and activates."""
+    """The parts of a registry; `start` writes the locks from the package as it is now, and activates."""
 
     package: Package
     locks: Path
@@ -109,7 +109,7 @@ class Plugin:
         return registry
 
     def start_on(self, module: str, source: str, **policy: object) -> Started:
-        """Lock the package as it is, give a module another source, start, and import `up`."""
+        """Lock the package as it is, then replace a module's source, start, and import `up`."""
         self.lock()
         self.package.write(module, source)
         registry = self.start(lock=False, **policy)
@@ -127,5 +127,5 @@ def plugin(package: Package, tmp_path: Path) -> Iterator[Plugin]:
 
 @pytest.fixture
 def why() -> dict[str, str]:
-    """The texts that every patch must have."""
+    """Return the texts that every patch must have."""
     return {"why": "a reason", "how": "a way", "link": "none: a test"}

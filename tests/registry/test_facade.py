@@ -1,4 +1,4 @@
-"""The example of `verl_npu.registry` works as it stands, and what it offers is there and loaded late."""
+"""The example of `verl_npu.registry` works as it stands, and the names that the package offers exist and load late."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verl_npu.registry import facade
 
 
 def example() -> str:
-    """The block of code in the module's docstring."""
+    """Return the block of code in the module's docstring."""
     assert registry.__doc__ is not None
     lines = registry.__doc__.splitlines()
     block = [line for line in lines if line.startswith("    ") or not line]

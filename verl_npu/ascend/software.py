@@ -61,8 +61,7 @@ def absent() -> AscendSoftwareError:
     """Return the error for an environment with neither torch_npu nor virtual NPUs."""
     return AscendSoftwareError(
         subject="torch_npu",
-        expected="an installed package, because NPUs need it",
-        found="no package of that name",
+        found="NPUs need this package, and it is not installed",
         fix=f"install torch_npu, or set {VIRTUAL_NPUS}=2 for two virtual NPUs",
     )
 
@@ -89,11 +88,11 @@ def problem() -> AscendSoftwareError | None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return _explained(f"an import that has not ended after {PATIENCE:g} s")
+        return _explained(f"the import did not end within {PATIENCE:g} s")
     if tried.returncode == 0:
         return None
     lines = [line.strip() for line in tried.stderr.splitlines() if line.strip()]
-    return _explained(lines[-1] if lines else f"an import that ends the process with status {tried.returncode}")
+    return _explained(lines[-1] if lines else f"the import ended the process with status {tried.returncode}")
 
 
 def _restore(value: str | None) -> None:
@@ -109,15 +108,14 @@ def _explained(found: str) -> AscendSoftwareError:
     if library is None:
         fix = "run `python -c 'import torch_npu'` to see the whole error"
     elif library[0] in _DRIVER_LIBRARIES:
-        fix = f"{library[0]} belongs to the NPU's driver: mount /usr/local/Ascend/driver into the container"
+        fix = f"mount /usr/local/Ascend/driver into the container, because {library[0]} belongs to the NPU's driver"
     else:
         path = next((path for path in _SET_ENV if Path(path).is_file()), _SET_ENV[0])
         start = "in the shell that starts the job, and on each host before `ray start`"
-        fix = f"{library[0]} belongs to CANN: run `source {path}` {start}"
+        fix = f"run `source {path}` {start}, because {library[0]} belongs to CANN"
     return AscendSoftwareError(
-        subject="the installed torch_npu",
-        expected="an import without errors",
-        found=found,
+        subject="torch_npu",
+        found=f"the installed torch_npu cannot be imported: {found}",
         fix=fix,
         override="VERL_NPU=off",
     )

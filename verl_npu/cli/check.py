@@ -213,8 +213,8 @@ def _print(result: _Result, verbose: bool) -> None:
     if result.strange:
         terminal.paragraph(
             _(
-                "These files of the installed verl-npu were changed, and a reinstallation undoes that: {files}. Move "
-                "patches of your own into a distribution of your own (docs/writing-a-patch.md)."
+                "Somebody changed these files of the installed verl-npu, and reinstalling verl-npu undoes the "
+                "changes: {files}. Move your own patches into your own distribution (docs/writing-a-patch.md)."
             ).format(files=_(", ").join(result.strange)),
             label=_("note: "),
             indent="  ",
@@ -312,11 +312,11 @@ def _print_natives(natives: Sequence[Native], verbose: bool) -> None:
         if not lost and not verbose:
             continue
         terminal.echo()
-        reached = _("{lost} of these do not exist").format(lost=lost) if lost else _("all of these exist")
+        reached = _("{lost} of them do not exist").format(lost=lost) if lost else _("all of them exist")
         terminal.paragraph(
             ngettext(
-                "Apart from verl-npu's patches, {module} itself is meant to patch {count} target; {reached}",
-                "Apart from verl-npu's patches, {module} itself is meant to patch {count} targets; {reached}",
+                "Besides verl-npu's patches, verl's own module {module} patches {count} target; {reached}",
+                "Besides verl-npu's patches, verl's own module {module} patches {count} targets; {reached}",
                 len(own),
             ).format(module=module, count=len(own), reached=reached)
             + (_(".") if verbose else _(": see -v."))

@@ -14,7 +14,7 @@ from ..registry.source.tree import SourceTree, Target
 _EFFECT = {
     Action.WRAP: "called instead of the target, which it gets as its first argument",
     Action.ADD: "added, because upstream has nothing of this name",
-    Action.SET: "called with upstream's value; what it returns becomes the value",
+    Action.SET: "called with upstream's value; its result becomes the value",
     Action.GUARD: "called before the target's module is executed",
 }
 """The effect of an implementation that does not replace upstream's code."""

@@ -97,7 +97,10 @@ def _explain_patch(patch: Patch, bundle: Bundle, source: str) -> None:
     terminal.echo()
     if patch.action is Action.REPLACE and not tree.nodes(patch.target):
         terminal.paragraph(
-            _("Your upstream does not have the target, so only our code is shown; name another one with --source.")
+            _(
+                "Your verl does not have this target, so only verl-npu's code is shown. To see a full diff, name "
+                "another checkout or wheel of verl with --source."
+            )
         )
     terminal.block(patch_diff(patch, tree))
 
@@ -111,12 +114,12 @@ def _unknown(name: str, features: Sequence[Feature], known: Collection[str]) -> 
     fix = (
         _("did you mean {near}?").format(near=_(" or ").join(near))
         if near
-        else _("`verl-npu check -v` lists all of them")
+        else _("run `verl-npu check -v`, which lists all patches and features")
     )
     if not metadata.entry_points(group=codes.GROUP):
-        fix = _("if a command of the workbench printed it, install that: {install}; otherwise {fix}").format(
-            install=INSTALL, fix=fix
-        )
+        fix = _(
+            "if a command of the workbench printed this name, install the workbench: {install}; otherwise {fix}"
+        ).format(install=INSTALL, fix=fix)
     return DeclarationError(
         subject="NAME",
         expected=_("a patch, a target, a feature, or a code that a command prints"),

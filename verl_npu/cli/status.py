@@ -52,7 +52,7 @@ def status(folder: Path | None, as_json: bool, targets: bool) -> None:
         raise SourceError(
             subject=str(folder),
             expected=_("manifests of a job"),
-            found=_("none") if folder is not None and folder.is_dir() else _("no such folder"),
+            found=_("no manifest in this folder") if folder is not None and folder.is_dir() else _("no such folder"),
             fix=_("run the job with VERL_NPU_MANIFEST_DIR set to this folder in the environment of every process"),
         )
     differ = differences(manifests)
@@ -86,7 +86,7 @@ def _this_process(problem: AscendSoftwareError | None) -> Manifest:
         raise SourceError(
             subject="verl",
             expected=_("a verl that can be imported here, or the FOLDER of a job's manifests"),
-            found=_("no package of that name") if missing else f"{type(error).__name__}: {error}",
+            found=_("no package named {name}").format(name="verl") if missing else f"{type(error).__name__}: {error}",
             fix=_("install verl here, or give the folder in the job's VERL_NPU_MANIFEST_DIR"),
         ) from error
     identity = process.identity()
@@ -122,7 +122,7 @@ def _print(manifests: Sequence[Manifest], differ: Sequence[str]) -> None:
             )
         )
     else:
-        terminal.echo(_("No process has judged any feature, because none has imported verl."))
+        terminal.echo(_("No process has imported verl, so verl-npu has not judged its features yet."))
     _print_trouble(manifests)
     if differ:
         terminal.echo()
@@ -148,7 +148,7 @@ def _why(manifests: Sequence[Manifest], name: str, state: str) -> str:
     features = [each for each in features if each["state"] == state]
     patches = [patch for each in features for patch in each["patches"].values() if patch["state"] == state]
     if not patches:
-        return _("none of its targets is installed here") if features else ""
+        return _("the packages that this feature patches are not installed here") if features else ""
     pending = state == State.PENDING
     first, *others = dict.fromkeys(
         patch["target"].partition(":")[0] if pending else patch["reason"] for patch in patches

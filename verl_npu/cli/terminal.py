@@ -200,7 +200,7 @@ def ignore_broken_pipes() -> None:
 
 
 def is_read() -> bool:
-    """Tell whether somebody may still read standard output, which is not so if the other end of a pipe is gone."""
+    """Tell whether somebody may still read standard output. Nobody does if the other end of a pipe is gone."""
     try:
         asked = select.poll()
         asked.register(sys.stdout.fileno(), 0)

@@ -37,7 +37,7 @@ def print_missing(packages: Sequence[str]) -> None:
     """Print the packages that a job in this environment would miss; nothing if there are none."""
     if packages:
         terminal.paragraph(
-            _("{packages} not installed: a job in {prefix} ends when it imports them").format(
+            _("{packages} not installed: a job in {prefix} ends with an ImportError").format(
                 packages=_(", ").join(packages), prefix=sys.prefix
             ),
             label=_("note: "),
@@ -61,9 +61,9 @@ def judged_tree(source: str) -> SourceTree:
     if source == INSTALLED and first not in found:
         raise SourceError(
             subject=first,
-            expected=_("{first} in this environment, or a checkout or a wheel of it").format(first=first),
-            found=_("no package of that name"),
-            fix=_("install {first} here, or name its source with --source PATH").format(first=first),
+            expected=_("{first} in this environment, or a checkout or a wheel of {first}").format(first=first),
+            found=_("no package named {name}").format(name=first),
+            fix=_("install {first} here, or name a checkout or a wheel with --source PATH").format(first=first),
         )
     return found
 

@@ -21,7 +21,7 @@ from ..registry.source.tree import package_of
 
 GROUP = "verl_npu.features"
 OURS = "verl-npu"
-_PAGE = "docs/writing-a-patch.md says how"
+_PAGE = "see docs/writing-a-patch.md"
 
 _ended = False
 
@@ -47,10 +47,9 @@ def end() -> None:
 
 def _refuse_late(names: str) -> None:
     error = DeclarationError(
-        subject=f"the contribution of {names}",
-        expected=f"a contribution from an entry point of the group {GROUP}, or one made before verl is imported",
-        found="one made after that",
-        fix=f"it is left out; {_PAGE}",
+        subject=f"the contributed features {names}",
+        found="verl-npu leaves them out, because they were contributed after verl had been imported",
+        fix=f"contribute them from an entry point of the group {GROUP}; {_PAGE}",
     )
     if environment.STRICT.read():
         raise error
@@ -78,9 +77,8 @@ def remove_foreign_patches(feature: Feature, package: str) -> Iterator[Declarati
         feature.exclude(patch)
         yield DeclarationError(
             subject=f"patch {patch.id}, declared in {module}",
-            expected=f"a feature of its own in an entry point of the group {GROUP}",
-            found=f"a patch added to the feature {feature.name} of {OURS}",
-            fix=f"it is left out; {_PAGE}",
+            found=f"this patch was added to the feature {feature.name} of {OURS}, so it is left out",
+            fix=f"declare it in your own feature, in an entry point of the group {GROUP}; {_PAGE}",
         )
 
 
@@ -127,16 +125,15 @@ def _loaded(point: metadata.EntryPoint, owner: str, ours: Sequence[Upstream]) ->
             subject=f"{point.value} of {owner}",
             expected="a Contribution of Features, the Path of their locks, and Upstreams",
             found=f"{made!r}"[:200],
-            fix=f"it is left out; {_PAGE}",
+            fix=f"make the entry point name a Contribution, because this one is left out; {_PAGE}",
         )
     known = owners(ours)
     twice = [package for upstream in made.upstreams for package in upstream.packages if package in known]
     if twice:
         raise DeclarationError(
             subject=f"upstream {', '.join(twice)} of {owner}",
-            expected=f"upstreams that {OURS} does not have",
-            found=f"{known[twice[0]]}, which {OURS} has",
-            fix=f"remove it from {point.value}: features of {owner} may patch it without that",
+            found=f"{OURS} already has this upstream ({known[twice[0]]})",
+            fix=f"remove the upstream from {point.value}: the features of {owner} can patch it anyway",
         )
     return made
 
@@ -146,14 +143,13 @@ def _failed(owner: str, what: str, error: Exception) -> RegistryError:
         return error
     return DeclarationError(
         subject=f"{what} of {owner}",
-        expected="features that can be loaded",
-        found=f"{type(error).__name__}: {error}",
-        fix=f"they are left out; ask the maintainers of {owner}, or uninstall it",
+        found=f"it cannot be loaded, so it is left out: {type(error).__name__}: {error}",
+        fix=f"report the error to the maintainers of {owner}, or uninstall {owner}",
     )
 
 
 def _check(feature: Feature, bundle: Bundle, existing: Sequence[Bundle]) -> None:
-    """Raise DeclarationError if a feature conflicts with another, and DeclarationError if it cannot be judged."""
+    """Raise DeclarationError if a feature conflicts with another feature, or cannot be judged."""
     packages = owners(bundle.upstreams)
     for patch in feature:
         strange = next((name for name in _packages(patch) if name not in packages), None)
@@ -162,7 +158,7 @@ def _check(feature: Feature, bundle: Bundle, existing: Sequence[Bundle]) -> None
                 subject=f"patch {patch.id} of {bundle.owner}",
                 expected=f"only targets and questions in {', '.join(packages)}",
                 found=strange,
-                fix=f"the feature is left out; add {strange} to the upstreams of the contribution",
+                fix=f"add {strange} to the upstreams of the contribution, because its feature is left out until then",
             )
     targets = {patch.target: patch for patch in feature}
     for other, whose in ((other, each.owner or OURS) for each in existing for other in each.features):
@@ -170,16 +166,15 @@ def _check(feature: Feature, bundle: Bundle, existing: Sequence[Bundle]) -> None
         if same is not None:
             raise DeclarationError(
                 subject=f"patch {targets[same.target].id} of {bundle.owner}",
-                expected="one patch for each target",
-                found=f"{same.id} of {whose}, which also patches {same.target}",
-                fix=f"the feature {feature.name} of {bundle.owner} is left out; use only one of the two",
+                found=f"{same.id} of {whose} also patches {same.target}, so the feature {feature.name} of "
+                f"{bundle.owner} is left out",
+                fix="use only one of these two patches",
             )
         if other.name == feature.name:
             raise DeclarationError(
                 subject=f"feature {feature.name} of {bundle.owner}",
-                expected="a feature name that is not used yet",
-                found=f"a feature {other.name} of {whose}",
-                fix=f"the feature of {bundle.owner} is left out; give it another name",
+                found=f"{whose} also has a feature of this name, so the feature of {bundle.owner} is left out",
+                fix="give the feature another name",
             )
 
 

@@ -1,4 +1,4 @@
-"""Tensors of a vLLM engine that a deep sleep loses are kept: those that are neither parameters nor buffers.
+"""Keeping the tensors of a vLLM engine that a deep sleep loses: those that are neither parameters nor buffers.
 
 Sleep of level 2 drops the memory in which the model was loaded. A weight sync fills the parameters again, and
 vllm-ascend saves the buffers. A tensor that is a plain attribute is lost: the experts' token dispatcher keeps the
@@ -113,8 +113,8 @@ def restore_plain_tensors(
 
 
 def changed_since_wake_up() -> list[str]:
-    """Return the names of the plain tensors of this process's engine that no longer have the values which its last
-    wake-up restored: the class of the owner and the attribute, where they can be told."""
+    """Return the names of the plain tensors that have changed since this process's engine last woke up. A name is the
+    class of the owner and the attribute, if these are known."""
     import torch
 
     module = sys.modules.get(_ALLOCATOR.partition(":")[0])
@@ -151,7 +151,8 @@ def find_plain_tensors(allocator: Allocator) -> list[torch.Tensor]:
 
 @contextmanager
 def _all_collectable() -> Iterator[None]:
-    """Show the collector frozen objects, too: an engine freezes all that there are once it has started."""
+    """In this context, show frozen objects to the garbage collector, because an engine freezes all objects after its
+    start."""
     frozen = gc.get_freeze_count()
     gc.unfreeze()
     try:

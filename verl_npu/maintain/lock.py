@@ -36,7 +36,7 @@ from .locks import lock_path, record_lock, write_lock
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The folder of the locks; by default that of the features.",
+    help="The folder for the locks. The default is the folder of the features.",
 )
 @click.option("--replace", is_flag=True, help="Overwrite an existing lock.")
 def lock(owner: str, upstream: str, source: Path, pin: str, revision: str, output: Path | None, replace: bool) -> None:
@@ -82,9 +82,9 @@ def _chosen(owner: str, upstream: str) -> tuple[Bundle, Upstream]:
     if bundle is None:
         raise DeclarationError(
             subject=f"--features {owner}",
-            expected=f"a distribution with features: {', '.join(found)}",
-            found="none of these",
-            fix="install it in this environment, with its entry point",
+            expected=f"one of the distributions with features: {', '.join(found)}",
+            found=owner,
+            fix="install the distribution with its entry point in this environment",
         )
     for error in bundle.errors:
         raise error
@@ -92,9 +92,9 @@ def _chosen(owner: str, upstream: str) -> tuple[Bundle, Upstream]:
     if chosen is None:
         raise DeclarationError(
             subject=f"--upstream {upstream}",
-            expected=f"an upstream of {owner}: {', '.join(one.name for one in bundle.upstreams)}",
-            found="none of these",
-            fix="correct it, or name it among the contribution's upstreams",
+            expected=f"one of the upstreams of {owner}: {', '.join(one.name for one in bundle.upstreams)}",
+            found=upstream,
+            fix="correct the name, or add it to the contribution's upstreams",
         )
     return bundle, chosen
 

@@ -285,7 +285,7 @@ class Feature:
                 subject=f"patch {patch.id} of {patch.target}",
                 expected="one patch for each id and each target",
                 found=f"{other.id} of {other.target}",
-                fix="merge the two, or rename one",
+                fix="merge the two patches, or rename one of them",
             )
         if self._late is not None and other is None:
             self._late(patch)
@@ -325,7 +325,6 @@ def refuse_conflicts(features: list[Feature]) -> None:
         if other is not patch:
             raise DeclarationError(
                 subject=f"patch {patch.id} of {patch.target}",
-                expected="one patch for each target",
-                found=f"{other.id} of the same target",
-                fix="merge the two into one feature",
+                found=f"{other.id} patches the same target",
+                fix="merge the two patches into one feature",
             )

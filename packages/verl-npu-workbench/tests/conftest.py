@@ -1,4 +1,4 @@
-"""What all tests of the workbench use."""
+"""Fixtures and hooks for all tests of the workbench."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from virtual_ascend.testing.nightly import pytest_addoption as pytest_addoption
 from virtual_ascend.testing.nightly import pytest_configure as pytest_configure
 from virtual_ascend.testing.nightly import pytest_runtest_setup as pytest_runtest_setup
 
-# The scripts, and what the tests of several distributions share there, are no package that is installed.
+# The scripts, and the test helpers that several distributions share there, are not an installed package.
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 from testing.fixtures import heeds_ctrl_c as heeds_ctrl_c
 from testing.fixtures import importable as importable
@@ -26,5 +26,5 @@ from testing.fixtures import wheel as wheel
 # First: pytest-xdist reads the marks in the same hook.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the tests in the order in which processes may share them out."""
+    """Sort the tests into the order in which processes may share them out."""
     in_order(config, items, Path(__file__).parent / "simulation")

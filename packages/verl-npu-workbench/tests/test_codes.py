@@ -1,4 +1,4 @@
-"""Every code that is printed can be explained, means one thing, and stays what it is once it was given."""
+"""Every printed code can be explained, means one thing, and never changes its meaning."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAME = {
     "variables",
     "visible-devices",
 }
-"""What is told at two moments: before a run of what is wrong, and in a log of what came of it."""
+"""Codes for the same fault at two moments: before a run, and in the log of the failed run."""
 
 KNOWN = meanings()
 
@@ -95,7 +95,7 @@ def test_no_code_is_the_name_of_a_feature_or_a_patch() -> None:
 
 
 def test_a_code_that_was_given_stays() -> None:
-    """A code that nothing prints any more is explained as such; its name is not given to anything else."""
+    """A code that nothing prints any more is explained as such; its name is not reused."""
     assert [code for code in given() if code not in KNOWN] == []
 
 

@@ -1,4 +1,4 @@
-"""How a training stands by its log, and how long the rest takes."""
+"""The progress of a training by its log, and the time that the rest takes."""
 
 from __future__ import annotations
 

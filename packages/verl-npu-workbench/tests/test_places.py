@@ -1,4 +1,4 @@
-"""A file that is put in its place is there as it was before or as it is to be."""
+"""A file is replaced atomically: it has its old content or its new one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["run"]  # fixture
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """A disk that takes no file of more bytes."""
+    """Limit the size of files, as a full disk does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

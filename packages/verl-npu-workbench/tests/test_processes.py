@@ -1,4 +1,4 @@
-"""What a command starts ends with all that descends from it, and nothing else; and ports."""
+"""Processes that a command starts end with all their descendants, and no others do; and ports."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_what_lies_in_the_current_directory_is_imported_by_no_python_of_ours(
     assert done.stdout == "__main__ ['a', 'b'] None\n", done.stderr
 
 
-STANDS_IN = """
+STUBBORN = """
 import os, signal, subprocess, sys, time
 sleeper = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
 started = [
@@ -128,9 +128,9 @@ if not os.fork():
     print(os.getpid(), *(each.pid for each in started), flush=True)
 time.sleep(600)
 """
-"""A job whose processes ignore SIGTERM, have sessions of their own, and lose their parents. It prints three."""
+"""A job whose processes ignore SIGTERM, have sessions of their own, and lose their parents. It prints three ids."""
 
-JOB = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {STANDS_IN!r}], stderr=subprocess.DEVNULL)"
+JOB = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {STUBBORN!r}], stderr=subprocess.DEVNULL)"
 WAYS = {
     "a command": "import click\nfrom verl_npu import cli\nfrom verl_npu_workbench.cli.options import Whole\n"
     f"@cli.main.command('job', cls=Whole)\ndef job():\n    {JOB}\n"
@@ -174,7 +174,7 @@ def test_a_signal_ends_all_that_was_started(way: str, number: signal.Signals, gr
         assert len(started) == 3
         (os.killpg if group else os.kill)(program.pid, number)
         assert program.wait(60) == 128 + number
-        # On a busy machine it says meanwhile that it goes on.
+        # On a busy machine it prints progress meanwhile.
         said = [line for line in program.stderr.read().splitlines() if not re.fullmatch(r"verl-npu: job, \d+ s", line)]
     assert len(said) == 1, said
     assert [pid for pid in started if not gone(pid)] == []
@@ -210,7 +210,7 @@ print('went on to its end', flush=True)
 
 
 def told_by(text: str, number: signal.Signals) -> tuple[int, str, str]:
-    """The status and both outputs of a command that does that."""
+    """Return the status and both outputs of a command with this body."""
     body = "".join(f"    {line}\n" for line in text.format(number=int(number), more="").splitlines())
     program = (
         "import os, sys, time\nfrom verl_npu import cli\nfrom verl_npu_workbench.cli.options import Whole\n"

@@ -1,4 +1,4 @@
-"""Progress: lines of their own in a pipe, one that is rewritten on a terminal, nothing where nobody shows it."""
+"""Progress has lines of its own in a pipe, one line on a terminal that is rewritten, and none without a reader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE = 30.0
 
 
 class Screen(io.StringIO):
-    """A terminal that keeps all that it was sent."""
+    """A terminal that keeps everything it was sent."""
 
     def isatty(self) -> bool:
         return True
@@ -116,7 +116,7 @@ def test_a_strangers_text_commands_no_terminal(monkeypatch: pytest.MonkeyPatch) 
     assert "\x1b" not in pipe.getvalue()
 
 
-def test_who_reads_no_more_ends_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stderr_ends_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", Closed())
     with progress.shown(), progress.step("reading a log"):
         until(lambda: not [each for each in threading.enumerate() if each.name == "progress"])

@@ -1,4 +1,4 @@
-"""Hostile scripts: nothing outside of the sandbox changes, and all of them end in time."""
+"""Hostile scripts: nothing outside the sandbox changes, and all of them end in time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from verl_npu_workbench.sandbox import (
     why_none,
 )
 
-from verl_npu.errors import SandboxError, ScriptError
+from verl_npu.errors import SandboxError, SourceError
 
 from .jobs.conftest import Captured, captured, sandboxed, tree, write
 
@@ -35,13 +35,13 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 def state(path: Path) -> str:
     found = path.lstat()
-    # What is written to a device changes its time; a change of its mode or owner changes ctime.
+    # Writing to a device changes its mtime; a change of its mode or owner changes ctime.
     times = (found.st_ctime_ns,) if path.parent == Path("/dev") else (found.st_ctime_ns, found.st_mtime_ns)
     return f"{path} {found.st_mode} {found.st_uid} {found.st_gid} {found.st_size} {times}"
 
 
 def digest(folder: Path) -> dict[str, str]:
-    """Every file of a folder: its mode, owner, times and content."""
+    """Return the mode, owner, times and content of every file of a folder."""
     found = {}
     for path in [folder, *folder.rglob("*")]:
         content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
@@ -50,7 +50,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def machine() -> list[str]:
-    """What a script that gets out would change first, at its top."""
+    """Return the state of the paths that a script would change first if it got out."""
     folders = [
         Path("/"),
         Path("/etc"),
@@ -71,7 +71,7 @@ def machine() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def nothing_changes(sandboxed: None, tree: Path, tmp_path: Path) -> Iterator[None]:
-    """The tree with its scripts, a folder beside it, and the machine are after each test as they were before."""
+    """Check after each test that the tree with its scripts, a folder beside it, and the machine are unchanged."""
     beside = tmp_path / "beside"
     beside.mkdir()
     (beside / "precious").write_text("content")
@@ -85,7 +85,7 @@ DESTROYING = {
     "the root": "timeout 1 rm -rf --no-preserve-root / 2>/dev/null",
     "the tree": 'rm -rf "$PWD" ./* verl',
     "the folder above": "rm -rf ../* ../beside ../.??*",
-    # A message for each file would be more than a script may print, and end it.
+    # A message for each file would exceed the output that a script may print, and end it.
     "the project": f"rm -rf {PROJECT} {PROJECT}/* 2>/dev/null",
     "the interpreter": f"rm -rf {sys.prefix}/bin {sys.base_prefix}/bin 2>/dev/null",
     "system files": "echo x > /etc/passwd; echo x >> /etc/hosts; touch /x {/usr,/usr/local,/usr/bin,/opt,/var,/etc}/x",
@@ -137,7 +137,7 @@ ENDLESS = {
 def test_a_script_without_end_is_ended_in_one_line(captured: Captured, line: str, reason: str) -> None:
     limits = Limits(1.0 if "after" in reason else 30.0, processes=100, output=1 << 16)
     started = time.monotonic()
-    with pytest.raises(ScriptError, match=reason) as error:
+    with pytest.raises(SourceError, match=reason) as error:
         captured(line, limits=limits)
     assert time.monotonic() - started < 25
     assert "\n" not in str(error.value)
@@ -159,7 +159,7 @@ HUNGRY = {
 
 @pytest.mark.parametrize("line", HUNGRY.values(), ids=HUNGRY.keys())
 def test_a_script_cannot_take_the_machines_memory(captured: Captured, line: str) -> None:
-    with pytest.raises(ScriptError, match="more than 600 MiB of memory"):
+    with pytest.raises(SourceError, match="more than 600 MiB of memory"):
         captured(line, limits=replace(LIMITS, seconds=60.0))
 
 
@@ -168,12 +168,12 @@ def test_a_script_cannot_take_the_machines_memory_where_there_is_no_cgroup(
     captured: Captured, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     monkeypatch.setattr(cgroup, "ROOT", Path("/none"))
-    with pytest.raises(ScriptError, match="more than 600 MiB of memory"):
+    with pytest.raises(SourceError, match="more than 600 MiB of memory"):
         captured(line, limits=replace(LIMITS, seconds=60.0))
 
 
-def test_what_many_map_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Ray's object store is: 30 processes with the same 100 MiB take no 600."""
+def test_memory_that_many_processes_map_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's object store is an example: 30 processes with the same 100 MiB do not take 600."""
     monkeypatch.setattr(cgroup, "ROOT", Path("/none"))
     code = (
         "import mmap, os, time; m = mmap.mmap(-1, 100 << 20); m.write(b'x' * (100 << 20))\n"
@@ -212,13 +212,13 @@ def test_a_script_cannot_write_a_large_file(captured: Captured) -> None:
 
 
 def test_a_script_cannot_fill_the_disk_with_its_output(captured: Captured) -> None:
-    with pytest.raises(ScriptError, match="printed more than 4 MiB"):
+    with pytest.raises(SourceError, match="printed more than 4 MiB"):
         captured("fallocate -l 60M /proc/self/fd/1; /bin/sleep 5", limits=LIMITS)
     assert captured("truncate -s 1T /proc/self/fd/1", limits=LIMITS).ended.status != 0
 
 
 def test_many_calls_do_not_take_our_own_memory(captured: Captured) -> None:
-    with pytest.raises(ScriptError, match="still running"):
+    with pytest.raises(SourceError, match="still running"):
         captured("yes >&$STAND_IN_CALLS", limits=Limits(1.0))
 
 
@@ -279,7 +279,7 @@ def _text(path: Path) -> str:
 
 
 def test_a_nested_namespace_cannot_take_read_only_away(captured: Captured) -> None:
-    """By system calls alone: the programs for it need what /proc does not let them write."""
+    """By system calls alone: the programs for it need to write to places that /proc denies them."""
     new_user, new_mounts, remount = 0x10000000, 0x00020000, 32 | 4096
     code = (
         f"import ctypes; c = ctypes.CDLL(None); print('unshared', c.unshare({new_user | new_mounts})); "
@@ -335,14 +335,14 @@ def test_a_command_runs_within_its_limits_without_a_sandbox_too(tmp_path: Path) 
     assert (done.status, done.output.decode()) == (0, f"x\n{tmp_path}\n")
     name = f"2{os.getpid():09d}"
     done = run(None, ["sh", "-c", f"setsid sleep {name} & wait"], tmp_path, {"PATH": os.defpath}, Limits(1.0), log)
-    assert done.limit == "it was still running after 1 s"
+    assert done.limit == "a program that was still running after 1 s"
     assert [path for path in Path("/proc").glob("[0-9]*/cmdline") if name in _text(path)] == []
 
 
 def test_why_there_is_no_sandbox_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert why_none() == ""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert why_none() == "none on PATH"
+    assert why_none() == "the program bwrap is not on PATH"
 
 
 def test_a_machine_without_bubblewrap_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Limits that the kernel keeps, where this machine lets us have a cgroup; what other machines have is simulated."""
+"""Limits that the kernel enforces, where this machine lets us have a cgroup; other machines are simulated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIMITS = Limits(30.0, memory=200 << 20)
 
 
 def test_the_kernel_refuses_what_is_above_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No look at the processes is needed for it."""
+    """The sandbox need not look at the processes for it."""
     with cgroup.group(LIMITS.memory, 512) as made:
         if made is None:
             pytest.skip("no cgroup can be made here")
@@ -21,14 +21,14 @@ def test_the_kernel_refuses_what_is_above_the_limit(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("verl_npu_workbench.sandbox.limits.memory_of", lambda processes, enough: 0)
     command = [sys.executable, "-S", "-c", "x = b'x' * (1 << 30); print('reached')"]
     done = run(None, command, tmp_path, {"PATH": os.defpath}, LIMITS, tmp_path / "log")
-    assert done.limit == "it took more than 200 MiB of memory"
+    assert done.limit == "a program that took more than 200 MiB of memory"
     assert b"reached" not in done.output
     assert made.folder is None or not made.folder.exists()
 
 
 @pytest.fixture
 def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in the place of version 2's, which this process is at the root of."""
+    """Return a folder in place of cgroup version 2's, with this process at its root."""
     root = tmp_path / "cgroup"
     root.mkdir()
     (root / "cgroup.controllers").write_text("memory pids")
@@ -39,7 +39,7 @@ def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_where_a_folder_cannot_be_made_systemd_makes_a_scope(
     v2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Simulated: a program in systemd-run's place, and an empty folder in the kernel's."""
+    """Simulated, with a program in systemd-run's place, and an empty folder in the kernel's."""
     fake = tmp_path / "systemd-run"
     fake.write_text('#!/bin/sh\nwhile [ "$1" != true ]; do shift; done\nexec "$@"\n')
     fake.chmod(0o755)
@@ -54,7 +54,7 @@ def test_where_a_folder_cannot_be_made_systemd_makes_a_scope(
 
 
 def test_a_folder_of_another_file_system_is_none(v2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As /sys/fs/cgroup itself is where version 1's controllers are mounted below it."""
+    """/sys/fs/cgroup itself is one where version 1's controllers are mounted below it."""
     monkeypatch.setattr(cgroup, "_folder_of", lambda file, controller: v2)
     with cgroup.group(1 << 30, 99) as made:
         assert made is None

@@ -1,4 +1,4 @@
-"""What lies in a folder that a stranger wrote to is copied as ordinary files, or not at all."""
+"""The contents of a folder that a stranger wrote to are copied as ordinary files, or not at all."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ def test_a_name_that_commands_a_terminal_is_left_out(logs: Path, copied: Copies)
     assert copied.poll() == []
 
 
-def test_so_much_is_copied_of_a_file_and_of_so_many(
-    logs: Path, copied: Copies, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_are_limited_in_size_and_number(logs: Path, copied: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "_LARGEST", 3)
     monkeypatch.setattr(copies, "_MOST_FILES", 2)
     for number in range(4):

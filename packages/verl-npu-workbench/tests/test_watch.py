@@ -1,8 +1,6 @@
-"""Where the time of a step goes.
+"""The watch of a training: where the time of a step goes, and its current state.
 
-What is odd: each rule fires on its own fault, at its step, and none on a sound training.
-
-What is to be seen of a training now.
+Each rule for odd values fires on its own fault, at its step, and none fires on a sound training.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ STEPS = 30
 
 
 def sound(seed: int = 0) -> dict[int, dict[str, float]]:
-    """A training as trainings are: noisy, with a slow first step, an entropy that falls, a growing drift."""
+    """Return a sound training: noisy, with a slow first step, an entropy that falls, a growing drift."""
     noise = random.Random(seed)
     return {
         step: {
@@ -116,7 +114,7 @@ def test_probabilities_that_drift_apart_slowly_are_found() -> None:
         steps[step]["training/rollout_probs_diff_mean"] = 0.003 + 0.0002 * step
     (found,) = oddities(log_of(steps))
     assert (found.kind, found.step) == (Kind.DRIFT, 26)
-    assert "they drift apart" in found.text
+    assert "rollout and trainer drift apart" in found.text
 
 
 def test_nan_where_verl_had_nothing_to_compare_is_not_odd() -> None:
@@ -185,13 +183,13 @@ def test_after_a_restart_the_step_is_the_one_that_runs() -> None:
     assert state.step == 2
 
 
-# What is told before it fails: each with a log in which it is so, and the same noise without it.
+# Warnings before a failure: each with a log that has its sign, and the same noise without it.
 
 LONG = 40
 
 
 def drifting(seed: int = 0, **grows: float) -> dict[int, dict[str, float]]:
-    """A noisy training of 40 steps; what is named is multiplied by its factor over the run."""
+    """Return a noisy training of 40 steps; the named metrics are multiplied by their factors over the run."""
     noise = random.Random(seed)
     usual = {
         "perf/cpu_memory_used_gb": 400.0,

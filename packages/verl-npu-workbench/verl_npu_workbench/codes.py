@@ -23,7 +23,7 @@ _REPLACED = {
     "flash-attention-3": "The script asks transformers for FlashAttention 3, which has no package for NPUs.",
     "rollout-engine": "No rollout engine was named, and the revision's configuration names none either.",
 }
-"""Codes of former rules; a start finds the same mistakes."""
+"""Codes of former rules. A start (`lint --start`) finds these mistakes now."""
 _LINT, _DOCTOR = "`verl-npu lint RUN.SH`", "`verl-npu doctor`"
 
 

@@ -70,15 +70,16 @@ class Ending:
             more = _("{place}, about {left} to go").format(place=place, left=duration(self.left or 0.0))
             return more if self.left is not None else place
         if self.standing is Standing.ENDED:
-            return _("it finished, {place}").format(place=place)
+            return _("the training finished, {place}").format(place=place)
         if self.standing is Standing.STOPPED:
             return _(
-                "it stopped after {place} without finishing: the last line was written {ago} ago, and no process on "
-                "this host writes to the log"
+                "the training stopped after {place} without finishing: the last line was written {ago} ago, "
+                "and no process on this host writes to the log"
             ).format(place=place, ago=duration(self.quiet))
         if self.standing is Standing.FAILED:
             return _(
-                "it failed after {place}, {ago} ago: {error}, in {process}; `verl-npu doctor --log` says more"
+                "the training failed after {place}, {ago} ago: {error}, in {process}; `verl-npu doctor "
+                "--log` says more"
             ).format(place=place, ago=duration(self.quiet), error=self.error, process=self.process)
         return ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from verl_npu.errors import TrainingLogError, VerlNpuError
+from verl_npu.errors import SourceError, VerlNpuError
 from verl_npu.language import gettext as _
 
 
@@ -16,12 +16,11 @@ def is_installed(module: str) -> bool:
         return False
 
 
-def need(package: str, purpose: str, extra: str = "report", error: type[VerlNpuError] = TrainingLogError) -> None:
+def need(package: str, purpose: str, extra: str = "report", error: type[VerlNpuError] = SourceError) -> None:
     """Raise `error` if a package of an extra is not installed, before any work is done."""
     if not is_installed(package):
         raise error(
             subject=purpose,
-            expected=_("the package {package}").format(package=package),
-            found=_("none"),
+            found=_("the package {package} is not installed").format(package=package),
             fix=f"pip install 'verl-npu-workbench[{extra}]'",
         )

@@ -88,7 +88,8 @@ class ProcessTree:
     ) -> Started:
         """Start a process that the terminal's Ctrl-C does not reach. The kernel kills it if this process dies.
 
-        It gets SIGKILL, because Ray can hang when it handles SIGTERM; its children end with it.
+        The kernel sends SIGKILL, because Ray can hang when it handles SIGTERM. The children of the new process
+        end, too.
 
         Its output goes to a file that `Started` reads, or to `output`. Raises OSError.
         """
@@ -307,7 +308,7 @@ def _handle(note: Callable[[int, FrameType | None], None]) -> dict[int, object]:
 
 
 class Interruptions:
-    """A context in which signals are only noted; the earlier handlers are restored afterwards."""
+    """A context in which signals are only recorded. It restores the earlier handlers at its end."""
 
     def __init__(self) -> None:
         self._came: list[int] = []
@@ -333,7 +334,7 @@ class Interruptions:
         return len(self._came) > self._seen
 
     def check(self) -> None:
-        """Raise Interrupted if a signal came."""
+        """Raise Interrupted if the program received a signal."""
         if self.impatient:
             self._seen = len(self._came)
             raise Interrupted(self._came[0])

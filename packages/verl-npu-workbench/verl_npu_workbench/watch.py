@@ -224,7 +224,7 @@ def _slow(log: TrainingLog) -> Iterator[Oddity]:
             yield Oddity(
                 Kind.SLOW,
                 step,
-                _("it took {value:.3g} s, {value_too:.1f} times the median of {usual:.3g} s{more}").format(
+                _("the step took {value:.3g} s, {value_too:.1f} times the median of {usual:.3g} s{more}").format(
                     value=value, value_too=value / usual, usual=usual, more=more
                 ),
             )
@@ -282,8 +282,8 @@ def _drift(log: TrainingLog) -> Iterator[Oddity]:
             Kind.DRIFT,
             steps[-FEW],
             _(
-                "the average difference between the probabilities of rollout and trainer grew from {start:.3g} at the "
-                "beginning to {now:.3g}: they drift apart"
+                "the average difference between the probabilities of rollout and trainer grew from "
+                "{start:.3g} at the beginning to {now:.3g}: rollout and trainer drift apart"
             ).format(now=now, start=start),
         )
 
@@ -315,8 +315,8 @@ def _host_memory(log: TrainingLog) -> Iterator[Oddity]:
             Kind.HOST_MEMORY,
             step,
             _(
-                "the host's memory in use grew from {start:.4g} to {now:.4g} GB, at {grew:.0%} of the steps, by "
-                "{each:.3g} MB a step: something leaks memory"
+                "the host's memory in use grew from {start:.4g} to {now:.4g} GB, at {grew:.0%} of the steps, "
+                "by {each:.3g} MB in each step: a process leaks memory"
             ).format(start=start, now=now, grew=grew, each=each * 1000),
         )
 
@@ -329,7 +329,7 @@ def _rollout(log: TrainingLog) -> Iterator[Oddity]:
             Kind.ROLLOUT,
             step,
             _(
-                "the rollout takes {now:.3g} ms for a token, {times:.1f} times the {start:.3g} ms at the beginning"
+                "the rollout takes {now:.3g} ms for each token, {times:.1f} times the {start:.3g} ms at the beginning"
             ).format(now=now, times=now / start, start=start),
         )
 
@@ -400,12 +400,12 @@ class State:
     """The duration of that step."""
     phases: tuple[Phase, ...]
     tokens_per_second: float | None
-    """Of all NPUs together."""
+    """The throughput of all NPUs together."""
     throughput: float | None
     """Tokens per second and NPU, as verl reports it."""
     odd: tuple[Oddity, ...]
     waiting: Waiting | None = None
-    """Which side waits for the other, if the training is asynchronous and the log tells."""
+    """Which side waits for the other, if the training is asynchronous and the log shows it."""
     ending: Ending | None = None
     """The state of the training; None if it was not checked."""
 

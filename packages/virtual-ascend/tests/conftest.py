@@ -1,5 +1,7 @@
-"""The device is loaded once into the test process: torch takes a private device's name once and for all. Tests that
-need another environment, or several ranks, start processes."""
+"""Loads the device once into the test process: torch takes a private device's name once and for all.
+
+Tests that need another environment, or several ranks, start processes.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,18 @@ from virtual_ascend.testing.nightly import pytest_addoption as pytest_addoption
 from virtual_ascend.testing.nightly import pytest_configure as pytest_configure
 from virtual_ascend.testing.nightly import pytest_runtest_setup as pytest_runtest_setup
 
-# A package beside this one may extend virtual NPUs; what is tested here are virtual NPUs alone.
+# A package beside this one may extend virtual NPUs; these tests are of virtual NPUs alone.
 os.environ["VERL_NPU"] = "off"
 
 
 # First: pytest-xdist reads the marks in the same hook.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put tests in the order in which processes may share them out (`-n 2 --dist loadgroup --no-loadscope-reorder`).
+    """Sort tests for `-n 2 --dist loadgroup --no-loadscope-reorder`.
 
-    The tests that load the virtual device into their own process are first, and all in one: torch's autograd engine
-    must not have run before, as it counts the devices once. A file of other tests stays together, because its fixtures
-    are shared.
+    The tests that load the virtual device into their own process come first, and all in one process: torch's autograd
+    engine must not have run before, as it counts the devices once. The other tests of a file stay together, because
+    they share fixtures.
     """
     items.sort(key=lambda item: not _loads(item))
     if config.pluginmanager.hasplugin("xdist"):
@@ -39,5 +41,5 @@ def _loads(item: pytest.Item) -> bool:
 
 @pytest.fixture(autouse=True)
 def nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line is said once in a process, and the tests of many files share one."""
+    """Forget the lines that were printed: each is printed once in a process, and the tests of many files share one."""
     monkeypatch.setattr(reporting, "_said", set())

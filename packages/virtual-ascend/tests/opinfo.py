@@ -1,9 +1,8 @@
 """PyTorch's own operator samples (OpInfo) on the device `npu`: every result and gradient is the CPU's.
 
-`python -m tests.opinfo` runs all of them, prints one line of JSON per operator and dtype that does not agree,
-and a summary.
-`--part 3/40` runs every fortieth operator, from the third on. `--table` makes the tables in
-docs/reference/virtual-ascend.md and its translation anew.
+`python -m tests.opinfo` runs all of them, and prints a summary, and one line of JSON for each operator and dtype that
+does not agree. `--part 3/40` runs every fortieth operator, from the third on. `--table` rewrites the tables in
+docs/reference/virtual-ascend.md and its translation.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ ROUNDING = {1: 0.1, 2: 1e-2, 4: 1e-5, 8: 1e-5, 16: 1e-10}  # by the bytes of a n
 
 
 class Verdict(Enum):
-    """How an operator on the NPU compares with the CPU's."""
+    """The comparison of an operator on the NPU with the CPU's."""
 
     AGREES = "agrees"
-    DIFFERS = "differs"  # runs, and gives something else
+    DIFFERS = "differs"  # runs, with another result
     REFUSED = "refused"  # raises, where the CPU does not
     UNTESTED = "untested"  # cannot be compared: no sample that the CPU runs, or results without fixed values
 
@@ -49,7 +48,7 @@ class Outcome:
     reason: str = ""
 
 
-# Results that are not fixed by the inputs: drawn, or memory as it was found.
+# Results that the inputs do not determine: random numbers, or uninitialized memory.
 DRAWN = {
     "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "rand_like", "randint",
     "randint_like", "randn", "randn_like", "uniform", "empty", "empty_like", "empty_permuted", "empty_strided",
@@ -59,7 +58,7 @@ DRAWING_WORDS = ("dropout", "fractional_max_pool", "multi_head_attention_forward
 
 
 def operators() -> list[Any]:
-    """PyTorch's operators with samples, in its order."""
+    """Return PyTorch's operators with samples, in its order."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     return list(op_db)
@@ -105,8 +104,8 @@ def _samples(operator: Any, dtype: Any, gradient: bool) -> list[Any]:
 
     torch.manual_seed(SEED)
     samples = list(operator.sample_inputs("cpu", dtype, requires_grad=gradient))
-    samples = [sample for sample in samples if not sample.kwargs.get("dropout_p")]  # their results are drawn
-    # torch_npu refuses these orders of memory, and so does the device.
+    samples = [sample for sample in samples if not sample.kwargs.get("dropout_p")]  # their results are random
+    # torch_npu refuses these memory formats, and so does the device.
     orders = (torch.channels_last, torch.channels_last_3d)
     samples = [sample for sample in samples if sample.kwargs.get("memory_format") not in orders]
     step = max(1, len(samples) // SAMPLES)
@@ -114,7 +113,7 @@ def _samples(operator: Any, dtype: Any, gradient: bool) -> list[Any]:
 
 
 def _map(value: Any, change: Callable[[Any], Any]) -> Any:
-    """`value` with every leaf changed; lists, tuples and dictionaries are kept."""
+    """Change every leaf of `value`; lists, tuples and dictionaries are kept."""
     import torch
 
     if isinstance(value, torch.Size):
@@ -143,7 +142,7 @@ def _tensors(value: Any) -> list[Any]:
 
 
 def _run(operator: Any, sample: Any, device: str, gradient: bool) -> tuple[list[Any], list[Any]] | Exception:
-    """Result and gradients as host tensors, or what was raised."""
+    """Return result and gradients as host tensors, or the error."""
     import torch
 
     def place(leaf: Any) -> Any:
@@ -167,7 +166,7 @@ def _run(operator: Any, sample: Any, device: str, gradient: bool) -> tuple[list[
             seeds = [_seed(tensor) for tensor in outputs]
             gradients = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
         return _host(result), _host([item for item in gradients if item is not None])
-    except Exception as error:  # what an operator raises is what is compared
+    except Exception as error:  # the errors of operators are compared, too
         return error
 
 
@@ -195,7 +194,7 @@ def _difference(expected: list[Any], found: list[Any]) -> str:
                 return f"a {type(ours).__name__}, the CPU has a {type(theirs).__name__}"
             continue
         if theirs.dtype == torch.float64 and ours.dtype == torch.float32:
-            theirs = theirs.float()  # what an NPU casts to float64 is float32, as torch_npu has it
+            theirs = theirs.float()  # torch_npu casts float64 to float32
         try:
             torch.testing.assert_close(ours, theirs, **_tolerance(theirs), equal_nan=True, check_layout=True)
         except AssertionError as error:
@@ -204,7 +203,7 @@ def _difference(expected: list[Any], found: list[Any]) -> str:
 
 
 def _tolerance(expected: Any) -> dict[str, float]:
-    """Nothing, but for rounding: some operators take another path on the CPU than on every other device."""
+    """Return no tolerance but for rounding: some operators take another path on the CPU than on every other device."""
     import torch
 
     if expected.layout is not torch.strided or not (expected.is_floating_point() or expected.is_complex()):
@@ -233,14 +232,14 @@ def write_table(page: Path, refused: Iterable[Outcome]) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """OpInfo's samples warn about much that is deprecated."""
+    """Hide the warnings of OpInfo's samples, much of which is deprecated."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def main(arguments: list[str]) -> int:
-    """Run as asked; 1 where an operator differs."""
+    """Run the requested operators; return 1 where one differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", default="1/1", help="for instance 3/40")
     parser.add_argument("--table", action="store_true", help="rewrite the tables of the documentation")

@@ -1,4 +1,4 @@
-"""What `import torch` does where virtual NPUs are asked for and cannot be had; what comes up with them."""
+"""`import torch` where virtual NPUs are requested and impossible; and the parts that come up with them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_value_that_is_no_number_is_one_line_and_leaves_torch_whole(python: Ru
     assert (done.returncode, done.stdout) == (0, "1.0 False\n")
     (line,) = done.stderr.splitlines()
     assert f"VIRTUAL_ASCEND={value!r}: expected a whole number of NPUs from 0 to 64" in line
-    assert line.endswith("there are no virtual NPUs in this process")
+    assert line.endswith("this process has no virtual NPUs")
 
 
 def test_no_compiler_is_one_line_and_leaves_torch_whole(python: Run, tmp_path: Path) -> None:

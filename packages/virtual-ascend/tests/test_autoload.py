@@ -43,6 +43,6 @@ def test_a_version_sets_it_back_or_not(version: str, found: bool) -> None:
     ],
 )
 def test_a_child_has_npus_or_not(python: Run, program: str, version: str, child: str) -> None:
-    first = "import virtual_ascend as v; v.expose(); "  # as a torch_npu that is installed
+    first = "import virtual_ascend as v; v.expose(); "  # as an installed torch_npu does
     result = python(f"{first}{program}\n{CHILD}", VIRTUAL_ASCEND_TORCH_NPU_VERSION=version)
     assert result.stdout.splitlines()[-1] == child, result.stderr

@@ -1,4 +1,4 @@
-"""Compiled libraries in the cache are whole, and nobody else's."""
+"""Compiled libraries in the cache are complete, and nobody else's."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_library_without_its_note_is_not_finished(library: Path) -> None:
 @pytest.mark.parametrize("which", ["file", "folder"])
 def test_what_belongs_to_somebody_else_is_refused(library: Path, which: str) -> None:
     os.chown(library if which == "file" else library.parent, 4711, -1)
-    with pytest.raises(BuildError, match="belongs to user 4711"):
+    with pytest.raises(BuildError, match="a file or folder of user 4711"):
         cache.check_owner(library)
 
 
@@ -55,7 +55,7 @@ def test_what_everybody_may_write_to_is_refused(library: Path, which: str) -> No
 
 @pytest.fixture
 def shared_group(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
-    """The library's group has other members."""
+    """Let the library's group have other members."""
     entry = grp.struct_group(("team", "x", library.stat().st_gid, ["alice", "bob"]))
     monkeypatch.setattr(grp, "getgrgid", lambda _: entry)
 

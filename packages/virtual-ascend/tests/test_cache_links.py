@@ -1,4 +1,4 @@
-"""CANN's package for moving caches of keys and values: it can be imported, and says that it moves nothing."""
+"""CANN's package for moving caches of keys and values can be imported, and says that it moves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The allocator of vllm-ascend's sleep mode: memory that goes and comes back under its address."""
+"""The allocator of vllm-ascend's sleep mode: memory that goes and comes back at its address."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from virtual_ascend.testing.fixtures import Run
 
 pytest.importorskip("torch")
 
-# The package alone: its compiled library is what the virtual Ascend takes the place of.
+# The package alone: the virtual Ascend replaces its compiled library.
 PACKAGE = "import sys, types; sys.modules['vllm_ascend'] = types.ModuleType('vllm_ascend', ''); "
 PACKAGE += "sys.modules['vllm_ascend'].__path__ = []"
 PROGRAM = f"""
@@ -62,7 +62,7 @@ print(json.dumps(said))
 
 @pytest.fixture(scope="module", params=["0", "1"], ids=["values", "phantoms"])
 def said(python: Run, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """With values, and with phantoms from 1 MiB on, of which `x` is one."""
+    """Return the program's results, with values, and with phantoms from 1 MiB on, of which `x` is one."""
     done = python(PROGRAM, VIRTUAL_ASCEND_PHANTOM=request.param)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -111,7 +111,7 @@ def test_vllm_ascends_own_operators_are_not_there(python: Run) -> None:
 
 
 def test_a_layer_knows_that_before_dynamo_traces_it(python: Run, tmp_path: Path) -> None:
-    """Dynamo refuses an import that fails, and vllm-ascend tries it when a layer is called first."""
+    """Dynamo refuses an import that fails, and vllm-ascend tries it at the first call of a layer."""
     folder = tmp_path / "vllm_ascend"
     (folder / "ops").mkdir(parents=True)
     (folder / "__init__.py").touch()

@@ -1,4 +1,4 @@
-"""The stand-ins for npu-smi and CANN work wherever Python and the cache lie; no torch."""
+"""The stand-ins for npu-smi and CANN work wherever Python and the cache are; no torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ASKED = {"VIRTUAL_ASCEND": "2"}
 
 
 def installed(cache: Path) -> dict[str, str]:
-    """The environment of a process that has the stand-ins and nothing of Ascend's own."""
+    """Return the environment of a process that has the stand-ins, and nothing of Ascend's own."""
     environ = {"PATH": "/usr/bin:/bin", **ASKED}
     cann.install(cache, environ, "8.3.RC1", "25.2.0")
     return environ
@@ -45,7 +45,7 @@ def test_a_disk_without_room_is_one_error_and_nothing_half_written(tmp_path: Pat
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
         with pytest.raises(
-            BuildError, match=r"writable folder with room in it, found .*; set VIRTUAL_ASCEND_CACHE to another folder"
+            BuildError, match=r"writable folder with free space; found .*; set VIRTUAL_ASCEND_CACHE to another folder"
         ):
             installed(tmp_path)
     finally:

@@ -1,4 +1,4 @@
-"""Whose torch_npu the virtual NPUs have follows from what is installed and what is asked for."""
+"""The installed packages and the settings decide which torch_npu the virtual NPUs have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from virtual_ascend.settings import Settings
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A wheel's torch_npu, as far as one looks."""
+    """Install the files of a wheel's torch_npu that the choice looks at."""
     folder = tmp_path / "torch_npu"
     (folder / "lib").mkdir(parents=True)
     (folder / "__init__.py").touch()
@@ -46,7 +46,7 @@ def test_without_one_it_is_ours(torch_npu: str) -> None:
 
 @pytest.mark.usefixtures("none_installed")
 def test_to_ask_for_the_real_one_where_none_is_installed_says_what_to_install() -> None:
-    with pytest.raises(SettingError, match="expected an installed torch_npu, found none; pip install --no-deps"):
+    with pytest.raises(SettingError, match="torch_npu is not installed; pip install --no-deps"):
         choice.is_real(asked("real"))
 
 

@@ -1,4 +1,4 @@
-"""VIRTUAL_ASCEND_COPIES=delayed: a copy that is read before it is waited for is wrong, and right afterwards."""
+"""VIRTUAL_ASCEND_COPIES=delayed: a copy that is read before somebody waits for it is wrong, and right afterwards."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def test_without_the_mode_every_copy_is_there_at_once(python: Run) -> None:
     assert wrong == set()
 
 
-# What tensordict does: `to("cpu")` starts every copy without blocking and waits for all of them at the end. Before
-# 0.10 it did not know that an NPU is to be waited for.
+# tensordict does this: `to("cpu")` starts every copy without blocking and waits for all of them at the end. Before
+# 0.10 it did not know that an NPU needs the wait.
 TENSORDICT = """
 import json, torch
 class Batch(dict):
@@ -165,5 +165,5 @@ def test_another_word_is_refused_with_what_was_expected() -> None:
     with pytest.raises(SettingError) as error:
         Settings.read({"VIRTUAL_ASCEND": "1", "VIRTUAL_ASCEND_COPIES": "late"})
     assert str(error.value) == (
-        "VIRTUAL_ASCEND_COPIES='late': expected immediate or delayed, found 'late'; correct it or leave it out"
+        "VIRTUAL_ASCEND_COPIES='late': expected immediate or delayed; found 'late'; correct it or leave it out"
     )

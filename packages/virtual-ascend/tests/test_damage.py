@@ -1,4 +1,4 @@
-"""Whatever became of a file of the virtual Ascend, Python starts and torch is imported."""
+"""Python starts and torch is imported even with a damaged file of the virtual Ascend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
 PTH = (PROJECT / "virtual_ascend" / "virtual_ascend.pth").read_text()
-# What Python's start does, and the end of `import torch`, for which torch itself is not needed.
+# The steps of Python's start, and the end of `import torch`, for which torch itself is not needed.
 PROGRAM = f"{PTH}import virtual_ascend_entry as e; e.autoload(); print('torch lives')"
 FILES = (
     "__init__",
@@ -45,7 +45,7 @@ def copy(tmp_path: Path) -> Path:
 def start(copy: Path, count: str) -> subprocess.CompletedProcess[str]:
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("VIRTUAL_", "PYTHON"))}
     environ = kept | {"VIRTUAL_ASCEND": count, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    # With -S no .pth of this environment is executed, nor does torch come in our way.
+    # With -S no .pth file of this environment runs, and torch does not get in our way.
     command = [sys.executable, "-S", "-B", "-c", PROGRAM]
     return subprocess.run(command, cwd=copy, env=environ, capture_output=True, text=True, check=False)
 
@@ -59,7 +59,7 @@ def test_damage_is_one_line(copy: Path, file: str, damage: str) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("virtual-ascend: ")
     assert ("virtual_ascend" if file == "__init__" else file) in line
-    assert line.endswith("there are no virtual NPUs in this process")
+    assert line.endswith("this process has no virtual NPUs")
 
 
 @pytest.mark.parametrize("count", ["", "0", "00", " 0 "])

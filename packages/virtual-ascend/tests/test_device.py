@@ -420,7 +420,7 @@ def test_to_erase_a_stream_takes_a_tensor_of_an_npu(npu: ModuleType) -> None:
     x = npu.ones(2, device="npu")
     x.record_stream(npu.npu.Stream())
     torch_npu.erase_stream(x, npu.npu.Stream())
-    with pytest.raises(RuntimeError, match="expected a tensor on an NPU, found one on cpu"):
+    with pytest.raises(RuntimeError, match="expected a tensor on an NPU; found one on cpu"):
         torch_npu.erase_stream(x.cpu(), npu.npu.Stream())
 
 
@@ -445,7 +445,7 @@ def test_a_stream_of_another_device_is_not_made(npu: ModuleType, other: dict[str
 @pytest.fixture
 def overflowing(npu: ModuleType) -> Callable[..., list[float]]:
     def train(dynamic: bool) -> list[float]:
-        """Two parameters with an optimizer each, the first one's gradient infinite; their values and the scale."""
+        """Train two parameters, the first with an infinite gradient; return their values and the scale."""
         parameters = [npu.nn.Parameter(npu.ones(1, device="npu")) for _ in range(2)]
         optimizers = [npu.optim.SGD([parameter], lr=1.0) for parameter in parameters]
         scaler = npu.npu.amp.GradScaler(init_scale=4.0, dynamic=dynamic)

@@ -1,4 +1,4 @@
-"""The example of the README: TRL, which knows nothing of NPUs being virtual, trains on two of them."""
+"""The example of the README: TRL, which does not know that NPUs are virtual, trains on two of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FRACTAL_NZ: the values are what they were, and the bytes lie in blocks; who moves bytes moves them as they lie."""
+"""FRACTAL_NZ: the values stay the same, the bytes are in blocks, and code that moves bytes keeps their order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NZ, ND = 29, 2
 
 @pytest.fixture
 def ascend(npu: ModuleType) -> Iterator[ModuleType]:
-    """Our torch_npu, with formats of its own allowed."""
+    """Return our torch_npu, with formats of its own allowed."""
     found = importlib.import_module("torch_npu")
     found.npu.config.allow_internal_format = True
     yield found
@@ -32,7 +32,7 @@ def new(*shape: int, dtype: Any = None) -> torch.Tensor:
 
 
 def in_blocks(plain: torch.Tensor) -> torch.Tensor:
-    """The elements as FRACTAL_NZ has them, by reshaping: (…, columns / 16, rows / 16, 16, 16)."""
+    """Return the elements in the order of FRACTAL_NZ, by reshaping: (…, columns / 16, rows / 16, 16, 16)."""
     width = 32 if plain.element_size() == 1 else 16
     rows, columns = plain.shape[-2:]
     padded = torch.nn.functional.pad(plain, (0, -columns % width, 0, -rows % 16))
@@ -41,7 +41,7 @@ def in_blocks(plain: torch.Tensor) -> torch.Tensor:
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory as it lies."""
+    """Return the memory in its own order."""
     row = torch.empty(0, dtype=torch.uint8, device="npu")
     row.set_(tensor.untyped_storage())
     return row.cpu().view(tensor.dtype)
@@ -97,7 +97,7 @@ def test_the_gradient_of_a_cast_is_that_of_its_result(ascend: ModuleType) -> Non
 
 
 def test_a_copy_of_all_is_converted(ascend: ModuleType) -> None:
-    """As torch_npu's copy_ does: CopyKernel.cpp, copy_d2d_dtype and copy_h2d."""
+    """torch_npu's copy_ does this: CopyKernel.cpp, copy_d2d_dtype and copy_h2d."""
     packed, other = ascend.npu_format_cast(new(32, 48), NZ), torch.randn(32, 48)
     for source in (other, other.npu(), other.npu().t().contiguous().t(), ascend.npu_format_cast(other.npu(), NZ)):
         packed.zero_()
@@ -225,5 +225,5 @@ dist.destroy_process_group()
 
 
 def test_a_broadcast_moves_bytes(tmp_path: Any) -> None:
-    """HcclBroadcast is given an address and a number of elements (ProcessGroupHCCL.cpp)."""
+    """HcclBroadcast gets an address and a number of elements (ProcessGroupHCCL.cpp)."""
     assert results(start_ranks(BROADCAST, tmp_path)) == [[True, True], [True, False]]

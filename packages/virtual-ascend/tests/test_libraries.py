@@ -1,4 +1,4 @@
-"""accelerate and transformers find the NPU, train on it, and put models on it, with nothing told to them."""
+"""accelerate and transformers find the NPU, train on it, and put models on it, without any setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process with virtual NPUs looks like from its first line on."""
+"""The state of a process with virtual NPUs from its first line on."""
 
 # ruff: noqa: E501 - the lines of programs in strings
 
@@ -165,7 +165,7 @@ def test_the_versions_are_those_that_are_set(python: Run) -> None:
 @NIGHTLY
 @pytest.mark.parametrize("device", ["npu", "cpu"])
 def test_a_program_may_end_right_after_its_first_backward(python: Run, device: str) -> None:
-    # The interval keeps Python's lock with the main thread: every one of autograd's threads still waits for it.
+    # With this interval the main thread keeps Python's lock, and each of autograd's threads still waits for it.
     program = f"""
         import sys, torch
         sys.setswitchinterval(1000)

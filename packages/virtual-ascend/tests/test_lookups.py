@@ -1,4 +1,4 @@
-"""What vllm-ascend and MindSpeed look up beside operators: options of groups, acl, torchair's names."""
+"""Names that vllm-ascend and MindSpeed look up beside operators: options of groups, acl, torchair's names."""
 
 from __future__ import annotations
 

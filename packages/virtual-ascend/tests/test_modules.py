@@ -1,5 +1,7 @@
-"""PyTorch's own samples for its modules: some call operators that no sample of an operator does. Some of the
-modules, and all of them every night."""
+"""PyTorch's own samples for its modules: some call operators that no sample of an operator does.
+
+Some of the modules, and all of them every night.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def on_npu(value: Any) -> Any:
 
 
 def results(module: Any, arguments: tuple[Any, dict[str, Any]]) -> list[Any]:
-    """What a module gives, and the gradients of its parameters."""
+    """Return a module's results, and the gradients of its parameters."""
     import torch
 
     found = tensors(module(*arguments[0], **arguments[1]))

@@ -1,5 +1,4 @@
-"""Sharded, tensor parallel and pipeline parallel training at 2, 3 and 4 ranks: on NPUs over hccl as on CPUs over gloo,
-bit for bit."""
+"""Sharded, tensor- and pipeline-parallel training at 2 to 4 ranks: the same bits on NPUs over hccl as over gloo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN on an NPU: ATen takes other operators for their cells than on the CPU."""
+"""LSTM, GRU and RNN on an NPU, where ATen uses other operators for their cells than on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch_npu is closed: what is not written raises with its name, what does not exist is not there."""
+"""torch_npu is closed: names that we have not written raise an error with the name, and others do not exist."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_marks_leave_a_function_as_it_is(torch_npu: ModuleType) -> None:
 
 
 def test_marks_never_end_a_job(torch_npu, capsys: pytest.CaptureFixture[str]) -> None:
-    """MindSpeed has torch.cuda.nvtx.range_pop, which takes no number, end a range."""
+    """MindSpeed ends a range with torch.cuda.nvtx.range_pop, which takes no number."""
     from torch_npu.npu import mstx
 
     assert mstx.range_end() is None

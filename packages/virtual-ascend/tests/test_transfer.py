@@ -1,4 +1,4 @@
-"""transfer_to_npu: a program that says `cuda` everywhere runs on NPUs. In a process of its own: it is for good."""
+"""transfer_to_npu: a program that says `cuda` everywhere runs on NPUs. It cannot be undone in a process."""
 
 # ruff: noqa: E501 - the lines of programs in strings
 

@@ -30,7 +30,7 @@ def autoload() -> None:
     try:
         load()
     except VirtualAscendError as error:
-        warn(f"{error}; there are no virtual NPUs in this process")
+        warn(f"{error}; this process has no virtual NPUs")
     except Exception as error:
         # An error of ours must neither break `import torch` nor leave a torch_npu that cannot be imported.
         from virtual_ascend_entry import damage

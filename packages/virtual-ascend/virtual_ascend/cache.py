@@ -66,9 +66,9 @@ def writing(subject: str) -> Iterator[None]:
     except OSError as error:
         raise BuildError(
             subject=subject,
-            expected="a writable folder with room in it",
+            expected="a writable folder with free space",
             found=str(error),
-            fix="set VIRTUAL_ASCEND_CACHE to another folder, or compile into this one as a user who may write to it",
+            fix="set VIRTUAL_ASCEND_CACHE to another folder, or compile once as a user who may write to this folder",
         ) from error
 
 
@@ -78,7 +78,7 @@ def unloadable(path: Path, found: str) -> BuildError:
         subject=f"the compiled library {path}",
         expected="a library that this process can load",
         found=found,
-        fix="delete it, and it will be compiled again",
+        fix="delete the file; the next start compiles the library again",
     )
 
 
@@ -89,12 +89,12 @@ def check_owner(path: Path) -> None:
         # In a folder with the sticky bit, nobody can replace another user's file.
         kept = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
         if found.st_uid not in (0, os.geteuid()):
-            raise _planted(each, f"that it belongs to user {found.st_uid}", _REPLACE_HINT)
+            raise _planted(each, f"a file or folder of user {found.st_uid}", _REPLACE_HINT)
         if found.st_mode & stat.S_IWOTH and not kept:
-            raise _planted(each, "that everybody may write to it", _REPLACE_HINT)
+            raise _planted(each, "a file or folder that everybody may write to", _REPLACE_HINT)
         if found.st_mode & stat.S_IWGRP and not kept and not _is_private(found.st_gid):
-            fix = f"if you trust its members, chmod g-w {each}; else {_REPLACE_HINT}"
-            raise _planted(each, f"that group {found.st_gid} may write to it", fix)
+            fix = f"run chmod g-w {each} if you trust the group's members; otherwise {_REPLACE_HINT}"
+            raise _planted(each, f"a file or folder that group {found.st_gid} may write to", fix)
 
 
 def _is_private(group: int) -> bool:
@@ -132,7 +132,7 @@ def _note(library: Path) -> Path:
 def _planted(path: Path, found: str, fix: str) -> BuildError:
     return BuildError(
         subject=f"the compiled library {path}",
-        expected="that only this user or root can have written it",
+        expected="a file that only this user or root can write to",
         found=found,
         fix=fix,
     )

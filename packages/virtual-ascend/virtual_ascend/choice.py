@@ -22,8 +22,7 @@ def is_real(settings: Settings) -> bool:
         name = variables.TORCH_NPU.name
         raise SettingError(
             subject=f"{name}=real",
-            expected="an installed torch_npu",
-            found="none",
+            found="torch_npu is not installed",
             fix=f"pip install --no-deps torch_npu=={_torch()}, or set {name}=ours",
         )
     return found is not None

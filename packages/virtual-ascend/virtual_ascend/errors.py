@@ -1,6 +1,7 @@
 """The errors of the virtual Ascend, under one root.
 
-An error says what it is about, what was expected, what was found, and how to fix it.
+An error names its subject, what was expected, what was found, and how to fix it. Without `expected`, `found` is a
+plain sentence about the subject.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 class VirtualAscendError(RuntimeError):
     """The root of all errors of the virtual Ascend; its text is one line."""
 
-    def __init__(self, *, subject: str, expected: str, found: str, fix: str) -> None:
+    def __init__(self, *, subject: str, found: str, fix: str, expected: str = "") -> None:
         self.subject = subject
         self.expected = expected
         self.found = found
@@ -17,7 +18,8 @@ class VirtualAscendError(RuntimeError):
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        return f"{self.subject}: expected {self.expected}, found {self.found}; {self.fix}"
+        found = f"expected {self.expected}; found {self.found}" if self.expected else self.found
+        return f"{self.subject}: {found}; {self.fix}"
 
     # RuntimeError's own reduction would call __init__ with the text alone, and unpickling in another process would
     # fail.

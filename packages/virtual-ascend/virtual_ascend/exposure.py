@@ -27,10 +27,10 @@ def expose(*, first: bool = False) -> None:
     if found is not None:
         name = variables.NPUS.name
         raise RealAscendError(
-            subject=f"virtual NPUs, for which {name} asks",
+            subject=f"the virtual NPUs that {name} asks for",
             expected="an environment without a real torch_npu",
             found=f"a real torch_npu in {found}",
-            fix=f"unset {name} to use the real NPUs, or use an environment without torch_npu",
+            fix=f"unset {name} to use the real NPUs, or choose an environment without torch_npu",
         )
     if folder not in sys.path:
         sys.path.insert(0 if first else len(sys.path), folder)

@@ -127,7 +127,7 @@ def _fault(item: str) -> Fault:
             raise _refusal(item, f"{key} to be {error}", repr(value)) from None
     if sum(key in values for key in needed) != 1:
         given = " and ".join(f"{key}=" for key in needed if key in values)
-        raise _refusal(item, f"{word} with {_form(kind)}", given or "none of them")
+        raise _refusal(item, f"{word} with {_form(kind)}", given or f"only {word}")
     return Fault(kind, **values)  # type: ignore[arg-type]
 
 
@@ -142,7 +142,7 @@ def _refusal(item: str, expected: str, found: str) -> SettingError:
         subject=f"{name}: {item!r}",
         expected=expected,
         found=found,
-        fix=f"correct it, for instance to {name}=die:collective=3:rank=1",
+        fix=f"correct the value, for example {name}=die:collective=3:rank=1",
     )
 
 
@@ -193,15 +193,14 @@ def check_operators(faults: Iterable[Fault], operators: Collection[str], owner: 
         if fault.operator is not None and fault.operator not in operators:
             raise SettingError(
                 subject=f"{FAULTS.name}: operator={fault.operator}",
-                expected=f"an operator that {owner} has",
-                found="none of that name" + _alike(fault.operator, operators),
-                fix="correct its name",
+                found=f"{owner} has no operator of this name",
+                fix="correct the name" + _alike(fault.operator, operators),
             )
 
 
 def _alike(name: str, operators: Collection[str]) -> str:
     close = difflib.get_close_matches(name, operators, n=3)
-    return f", but {', '.join(close)}" if close else ""
+    return f"; similar names: {', '.join(close)}" if close else ""
 
 
 def _rank_of(fault: Fault) -> int:

@@ -117,14 +117,12 @@ def _check_torch(torch: ModuleType) -> None:
     if taken not in ("privateuseone", "npu"):
         raise TorchError(
             subject="torch's device for other backends (PrivateUse1)",
-            expected="that no other backend has taken it",
-            found=f"that the backend {taken!r} has taken it",
+            found=f"the backend {taken!r} uses this device already",
             fix=f"unset {name}, or uninstall that backend",
         )
     if hasattr(torch, "npu"):
         raise TorchError(
             subject="torch.npu",
-            expected="that it does not exist before the virtual Ascend is loaded",
-            found="that something else has registered the device npu",
+            found="another package has registered the device npu already",
             fix=f"unset {name}",
         )

@@ -21,7 +21,7 @@ def report(line: str) -> None:
 
 
 def warn(line: str) -> None:
-    """Write a line about something that the user has to know or to fix, once."""
+    """Write a line that the user must read. The same line is written only once."""
     _say(line, logging.WARNING)
 
 

@@ -63,8 +63,8 @@ def _devices(environ: Mapping[str, str] | None) -> int:
         name = variables.NPUS.name
         raise SettingError(
             subject=name,
-            expected="a number of virtual NPUs, because torch_npu is the virtual Ascend's",
-            found="none",
+            expected="a number of virtual NPUs, because this torch_npu belongs to the virtual Ascend",
+            found="no number",
             fix=f"set {name}=2",
         )
     return devices

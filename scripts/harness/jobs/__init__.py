@@ -35,13 +35,13 @@ def find(name: str, pin: Pin) -> Job:
     """Return the job of that name; raise BadInput if it is unknown, or does not run at that pin."""
     if name not in JOBS:
         raise BadInput(
-            _("--job: expected one of {jobs}, or a recipe of scripts/recipes, found {name!r}").format(
+            _("--job: expected one of {jobs}, or a recipe of scripts/recipes; found {name!r}").format(
                 jobs=_(", ").join(JOBS), name=name
             )
         )
     if name not in pin.jobs:
         raise BadInput(
-            _("--job {name}: expected one of the pins {pins}, found {pin}").format(
+            _("--job {name}: expected one of the pins {pins}; found {pin}").format(
                 name=name,
                 pins=_(", ").join(each.name for each in PINS.values() if name in each.jobs),
                 pin=pin.name,

@@ -26,7 +26,7 @@ class Plan:
     train: Path
     test: Path
     generated: bool
-    """Whether model and data are the small generated ones, with a learning rate and lengths that suit them."""
+    """True if model and data are the small generated ones, which need their own learning rate and lengths."""
     reward: Path | None
     """A file with a reward function `grade`; None for verl's own reward for the data source."""
     steps: int

@@ -1,4 +1,4 @@
-"""Where transformers asks for a package that does not exist on NPUs."""
+"""Places where transformers asks for a package that does not exist on NPUs."""
 
 from __future__ import annotations
 

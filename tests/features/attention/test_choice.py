@@ -1,4 +1,4 @@
-"""The user's implementation of attention takes the place of upstream's constant."""
+"""The user's implementation of attention replaces upstream's constant."""
 
 from __future__ import annotations
 

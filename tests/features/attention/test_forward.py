@@ -1,4 +1,4 @@
-"""What is handed to transformers' flash attention: lengths from the host, and no setting that would be ignored."""
+"""The arguments of transformers' flash attention: lengths from the host, and no setting that would be ignored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NPU = SimpleNamespace(type="npu")
 
 @pytest.fixture(params=[True, False], ids=["from 4.55 on", "before"])
 def by_row(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether this transformers has its own function that tells packed rows."""
+    """Tell whether this transformers has its own function that detects packed rows."""
     module = ModuleType(flash.UTILS)
     if request.param:
         module._is_packed_sequence = None  # type: ignore[attr-defined]
@@ -88,11 +88,11 @@ def test_what_would_be_ignored_is_an_error_that_names_it(by_row: bool, settings:
 def test_a_window_counts_the_longest_sequence_and_not_the_row(by_row: bool) -> None:
     packed = torch.tensor([[0, 1, 2, 0, 1, 2]])
     assert call(packed, sliding_window=3)["sliding_window"] is None
-    with pytest.raises(JobSettingError, match="a sequence of 3 tokens"):
+    with pytest.raises(JobSettingError, match="a sequence has 3 tokens"):
         call(packed, sliding_window=2)
     mask = torch.tensor([[1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]])
     assert call(mask=mask, rows=2, sliding_window=3)["sliding_window"] is None
-    with pytest.raises(JobSettingError, match="a sequence of 3 tokens"):
+    with pytest.raises(JobSettingError, match="a sequence has 3 tokens"):
         call(mask=mask, rows=2, sliding_window=2)
 
 

@@ -1,4 +1,4 @@
-"""Upstream's workers are imported in processes that see no NPU, with the real transformers and verl."""
+"""Upstream's workers can be imported in processes that see no NPU, with the real transformers and verl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lengths are computed once for each tensor, and never for what it held before."""
+"""Lengths are computed once for each tensor, and again after its contents change."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_memory_that_is_used_again_is_another(once) -> None:
     once(first)
     del first
     gc.collect()
-    memory.numpy()[:] = 4  # past torch: no version counts it
+    memory.numpy()[:] = 4  # past torch, whose version counter misses it
     assert once(torch.from_numpy(memory.numpy())) == 8
 
 
@@ -109,7 +109,7 @@ def test_packed_positions_say_where_sequences_begin() -> None:
 
 
 def test_sequences_may_begin_with_another_position_than_0() -> None:
-    # RoBERTa's begin after the padding; transformers from 5.15 on sees them as well.
+    # RoBERTa's positions begin after the padding; transformers from 5.15 on sees them as well.
     found = packing(torch.tensor([[2, 3, 4, 2, 3]]))
     assert (found.cu_seqlens.tolist(), found.longest) == ([0, 3, 5], 3)
 

@@ -1,4 +1,4 @@
-"""The padding helpers against their definition: a loop over rows."""
+"""The padding helpers agree with their definition, a loop over rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed sequences of Qwen2.5-VL at 796871d7, on a virtual NPU, with a transformers that has lost what it needs."""
+"""Packed sequences of Qwen2.5-VL at 796871d7, on a virtual NPU, with a transformers that lacks functions it needs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(json.dumps((packed - torch.cat([attention(0, 3), attention(3, 7)], 1)).abs
 
 @pytest.fixture
 def paths(importable: Callable[[str], Path]) -> str:
-    """What PYTHONPATH must be for verl at 796871d7."""
+    """Return a PYTHONPATH for verl at 796871d7."""
     return os.pathsep.join(filter(None, [str(importable("796871d7")), os.environ.get("PYTHONPATH")]))
 
 

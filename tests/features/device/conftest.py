@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def config() -> Callable[..., Any]:
-    """Makes a job's configuration as Hydra composes it, with `trainer.device` and what the user wrote."""
+    """Return a function that composes a job's configuration like Hydra, from `trainer.device` and overrides."""
     omegaconf = pytest.importorskip("omegaconf")
 
     def make(device: str | None, *overrides: str) -> Any:

@@ -1,6 +1,6 @@
 """The installed software decides whether a process belongs to a job on NPUs.
 
-trainer.device: its default becomes npu, and what the user set stays.
+The default of trainer.device becomes npu; a value that the user set stays.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Resource pools ask for NPUs, and a job that cannot be placed ends with an error.
 
-The index of a worker's own NPU among those that it sees.
+Workers find the index of their own NPU among the NPUs that they see.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import time
 
 import pytest
 
-from verl_npu.errors import PlacementError, SettingError
+from verl_npu.errors import LaunchError, SettingError
 from verl_npu.features.device import refuse_job_that_cannot_be_placed, request_npus_not_gpus
 from verl_npu.features.device.placement import ordinal
 
 
 class Group:
-    """Stands in for Ray's placement group where the fault is one of waiting."""
+    """A stand-in for Ray's placement group that is placed only after a number of waits."""
 
     def __init__(self, placed_after: int) -> None:
         self.waits = placed_after
@@ -66,7 +66,7 @@ def test_a_group_that_no_node_can_hold_is_refused_before_it_is_made(ray, bundles
     def original(*args, **kwargs):
         raise AssertionError("asked Ray all the same")
 
-    with pytest.raises(PlacementError, match="cannot be placed: expected ") as error:
+    with pytest.raises(LaunchError, match="cannot be placed: expected ") as error:
         refuse_job_that_cannot_be_placed(original, bundles, "STRICT_PACK")
     assert fix in str(error.value)
     assert "found 2" in str(error.value)
@@ -77,7 +77,7 @@ def test_a_group_that_no_node_can_hold_is_refused_before_it_is_made(ray, bundles
 def test_two_half_nodes_do_not_hold_a_strictly_packed_group(ray) -> None:
     nodes, _ = ray
     nodes.append({"Alive": True, "Resources": {"CPU": 2.0, "NPU": 2.0}})
-    with pytest.raises(PlacementError):
+    with pytest.raises(LaunchError):
         refuse_job_that_cannot_be_placed(lambda *a, **k: Group(0), [BUNDLE] * 3, "STRICT_PACK")
     assert refuse_job_that_cannot_be_placed(lambda *a, **k: Group(0), [BUNDLE] * 3, "PACK")
 
@@ -85,7 +85,7 @@ def test_two_half_nodes_do_not_hold_a_strictly_packed_group(ray) -> None:
 def test_a_dead_node_does_not_count(ray) -> None:
     nodes, _ = ray
     nodes[0]["Alive"] = False
-    with pytest.raises(PlacementError, match="no node"):
+    with pytest.raises(LaunchError, match="no node"):
         refuse_job_that_cannot_be_placed(lambda *a, **k: Group(0), [BUNDLE], "PACK")
 
 
@@ -99,7 +99,7 @@ def test_a_group_that_is_not_placed_in_time_is_removed_and_refused(ray, monkeypa
         return False
 
     group.wait = slow
-    with pytest.raises(PlacementError, match=r"found 1 CPU, 2 NPU free after.*VERL_NPU_PLACEMENT_TIMEOUT"):
+    with pytest.raises(LaunchError, match=r"found 1 CPU, 2 NPU free after.*VERL_NPU_PLACEMENT_TIMEOUT"):
         refuse_job_that_cannot_be_placed(lambda *a, **k: group, [BUNDLE], "PACK")
     assert removed == [group]
 
@@ -131,5 +131,5 @@ def test_an_npu_has_the_index_of_its_place_among_the_visible_ones(assigned: str,
 
 
 def test_an_npu_that_the_worker_cannot_see_is_an_error() -> None:
-    with pytest.raises(PlacementError, match=r"NPU 2, which Ray assigned.*'1,3'.*before `ray start`"):
+    with pytest.raises(LaunchError, match=r"NPU 2, which Ray assigned.*'1,3'.*before `ray start`"):
         ordinal("2", "1,3")

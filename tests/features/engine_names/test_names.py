@@ -1,4 +1,4 @@
-"""Each name of vLLM and vllm-ascend that we use is in the table, and each release has what the table says."""
+"""The table lists each name of vLLM and vllm-ascend that we use, and describes each release correctly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOTS = {
     "virtual_ascend": VIRTUAL,
 }
 
-# The table and our own source.
+# The table against our own source.
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name.title)
@@ -47,7 +47,7 @@ def test_no_title_is_there_twice() -> None:
     assert len({(name.package, name.title) for name in NAMES}) == len(NAMES)
 
 
-# The table and the releases.
+# The table against the releases.
 
 
 def test_the_releases_of_every_pin_that_can_be_installed_are_recorded() -> None:
@@ -95,7 +95,7 @@ def test_the_page_has_the_table(language: str) -> None:
     assert text[begin:end].strip("\n") == recording.render(RECORD, language)
 
 
-# Looking a name up.
+# Looking up a name.
 
 SOURCE = """
 import os

@@ -1,4 +1,4 @@
-"""The processes of a job compared, and the comparison over a real Ray."""
+"""The comparison of a job's processes, also over a real Ray."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_processes_of_two_containers_with_one_name_are_both_compared() -> None:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Compare what a process has read, and return what is said of it."""
+    """Return a function that compares the processes of a reading and returns what it reports on stderr."""
 
     def compare(**reading) -> str:
         made = Reading(**{"manifests": [process(1), process(2)], **reading})

@@ -1,4 +1,4 @@
-"""What workers on other hosts are given."""
+"""The variables that workers on other hosts receive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from verl_npu.features.fleet.forwarding import add_variables
 
 @pytest.fixture(autouse=True)
 def activated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has something to tell its workers."""
+    """Make this process one that has variables to forward."""
     monkeypatch.setattr(manifest, "_activities", [status])
 
 
@@ -135,13 +135,13 @@ class TestHook:
         assert "VLLM_ASCEND_ENABLE_NZ" not in asked["env_vars"]
 
     def test_the_hook_of_the_user_is_called_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("RAY_RUNTIME_ENV_HOOK", f"{__name__}.of_user")
+        monkeypatch.setenv("RAY_RUNTIME_ENV_HOOK", f"{__name__}.users_hook")
         install_hook()
         install_hook()
         assert os.environ["RAY_RUNTIME_ENV_HOOK"] == "verl_npu.features.fleet.forwarding.add_variables"
         assert add_variables({"env_vars": {"MINE": "1"}})["env_vars"].items() >= {"MINE": "1", "OF_USER": "1"}.items()
         remove_hook()
-        assert os.environ["RAY_RUNTIME_ENV_HOOK"] == f"{__name__}.of_user"
+        assert os.environ["RAY_RUNTIME_ENV_HOOK"] == f"{__name__}.users_hook"
 
     def test_the_hook_is_gone_when_it_is_removed(self) -> None:
         install_hook()
@@ -166,8 +166,8 @@ class TestHook:
         assert add_variables({"env_vars": {}}) == {"env_vars": {}}
 
 
-def of_user(runtime):
-    """A hook of the user."""
+def users_hook(runtime):
+    """A hook of the user's."""
     return {**runtime, "env_vars": {**runtime["env_vars"], "OF_USER": "1"}}
 
 
@@ -201,7 +201,7 @@ def test_an_entry_point_with_its_own_environment_reaches_workers_of_another_host
     tmp_path: Path, importable: Callable[[str], Path]
 ) -> None:
     pytest.importorskip("ray")
-    # A cluster that was started by somebody else: its workers inherit nothing from the user's shell.
+    # Workers of a cluster that somebody else started inherit nothing from the user's shell.
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_NPU", "RAY_", "HCCL"))}
     clean |= {"RAY_USAGE_STATS_ENABLED": "0"}
     cluster = subprocess.Popen(

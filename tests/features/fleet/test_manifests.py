@@ -1,4 +1,4 @@
-"""Processes tell each other their manifests; what goes wrong ends no import and no job."""
+"""Processes publish their manifests to each other; no failure there ends an import or a job."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_is_raised_when_a_worker_tells_its_manifest_is_a_line(
 
 @pytest.fixture(params=["ray", "group"])
 def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the manifests are."""
+    """Return the place of the manifests."""
     monkeypatch.setattr(manifests, "_is_in_ray", lambda: request.param == "ray")
     monkeypatch.setattr(manifests, "_is_rank", lambda: request.param == "group")
     return str(request.param)
@@ -86,7 +86,7 @@ HOSTILE = {
 
 @pytest.fixture
 def stranger(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Torch's store, in which a stranger may write; this process is rank 0 of two."""
+    """Return torch's store, in which a stranger may write; this process is rank 0 of two."""
     torch = pytest.importorskip("torch")
     store = torch.distributed.HashStore()
     monkeypatch.setattr(manifests, "_store", lambda: store)

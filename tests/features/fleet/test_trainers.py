@@ -1,6 +1,7 @@
 """Every trainer of every pin compares the processes before its first step.
 
-Two ways: its source makes upstream's logger first; and its own `fit`, called on a stub, gets no further than that.
+Two tests show it: the trainer's source makes upstream's logger first, and its own `fit`, called on a stub, gets no
+further than that.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from verl_npu.features.fleet import comparison
 from verl_npu.registry.judge.lock import read_locks
 
 FOLDERS = ("verl/trainer", "verl/experimental", "recipe", "examples")
-# Trains nothing: FullyAsyncTrainer, which uses what it generates, compares.
+# These do not train: FullyAsyncTrainer, which uses the generated answers, compares.
 GENERATES = {"FullyAsyncRollouter"}
-# The patches of their own that some trainers have: what their `fit` calls, or their `fit` itself.
+# Some trainers have patches of their own, on a function that their `fit` calls or on their `fit` itself.
 OWN = {
     "FullyAsyncTrainer": fleet.compare_processes_before_fully_async_training,
     "RaySPINTrainer": fleet.compare_processes_before_spin_training,
 }
-# How many trainers of a pin can be imported where these tests run: from a checkout, and from a wheel, which has no
-# recipes. The newer pins need packages that are not there.
+# The smallest number of trainers that can be imported here at each pin: from a checkout, and from a wheel, which has
+# no recipes. The newer pins need packages that are missing here.
 FEWEST = {"796871d7": (8, 1), "v0.6.1": (8, 3), "ccd7d934": (8, 1), "v0.7.0": (8, 1), "v0.7.1": (4, 1)}
 NIGHTLY = pytest.mark.nightly("verl_npu/features/fleet", "verl_npu/registry/apply", "pin.json")
 
@@ -57,7 +58,7 @@ def fits(tree: Path) -> Iterator[tuple[str, str, str, ast.FunctionDef | ast.Asyn
     for folder in FOLDERS:
         for path in sorted((tree / folder).rglob("*.py")):
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # escape sequences of upstream's
+                warnings.simplefilter("ignore")  # invalid escape sequences in upstream's source
                 module = ast.parse(path.read_text())
             for outer in (module, *(node for node in module.body if isinstance(node, ast.ClassDef))):
                 for node in outer.body:
@@ -73,7 +74,7 @@ def makes_logger(statement: ast.stmt) -> bool:
 
 
 def first_that_matters(body: list[ast.stmt]) -> ast.stmt | None:
-    """The statement that makes the logger, or the first loop or `try`, whichever comes first."""
+    """Return the statement that makes the logger, or the first loop or `try`, whichever comes first."""
     for statement in body:
         if isinstance(statement, ast.For | ast.While | ast.Try | ast.AsyncFor) or makes_logger(statement):
             return statement

@@ -1,4 +1,4 @@
-"""What we ask of torch_npu's operators is what every recorded wheel's schema has; and what we call is recorded."""
+"""Every recorded wheel's schemas accept our calls of torch_npu's operators, and each called operator is recorded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 
 def recorded() -> dict[str, dict[str, list[list[dict[str, Any]]]]]:
-    """Per version of torch_npu, each operator's schemas as lists of their parameters."""
+    """Return each operator's schemas as lists of parameters, for each version of torch_npu."""
     path = Path(__file__).resolve().parents[2] / "virtual" / "signatures.json"
     if path.is_file():
         record = json.loads(path.read_text())
@@ -41,7 +41,7 @@ RECORDED = recorded()
 
 
 def calls() -> Iterator[tuple[str, int, frozenset[str]]]:
-    """Every call of an operator in the features: its name, how many arguments by position, which by keyword."""
+    """Yield each operator call in the features: its name, its number of positional arguments, and its keywords."""
     for package in (attention, fused_ops):
         for path in sorted(Path(str(package.__file__)).parent.glob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
@@ -69,7 +69,7 @@ def test_all_operators_of_the_feature_are_found() -> None:
 @pytest.mark.parametrize("version", RECORDED)
 @pytest.mark.parametrize(("name", "count", "keywords"), CALLS)
 def test_a_call_fits_a_schema_of_the_wheel(name: str, count: int, keywords: tuple[str, ...], version: str) -> None:
-    # Where a wheel lacks an operator whole, upstream's code stays; the feature asks for that, never for a keyword.
+    # Where a wheel lacks a whole operator, upstream's code stays; the feature never checks for a keyword.
     for parameters in RECORDED[version].get(name, [])[-1:]:
         by_position = [p["name"] for p in parameters if not p["keyword_only"]]
         assert count <= len(by_position)

@@ -1,6 +1,6 @@
-"""The grouped product of experts, with every torch_npu: some refuse the operator of its backward.
+"""The grouped matrix product of experts, with every torch_npu: some refuse the operator of its backward pass.
 
-Upstream's patches of the models put in blocks of experts; those that do not fit this transformers are put back.
+Upstream's patches of the models add blocks of experts; those that do not fit this transformers are removed again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_experts_of_which_this_rank_has_some_are_left_to_transformers(parallel: 
 
 
 def make(version: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Modules that stand in for those of a transformers: the modeling modules by the name of the model."""
+    """Put modules in place of a transformers version's own; return the modeling modules by model name."""
 
     def module(name: str) -> Any:
         made: Any = ModuleType(name)
@@ -83,7 +83,7 @@ def blocks(models: dict[str, Any]) -> list[str]:
 
 
 def patch(models: dict[str, Any]) -> str:
-    """What v0.8.0 does, whatever the version."""
+    """Patch the models as verl v0.8.0 does, whatever the version."""
     models["qwen3_moe"].Qwen3MoeSparseMoeBlock.forward = "verl's"
     models["qwen3_next"].Qwen3NextSparseMoeBlock.forward = "verl's"
     models["qwen3_vl_moe"].Qwen3VLMoeTextSparseMoeBlock = "verl's"

@@ -1,4 +1,4 @@
-"""Layers that are read without being called, under real FSDP2 on two processes with different data."""
+"""Layers whose weights are read without a call of the layer, under real FSDP2 on two processes with different data."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def test_a_model_without_fsdp2_is_left_alone() -> None:
 
 
 def upstreams(model, x):  # type: ignore[no-untyped-def]
-    """Reads the weights without calling the layer, as upstream's forward passes do."""
+    """Read the weights without calling the layer, as upstream's forward passes do."""
     return (model.body(x) @ model.lm_head.weight.T).tanh().sum()
 
 
 def upstreams_later(model, x):  # type: ignore[no-untyped-def]
-    """Gathers them as upstream does from 2026-07 on."""
+    """Gather the weights as upstream does from 2026-07 on."""
     weight = model.lm_head.weight
     weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
     return (model.body(x) @ weight.T).tanh().sum()
@@ -58,7 +58,7 @@ def worker(rank: int, port: int, folder: str) -> None:
 
 
 def trained(rank: int, forward: Forward) -> dict[str, object]:
-    """What came of a step on both ranks; the gradients are right if they are those of one process with all data."""
+    """Return the outcome of a step on both ranks; correct gradients equal those of one process with all data."""
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -94,13 +94,13 @@ def trained(rank: int, forward: Forward) -> dict[str, object]:
 
 
 def _end() -> None:
-    """End this process at once: PyTorch keeps the group of a DTensor, and may abort as it frees it at the end."""
+    """End this process at once: PyTorch keeps the group of a DTensor, and may abort when it frees it at exit."""
     os._exit(0)
 
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
-    """What became of a step on two processes, by the forward pass."""
+    """Return the outcome of a step on two processes, by the name of the forward pass."""
     multiprocessing = pytest.importorskip("torch.multiprocessing")
     folder = tmp_path_factory.mktemp("steps")
     multiprocessing.spawn(worker, (free_port(), str(folder)), nprocs=2)
@@ -122,7 +122,7 @@ def test_without_it_what_upstream_gathers_later_loses_gradients(steps) -> None:
 
 
 def images(model, x):  # type: ignore[no-untyped-def]
-    """Makes indices where the table is, as transformers does for the positions of images."""
+    """Make indices on the table's device, as transformers does for the positions of images."""
     import torch
 
     index = torch.zeros(2, dtype=torch.long, device=model.pos_embed.weight.device)
@@ -134,7 +134,7 @@ found: list[str] = []
 
 
 def vision_worker(_: int, patched: bool, folder: str) -> None:
-    """Compute positions with and without gradients; writes what the table was, and whether it is sharded again."""
+    """Compute positions with and without gradients; write the table's type, and whether it is sharded again."""
     import torch
     from torch.distributed.fsdp import fully_shard
 
@@ -161,8 +161,8 @@ def vision_worker(_: int, patched: bool, folder: str) -> None:
 
 @pytest.mark.parametrize(("patched", "table"), [(False, "DTensor"), (True, "Tensor")])
 def test_a_table_is_gathered_before_it_is_asked_for_its_device(patched: bool, table: str, tmp_path: Path) -> None:
-    # In a process of its own: one that another test forks from a thread later would free the group that PyTorch keeps,
-    # and end in a segmentation fault.
+    # In a process of its own: a process that another test forks from a thread later would free the group that PyTorch
+    # keeps, and end in a segmentation fault.
     multiprocessing = pytest.importorskip("torch.multiprocessing")
     multiprocessing.spawn(vision_worker, (patched, str(tmp_path)), nprocs=1)
     assert json.loads((tmp_path / "found.json").read_text()) == [[table] * 2, True]

@@ -1,4 +1,4 @@
-"""Upstream's own patches in a real process: seen after they ran, and lost where transformers renamed a class."""
+"""Upstream's own patches in a real process: detected after they ran, and lost where transformers renamed a class."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def states(status: dict[str, Any]) -> dict[str, str]:
 
 @pytest.fixture
 def renamed(tmp_path: Path) -> Path:
-    """The transformers that is installed, with one class renamed."""
+    """Return a folder with a copy of the installed transformers in which one class is renamed."""
     installed = Path(str(importlib.util.find_spec("transformers").origin)).parent
     shutil.copytree(installed, tmp_path / "transformers", ignore=shutil.ignore_patterns("__pycache__"))
     for path in (tmp_path / "transformers/models/qwen3").glob("*.py"):
@@ -61,7 +61,9 @@ def test_what_is_claimed_is_seen_after_upstreams_function_ran() -> None:
     found = run()
     assert found["raised"] == ""
     before, after = (found[when]["features"]["fused_ops"]["patches"] for when in ("before", "after"))
-    left = [name for name, patch in before.items() if patch["reason"].startswith("upstream's own code patches it")]
+    left = [
+        name for name, patch in before.items() if patch["reason"].startswith("upstream's own code patches the target")
+    ]
     assert len(left) >= 15
     assert {after[name]["state"] for name in left} == {"native"}
     assert all(" assigned " in after[name]["reason"] for name in left)

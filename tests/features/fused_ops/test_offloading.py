@@ -1,4 +1,4 @@
-"""Activations that upstream offloads, in models that change them in place: its function returns what it got."""
+"""Activations that upstream offloads, in models that change them in place: its function returns its input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verl_npu.features.fused_ops.fsdp2 import let_logits_be_scaled_in_place  # n
 
 
 class Commit(torch.autograd.Function):
-    """As upstream's GroupCommitFunction."""
+    """A stand-in for upstream's GroupCommitFunction."""
 
     @staticmethod
     def forward(ctx, tensor):  # type: ignore[no-untyped-def]
@@ -24,7 +24,7 @@ class Commit(torch.autograd.Function):
 
 
 def offload(handler: object, module: torch.nn.Module) -> None:
-    """As upstream's wrap_module_forward_method."""
+    """Wrap a module's forward as upstream's wrap_module_forward_method does."""
     forward = module.forward
     module.forward = lambda *args: Commit.apply(forward(*args))  # type: ignore[method-assign]
 

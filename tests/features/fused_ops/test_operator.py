@@ -1,4 +1,4 @@
-"""Which of torch_npu's operators are used: those that are there, and that compute the gradients that are wanted."""
+"""The choice of torch_npu's operators: only those that exist and that compute the wanted gradients are used."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ CONSOLIDATED = {"consolidated, to the host", "consolidated, to the NPU, then ove
 
 @pytest.fixture(scope="session")
 def unpacked(source: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Give a folder from which tensordict in a version is imported."""
+    """Return a function that gives the folder of an importable tensordict in a version."""
 
     def find(version: str) -> Path:
         folder = tmp_path_factory.mktemp(f"tensordict-{version}")
@@ -70,7 +70,7 @@ Outcome = Callable[..., tuple[dict[str, str], set[str]]]
 
 @pytest.fixture
 def outcome(python: Run, importable: Callable[[str], Path], unpacked: Callable[[str], Path]) -> Outcome:
-    """The states of the patches, and which copies were wrong."""
+    """Return a function that gives the patches' states and the names of the copies that were wrong."""
 
     def run(pin: str, version: str, **changes: str) -> tuple[dict[str, str], set[str]]:
         paths = [str(unpacked(version)), str(importable(pin)), os.environ.get("PYTHONPATH", "")]

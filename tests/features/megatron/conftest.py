@@ -24,7 +24,7 @@ def contract(request: pytest.FixtureRequest) -> Contract:
 
 @pytest.fixture
 def judged(contract: Contract) -> Callable[..., list[Finding]]:
-    """Judge overrides in a section: what is wrong with them, certainly or perhaps."""
+    """Return a function that judges overrides in a section and returns the certain and the possible problems."""
 
     def judge(section: dict[str, Any] | None = None, **overrides: Any) -> list[Finding]:
         return list(problems(Request("actor", overrides, section or {}), contract))
@@ -34,7 +34,7 @@ def judged(contract: Contract) -> Callable[..., list[Finding]]:
 
 @pytest.fixture
 def refusals(judged: Callable[..., list[Finding]]) -> Callable[..., list[str]]:
-    """What is refused, as `subject: expected`."""
+    """Return a function that judges overrides and lists the refusals, as `subject: expected`."""
 
     def judge(section: dict[str, Any] | None = None, **overrides: Any) -> list[str]:
         return [
@@ -46,7 +46,7 @@ def refusals(judged: Callable[..., list[Finding]]) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def doubts(judged: Callable[..., list[Finding]]) -> Callable[..., list[str]]:
-    """What is said and not refused, as `subject: expected`."""
+    """Return a function that judges overrides and lists the warnings, as `subject: expected`."""
 
     def judge(section: dict[str, Any] | None = None, **overrides: Any) -> list[str]:
         found = (problem for problem in judged(section, **overrides) if not problem.refused)

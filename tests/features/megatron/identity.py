@@ -1,6 +1,6 @@
-"""Run in a process of its own with a real MindSpeed: cases from stdin as JSON lines, an answer for each on stdout.
+"""Try cases in a process of its own with a real MindSpeed: reads JSON lines from stdin, answers each on stdout.
 
-A case is {"overrides": …, "section": …} or {"break": true}, and is tried in a fork, so that none sees another.
+A case is {"overrides": …, "section": …} or {"break": true}. Each is tried in a fork, so that no case affects another.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ DUMMY = "mindspeed.dummy_module.py"
 
 
 def contents(owner: Any) -> dict[str, Any]:
-    """The own namespace of a module or class."""
+    """Return the own namespace of a module or class."""
     if isinstance(owner, types.ModuleType):
         return dict(object.__getattribute__(owner, "__dict__"))
     return dict(type.__getattribute__(owner, "__dict__"))
 
 
 class State:
-    """torch, Megatron, MindSpeed and sys.modules, by identity."""
+    """A snapshot of torch, Megatron, MindSpeed and sys.modules, by identity."""
 
     def __init__(self) -> None:
         from mindspeed.args_utils import get_full_args
@@ -45,14 +45,14 @@ class State:
         self.arguments = dict(vars(get_full_args()))
 
     def changes(self, now: State) -> list[str]:
-        """What is not the same object any more, or was not there."""
+        """Return the names that are bound to another object than before, or are new."""
         changed = [name for name, module in self.modules.items() if now.modules.get(name) is not module]
         new = (now.modules[name] for name in now.modules.keys() - self.modules.keys())
         changed += [m.__name__ for m in new if getattr(m, "__file__", None) == DUMMY]
         for name, owner, before in self.spaces:
             after = contents(owner)
             for key in before.keys() | after.keys():
-                # An import leaves a submodule on its package.
+                # An import binds a submodule on its package.
                 imported = key not in before and now.modules.get(f"{name}.{key}") is after.get(key)
                 if before.get(key, changed) is not after.get(key, changed) and not imported:
                     changed.append(f"{name}.{key}")
@@ -65,7 +65,7 @@ class State:
 
 
 def attempt(case: dict[str, Any]) -> dict[str, Any]:
-    """Ask for the case's overrides, and say what came of it and what changed."""
+    """Request the case's overrides; return the outcome and the changes."""
     from mindspeed.features_manager.features_manager import MindSpeedFeaturesManager
     from mindspeed.megatron_adaptor import repatch
 
@@ -93,7 +93,7 @@ def settings() -> dict[str, Any]:
 
 
 def breaking() -> Any:
-    """A feature that raises when its patches are made for good, after every other one: no revision has one."""
+    """Return a feature that raises after all others have made their final patches; no revision has such a feature."""
     from mindspeed.features_manager.feature import MindSpeedFeature
     from mindspeed.patch_utils import MindSpeedPatchesManager
 
@@ -108,7 +108,7 @@ def breaking() -> Any:
 
 
 def lost() -> list[str]:
-    """The patches that a repatch loses, through whatever is in force."""
+    """Return the patches that a repatch loses, with whatever patches are in force."""
     from mindspeed.megatron_adaptor import repatch
     from mindspeed.patch_utils import MindSpeedPatchesManager
 
@@ -125,7 +125,7 @@ def lost() -> list[str]:
 
 
 def forked(task: Any) -> Any:
-    """Do it in a child, and return its answer."""
+    """Run the task in a child, and return its answer."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -140,7 +140,7 @@ def forked(task: Any) -> Any:
 
 
 def give_triton_a_driver() -> None:
-    """Let kernels be declared: triton asks its driver for that, and there is no device whose driver it could load."""
+    """Let kernels be declared: triton asks its driver for that, and no device is here whose driver it could load."""
     try:
         from triton.runtime import driver
     except ImportError:
@@ -171,7 +171,7 @@ def main() -> None:
     import torch
 
     give_triton_a_driver()
-    # In this order: what MindSpeed is guarded by waits for verl.
+    # In this order, because the guards of MindSpeed wait for verl.
     device = importlib.import_module("verl.utils.device")
     importlib.import_module("mindspeed.megatron_adaptor")
     logging.disable(logging.CRITICAL)

@@ -20,12 +20,12 @@ from verl_npu.features.megatron.batches import (
 torch = pytest.importorskip("torch")
 tensordict = pytest.importorskip("tensordict")
 NPU = "meta"
-"""A device that tells who moves what to it."""
+"""A device that shows which code moves data to it."""
 
 
 @dataclass
 class Data:
-    """As verl's DataProto."""
+    """A stand-in for verl's DataProto."""
 
     batch: Any
     non_tensor_batch: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ def npu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def computed(given: Data, made: Callable[[Any], Any] = lambda batch: batch.split(2), chunks: int = 1) -> list[Any]:
-    """What the forward passes are given when upstream moves a batch and computes with it."""
+    """Return the micro-batches that the forward passes get when upstream moves a batch and computes with it."""
 
     def forward_backward_batch(actor: object, given: Data) -> list[Any]:
         def upstreams(micro_batches: Iterable[Any], vpp_size: int) -> Any:
@@ -143,7 +143,7 @@ def test_a_batch_of_someone_else_is_computed_where_it_is() -> None:
 
 @pytest.fixture
 def two_stages(one_stage: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """Two ranks, the other of which has 7 everywhere; the shapes of what is broadcast."""
+    """Pretend that a second rank has 7 everywhere; return the shapes of the broadcast tensors."""
     shapes: list[tuple[int, ...]] = []
 
     def broadcast(tensor: Any, **_: object) -> None:
@@ -159,6 +159,7 @@ def two_stages(one_stage: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[i
 def test_a_pipelines_stages_compute_with_what_its_last_stage_has(two_stages: list[tuple[int, ...]]) -> None:
     given = data()
     seen = hold_the_batch(lambda worker, empty: computed(empty), None, given)
+    assert len(seen) == 2
     assert all(bool((tensor == 7).all()) for one in seen for tensor in one.values())
 
 

@@ -1,4 +1,4 @@
-"""The contracts of MindSpeed's revisions: recorded, read back, and extracted from source without importing it."""
+"""The contracts of MindSpeed's revisions: recorded, read back, and extracted from source without an import."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ CONFIG = """
 
 @pytest.fixture
 def sources(tmp_path: Path) -> tuple[Path, Path]:
-    """A small MindSpeed and a small Megatron, ours."""
+    """Write a small MindSpeed and a small Megatron of our own; return their folders."""
     files = {
         "mindspeed/features_manager/__init__.py": LIST,
         "mindspeed/features_manager/fused.py": FEATURE,
@@ -197,7 +197,7 @@ def test_an_unknown_mindspeed_is_reported_with_what_differs(sources: tuple[Path,
 
 
 def test_a_recorded_contract_is_nearest_to_itself(contract: Contract) -> None:
-    # f6688 accepts what 1cdd0abd75 does, and the earlier name is found first.
+    # f6688 accepts the same overrides as 1cdd0abd75, whose name is found first.
     assert nearest(contract).revision == {"f6688": "1cdd0abd75"}.get(contract.revision, contract.revision)
 
 

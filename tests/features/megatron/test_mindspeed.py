@@ -1,4 +1,4 @@
-"""MindSpeed is imported only if all that it imports itself is there, and its modules collect their own state only."""
+"""MindSpeed is imported only if everything that it imports is there; its modules collect only their own state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_npu.features.megatron.mindspeed import collect_a_modules_own_state_onl
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """The folders of the packages that are installed."""
+    """Return the folders of the installed packages; a test may change them."""
     folders: dict[str, Path] = {"mindspeed": tmp_path, "megatron": tmp_path}
     monkeypatch.setattr(source, "package_folder", lambda package, part: folders.get(package))
     return folders
@@ -26,7 +26,9 @@ def test_a_missing_megatron_is_an_import_error_that_says_what_to_install(folders
     error = caught.value
     assert isinstance(error, UnavailableError)
     assert (error.name, error.subject) == ("megatron.core", "mindspeed.megatron_adaptor")
-    assert str(error).startswith("mindspeed.megatron_adaptor: expected megatron.core to be installed, found nothing")
+    assert str(error).startswith(
+        "mindspeed.megatron_adaptor: verl-npu does not import MindSpeed, because megatron.core is not installed"
+    )
     assert "pip install megatron-core" in error.fix
     assert error.override == "VERL_NPU_DISABLE=megatron"
 
@@ -47,7 +49,7 @@ torch = pytest.importorskip("torch")
 
 
 class MindSpeeds(torch.nn.Module):
-    """A norm and a linear layer in one module, with names for their weights as Transformer Engine has them."""
+    """A norm and a linear layer in one module, whose weights have Transformer Engine's names."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The real MindSpeed on virtual NPUs: imported, asked, refused, and after a refusal torch and Megatron as before.
+"""The real MindSpeed on virtual NPUs: imported, asked, refused; a refusal leaves torch and Megatron as they were.
 
 Needs VERL_NPU_UPSTREAMS, a folder with
 
@@ -81,7 +81,7 @@ ALL = {**CASES, **RAISING, **SECOND, **GOOD}
 
 @pytest.fixture(scope="module", params=REVISIONS)
 def answers(request: pytest.FixtureRequest) -> Callable[[str], dict[str, Any]]:
-    """What the real MindSpeed did in each case; all cases run once for a revision."""
+    """Return a function that looks up the real MindSpeed's answer in a case; all cases run once for a revision."""
     pytest.importorskip("verl")
     revision = request.param
     folder = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"))
@@ -109,7 +109,7 @@ def answers(request: pytest.FixtureRequest) -> Callable[[str], dict[str, Any]]:
 
 def test_it_is_imported_and_is_the_recorded_revision(answers) -> None:
     answer = answers("import")
-    # f6688 accepts what 1cdd0abd75 does.
+    # f6688 accepts the same overrides as 1cdd0abd75.
     wanted = {"f6688": "1cdd0abd75"}.get(answer["wanted"], answer["wanted"])
     assert (answer["revision"], answer["exact"]) == (wanted, True)
     assert {

@@ -1,4 +1,4 @@
-"""What the rules refuse fails with the real MindSpeed, Megatron and verl, and what they let pass works.
+"""Settings that the rules refuse fail with the real MindSpeed, Megatron and verl; settings that they accept work.
 
 One revision stands for all that give a model's configuration to MindSpeed's `validate_args`. Needs verl 0.6.1, and
 VERL_NPU_UPSTREAMS, a folder with
@@ -6,8 +6,8 @@ VERL_NPU_UPSTREAMS, a folder with
     mindspeed-f2b0977e/   a checkout of github.com/Ascend/MindSpeed
     megatron-0.12.1/      pip install --no-deps --target megatron-0.12.1 megatron-core==0.12.1 einops scipy
 
-An installed megatron-core 0.12.1 does as well as the second. Conflicts of features that need megatron.training cannot
-be shown: with megatron-core such a feature fails on its own.
+An installed megatron-core 0.12.1 does as well as the second. Conflicts between features that need megatron.training
+cannot be shown: with megatron-core such a feature fails on its own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is refused, and how it ends without the refusal."""
+    """A refused setting, and the error that it causes without the refusal."""
 
     subject: str
     stage: str
@@ -135,14 +135,14 @@ CASES = {name: case for name, (case, _) in REFUSED.items()} | IN_ORDER
 
 
 def refusals(case: Case) -> list[str]:
-    """The subjects that the rules refuse of a case."""
+    """Return the subjects that the rules refuse in a case."""
     contract = next(contract for contract in contracts() if contract.revision == REVISION)
     found = problems(Request("actor", case.overrides, case.section), contract)
     return [problem.subject for problem in found if problem.refused]
 
 
 def version(package: str) -> str:
-    """The installed version of a package; an empty text if it is not installed."""
+    """Return the installed version of a package, or an empty text if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -151,7 +151,7 @@ def version(package: str) -> str:
 
 @pytest.fixture(scope="module")
 def answers() -> Answers:
-    """How each case ended without a refusal; all run once."""
+    """Return how each case ended without a refusal; all cases run once."""
     if version("verl") != VERL:
         pytest.skip(f"install verl {VERL}: found {version('verl') or 'none'}")
     folder = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"))
@@ -181,7 +181,7 @@ def test_the_rules_refuse_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", IN_ORDER)
-def test_the_rules_let_it_pass(name: str) -> None:
+def test_the_rules_accept_it(name: str) -> None:
     assert refusals(IN_ORDER[name]) == []
 
 
@@ -196,7 +196,7 @@ def test_it_is_the_revision_that_the_cases_are_for(answers: Answers) -> None:
 @pytest.mark.virtual
 @pytest.mark.upstream
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_would_fail(answers: Answers, name: str) -> None:
+def test_refused_settings_would_fail(answers: Answers, name: str) -> None:
     _, failure = REFUSED[name]
     answer = answers[name]
     assert (answer["stage"], failure.error in answer["error"]) == (failure.stage, True), answer
@@ -206,5 +206,5 @@ def test_what_is_refused_would_fail(answers: Answers, name: str) -> None:
 @pytest.mark.virtual
 @pytest.mark.upstream
 @pytest.mark.parametrize("name", IN_ORDER)
-def test_what_is_let_pass_works(answers: Answers, name: str) -> None:
+def test_accepted_settings_work(answers: Answers, name: str) -> None:
     assert answers[name] == {"stage": "", "error": ""}

@@ -1,10 +1,10 @@
-"""Overrides as a user types them, and scripts as they are: what is read from them, and what cannot be judged."""
+"""Overrides are read as a user types them and from scripts as they are; some cannot be judged."""
 
 from __future__ import annotations
 
 import pytest
 
-from verl_npu.errors import CommandLineError
+from verl_npu.errors import CommandError
 from verl_npu.features.megatron.contract import Contract
 from verl_npu.features.megatron.request import Engine, Request, effective, not_judged, requests
 from verl_npu.features.megatron.rules import in_words, problems
@@ -47,7 +47,7 @@ def test_a_script_may_end_in_a_continued_line() -> None:
 
 @pytest.mark.parametrize("text", ["a='b", "trainer.nnodes=1"])
 def test_what_is_no_override_of_megatrons_is_one_clear_error(text: str) -> None:
-    with pytest.raises(CommandLineError, match="expected 'key=value …', or a Hydra command line"):
+    with pytest.raises(CommandError, match="expected 'key=value …', or a Hydra command line"):
         requests(text)
 
 
@@ -100,7 +100,7 @@ def test_a_combination_that_depends_on_an_unknown_value_is_not_refused(contract:
 
 
 def test_flash_attention_is_not_judged_if_it_may_be_replaced(contract: Contract) -> None:
-    # Most revisions do not know the key, and refuse it for that.
+    # Most revisions refuse the key because they do not know it.
     request = only(f"{OVERRIDE}.use_flash_attn_npu_batch_invariant=$BI")
     assert not [problem for problem in problems(request, contract) if problem.subject.startswith("use_flash_attn=")]
 
@@ -124,7 +124,9 @@ def test_what_does_not_depend_on_an_unknown_value_is_still_refused(
 
 def test_a_size_that_is_no_number_is_refused(contract: Contract) -> None:
     (problem,) = problems(only(f"{ACTOR}.context_parallel_size=two"), contract)
-    assert in_words(problem).startswith("(megatron.context_parallel_size=two): expected a whole number, found 'two'")
+    assert in_words(problem).startswith(
+        "(megatron.context_parallel_size=two): expected a whole number; found the text 'two'"
+    )
 
 
 LLM = "actor_rollout_ref.actor.mindspeed"
@@ -134,7 +136,7 @@ def test_mindspeed_llm_is_asked_through_a_section_of_its_own(contract: Contract)
     request = only(f"{LLM}.tensor_model_parallel_size=4 +{LLM}.mcore_kwargs.recompute_method=uniform")
     assert request.engine is Engine.MINDSPEED_LLM
     assert request.section["tensor_model_parallel_size"] == 4
-    # The rest is what upstream's mindspeed.yaml gives in any case.
+    # Upstream's mindspeed.yaml gives the other overrides in any case.
     assert (request.overrides["recompute_method"], request.overrides["seq_length"]) == ("uniform", 10240)
 
 

@@ -1,4 +1,4 @@
-"""Upstream's Megatron backend beside an older mbridge and an older Megatron.
+"""Upstream's Megatron backend with an older mbridge and an older Megatron.
 
 The test that writes a checkpoint needs VERL_NPU_UPSTREAMS, a folder with `megatron-0.12.1/`.
 """
@@ -24,8 +24,8 @@ from verl_npu.features.megatron.upstream import (
 )
 
 
-class Released:
-    """`save_weights` as mbridge 0.15.1 has it."""
+class ReleasedBridge:
+    """A bridge with the `save_weights` of mbridge 0.15.1."""
 
     def __init__(self, index: dict[str, str]) -> None:
         self.saved: list[tuple[Any, ...]] = []
@@ -35,13 +35,13 @@ class Released:
         self.saved.append((models, weights_path, memory_efficient))
 
 
-class Newer(Released):
+class NewerBridge(ReleasedBridge):
     def save_weights(self, models, weights_path, memory_efficient=False, distributed_filesystem=False):  # type: ignore[no-untyped-def,override]
         self.saved.append((models, weights_path, memory_efficient, distributed_filesystem))
 
 
 def save_checkpoint(manager: Any, path: str) -> None:
-    """As upstream does it at ccd7d934."""
+    """Save a checkpoint as upstream does at ccd7d934."""
     manager.bridge.save_weights(["model"], path, distributed_filesystem=True, memory_efficient=True)
 
 
@@ -51,21 +51,21 @@ FILES = {"weight": "model-00001-of-00002.safetensors"}
 @pytest.mark.parametrize(
     ("bridge", "passed"),
     [
-        (Released(FILES), (True,)),
-        (Newer(FILES), (True, True)),
-        # mbridge wants to know from the index which tensor goes to which file.
-        (Released({}), (False,)),
-        (Newer({}), (False, True)),
+        (ReleasedBridge(FILES), (True,)),
+        (NewerBridge(FILES), (True, True)),
+        # mbridge looks up in the index which file each tensor goes to.
+        (ReleasedBridge({}), (False,)),
+        (NewerBridge({}), (False, True)),
     ],
 )
-def test_a_bridge_is_given_the_options_that_it_can_follow(bridge: Released, passed: tuple[bool, ...]) -> None:
+def test_a_bridge_is_given_the_options_that_it_can_follow(bridge: ReleasedBridge, passed: tuple[bool, ...]) -> None:
     drop_save_options_unknown_to_mbridge(save_checkpoint, SimpleNamespace(bridge=bridge), "folder")
     assert bridge.saved == [(["model"], "folder", *passed)]
     assert "save_weights" not in vars(bridge)
 
 
 def test_a_failed_save_leaves_the_bridge_as_it_was() -> None:
-    bridge = Released(FILES)
+    bridge = ReleasedBridge(FILES)
 
     def fail(manager: Any) -> None:
         raise OSError("no space left")
@@ -121,7 +121,7 @@ print(json.dumps(answers))
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """What became of an item in each of the program's cases."""
+    """Return the outcome of an item in each of the program's cases."""
     megatron = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none")) / "megatron-0.12.1"
     if not megatron.is_dir():
         pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with {megatron.name}/")
@@ -152,7 +152,7 @@ def test_upstreams_converter_alone_writes_in_that_format_from_its_first_model_on
 
 @pytest.fixture
 def flags(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module of Megatron 0.12.1."""
+    """Install a stand-in for Megatron 0.12.1's module of flags."""
     made = ModuleType("megatron.core.config")
     vars(made)["ENABLE_EXPERIMENTAL"] = False
     monkeypatch.setitem(sys.modules, made.__name__, made)
@@ -209,8 +209,8 @@ class LatentConfig:
 
 
 @pytest.fixture
-def mended(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, object], bool]:
-    """Make a model beside a Megatron with this attention; returns whether upstream's mend was applied before."""
+def is_fixed_before(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, object], bool]:
+    """Return a function that makes a model on a Megatron, and tells whether upstream's fix had been applied before."""
 
     def make(attention: type, config: object) -> bool:
         done: list[str] = []
@@ -220,7 +220,7 @@ def mended(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, object], bool]:
             "megatron.core.transformer": {},
             "megatron.core.transformer.multi_latent_attention": {"MLASelfAttention": attention},
             "megatron.core.transformer.transformer_config": {"MLATransformerConfig": LatentConfig},
-            "verl.models.mcore.patch_v012": {"apply_patch": lambda: done.append("mend")},
+            "verl.models.mcore.patch_v012": {"apply_patch": lambda: done.append("fix")},
         }
         for name, names in modules.items():
             made = ModuleType(name)
@@ -231,25 +231,25 @@ def mended(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, object], bool]:
                 setattr(sys.modules[parent], child, made)
         result = pack_latent_attention_through_mbridge_too(lambda *given: done.append("model") or given, 1, config, 3)
         assert result == (1, config, 3)
-        return done == ["mend", "model"]
+        return done == ["fix", "model"]
 
     return make
 
 
-def test_latent_attention_that_does_not_pack_is_mended_before_the_model_is_made(mended) -> None:
-    assert mended(NotPacking, LatentConfig())
+def test_latent_attention_that_does_not_pack_is_fixed_before_the_model_is_made(is_fixed_before) -> None:
+    assert is_fixed_before(NotPacking, LatentConfig())
 
 
-def test_a_later_megatron_is_left_alone(mended) -> None:
-    assert not mended(Packing, LatentConfig())
+def test_a_later_megatron_is_left_alone(is_fixed_before) -> None:
+    assert not is_fixed_before(Packing, LatentConfig())
 
 
-def test_a_model_of_another_attention_is_left_alone(mended) -> None:
-    assert not mended(NotPacking, object())
+def test_a_model_of_another_attention_is_left_alone(is_fixed_before) -> None:
+    assert not is_fixed_before(NotPacking, object())
 
 
-EVERY_SECOND = SimpleNamespace(layers=6)
-"""Six layers on this stage, of which each second one is of experts."""
+EVERY_SECOND_EXPERT = SimpleNamespace(layers=6)
+"""Six layers on this stage; every second one is an expert layer."""
 
 
 def megatron_0_12_0(config: object) -> int:
@@ -266,7 +266,7 @@ def megatron_0_16(config: object, vp_stage: int | None = None, pp_rank: int | No
 
 @pytest.fixture
 def beside(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., int]], None]:
-    """Put upstream's module into place, with the offset of some Megatron."""
+    """Return a function that installs a stand-in for upstream's module, with some Megatron's offset function."""
 
     def put(offset: Callable[..., int]) -> None:
         replay = ModuleType("verl.utils.megatron.router_replay_utils")
@@ -290,7 +290,7 @@ def count_upstream(config: SimpleNamespace, vp_stage: int | None = None, pp_rank
 @pytest.mark.parametrize("offset", [megatron_0_12_0, megatron_0_12_1])
 def test_an_older_megatron_is_asked_without_the_stage(offset: Callable[..., int], beside) -> None:
     beside(offset)
-    assert ask_megatron_only_for_the_offset_that_it_knows(count_upstream, EVERY_SECOND) == len([4, 6, 8])
+    assert ask_megatron_only_for_the_offset_that_it_knows(count_upstream, EVERY_SECOND_EXPERT) == len([4, 6, 8])
 
 
 def test_a_rank_is_passed_on_where_it_is_known(beside) -> None:
@@ -304,4 +304,4 @@ def test_a_rank_is_passed_on_where_it_is_known(beside) -> None:
 
 def test_a_newer_megatron_is_left_to_upstream(beside) -> None:
     beside(megatron_0_16)
-    assert ask_megatron_only_for_the_offset_that_it_knows(count_upstream, EVERY_SECOND, vp_stage=1) == 100
+    assert ask_megatron_only_for_the_offset_that_it_knows(count_upstream, EVERY_SECOND_EXPERT, vp_stage=1) == 100

@@ -1,4 +1,4 @@
-"""What an engine's model is configured with."""
+"""The configuration of an engine's model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def engine(**overrides: object) -> SimpleNamespace:
 
 
 def through_the_bridge(engine: SimpleNamespace) -> None:
-    """As upstream does it: the script's overrides, and no others, are written to Megatron-Bridge's configuration."""
+    """Write the script's overrides, and no others, to Megatron-Bridge's configuration, as upstream does."""
     engine.provider = SimpleNamespace(**getattr(engine, REQUEST).overrides)
 
 
@@ -48,11 +48,11 @@ def test_an_engine_that_asked_mindspeed_for_nothing_is_left_alone() -> None:
 
 
 class Placeholder:
-    """As MindSpeed puts it where TransformerEngine's functions belong."""
+    """A stand-in for the object that MindSpeed puts in place of TransformerEngine's functions."""
 
 
 def replaced_by_mindspeed() -> None:
-    """A fused permutation of MindSpeed's own."""
+    """MindSpeed's own fused permutation."""
 
 
 @pytest.mark.parametrize(

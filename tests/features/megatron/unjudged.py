@@ -1,8 +1,8 @@
-"""Run in a process of its own with a real MindSpeed: what overrides do if verl-npu does not judge them.
+"""Try overrides that verl-npu does not judge, in a process of its own with a real MindSpeed.
 
 Cases come from stdin as JSON lines, and an answer for each goes to stdout: the stage that failed, and its error; both
-are empty if all stages passed. A case is {"model", "overrides", "section", "step"}, and is tried in a fork, so that
-none sees another. The stages are those of a worker of verl's: repatch, groups, configuration, model, forward, backward
+are empty if all stages passed. A case is {"model", "overrides", "section", "step"}, and is tried in a fork, so that no
+case affects another. The stages are those of a verl worker: repatch, groups, configuration, model, forward, backward
 and, if "step" is true, the optimizer and its step.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from identity import forked, give_triton_a_driver
 
-# What verl's own configuration file puts beside the overrides.
+# Values that verl's own configuration file puts beside the overrides.
 UPSTREAMS_OWN = {
     "recompute_granularity": None,
     "recompute_modules": ["core_attn"],
@@ -40,7 +40,7 @@ LATENT = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nop
 
 
 def configurations() -> dict[str, Any]:
-    """Small models' configurations, as transformers reads them from a config.json."""
+    """Return the configurations of small models, as transformers reads them from a config.json."""
     import transformers
 
     grouped = {**SIZES, "num_key_value_heads": 2}
@@ -56,7 +56,7 @@ def configurations() -> dict[str, Any]:
 
 
 class Worker:
-    """A worker's way from its overrides to the end of a step, stage by stage."""
+    """A worker that goes stage by stage from its overrides to the end of a step."""
 
     def __init__(self, case: dict[str, Any], models: dict[str, Any]) -> None:
         self.overrides, self.section = case["overrides"], case["section"]
@@ -129,7 +129,7 @@ class Worker:
 
 
 def attempt(case: dict[str, Any], models: dict[str, Any]) -> dict[str, str]:
-    """Go through the stages, and say which one failed, and with what."""
+    """Run the stages; return the stage that failed and its error."""
     worker = Worker(case, models)
     stage: Callable[[], None]
     for stage in worker.stages:
@@ -143,7 +143,7 @@ def attempt(case: dict[str, Any], models: dict[str, Any]) -> dict[str, str]:
 def main() -> None:
     warnings.filterwarnings("ignore")
     give_triton_a_driver()
-    # In this order: what MindSpeed is guarded by waits for verl.
+    # In this order, because the guards of MindSpeed wait for verl.
     importlib.import_module("verl.utils.device")
     importlib.import_module("mindspeed.megatron_adaptor")
     importlib.import_module("verl.models.mcore")

@@ -1,4 +1,4 @@
-"""Lengths of the sequences of one rank, in tokens, as RL has them; each with the budget of a micro-batch."""
+"""Typical mixes of one rank's sequence lengths in RL, in tokens, each with a micro-batch's budget."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MIXES: dict[str, Mix] = {
 
 
 def first_fit_decreasing(lengths: list[int], budget: int) -> int:
-    """Return how many bins first-fit-decreasing needs; written as its definition says, for comparison."""
+    """Return the number of bins that first-fit-decreasing needs, computed straight from its definition."""
     held: list[int] = []
     for length in sorted(lengths, reverse=True):
         for number, tokens in enumerate(held):
@@ -36,5 +36,5 @@ def first_fit_decreasing(lengths: list[int], budget: int) -> int:
 
 
 def work(lengths: list[int]) -> list[int]:
-    """Return what upstream balances from v0.6.1 on: the operations of a model of 7B parameters, in its unit."""
+    """Return the cost that upstream balances from v0.6.1 on: the operations of a 7B model, in upstream's unit."""
     return [24576 * length + length**2 for length in lengths]

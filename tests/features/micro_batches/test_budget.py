@@ -1,4 +1,4 @@
-"""Upstream's rearrange_micro_batches with our patches, at the installed verl and at the revisions that are here."""
+"""Upstream's rearrange_micro_batches with our patches, at the installed verl and at the revisions in the folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("verl")
 
-from verl_npu.errors import MicroBatchError
+from verl_npu.errors import JobSettingError
 from verl_npu.features.micro_batches import agree_on_a_number
 
 from .mixes import MIXES, first_fit_decreasing
@@ -21,7 +21,7 @@ from .upstream import BOUNDED, REVISIONS, load, nested, padded, patched, tokens
 pytestmark = pytest.mark.upstream
 
 BUDGET = 100
-# Half of them fit together in twos and not in threes: the tokens alone would need fewer micro-batches.
+# Half of them fit together in twos and not in threes: by tokens alone, fewer micro-batches would be enough.
 LENGTHS = [60, 60, 60, 60, 10, 20, 30, 40, 5, 5, 35, 45]
 
 
@@ -38,7 +38,7 @@ def module(revision: str) -> ModuleType:
 
 @pytest.fixture(params=["padded", "nested"])
 def batch(request: pytest.FixtureRequest, revision: str) -> Callable[[list[int]], Any]:
-    """Make a batch of sequences with these lengths."""
+    """Return a function that makes a batch of sequences with these lengths."""
     if request.param == "nested":
         if "is_nested" not in inspect.getsource(load(revision).rearrange_micro_batches):
             pytest.skip("this revision has no nested batches")
@@ -62,12 +62,12 @@ def test_each_micro_batch_holds_the_sequences_that_its_indices_name(
 
 
 def over_budget(revision: str) -> int:
-    """How many of six batches upstream alone splits so that a micro-batch exceeds the budget."""
+    """Return how many of six batches upstream alone splits so that a micro-batch exceeds the budget."""
     draw, budget = MIXES["bimodal"]
     chance = random.Random(0)
     over = 0
     for _ in range(6):
-        # A hundredth of each: upstream's own partition is as bad, and the batches are small.
+        # A hundredth of each length: upstream's own partition is as bad, and the batches are small.
         lengths = [length // 100 for length in draw(chance)]
         split, _ = load(revision).rearrange_micro_batches(padded(lengths), max_token_len=budget // 100)
         over += max(map(tokens, split)) > budget // 100
@@ -129,17 +129,17 @@ def test_the_order_is_upstreams(revision: str, module: ModuleType) -> None:
 def test_a_sequence_that_alone_is_too_long_is_named_with_the_budget(
     module: ModuleType, batch: Callable[[list[int]], Any]
 ) -> None:
-    with pytest.raises(MicroBatchError, match=r"at most 100 tokens.*a sequence of 101 tokens.*max_token_len_per_gpu"):
+    with pytest.raises(JobSettingError, match=r"at most 100 tokens.*a sequence of 101 tokens.*max_token_len_per_gpu"):
         module.rearrange_micro_batches(batch([*LENGTHS, BUDGET + 1]), max_token_len=BUDGET)
 
 
 def test_fewer_sequences_than_micro_batches_are_an_error_that_says_why(module: ModuleType) -> None:
-    with pytest.raises(MicroBatchError, match=r"8 micro-batches: expected at least 5, .*100 tokens, and at most 6"):
+    with pytest.raises(JobSettingError, match=r"a number from 5, .*100 tokens needs, to 6, .* found 8,"):
         module.rearrange_micro_batches(padded([60] * 5 + [10]), max_token_len=BUDGET, num_batches_divided_by=4)
 
 
 def test_after_an_error_the_partition_is_upstreams_again(revision: str, module: ModuleType) -> None:
-    with pytest.raises(MicroBatchError):
+    with pytest.raises(JobSettingError):
         module.rearrange_micro_batches(padded([BUDGET + 1]), max_token_len=BUDGET)
     test_other_callers_of_the_partition_get_upstreams(revision, module)
 
@@ -151,17 +151,17 @@ def test_sequences_that_must_stay_together_do(revision: str, module: ModuleType)
     split, indices = module.rearrange_micro_batches(padded(lengths), max_token_len=BUDGET, force_group_size=2)
     assert max(map(tokens, split)) <= BUDGET
     assert all(one[1::2] == [index + 1 for index in one[::2]] for one in indices)
-    with pytest.raises(MicroBatchError, match="2 sequences that must stay together of 120 tokens"):
+    with pytest.raises(JobSettingError, match="2 sequences that must stay together of 120 tokens"):
         module.rearrange_micro_batches(padded([60, 60, 10, 10]), max_token_len=BUDGET, force_group_size=2)
 
 
 def test_an_upstream_that_no_longer_asks_for_the_partition_is_told_apart(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As if upstream had a partition of its own that we do not know.
+    # Pretend that upstream has a partition of its own that we do not know.
     monkeypatch.setattr(module, "get_seqlen_balanced_partitions", lambda *_, **__: [[0, 1], [2], [3]])
     with pytest.raises(
-        MicroBatchError, match="expected micro-batches of at most 100 tokens, found a micro-batch of 110 tokens"
+        JobSettingError, match="expected micro-batches of at most 100 tokens; found a micro-batch of 110 tokens"
     ):
         module.rearrange_micro_batches(padded([60, 50, 50, 50]), max_token_len=BUDGET)
 

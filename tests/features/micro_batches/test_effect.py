@@ -1,4 +1,4 @@
-"""The line for a user whose variable does nothing."""
+"""The line that tells a user that a variable has no effect."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_feature_in_force_is_not(lines: list[str], state: State | None) -> Non
     assert lines == []
 
 
-def test_who_did_not_set_it_reads_nothing(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_users_variable_nothing_is_printed(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VERL_NPU_TOKEN_BUDGET")
     warn_if_none(State.ABSENT)
     assert lines == []

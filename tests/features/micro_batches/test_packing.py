@@ -1,4 +1,4 @@
-"""Bins of sequences: within the budget, few, full of all sequences, and even."""
+"""Bins of sequences stay within the budget, are few, hold every sequence, and are even."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from verl_npu.errors import MicroBatchError
+from verl_npu.errors import JobSettingError
 from verl_npu.features.micro_batches.packing import Bins, pack, spread
 
 from .mixes import MIXES, first_fit_decreasing, work
@@ -40,7 +40,7 @@ def test_no_bin_is_over_the_budget_or_empty_and_each_sequence_is_in_one(
     count = -(-needed // divisor) * divisor
     weights = work(lengths) if by_work else None
     if count > len(lengths):
-        with pytest.raises(MicroBatchError, match=f"{count} micro-batches"):
+        with pytest.raises(JobSettingError, match=f"found {count}, the largest number"):
             partition(lengths, BUDGET, least=least, divisor=divisor, weights=weights)
         return
     bins = partition(lengths, BUDGET, least=least, divisor=divisor, weights=weights)
@@ -52,7 +52,7 @@ def test_no_bin_is_over_the_budget_or_empty_and_each_sequence_is_in_one(
 
 @given(st.lists(st.integers(0, 2 * BUDGET), min_size=1, max_size=30).filter(lambda lengths: max(lengths) > BUDGET))
 def test_a_sequence_that_alone_is_too_long_is_an_error_with_its_length(lengths: list[int]) -> None:
-    with pytest.raises(MicroBatchError, match=f"at most {BUDGET} tokens.*found a sequence of {max(lengths)} tokens"):
+    with pytest.raises(JobSettingError, match=f"at most {BUDGET} tokens.*found a sequence of {max(lengths)} tokens"):
         partition(lengths, BUDGET)
 
 
@@ -73,14 +73,14 @@ def test_if_there_is_room_no_two_bins_differ_by_more_than_the_heaviest_sequence(
 
 
 def test_the_bins_of_first_fit_are_taken_if_dealing_evenly_exceeds_the_budget() -> None:
-    # Dealt out, the bins hold 90 when the last 30 comes.
+    # Dealt out in turn, the bins would hold 90 when the last 30 comes.
     lengths = [60, 50, 50, 40, 40, 30, 30]
     bins = partition(lengths, BUDGET)
     assert [sum(lengths[index] for index in one) for one in bins] == [BUDGET] * 3
 
 
 def test_the_bins_of_first_fit_are_evened() -> None:
-    lengths = [15, 5, 40, 30, 35, 30, 35, 40, 45]  # first-fit-decreasing makes 80, 95 and 100 of them
+    lengths = [15, 5, 40, 30, 35, 30, 35, 40, 45]  # first-fit-decreasing makes bins of 80, 95 and 100
     assert sorted(sum(lengths[index] for index in one) for one in partition(lengths, BUDGET)) == [90, 90, 95]
 
 

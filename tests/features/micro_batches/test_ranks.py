@@ -1,4 +1,4 @@
-"""Two processes that split different batches, over gloo: they agree on a number, or all of them raise an error."""
+"""Two processes that split different batches, over gloo, agree on a number, or both raise an error."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ CASES: dict[str, tuple[list[list[int]], dict[str, object]]] = {
 
 
 def worker(rank: int, port: int, folder: str) -> None:
-    """Go through all cases at all revisions, and write what became of each: numbers of micro-batches, or an error."""
+    """Run all cases at all revisions, and write the outcome of each: numbers of micro-batches, or an error."""
     import os
     from datetime import timedelta
 
     from torch import distributed
 
-    from verl_npu.errors import MicroBatchError
+    from verl_npu.errors import JobSettingError
 
     os.environ["VERL_NPU_TOKEN_BUDGET"] = "1"
     distributed.init_process_group(
@@ -61,7 +61,7 @@ def worker(rank: int, port: int, folder: str) -> None:
             try:
                 split, _ = module.rearrange_micro_batches(padded(lengths[rank]), max_token_len=BUDGET, **arguments)
                 found[revision][case] = [len(split), max(map(tokens, split)) <= BUDGET]
-            except MicroBatchError as error:
+            except JobSettingError as error:
                 found[revision][case] = str(error)
     (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
     distributed.destroy_process_group()
@@ -69,11 +69,11 @@ def worker(rank: int, port: int, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Any]]]:
-    """What each rank found at each revision in each case."""
+    """Return what each rank found at each revision in each case."""
     folder = tmp_path_factory.mktemp("ranks")
     multiprocessing = pytest.importorskip("torch.multiprocessing")
     with pytest.MonkeyPatch.context() as patch:
-        # An earlier test may have loaded virtual NPUs into this process, whose torch_npu the ranks would find.
+        # An earlier test may have put virtual NPUs on the path of this process; the ranks would find their torch_npu.
         patch.setattr(sys, "path", [path for path in sys.path if "virtual_ascend/site" not in path])
         multiprocessing.spawn(worker, (free_port(), str(folder)), nprocs=2)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
@@ -81,7 +81,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, 
 
 @pytest.fixture(params=REVISIONS)
 def found(request: pytest.FixtureRequest, ranks: list[dict[str, dict[str, Any]]]) -> dict[str, list[Any]]:
-    """What the two ranks found at one revision, by case."""
+    """Return what the two ranks found at one revision, by case."""
     return {case: [rank[request.param][case] for rank in ranks] for case in CASES}
 
 
@@ -111,7 +111,7 @@ def test_a_sequence_that_is_too_long_is_an_error_on_both_ranks(found: dict[str, 
 
 
 def test_a_number_that_neither_rank_can_fill_is_an_error_on_both(found: dict[str, list[Any]]) -> None:
-    assert all("8 micro-batches: expected" in str(each) for each in found["too few sequences"])
+    assert all("found 8, the largest number" in str(each) for each in found["too few sequences"])
 
 
 def test_after_errors_the_ranks_still_agree(found: dict[str, list[Any]]) -> None:

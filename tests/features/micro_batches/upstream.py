@@ -1,4 +1,4 @@
-"""Upstream's module with our patches in it: that of the installed verl, and those of the other revisions by path."""
+"""Upstream's module with our patches, from the installed verl and from the other revisions by path."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def _is_bounded(revision: str) -> bool:
 
 
 BOUNDED = [revision for revision in _HERE if _is_bounded(revision)]
-"""The revisions at which upstream keeps the budget by itself: our patches are not put in there."""
+"""The revisions at which upstream keeps the budget by itself, so that our patches are not applied."""
 REVISIONS = ["installed", *(revision for revision in _HERE if revision not in BOUNDED)]
 
 
 def load(revision: str) -> ModuleType:
-    """Upstream's module at a revision, as it is; what it imports is the installed verl's."""
+    """Return upstream's unpatched module at a revision; its imports come from the installed verl."""
     if revision == "installed":
         from verl.utils import seqlen_balancing
 
@@ -46,7 +46,7 @@ def load(revision: str) -> ModuleType:
 
 
 def patched(revision: str) -> ModuleType:
-    """Upstream's module at a revision with our patches."""
+    """Return upstream's module at a revision with our patches."""
     module: Any = load(revision)
     for name, patch in {
         "rearrange_micro_batches": micro_batches.keep_token_budget,
@@ -58,7 +58,7 @@ def patched(revision: str) -> ModuleType:
 
 
 def padded(lengths: list[int], width: int = 0) -> Any:
-    """A batch of padded sequences; each position of `input_ids` holds the number of its sequence."""
+    """Return a batch of padded sequences; each position of `input_ids` holds the number of its sequence."""
     import torch
     from tensordict import TensorDict
 
@@ -71,7 +71,7 @@ def padded(lengths: list[int], width: int = 0) -> Any:
 
 
 def nested(lengths: list[int]) -> Any:
-    """The same batch without padding, as upstream's model engines have it."""
+    """Return the same batch without padding, as upstream's model engines have it."""
     import torch
     from tensordict import TensorDict
 
@@ -82,6 +82,6 @@ def nested(lengths: list[int]) -> Any:
 
 
 def tokens(micro_batch: Any) -> int:
-    """How many tokens a micro-batch holds."""
+    """Return the number of tokens in a micro-batch."""
     ids = micro_batch["input_ids"]
     return int(ids.values().numel() if ids.is_nested else micro_batch["attention_mask"].sum())

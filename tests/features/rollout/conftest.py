@@ -1,4 +1,4 @@
-"""What the rules of a rollout say of a job."""
+"""Fixtures for the tests of the rollout's rules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from verl_npu.features.rollout import rules
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the job that goes on is told."""
+    """Return the warnings that a job prints and goes on."""
     lines: list[str] = []
     monkeypatch.setattr(rules, "warn", lines.append)
     return lines

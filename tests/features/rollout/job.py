@@ -1,4 +1,4 @@
-"""A job's configuration, as far as the rules of its rollout read it."""
+"""The parts of a job's configuration that the rules of its rollout read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def job(
     top: Mapping[str, Any] | None = None,
     **engine: Any,
 ) -> Any:
-    """A job whose engine has this name and these settings; `vllm` are its engine_kwargs."""
+    """Return a job whose engine has this name and these settings; `vllm` are its engine_kwargs."""
     omegaconf = pytest.importorskip("omegaconf")
     rollout = {"name": name, **({} if vllm is None else {"engine_kwargs": {"vllm": vllm}}), **engine}
     return omegaconf.OmegaConf.create({"actor_rollout_ref": {"rollout": rollout, **(role or {})}, **(top or {})})

@@ -1,4 +1,4 @@
-"""Engines that share a model: who belongs together, what vLLM is told, and which vLLM knows it."""
+"""Engines that share a model: which ranks belong together, the variables that vLLM gets, and which vLLM reads them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_setting_of_either_name_says_how_many_share_a_model(asked: dict[str, o
 
 
 def test_ranks_of_one_part_of_the_model_meet_where_the_first_of_them_is() -> None:
-    """As vLLM lays ranks out: (external, data, tensor)."""
+    """vLLM's order of ranks is (external, data, tensor)."""
     addresses = [(f"host{rank // 4}", 1000 + rank) for rank in range(8)]
     met = [variables(Place(rank, tensor=2, data=2), addresses) for rank in range(8)]
     assert [each["VLLM_DP_RANK"] for each in met] == ["0", "0", "1", "1"] * 2
@@ -44,7 +44,7 @@ def test_ranks_of_one_part_of_the_model_meet_where_the_first_of_them_is() -> Non
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The variables of a process that is rank 3 of 4."""
+    """Return the variables of a process that is rank 3 of 4."""
     distributed = pytest.importorskip("torch").distributed
     monkeypatch.setattr(distributed, "get_rank", lambda: 3)
     monkeypatch.setattr(distributed, "get_world_size", lambda: 4)

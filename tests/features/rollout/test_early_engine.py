@@ -1,4 +1,4 @@
-"""Upstream's own rollout of 796871d7, with what it makes of the user's arguments; vLLM's modules are empty here."""
+"""Upstream's own rollout of 796871d7, and the engine arguments that it makes; vLLM's modules are empty here."""
 
 from __future__ import annotations
 

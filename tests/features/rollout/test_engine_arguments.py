@@ -1,4 +1,4 @@
-"""The user's arguments reach the engine, and those that it does not know end the job before its first process."""
+"""The user's arguments reach the engine; arguments that it does not know end the job before its first process."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def job(*args: Any, **kwargs: Any) -> Any:
     return omegaconf.OmegaConf.create({"actor_rollout_ref": {"rollout": settings(*args, **kwargs)}})
 
 
-# What the engine gets.
+# Arguments that the engine gets.
 
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
-    """What upstream's module made engines with."""
+    """Return the arguments with which upstream's module made engines."""
     engines: list[dict[str, object]] = []
     module = ModuleType(SPMD)
     module.LLM = lambda **given: engines.append(given)  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
 
 
 def build(config: Any) -> None:
-    """As upstream does it: its own arguments, and engine_kwargs after them."""
+    """Pass upstream's own arguments and then engine_kwargs, as upstream does."""
 
     def original(engine: object, model_path: str, config: Any, **kwargs: object) -> None:
         given = omegaconf.OmegaConf.to_container(config.engine_kwargs.vllm or omegaconf.OmegaConf.create())
@@ -112,7 +112,7 @@ def test_the_users_configuration_and_upstreams_module_stay_as_they_are(built: li
     assert sys.modules[SPMD].LLM is before  # type: ignore[attr-defined]
 
 
-# What the engine does not know.
+# Arguments that the engine does not know.
 
 ENGINE = """
 class EngineArgs:
@@ -185,8 +185,8 @@ def test_arguments_that_the_server_does_not_read_are_said(site: Path, said: list
     (site / SERVER).write_text("config.rollout")
     refuse_unknown_arguments(job("async", {"tool_call_parser": "hermes"}, max_num_seqs=7))
     (line,) = said
-    assert line.startswith("actor_rollout_ref.rollout.engine_kwargs.vllm: this verl's server does not read it ")
-    assert "so max_num_seqs, tool_call_parser will have no effect; use rollout.mode=sync" in line
+    assert line.startswith("actor_rollout_ref.rollout.engine_kwargs.vllm: with rollout.mode=async, this verl's ")
+    assert "so max_num_seqs, tool_call_parser have no effect; use rollout.mode=sync" in line
 
 
 @pytest.mark.parametrize(("mode", "server"), [("sync", "config.rollout"), ("async", "config.engine_kwargs")])
@@ -196,16 +196,16 @@ def test_nothing_is_said_where_they_are_read(mode: str, server: str, site: Path,
     assert said == []
 
 
-# A server that makes one word of a list.
+# A server that joins a list into one word.
 
-ONE_WORD = """
+LIST_AS_ONE_WORD = """
 for k, v in args.items():
     if isinstance(v, bool):
         words.append(f"--{k}")
     else:
         words += [f"--{k}", str(v)]
 """
-A_WORD_EACH = ONE_WORD.replace("    else:", "    elif isinstance(v, list):\n        words += v\n    else:")
+LIST_AS_WORDS = LIST_AS_ONE_WORD.replace("    else:", "    elif isinstance(v, list):\n        words += v\n    else:")
 SIZES = [({"cudagraph_capture_sizes": [8, 64]}, ""), ({"kwargs": {"cuda_graph_sizes": [8]}}, "engine_kwargs.vllm.")]
 
 
@@ -215,15 +215,15 @@ def refuse_lists(mode: str = "async", kwargs: object = None, **engine: Any) -> N
 
 @pytest.mark.parametrize(("asked", "where"), SIZES)
 def test_sizes_are_refused_where_they_would_be_one_word(site: Path, asked: dict[str, Any], where: str) -> None:
-    (site / SERVER).write_text(ONE_WORD)
-    with pytest.raises(JobSettingError, match=rf"rollout\.{where}cud.*found \[8.*, with which vLLM's parser ends"):
+    (site / SERVER).write_text(LIST_AS_ONE_WORD)
+    with pytest.raises(JobSettingError, match=rf"rollout\.{where}cud.*the list \[8.*, and vLLM's parser ends"):
         refuse_lists(**asked)
 
 
 def test_the_fix_is_a_setting_that_hydra_reads_as_the_json_that_vllm_wants(site: Path) -> None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    (site / SERVER).write_text(ONE_WORD)
+    (site / SERVER).write_text(LIST_AS_ONE_WORD)
     with pytest.raises(JobSettingError) as refused:
         refuse_lists(cudagraph_capture_sizes=[8, 64])
     (word,) = shlex.split(str(refused.value.fix).partition("as JSON: ")[2])
@@ -234,7 +234,7 @@ def test_the_fix_is_a_setting_that_hydra_reads_as_the_json_that_vllm_wants(site:
 
 @pytest.mark.parametrize("asked", [asked for asked, _ in SIZES])
 def test_sizes_are_not_refused_where_each_is_a_word(site: Path, asked: dict[str, Any]) -> None:
-    (site / SERVER).write_text(A_WORD_EACH)
+    (site / SERVER).write_text(LIST_AS_WORDS)
     refuse_lists(**asked)
 
 
@@ -250,7 +250,7 @@ def test_sizes_are_not_refused_where_each_is_a_word(site: Path, asked: dict[str,
     ],
 )
 def test_what_that_server_does_not_turn_into_words_passes(site: Path, asked: dict[str, Any]) -> None:
-    (site / SERVER).write_text(ONE_WORD)
+    (site / SERVER).write_text(LIST_AS_ONE_WORD)
     refuse_lists(**asked)
 
 

@@ -1,4 +1,4 @@
-"""Releases that cannot be imported together end a job before its first process; what nobody named is said."""
+"""Releases that cannot be imported together end a job at its start; releases that no document names are reported."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """The releases that the documents of ccd7d934 name, all of which fit each other."""
+    """Install the releases that the documents of ccd7d934 name, all of which fit each other."""
     made = Site(tmp_path / "site")
     for name, text in FILES.items():
         made.has(name, text)
@@ -87,8 +87,8 @@ def test_a_vllm_without_what_verl_imports_is_refused(site: Site) -> None:
     with pytest.raises(JobSettingError) as caught:
         refuse_engine_versions(job(mode="sync"))
     assert str(caught.value) == (
-        "vllm 0.11.0: expected a vLLM that has everything that the installed verl's rollout imports, found no "
-        "vllm.LLM, where line 1 of verl.workers.rollout.vllm_rollout.vllm_rollout_spmd imports vllm.LLM; install "
+        "vllm 0.11.0: expected a vLLM with every name that the installed verl's rollout imports; found no "
+        "vllm.LLM, although line 1 of verl.workers.rollout.vllm_rollout.vllm_rollout_spmd imports vllm.LLM; install "
         "another vLLM; verl's documents for NPUs name vllm 0.11.0 and vllm-ascend 0.11.0rc1 for ccd7d934 "
         "(override: VERL_NPU_DISABLE=rollout)"
     )
@@ -123,11 +123,10 @@ def test_a_vllm_without_what_vllm_ascend_imports_is_refused(site: Site) -> None:
     with pytest.raises(JobSettingError) as caught:
         refuse_engine_versions(job(mode="sync"))
     assert str(caught.value) == (
-        "vllm 0.13.0 with vllm-ascend 0.11.0rc1: expected a vLLM that has everything that the installed vllm-ascend "
-        "imports when an engine starts, found no vllm.engine:Gone, where line 2 of vllm_ascend.more imports "
-        "vllm.engine.Gone; "
-        "install both in the same version; verl's documents for NPUs name vllm 0.11.0 and vllm-ascend 0.11.0rc1 for "
-        "ccd7d934 (override: VERL_NPU_DISABLE=rollout)"
+        "vllm 0.13.0 with vllm-ascend 0.11.0rc1: expected a vLLM with every name that the installed vllm-ascend "
+        "imports when an engine starts; found no vllm.engine:Gone, although line 2 of vllm_ascend.more imports "
+        "vllm.engine.Gone; install vllm and vllm-ascend in the same version; verl's documents for NPUs name vllm "
+        "0.11.0 and vllm-ascend 0.11.0rc1 for ccd7d934 (override: VERL_NPU_DISABLE=rollout)"
     )
 
 
@@ -159,7 +158,7 @@ def test_vllm_ascends_own_gate_is_followed(
         refuse_engine_versions(job(mode="sync"))
 
 
-# What is only not named.
+# Releases that no document names, without a conflict.
 
 
 def test_releases_that_nobody_named_are_said_in_one_line(site: Site, said: list[str]) -> None:
@@ -169,7 +168,7 @@ def test_releases_that_nobody_named_are_said_in_one_line(site: Site, said: list[
     (line,) = said
     assert line.startswith(
         "verl's documents for NPUs name vllm 0.11.0 and vllm-ascend 0.11.0rc1 for ccd7d934, but vllm 0.12.0 and "
-        "vllm-ascend 0.12.0 are installed here; verl-npu found nothing that fails;"
+        "vllm-ascend 0.12.0 are installed here; verl-npu found no import that fails;"
     )
 
 
@@ -204,7 +203,7 @@ def test_without_a_judged_verl_no_range_is_known(site: Site, said: list[str], mo
     assert said == []
 
 
-# Where there is nothing to judge.
+# Environments in which there is nothing to judge.
 
 
 def test_another_engine_is_left(site: Site) -> None:
@@ -226,7 +225,7 @@ Source = Callable[[str, str], Path]
 
 @pytest.fixture
 def real(site: Site, source: Source, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Put the releases of verl, vLLM and vllm-ascend in the place of what is installed."""
+    """Return a function that replaces the installed packages with releases of verl, vLLM and vllm-ascend."""
 
     def put(vllm: str, verl: str = "", ascend: str = "") -> None:
         tree = SourceTree.at(source("vllm", f"v{vllm}"), ("vllm",))
@@ -249,7 +248,7 @@ def real(site: Site, source: Source, monkeypatch: pytest.MonkeyPatch) -> Callabl
         ("796871d7", "0.9.1", "async", ""),
         ("796871d7", "0.11.0", "sync", "vllm.model_executor.sampling_metadata"),
         ("v0.6.1", "0.9.1", "sync", ""),
-        # The release that its documents name: only its other mode can be had with it.
+        # The release that its documents name works only in the other mode.
         ("v0.6.1", "0.9.1", "async", "vllm.v1.engine.utils"),
         ("v0.6.1", "0.11.0", "async", ""),
         ("ccd7d934", "0.9.1", "async", "vllm.v1.engine.utils"),
@@ -276,7 +275,7 @@ def test_vllm_ascend_finds_all_in_the_vllm_of_its_number_and_something_missing_i
 ) -> None:
     ascend = {"0.7.3": "0.7.3.post1", "0.25.1": "0.25.1rc1"}.get(release, release)
     real(vllm=release, ascend=ascend)
-    monkeypatch.setattr(engine_versions, "_version", lambda component: None)  # so that the number does not decide
+    monkeypatch.setattr(engine_versions, "_version", lambda component: None)  # version numbers must not decide
     monkeypatch.setenv("VLLM_VERSION", release)
     refuse_engine_versions(job(mode="sync"))
     for other in {"0.9.1", "0.11.0", "0.18.0"} - {release}:

@@ -23,11 +23,11 @@ from verl_npu.features.rollout import (
 )
 from verl_npu.features.rollout.releases import Release
 
-# An answer ends at response_length, and not where prompt and response together would.
+# An answer ends at response_length, not where prompt and response together would end.
 
 
 class Generator:
-    """It answers with as many tokens as it may."""
+    """A stand-in for the engine that answers with as many tokens as allowed."""
 
     async def generate(self, prompt: Any, sampling_params: Any, request_id: str) -> int:
         await asyncio.sleep(0)
@@ -35,7 +35,7 @@ class Generator:
 
 
 class Server:
-    """Upstream's, which lets an answer take what its prompt leaves of 12 tokens."""
+    """A stand-in for upstream's server, whose answers may use all tokens of 12 that the prompt leaves."""
 
     def __init__(self, response_length: int = 8) -> None:
         self.engine = Generator()
@@ -76,7 +76,7 @@ def test_an_engine_is_told_once_for_all_its_answers() -> None:
     assert server.engine.generate is watched
 
 
-# The trainer's weights after a hand-over.
+# The trainer's weights after they were handed over.
 
 PATCHES = [keep_weights_that_are_not_offloaded, keep_weights_that_are_not_offloaded_on_waking]
 
@@ -137,7 +137,7 @@ def test_a_build_of_a_release_is_not_newer_than_the_release(text: str) -> None:
 
 
 def test_releases_compare_as_numbers() -> None:
-    # As text, 0.9.1 is above both.
+    # Compared as text, 0.9.1 is above both.
     assert Release("0.9.1") < "0.11.0"
     assert Release("0.9.1") <= "0.10.0"
     assert Release("0.12.0") > "0.11.0"

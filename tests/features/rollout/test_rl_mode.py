@@ -1,4 +1,4 @@
-"""vllm-ascend's switch for reinforcement learning is set where it is known, and opens no endpoint."""
+"""vllm-ascend's switch for reinforcement learning is set where vllm-ascend knows it, and opens no endpoint."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server"
 
 @pytest.fixture
 def ascend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The configuration of the installed vllm-ascend, which knows the switch."""
+    """Install the configuration of a vllm-ascend that knows the switch."""
     (tmp_path / "vllm_ascend").mkdir()
     module = tmp_path / "vllm_ascend" / "ascend_config.py"
     module.write_text(MAIN)
@@ -84,7 +84,7 @@ def test_a_text_of_json_stays_one() -> None:
     ("mode", "found"), [({"enabeld": True}, "enabeld=True"), ({"enabled": 1}, "enabled=1"), ("yes", "yes")]
 )
 def test_what_vllm_ascend_would_refuse_is_refused_before_a_process_starts(mode: object, found: str) -> None:
-    with pytest.raises(JobSettingError, match=rf"enable_batch_invariant, enabled, each True .* found {found};"):
+    with pytest.raises(JobSettingError, match=rf"enable_batch_invariant, enabled\), each True .* found {found};"):
         rules.check(job({"rl_config": mode}), ("rollout.rl_config",))
 
 
@@ -116,7 +116,7 @@ def test_no_recorded_release_knows_it(
 
 @pytest.mark.upstream
 def test_main_knows_it(source: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its checkout is vllm-ascend-main/, of 2026-08-19 or later."""
+    """The checkout is vllm-ascend-main/, of 2026-08-19 or later."""
     tree = SourceTree.at(source("vllm-ascend", "main"), ("vllm_ascend",))
     monkeypatch.setattr(SourceTree, "installed", lambda packages: tree)
     monkeypatch.setattr(rl_mode, "report", lambda line: None)
@@ -131,7 +131,7 @@ def test_main_knows_it(source: Callable[[str, str], Path], monkeypatch: pytest.M
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
-    """What the variable is as upstream's server makes its application."""
+    """Return the values that the variable has while upstream's server makes its application."""
     seen: list[str | None] = []
 
     def build_app(args: object, supported_tasks: tuple[str, ...] = ()) -> None:
@@ -144,7 +144,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 
 
 async def run_server(server: object, args: object) -> list[str]:
-    """As upstream does it, with an engine in RL mode."""
+    """Run a server as upstream does, with an engine in RL mode."""
     module = sys.modules[SERVER]
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"
     names = list(inspect.signature(module.build_app).parameters)

@@ -1,4 +1,4 @@
-"""Settings with which a rollout would not start, or not as asked, end the job before its first process."""
+"""Settings with which a rollout would not start, or not as requested, end the job before its first process."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_upstreams_validation_comes_after_them(check: Callable[..., object]) -> 
     validated: list[object] = []
     for tensor in (3, 2):
         config = job(tensor_model_parallel_size=tensor, top={"trainer": {"nnodes": 1, "n_gpus_per_node": 8}})
-        config.config = config  # the second one takes a trainer, which has it so
+        config.config = config  # the second rule takes a trainer, which has its configuration there
         with pytest.raises(JobSettingError) if tensor == 3 else nullcontext():
             check(validated.append, config)
     assert len(validated) == 1
 
 
-# Expandable segments beside an engine that is to sleep.
+# Expandable segments with an engine that shall sleep.
 
 SEGMENTS = "max_split_size_mb:250,expandable_segments:True"
 
@@ -71,7 +71,7 @@ def test_other_jobs_keep_expandable_segments(changes: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("segments")
 def test_an_engine_that_the_user_keeps_awake_keeps_expandable_segments() -> None:
     pytest.importorskip("verl")
-    with pytest.raises(FleetError, match="built with enable_sleep_mode=True"):
+    with pytest.raises(FleetError, match="engine with enable_sleep_mode=True"):
         ask("expandable_segments", sleeper(mode="async"))
     ask("expandable_segments", sleeper(mode="async", vllm={"enable_sleep_mode": False}))
 
@@ -95,7 +95,7 @@ def divided(npus: int = 8, nodes: int = 1, tensor: int = 3, pipeline: int = 1, *
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({}, "divides the job's 8 NPUs, found engines of 3 ranks "),
+        ({}, "divides the job's 8 NPUs; found engines of 3 ranks "),
         ({"npus": 12, "tensor": 4, "pipeline": 2}, "engines of 8 "),
     ],
 )
@@ -125,7 +125,7 @@ def test_engines_that_divide_the_npus_or_are_not_divided_out_of_them_pass(change
 # Heads.
 
 
-def of_model(folder: Path, text: str) -> Any:
+def config_with_model(folder: Path, text: str) -> Any:
     (folder / "config.json").write_text(text)
     return job(role={"model": {"path": str(folder)}}, tensor_model_parallel_size=4)
 
@@ -133,12 +133,12 @@ def of_model(folder: Path, text: str) -> Any:
 @pytest.mark.parametrize("model", [{"num_attention_heads": 14}, {"text_config": {"num_attention_heads": 14}}])
 def test_heads_that_cannot_be_divided_are_refused(model: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(JobSettingError, match=r"=4: expected a divisor of the model's 14 .* one of 1, 2, 7, 14"):
-        ask("heads", of_model(tmp_path, json.dumps(model)))
+        ask("heads", config_with_model(tmp_path, json.dumps(model)))
 
 
 @pytest.mark.parametrize("text", ["not json", "{}", '{"num_attention_heads": null}', '{"num_attention_heads": 8}'])
 def test_a_model_whose_heads_can_be_divided_or_are_not_known_passes(tmp_path: Path, text: str) -> None:
-    ask("heads", of_model(tmp_path, text))
+    ask("heads", config_with_model(tmp_path, text))
 
 
 # Keys of additional_config.
@@ -146,7 +146,7 @@ def test_a_model_whose_heads_can_be_divided_or_are_not_known_passes(tmp_path: Pa
 
 @pytest.fixture
 def ascend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A vllm-ascend that reads one key, and another one elsewhere."""
+    """Install a vllm-ascend that reads one key in its configuration module and another one elsewhere."""
     package = tmp_path / "site" / "vllm_ascend"
     (package / "worker").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
@@ -199,12 +199,12 @@ def test_of_other_formats_nothing_is_said(given: object, name: str, said: list[s
     assert said == []
 
 
-# Ways to divide the rollout that verl passes over.
+# Ways to divide the rollout that verl ignores.
 
 
 @pytest.fixture
 def readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A verl without a schema of its rollout's settings."""
+    """Install a verl without a schema of its rollout's settings."""
     (tmp_path / "verl/workers/rollout").mkdir(parents=True)
     (tmp_path / "verl/workers/rollout/engine.py").write_text("size = config.tensor_model_parallel_size")
     monkeypatch.setattr(SourceTree, "installed", lambda packages: SourceTree.at(tmp_path, ("verl",)))
@@ -258,7 +258,7 @@ def test_what_asks_for_nothing_passes(asked: dict[str, Any]) -> None:
     [("rollout/engine.py", "size = config.data_parallel_size"), ("config/rollout.py", "class RolloutConfig: ...")],
     ids=["verl reads it", "verl has a schema, and judges by itself"],
 )
-def test_a_setting_passes_where(file: str, text: str, readers: Path) -> None:
+def test_a_setting_that_verl_judges_itself_passes(file: str, text: str, readers: Path) -> None:
     (readers / file).parent.mkdir(exist_ok=True)
     (readers / file).write_text(text)
     ask("unread_parallelism", job(data_parallel_size=2))
@@ -266,13 +266,15 @@ def test_a_setting_passes_where(file: str, text: str, readers: Path) -> None:
 
 @pytest.mark.upstream
 @pytest.mark.parametrize(("pin", "refused"), [("796871d7", True), ("v0.6.1", False), ("1dda039b", False)])
-def test_which_revisions_pass_over_them(pin: str, refused: bool, source: Callable[[str, str], Path]) -> None:
+def test_only_the_oldest_revision_ignores_the_settings(
+    pin: str, refused: bool, source: Callable[[str, str], Path]
+) -> None:
     tree = SourceTree.at(source("verl", pin), ("verl",))
     found = [next(rules.unread_parallelism(job(**asked), tree), None) for asked, _ in ASKED.values()]
     assert [finding is not None for finding in found] == [refused] * len(ASKED)
 
 
-# Kernels that upstream lets through.
+# Kernels that upstream accepts.
 
 TRITON = {"use_fused_kernels": True, "fused_kernel_options": {"impl_backend": "triton"}}
 TORCH = {"use_fused_kernels": True, "fused_kernel_options": {"impl_backend": "torch"}}

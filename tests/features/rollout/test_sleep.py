@@ -1,4 +1,4 @@
-"""Whether a job's vLLM engine is built with sleep mode: asked of upstream's own classes, and read in its source."""
+"""Detection of sleep mode in a job's vLLM engine, with upstream's own classes and in its source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASES = {
         (ASYNC, KEEP),
         ({**SYNC, "free_cache_engine": False}, ""),
         ({**ASYNC, "free_cache_engine": False}, ""),
-        # Its server does not read them.
+        # Its server does not read the arguments.
         ({**ASYNC, **NEVER_SLEEPS}, KEEP),
     ],
     "v0.6.1": [
@@ -43,7 +43,7 @@ CASES = {
         ({**ASYNC, "enable_sleep_mode": False}, ""),
         ({**ASYNC, **NEVER_SLEEPS}, ""),
         ({**ASYNC, "enable_sleep_mode": False, "engine_kwargs": {"vllm": {"enable_sleep_mode": True}}}, ENGINE),
-        # Upstream has no engine of this mode any more: it is a recipe's.
+        # Upstream has no engine of this mode any more; a recipe has it.
         (SYNC, ""),
     ],
     "v0.7.1": [(ASYNC, ENGINE), ({**ASYNC, "enable_sleep_mode": False}, ""), ({**ASYNC, **NEVER_SLEEPS}, "")],
@@ -89,7 +89,7 @@ def test_the_setting_that_decides_at_each_pin(pin: str, importable: Tree) -> Non
 
 
 def given(path: Path) -> Iterator[tuple[str, bool]]:
-    """Yield each expression that a file gives an engine as enable_sleep_mode, and whether engine_kwargs follow it."""
+    """Yield each expression that a file passes as enable_sleep_mode, and whether engine_kwargs follow it."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
             for keyword in node.keywords:

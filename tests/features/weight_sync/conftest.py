@@ -1,7 +1,8 @@
-"""The nursery of ranks, one for all tests here, under each torch_npu that there is.
+"""The nursery of ranks, one for all tests here, under each available torch_npu.
 
-Without more that is our own. VERL_NPU_TORCH_NPU names Pythons of environments with wheels, as `scripts/smoke.sh
---torch-npu 2.8.0` makes them, separated by colons: each test of ranks then runs under every one of them too.
+By default this is only the virtual NPU's own torch_npu. VERL_NPU_TORCH_NPU names Pythons of environments with wheels,
+as `scripts/smoke.sh --torch-npu 2.8.0` makes them, separated by colons: each test of ranks then runs under every one
+of them too.
 """
 
 from __future__ import annotations
@@ -30,5 +31,5 @@ def nursery(request: pytest.FixtureRequest) -> Iterator[Nursery]:
 
 @pytest.fixture
 def run_ranks(nursery: Nursery) -> Run:
-    """Run a program on each rank of a group, with two virtual NPUs, and return how each ended."""
+    """Return a function that runs a program on each rank of a group, with two virtual NPUs."""
     return nursery.run

@@ -1,4 +1,4 @@
-"""The features of several owners in one registry: what is wrong with one owner's costs the others nothing."""
+"""The features of several owners in one registry: a fault of one owner's feature does not affect the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEVER = Never("a test")
 
 @pytest.fixture
 def math(plugin, package, why) -> Feature:
-    """Our feature, of `double`."""
+    """Return our feature, a wrapper of `double`."""
     package.write("up.ops", "def double(x): return 2 * x\ndef triple(x): return 3 * x\n")
     feature = plugin.feature("math")
     feature.wrap("up.ops:double", retired_by=NEVER, **why)(double)
@@ -34,7 +34,7 @@ def triple(original, x):
 
 @pytest.fixture
 def theirs(math, package, why, tmp_path: Path) -> Bundle:
-    """Somebody else's feature of `triple`, with a lock of its own."""
+    """Return somebody else's feature, a wrapper of `triple` with a lock of its own."""
     feature = Feature("algebra", "more numbers")
     feature.owner = "theirs"
     feature.wrap("up.ops:triple", retired_by=NEVER, **why)(triple)
@@ -96,14 +96,15 @@ def test_a_patch_that_is_missing_is_missed_in_its_owners_features_only(plugin, p
     registry = start(plugin, replace(theirs, features=[empty]))
     assert run(package) == (("ours", 2), 3)
     (line,) = plugin.reported
-    assert line.startswith("theirs: expected every patch that its locks list, found no algebra.triple; ")
+    assert line.startswith("theirs: files are missing or cut short, because these patches are in the locks")
+    assert "but not in the code: algebra.triple; " in line
     assert registry.states()["math"] is State.APPLIED
 
 
 def test_a_patch_of_theirs_in_our_lock_is_damage_that_says_where_it_belongs(plugin, package, theirs: Bundle) -> None:
     write_lock(record_lock(theirs.upstreams[0], "v2", "v2", package.tree(), [*theirs.features[0]]), plugin.locks)
     start(plugin, theirs)
-    with pytest.raises(DamagedError, match=r"found no algebra\.triple; .* into a distribution of your own"):
+    with pytest.raises(DamagedError, match=r"not in the code: algebra\.triple; .* into your own distribution"):
         package.load("up")
 
 
@@ -129,7 +130,7 @@ def test_what_an_owner_patches_further_is_looked_up_where_we_run(plugin, package
     assert package.load("side").double(2) == ("theirs", 4)
 
 
-# Late.
+# Features that come late.
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=["the feature", "what it was made of"])
@@ -143,14 +144,14 @@ def test_a_patch_that_comes_late_is_one_sentence(plugin, package, why, math: Fea
     assert registry.states() == {"math": State.APPLIED}
     (line,) = plugin.reported
     assert line.startswith(
-        f"patch math.triple, declared in {__name__}: expected a declaration in the module that an entry point names"
+        f"patch math.triple, declared in {__name__}: this patch is left out, because it was declared after"
     )
 
 
 def test_a_patch_that_comes_late_is_an_error_under_strict(plugin, package, why, math: Feature) -> None:
     plugin.start(strict=True)
     package.load("up")
-    with pytest.raises(DeclarationError, match="found a later one"):
+    with pytest.raises(DeclarationError, match="declared after the patches had been judged"):
         math.wrap("up.ops:triple", retired_by=NEVER, **why)(triple)
 
 

@@ -51,7 +51,7 @@ def ops(package):
 
 @pytest.fixture
 def math(plugin, ops, why):
-    """A feature that replaces `double` and wraps `Model.forward`."""
+    """Return a feature that replaces `double` and wraps `Model.forward`."""
     feature = plugin.feature("math")
 
     @feature.replace("up.ops:double", retired_by=NEVER, **why)
@@ -232,7 +232,7 @@ def test_a_switch_that_names_no_feature_is_told_and_has_no_effect(plugin, packag
     registry = plugin.start(disable=frozenset({"maths"}))
     assert package.load("up.ops").double(1) == ("ours", 1)
     (line,) = plugin.reported
-    assert line.startswith("PLUGIN_DISABLE=maths: expected names from math, separated by commas, found maths")
+    assert line.startswith("PLUGIN_DISABLE=maths: expected names from math, separated by commas; found maths")
     assert line.endswith("did you mean math?")
     assert registry.states() == {"math": State.APPLIED}
 
@@ -355,7 +355,7 @@ def added(original, x):
 
 @pytest.fixture
 def overwritten(plugin, package, ops, why):
-    """A patch whose feature goes after `up.own`, a patch module of upstream's."""
+    """Return a plugin whose feature comes after `up.own`, an upstream module that patches."""
     package.write("up.user", "from up.ops import double\n")
     package.write("up.own", "import up.ops\n\ndef theirs(x):\n    return 'theirs'\n\nup.ops.double = theirs\n")
     plugin.feature("math", after="up.own").wrap("up.ops:double", retired_by=NEVER, **why)(added)
@@ -462,7 +462,7 @@ def test_without_any_locks_it_is_said_that_they_are_missing_and_not_that_upstrea
     registry = plugin.start(lock=False)
     assert package.load("up.ops").double(1) == 2
     (line,) = plugin.reported
-    assert f"{plugin.locks}: expected the folder of locks" in line
+    assert f"{plugin.locks}: the folder with the package's locks" in line
     assert "drifted" not in line
     assert State.DRIFTED not in registry.states().values()
 
@@ -539,7 +539,7 @@ def test_patched_if_and_only_if_active_in_the_end(package, plugin, why, order: t
         assert registry.states() == {"f": State.APPLIED}
 
 
-# Guards run before their module is executed, every time, and can stop it; then nothing of it has happened.
+# Guards run each time before their module is executed, and can stop it; then nothing of the module has run.
 
 SIDE_EFFECT = """
     import up.world
@@ -562,7 +562,7 @@ def world(package):
 
 @pytest.fixture
 def guarded(plugin, world, why):
-    """A feature that guards `up.side` and wraps `work`; the guard does what `guarded.does` says."""
+    """Return a plugin that guards `up.side` and wraps `work`; the guard calls `guarded.does`."""
     feature = plugin.feature("guarded")
     plugin.does = lambda: None
 
@@ -655,5 +655,5 @@ def test_an_upstream_that_is_compiled_alone_is_named_and_no_definition_is_missed
     assert registry.states() == {"math": State.FAILED}
     (line,) = plugin.reported
     assert line.startswith(
-        "up: expected its Python source, by which patches are judged, found only compiled files (.pyc)"
+        "up: expected the package's Python source, because verl-npu reads it to judge patches; found only compiled"
     )

@@ -1,4 +1,4 @@
-"""A process that is forked while another thread of its parent patches: all or nothing there, or it says so."""
+"""A process forked while a thread of its parent patches has all patches or none, or reports the fault."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TARGETS = ("up.ops:one", "up.ops:two", "up.ops:three")
 
 @pytest.fixture
 def ops(package, plugin, why):
-    """Three targets of one feature, each of which takes a while to patch."""
+    """Add a feature with three targets, each of which takes a while to patch."""
     package.write(
         "up.ops", "def one(): return 'upstream'\ndef two(): return 'upstream'\ndef three(): return 'upstream'\n"
     )
@@ -42,7 +42,7 @@ def ops(package, plugin, why):
 
 @pytest.fixture
 def writing(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set when the first of the three has been written; the others follow slowly."""
+    """Return an event that is set when the first of the three has been written; the others follow slowly."""
     started = threading.Event()
     real = Binding.write
 
@@ -56,11 +56,11 @@ def writing(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def in_child(answer: Callable[[], object]) -> object:
-    """What `answer` returns in a fork of this process; fails if it hangs, or ends without an answer."""
+    """Return the result of `answer` in a fork of this process; fail if it hangs, or ends without an answer."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        # An exception would end this thread, which is the child's last one, without a word.
+        # An exception would silently end this thread, which is the child's last one.
         try:
             said = json.dumps(answer())
         except BaseException:
@@ -90,7 +90,7 @@ def seen(registry: Registry, package, reported: list[str]) -> dict[str, object]:
 
 
 def forked_midway(package, plugin, writing: threading.Event) -> dict[str, object]:
-    """What is seen in a child that is forked after another thread has patched the first of the three targets."""
+    """Return the state seen by a child that is forked after a thread has patched the first of three targets."""
     registry = plugin.start()
     package.load("up")
     thread = threading.Thread(target=package.load, args=("up.ops",))

@@ -20,7 +20,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(autouse=True)
 def no_other_hooks(monkeypatch) -> None:
-    """Whatever an earlier test of this process left hooked (a feature installed in it) is out of sight here."""
+    """Hide hooks that earlier tests of this process left, for example by installing a feature."""
     monkeypatch.setattr(hooks, "_before", {})
     monkeypatch.setattr(hooks, "_after", {})
     monkeypatch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if finder is not hooks._finder])

@@ -1,4 +1,4 @@
-"""Whatever happens in the middle of applying or taking back: all or nothing, and what could not be done is named."""
+"""An interruption while patches are applied or reverted leaves all or none, and what could not be done is named."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def snapshot() -> dict[str, dict[str, object]]:
 
 
 class Failing:
-    """Raises at the n-th write of a slot, before or after the write itself happened; and at the next ones, `times`."""
+    """Raises at the n-th write of a slot, before or after the write, and at the following ones, `times` in all."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, step: int, kind: type[BaseException], times: int = 1) -> None:
         self.count = 0

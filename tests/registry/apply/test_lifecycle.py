@@ -1,4 +1,4 @@
-"""The states of a lifecycle: when the work begins, that it begins once, and that it ends whatever comes meanwhile."""
+"""The states of a lifecycle: the work begins once, at the right time, and ends whatever comes meanwhile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_npu.registry.apply.lifecycle import Lifecycle, Mutex, Phase
 
 
 class Work:
-    """Notes what is done with it, and the phase in which that is."""
+    """Work that records what is done with it, and in which phase."""
 
     def __init__(self) -> None:
         self.lifecycle = Lifecycle("up", self.make)

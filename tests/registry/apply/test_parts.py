@@ -1,4 +1,4 @@
-"""A feature's patches of packages that are not installed stay unloaded, and nothing else of it is missed."""
+"""A feature's patches of packages that are not installed stay unloaded, and the rest of the feature is complete."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NEVER = Never("a test")
 
 @pytest.fixture
 def loaded() -> list[str]:
-    """How often the part was loaded."""
+    """Return a list that grows by one entry each time that the part is loaded."""
     return []
 
 
 @pytest.fixture
 def math(plugin, package, why, loaded) -> Feature:
-    """A feature with a patch of `double`, and a part with one of `triple` for those who have `calculus`."""
+    """Return a feature with a patch of `double`, and a part with a patch of `triple` that needs `calculus`."""
     package.write("up.ops", "def double(x): return 2 * x\ndef triple(x): return 3 * x\n")
     feature = Feature("math", "numbers")
     part = feature.more()
@@ -84,7 +84,7 @@ def test_a_patch_that_is_missing_beside_a_part_that_is_left_out_is_damage(plugin
     shorter.part("calculus", patches="triple")(lambda: math)
     plugin.features = [shorter.with_parts(without)]
     plugin.start(lock=False)
-    with pytest.raises(DamagedError, match=r"found no math\.double;"):
+    with pytest.raises(DamagedError, match=r"not in the code: math\.double;"):
         package.load("up")
 
 

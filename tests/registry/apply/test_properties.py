@@ -1,4 +1,4 @@
-"""Random modules, patch sets and failure points: whatever happens, what is taken back is as it was."""
+"""Random modules, patch sets and failure points: whatever happens, a reverted target is as it was."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHY = {"why": "a reason", "how": "a way", "link": "none: a test"}
 
 
 def source(module: int) -> str:
-    """Functions, methods of three kinds, a subclass that inherits, and copies of another module's functions."""
+    """Return a module's source: functions, three kinds of methods, a subclass, and copies of another's functions."""
     methods = "\n".join(f"    def {n}(self):\n        return '{n}'" for n in NAMES)
     inner = methods.replace("    ", "        ", 1).replace("\n    ", "\n        ")
     functions = "\n".join(f"def {n}():\n    return '{n}'" for n in NAMES)
@@ -61,7 +61,7 @@ def declare(plugin: Plugin, patches: list[tuple[tuple[int, str, str], str]]) -> 
     feature = plugin.feature("f")
     seen = set()
     for (module, place, name), action in patches:
-        # Only what is not there can be added; L inherits everything, so its own keys are free.
+        # Only a name that is missing can be added; L inherits everything, so its own keys are free.
         qualname = place.format(n=f"new_{name}" if action == "add" and not place.startswith("L.") else name)
         target = f"up.m{module}:{qualname}"
         if target in seen or (action != "add" and place.startswith("L.")):

@@ -1,4 +1,4 @@
-"""What is left to upstream's own patches is read back after they ran: seen, not reached yet, or lost."""
+"""Patches that are left to upstream are read back after upstream's ran: seen, not reached yet, or lost."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def upstream(package: Package, plugin: Plugin) -> Package:
 
 @pytest.fixture
 def left(plugin: Plugin, upstream: Package, why: dict[str, str]) -> Plugin:
-    """A feature with two patches that are left to upstream; the pin is locked as it is."""
+    """Add a feature with two patches that are left to upstream; the pin is locked as it is."""
     feature = plugin.feature("fused")
     for target, name in ((NORM, "norm"), (MLP, "mlp")):
 
@@ -89,7 +89,7 @@ CLAIMED, SEEN = "claimed", "seen"
 
 
 def states(registry: Registry) -> dict[str, str]:
-    """The state of each patch, with what is native told apart: it is claimed until it is seen."""
+    """Return the state of each patch; a native one is claimed until it is seen."""
     native = {id: SEEN if verdict.seen else CLAIMED for id, verdict in registry.status().items() if verdict.claims}
     found = {patch_id: verdict.state for patch_id, verdict in registry.status().items()}
     return {id: native.get(id, state) if state is State.NATIVE else state for id, state in found.items()}
@@ -155,7 +155,7 @@ def test_a_name_that_went_stale_is_ineffective_and_named(left: Plugin, upstream:
 
 
 def test_what_comes_after_a_stale_name_is_lost_too(left: Plugin, upstream: Package) -> None:
-    # Nothing that is left to upstream is gone, and upstream stops before it gets there.
+    # Every target that is left to upstream exists, and upstream stops before it gets there.
     upstream.write(
         "up.patches", PATCHES.replace("            alpha.Norm", "            alpha.Gone.x = 1\n            alpha.Norm")
     )
@@ -188,7 +188,7 @@ def test_under_strict_what_did_not_arrive_is_an_error_of_the_call(left: Plugin, 
 
 
 def test_an_attribute_that_nobody_looks_at_is_not_in_force(plugin: Plugin, upstream: Package) -> None:
-    # Assigned it can be, and read back it is upstream's.
+    # It can be assigned, and read back it is upstream's.
     upstream.write("up.models.alpha", ALPHA.replace("def rotary", "def rotate"))
     plugin.lock()
     registry = start(plugin)
@@ -196,7 +196,7 @@ def test_an_attribute_that_nobody_looks_at_is_not_in_force(plugin: Plugin, upstr
     entry = registry.activity()["natives"]["up.models.alpha:rotary"]
     assert entry["state"] == "failed"
     assert "no up.models.alpha:rotary" in entry["reason"]
-    # No patch of ours is left to it, so that is no error and no line.
+    # No patch of ours is left to it, so that is no error and prints no line.
     assert plugin.reported == []
 
 
@@ -208,7 +208,7 @@ def test_a_target_that_somebody_overwrites_later_is_shadowed(left: Plugin) -> No
 
 
 def test_what_ran_and_did_not_assign_is_ineffective(left: Plugin, upstream: Package) -> None:
-    # The source says that it assigns; it does not get there for a reason that no source tells.
+    # The source says that it assigns; it does not get there, for a reason that no source shows.
     upstream.write(
         "up.patches",
         PATCHES.replace("from up.models import alpha", "from up.models import alpha\n            print(1 / 0)"),

@@ -1,4 +1,4 @@
-"""What is put in the place of a target keeps what that can do, and what is no longer upstream's own is refused."""
+"""A replacement keeps the abilities of its target, and a target that is no longer upstream's own is refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class K:
 
 @pytest.fixture
 def wrapped(package, plugin, why):
-    """Wrap a target so that its numbers are ten times as large, and give the module."""
+    """Return a function that wraps a target so that its numbers are ten times as large, and returns the module."""
 
     def wrap(target: str):
         package.write("up.ops", KINDS)
@@ -71,7 +71,7 @@ def test_a_plain_function_stays_one_and_can_be_pickled(wrapped) -> None:
 def test_what_takes_the_place_of_an_imported_function_can_be_pickled(package, plugin, why, action: str) -> None:
     package.write("up.source", "def begin(x=1): return x\n")
     package.write("up.ops", "from up.source import begin as start\n")
-    # What was imported before the target's module is no copy of it.
+    # A module that was imported before the target's module holds no copy of it.
     package.load("up.source")
     feature = plugin.feature("f")
     if action == "wrap":
@@ -125,7 +125,7 @@ def test_a_partial_method_keeps_what_it_was_given(wrapped) -> None:
 
 @pytest.fixture
 def narrow(package, plugin, why):
-    """Wrap a function that has taken to more since by what knows only of `x`, and give the module."""
+    """Return a function that wraps a function, which has more parameters by now, with one that knows only `x`."""
 
     def wrap(source: str, ours):
         package.write("up.ops", "def run(x):\n    return x\n")
@@ -158,7 +158,7 @@ def test_it_is_passed_on_by_a_coroutine_too(narrow) -> None:
     async def ours(original, x):
         return await original(10 * x)
 
-    # What is wrapped is a function that returns what can be awaited: the wrapper passes it on as it is.
+    # The wrapped function returns an awaitable, which the wrapper passes on.
     module = narrow(
         "async def made(x, more):\n    return x, more\ndef run(x, more=0):\n    return made(x, more)\n", ours
     )
@@ -592,9 +592,9 @@ def test_a_value_is_followed_into_the_init_of_a_package(package, plugin, why) ->
     assert sys.modules["up.part"].FAST == "ours"
 
 
-# A target that is another object while its own lines stay as they are. The check reads source to the module's end.
-# What another module does to it is seen when the patch is applied, by the object that is there. What neither sees is
-# in here, too.
+# The target becomes another object while its own lines stay as they are. The check reads the source to the module's
+# end. Assignments by another module are seen when the patch is applied, by the object that is there. Changes that
+# neither sees are in here, too.
 
 MODEL = """
 class Base:

@@ -1,4 +1,4 @@
-"""Targets of every make: what can be patched is, what cannot is refused, and nothing else is touched."""
+"""Targets of every kind: patchable ones are patched, others are refused, and nothing else is touched."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def feature(plugin):
 
 @pytest.fixture
 def replace(feature, why):
-    """Have a target of `up.ops` replaced by a function that returns a value."""
+    """Return a function that replaces a target in `up.ops` by a function that returns a value."""
 
     def replace(target: str, value: str = "ours") -> None:
         def patched(*args, **kwargs):
@@ -69,7 +69,7 @@ DATACLASS = """
         def area(self):
             return self.size ** 2
 """
-# Source, target, what is looked at, and what that is before and after.
+# Source, target, the expression that is evaluated, and its value before and after.
 REPLACED = {
     "a method of a nested class": (
         "class A:\n    class B:\n        def run(self):\n            return 1\n",
@@ -126,7 +126,7 @@ def test_an_inherited_method_is_not_declared_where_it_is_inherited(package, plug
     replace("Plain.run")
     registry = plugin.start()
     package.load("up.ops")
-    # The lock of this very source has no such target either: there is nothing to patch.
+    # The lock of this very source has no such target either, so there is nothing to patch.
     assert registry.states() == {"f": State.ABSENT}
     assert "run" not in vars(sys.modules["up.ops"].Plain)
 
@@ -195,7 +195,7 @@ class Lazy(ModuleType):
 
 
 class Strange:
-    """No module, and not to be asked for anything."""
+    """An entry of sys.modules that is no module and fails on any attribute access."""
 
     def __getattribute__(self, name: str) -> object:
         raise AssertionError(f"asked for {name}")
@@ -282,7 +282,7 @@ def test_copies_of_a_value_are_rebound_by_what_the_source_imports(package, plugi
     names = ("absolute", "relative", "another", "elsewhere")
     modules = [package.load(f"up.{name}") for name in names]
     registry = plugin.start()
-    # False is everywhere: only what was imported from the target is a copy of it.
+    # False is everywhere, so only names imported from the target are copies of it.
     assert [module.here for module in modules] == [True, True, False, False]
     registry.deactivate()
     assert [module.here for module in modules] == [False] * 4

@@ -1,4 +1,4 @@
-"""A patch whose own code uses what upstream does not have any more drifts, and nothing else of it counts."""
+"""A patch drifts if its own code uses upstream names that are gone, and for no other missing name."""
 
 from __future__ import annotations
 

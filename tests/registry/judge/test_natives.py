@@ -1,4 +1,4 @@
-"""What upstream means to patch by itself is looked up: it is there, or the name that upstream uses is stale."""
+"""The targets that upstream means to patch by itself are looked up: each exists, or upstream uses a stale name."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def lib(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def judged(package: Package, lib: Path):
-    """What is said of each target of a patch module with that source, but for those that patches of ours lie over."""
+    """Return a function that judges the targets of a patch module, except those under our own patches."""
 
     def judged(source: str, *ours: str) -> dict[str, Native]:
         package.write("up.patches", source)

@@ -1,4 +1,4 @@
-"""A target that is what it was is of no use to a patch where nothing reaches it: that is said, with the site."""
+"""An unchanged target that no code reaches makes a patch useless; the verdict says so and names the place."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ SILENT = {
 SAID = {
     "a copy is passed": (
         MAIN.replace("step(batch)", "step(dict(batch))"),
-        "up.main:run: the call differs from the one at v1",
+        "up.main:run: the call differs from the call at v1",
     ),
     "under a condition": (
         MAIN.replace("    answer = step(batch)", "    if fast:\n        answer = step(batch)"),
-        "up.main:run: the call differs from the one at v1",
+        "up.main:run: the call differs from the call at v1",
     ),
     "after a return under a condition": (
         MAIN.replace("    answer = step", "    if fast:\n        return 0\n    answer = step"),
-        "up.main:run: the call differs from the one at v1",
+        "up.main:run: the call differs from the call at v1",
     ),
     "what it returned is assigned anew": (
         MAIN.replace("    return answer", "    answer = None\n    return answer"),
-        "up.main:run: the call differs from the one at v1",
+        "up.main:run: the call differs from the call at v1",
     ),
     "a decorator of the site": (
         MAIN.replace("def run", "@skipped\ndef run"),
-        "up.main:run: the call differs from the one at v1",
+        "up.main:run: the call differs from the call at v1",
     ),
 }
 UNREACHED = {
@@ -107,7 +107,10 @@ def test_a_site_that_uses_it_otherwise_is_named(judged, source: str, said: str) 
 def test_a_target_that_nothing_reaches_is_said_to_be_bypassed(judged, source: str) -> None:
     step = judged(main=source)["step"]
     assert step.state is State.PENDING
-    assert "bypassed at up.main:run: it is called there at v1, but not here, and nothing else calls it" in step.reason
+    assert (
+        "bypassed at up.main:run: that code calls the target at v1, but not here, and nothing else calls the target"
+        in step.reason
+    )
 
 
 def test_a_feature_of_which_nothing_is_reached_has_drifted(judged) -> None:
@@ -120,7 +123,7 @@ def test_one_of_two_sites_that_is_lost_is_named(judged, plugin, package) -> None
     plugin.lock()
     step = judged(main=MAIN.replace("= step(", "= other("))["step"]
     assert step.state is State.PENDING
-    assert "bypassed at up.main:run: it is called there at v1, but not here" in step.reason
+    assert "bypassed at up.main:run: that code calls the target at v1, but not here" in step.reason
 
 
 def test_a_site_that_went_with_its_module_while_others_reach_it_is_no_news(judged, package) -> None:
@@ -142,7 +145,7 @@ DERIVED = "\nclass Large({}):\n    def groups(self):\n        return []\n"
 )
 def test_a_class_that_puts_its_own_method_there_is_named(judged, head: str, base: str) -> None:
     groups = judged(main=f"{MAIN}\n{head}\n{DERIVED.format(base)}")["groups"]
-    assert "bypassed by up.main:Large.groups, which override it" in groups.reason
+    assert "bypassed by up.main:Large.groups, which override the target" in groups.reason
 
 
 def test_a_package_that_assigns_it_when_it_is_imported_makes_it_drift(judged) -> None:

@@ -22,7 +22,7 @@ GONE = Absence("up.ops:step", True, "up.ops:step is gone")
 
 
 def evidence(action: Action = Action.WRAP, *, skips: bool = False, **found: object) -> SimpleNamespace:
-    """All that is told of a patch that fits, but for what a test says."""
+    """Return the evidence for a patch that fits, changed as a test says."""
     patch = SimpleNamespace(
         target=Target("up.ops", "step"),
         action=action,
@@ -112,4 +112,4 @@ def test_what_cannot_be_told_is_the_question_that_was_asked(given: dict[str, obj
     found = evidence(**given)
     found.patch.retired_by, found.patch.requires = "is retired", "is required"
     row, said = decided(found)
-    assert (row, said.expected) == ("_unclear", asked)
+    assert (row, said.expected) == ("_unclear", f"proof that {asked}")

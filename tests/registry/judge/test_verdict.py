@@ -1,5 +1,4 @@
-"""Verdicts: changes of a source make the guard fire that is meant for them, and what is gone is told from what is not
-installed."""
+"""Each change of a source triggers its own guard, and a missing target is told from a missing package."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ HARMLESS = {
 
 @pytest.fixture
 def judged(plugin, package, why) -> Callable[[str, str], State]:
-    """Lock SOURCE for a replacement or a wrapper, then say what the registry makes of another source."""
+    """Return a function that locks SOURCE for a replacement or a wrapper and returns the state with another source."""
 
     def judge(action: str, source: str) -> State:
         package.write("up.ops", SOURCE)
@@ -136,7 +135,7 @@ def test_words_are_drift_for_a_replacement_which_says_that_they_are_only_words(j
     (verdict,) = plugin.registries[0].status().values()
     assert verdict.only_wording
     assert "only in wording" in verdict.reason
-    assert "PLUGIN_FORCE=f is safe" in plugin.reported[0]
+    assert "set PLUGIN_FORCE=f, which is safe" in plugin.reported[0]
 
 
 def test_a_default_that_a_wrapper_gives_as_well_is_no_mere_word(package, plugin, why) -> None:
@@ -158,7 +157,7 @@ def test_another_body_is_no_drift_for_a_wrapper(judged) -> None:
     assert judged("wrap", SOURCE.replace("row * lr", "row + lr")) is State.PENDING
 
 
-# What is gone with the whole package that held it.
+# A target that is gone with its whole package.
 
 PACKAGES = ("up", "extra")
 GONE = "extra.sync.workers:Worker.start"
@@ -191,13 +190,13 @@ def write(site: Path, module: str, source: str) -> None:
             "class Worker(Base): ...\n",
             False,
             True,
-            "extra.sync.workers is now up.sync.workers, which does not have it",
+            "extra.sync.workers is now up.sync.workers, which lacks that name",
         ),
         ("up.sync.workers", WORKERS, True, False, "extra is not installed here"),
     ],
     ids=["left out", "moved", "changed and moved", "its module moved without it", "at the pin nothing is looked for"],
 )
-def test_of_what_a_package_held_that_is_not_here(
+def test_a_target_in_a_missing_package_is_gone_or_not_installed(
     module: str, source: str, exact: bool, gone: bool, reason: str, tmp_path: Path, why: dict[str, str]
 ) -> None:
     feature = Feature("feature", "a feature")
@@ -217,7 +216,7 @@ def test_of_what_a_package_held_that_is_not_here(
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: dict[str, str]):
-    """Lock an upstream of two packages, then say what is found of GONE where other folders come first on the path."""
+    """Return a function that locks an upstream of two packages and judges GONE with other folders first."""
     feature = Feature("feature", "a feature")
     feature.wrap(GONE, retired_by=Calls(GONE, "npu"), **why)(write)
     site = tmp_path / "site"
@@ -253,7 +252,7 @@ def test_a_users_own_folder_hides_nothing_of_upstreams(installed, tmp_path: Path
 
 def test_a_module_in_a_users_own_folder_is_taken_where_pythons_import_takes_it(installed, tmp_path: Path) -> None:
     mine = own(tmp_path / "mine", "extra.sync.workers", WORKERS.replace("start(self)", "start(self, more)"))
-    # Of two parts, one is a whole package: it is taken, wherever it stands.
+    # One of the two parts is a whole package, which Python takes wherever it stands.
     assert installed(mine, tmp_path / "site")[1].state is State.PENDING
     (mine / "extra" / "sync" / "__init__.py").touch()
     assert installed(mine, tmp_path / "site")[1].state is State.DRIFTED
@@ -268,7 +267,7 @@ def test_a_users_own_folder_is_not_upstreams_and_lacks_nothing(installed, tmp_pa
         shutil.rmtree(tmp_path / "site" / "extra")
     revision, verdict = installed(mine, tmp_path / "site")
     assert (revision.differs, verdict.state) == ((), State.ABSENT)
-    assert f"another extra at {mine / 'extra'} hides" in verdict.reason
+    assert f"another package named extra, at {mine / 'extra'}, hides" in verdict.reason
 
 
 def test_what_the_folder_beside_upstream_lacks_is_gone(installed, tmp_path: Path) -> None:
@@ -276,7 +275,7 @@ def test_what_the_folder_beside_upstream_lacks_is_gone(installed, tmp_path: Path
     assert installed(own(tmp_path / "mine"), tmp_path / "site")[1].state is State.DRIFTED
 
 
-# What shows that a patch is not needed.
+# Evidence that a patch is not needed.
 
 USER = "from up.ops import other\n\ndef main():\n    return other()\n"
 WITH = "def other(link):\n    link.destroy()\n    return 1\n\ndef step(link):\n    link.destroy()\n    return link\n"
@@ -287,7 +286,7 @@ STEP = "up.ops:step"
 
 @pytest.fixture
 def shown(plugin, package, why) -> Callable[..., State]:
-    """Lock two pins, of which only the first needs the patch; say what the registry makes of another source."""
+    """Return a function that locks two pins, of which only the first needs the patch, and judges another source."""
 
     def judge(source: str, **probes: Probe) -> State:
         package.write("up.main", USER)
@@ -314,7 +313,7 @@ def shown(plugin, package, why) -> Callable[..., State]:
     ],
     ids=["done", "as at the pin", "elsewhere", "gutted"],
 )
-def test_that_something_is_not_done_is_believed_of_what_is_like_a_pin(source: str, state: State, shown) -> None:
+def test_a_missing_call_is_believed_only_where_the_body_is_as_at_a_pin(source: str, state: State, shown) -> None:
     assert shown(source, retired_by=Not(Calls(STEP, "destroy"))) is state
 
 
@@ -323,7 +322,9 @@ def test_that_something_is_not_done_is_believed_of_what_is_like_a_pin(source: st
     [(WITH, State.PENDING), (WITHOUT, State.ABSENT), (UNKNOWN, State.DRIFTED)],
     ids=["done", "as at the pin", "elsewhere"],
 )
-def test_that_nothing_is_to_patch_is_believed_of_what_is_like_a_pin(source: str, state: State, shown) -> None:
+def test_a_missing_requirement_is_believed_only_where_the_body_is_as_at_a_pin(
+    source: str, state: State, shown
+) -> None:
     assert shown(source, requires=Calls(STEP, "destroy")) is state
 
 
@@ -347,7 +348,7 @@ def test_upstream_does_it_and_its_own_target_does_nothing(shown) -> None:
 
 @pytest.mark.parametrize("probes", [{"retired_by": Not(Calls(STEP, "destroy"))}, {"requires": Calls(STEP, "destroy")}])
 def test_what_stands_only_under_type_checking_is_gone(probes: dict[str, Probe], shown) -> None:
-    # Its body is as at the pin that does not need the patch, and no process has it.
+    # Its body is as at the pin that does not need the patch, but no process has it.
     hidden = "if TYPE_CHECKING:\n" + textwrap.indent(WITHOUT[WITHOUT.index("def step") :], "    ")
     assert shown(WITHOUT[: WITHOUT.index("def step")] + hidden, **probes) is State.DRIFTED
 

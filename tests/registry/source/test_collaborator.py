@@ -1,4 +1,4 @@
-"""What patches use of upstream: names, calls and keys of the configuration, looked for in source."""
+"""The upstream names, calls and configuration keys that patches use are looked for in source."""
 
 from __future__ import annotations
 
@@ -112,12 +112,12 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("text", FITS)
-def test_what_is_there_fits(text: str, tree: SourceTree) -> None:
+def test_an_existing_name_fits(text: str, tree: SourceTree) -> None:
     assert find(Collaborator.parse(text), tree).fits
 
 
 @pytest.mark.parametrize(("text", "found"), UNFIT.items(), ids=UNFIT)
-def test_what_is_gone_or_another_thing_does_not(text: str, found: str, tree: SourceTree) -> None:
+def test_a_missing_or_different_name_does_not_fit(text: str, found: str, tree: SourceTree) -> None:
     answer = find(Collaborator.parse(text), tree)
     assert (answer.fits, str(answer)) == (False, found)
 

@@ -81,7 +81,7 @@ def test_a_string_made_of_other_tokens_does_not_collide() -> None:
     assert of("x = 'a', 'b'\n") != of("x = \"a', 'b\",\n")
 
 
-# What CPython has changed in its trees from 3.10 to 3.13: f-strings, type parameters, empty fields, constants.
+# Everything that CPython changed in its trees from 3.10 to 3.13: f-strings, type parameters, empty fields, constants.
 TREACHEROUS = r'''
 def f(a, *b, c: int = 1, **d) -> "str":
     """doc"""
@@ -123,7 +123,7 @@ def test_it_is_the_same_on_every_python_version(tmp_path: Path) -> None:
 
 
 def mutants(source: str) -> Iterator[tuple[str, ast.Module]]:
-    """The tree with one name or constant changed, or with one part left out, for every one that it has."""
+    """Yield the tree with one name or constant changed, or with one part left out, for each that it has."""
     count = len(list(ast.walk(ast.parse(source))))
     for number in range(count):
         for name in list(ast.walk(ast.parse(source)))[number]._fields:
@@ -133,7 +133,7 @@ def mutants(source: str) -> Iterator[tuple[str, ast.Module]]:
             if name in ("kind", "ctx") or value in (None, []) or isinstance(value, ast.AST) or value == "doc":
                 continue
             if isinstance(value, list):
-                # Python 3.12 keeps the empty text at the end of an f-string, which is nothing.
+                # Python 3.12 keeps the empty text at the end of an f-string, which means nothing.
                 is_empty = isinstance(value[-1], ast.Constant) and value[-1].value == ""
                 if (len(value) == 1 and name == "body") or (name == "values" and is_empty):
                     continue

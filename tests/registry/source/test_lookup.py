@@ -1,6 +1,6 @@
-"""A full dotted name is found in a tree as Python would find it, or the first part of it that is stale is named.
+"""A full dotted name is found in a tree as Python would find it, or its first stale part is named.
 
-Imports that cannot succeed are found in the source, and only those that are certain.
+Imports that cannot succeed are found in the source, but only those that are certain to fail.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def models(package: Package) -> Package:
         ("TABLE", "up.models.qwen:TABLE"),
         ("helper", "up.models.base:helper"),
         ("Renamed.forward", "up.models._hidden:Moved.forward"),
-        # What a class of another package has cannot be told.
+        # Nobody can tell which attributes a class of another package has.
         ("Stranger.forward", "up.models.qwen:Stranger.forward"),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_mention_is_no_definition(models: Package) -> None:
 def test_of_a_module_that_makes_its_names_nothing_is_said(source: str, models: Package) -> None:
     models.write("up.models.lazy", source)
     missing = resolve("up.models.lazy.Anything", models.tree()).missing
-    # What the star brings can be looked up.
+    # The names that the star brings can be looked up.
     assert missing == ("up.models.lazy:Anything" if "*" in source else "")
 
 

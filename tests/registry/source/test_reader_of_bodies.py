@@ -1,4 +1,4 @@
-"""What a definition does, by its source: only what can be executed, wherever it is written."""
+"""The actions of a definition, read from its source: only code that can be executed counts, wherever it is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a name is bound to when its module has been executed: the source is read to its end."""
+"""The object that a name is bound to after its module has run: the source is read to its end."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("source", KINDS)
-def test_it_is_of_a_kind(source: str) -> None:
+def test_a_source_binds_its_kind(source: str) -> None:
     assert bound(source, "run") == (KINDS[source],)
 
 
@@ -117,7 +117,7 @@ BELOW_A_METHOD = (
     ("above", "name", "below"),
     [*((FUNCTION, "run", text) for text in BELOW), *((METHOD, "K.run", text) for text in BELOW_A_METHOD)],
 )
-def test_what_is_done_to_it_below_counts(above: str, name: str, below: str) -> None:
+def test_statements_below_that_change_it_count(above: str, name: str, below: str) -> None:
     assert bound(above, name) == ("function",)
     assert len(bound(f"{above}{below}\n", name)) > 1
 
@@ -138,7 +138,7 @@ NOTHING = (
 
 
 @pytest.mark.parametrize("below", NOTHING)
-def test_what_is_done_to_something_else_does_not(below: str) -> None:
+def test_statements_that_change_something_else_do_not_count(below: str) -> None:
     source = f"{FUNCTION}{METHOD}{below}\n"
     assert (bound(source, "run"), bound(source, "K.run")) == (("function",), ("function",))
 

@@ -1,4 +1,4 @@
-"""What a module means to assign in other packages is read from its source, in every form that upstreams use."""
+"""The assignments that a module makes in other packages, read from its source in every form that upstreams use."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_the_steps_of_a_call_carry_its_name(package: Package) -> None:
         ("while more():\n    Norm.forward = ours", "more()"),
     ],
 )
-def test_any_other_condition_is_told(source: str, text: str, package: Package) -> None:
+def test_any_other_condition_is_reported(source: str, text: str, package: Package) -> None:
     (step,) = assigned(package, f"from lib.models import Norm\n{source}")
     assert step.conditions == (text,)
 

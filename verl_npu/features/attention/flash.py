@@ -107,7 +107,7 @@ def admit_flash_attention_in_dispatch_check(
     if "npu_flash_attn_func" not in imports.__code__.co_names:
         raise UnavailableError(
             subject=f"attn_implementation={FLASH_ATTENTION}",
-            expected="a transformers that can reach the NPU's flash attention",
+            expected="a release of transformers that can use the NPU's flash attention",
             found="transformers 4.54",
             fix="install transformers 4.53.3 or 4.55.4, or set attn_implementation to sdpa",
         )
@@ -285,15 +285,14 @@ def _refuse(
         raise _ignored(
             f"sliding_window={sliding_window}",
             "set use_sliding_window=False if you want full attention, or keep sequences within the window",
-            f", and a sequence of {longest()} tokens",
+            f", and a sequence has {longest()} tokens",
         )
 
 
 def _ignored(setting: str, fix: str, detail: str = "") -> JobSettingError:
     return JobSettingError(
-        subject="flash attention on NPUs",
-        expected="only model settings that it respects",
-        found=f"{setting}, which it ignores{detail}",
+        subject=f"the model's {setting}",
+        found=f"flash attention on NPUs ignores this setting{detail}",
         fix=f"{fix}; or set attn_implementation to eager",
         override="VERL_NPU_DISABLE=attention",
     )

@@ -80,7 +80,7 @@ def rearrange(tensor: Tensor, pattern: str, **axes: int) -> Tensor:
         subject="verl-npu's rearrange, which replaces einops.rearrange in upstream",
         expected="one of the two patterns that upstream uses",
         found=repr(pattern) + (f" with {axes}" if axes else ""),
-        fix="install einops and call einops.rearrange",
+        fix="install einops, and call einops.rearrange instead",
     )
 
 

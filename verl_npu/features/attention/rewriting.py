@@ -68,9 +68,8 @@ def _plain(function: Callable[..., object]) -> FunctionType:
     if plain is not function or not isinstance(plain, FunctionType):
         raise ApplyError(
             subject=getattr(function, "__qualname__", repr(function)),
-            expected="upstream's original function",
-            found=f"{function!r}, which another package has wrapped",
-            fix="load only one of the two packages",
+            found=f"verl-npu cannot rewrite this function, because another package has wrapped it: {function!r}",
+            fix="do not load that package together with verl-npu",
             override="VERL_NPU_DISABLE=attention",
         )
     return plain
@@ -89,9 +88,9 @@ def _rewritten_code(code: CodeType, theirs: str, ours: str, *, names: bool, wher
     if not count:
         raise ApplyError(
             subject=where,
-            expected=f"{'an import of' if names else 'the constant'} {theirs!r}",
-            found="none",
-            fix="run `verl-npu check` against this installation",
+            found=f"this code no longer {'imports' if names else 'contains the constant'} {theirs!r}, which verl-npu "
+            "replaces",
+            fix="run `verl-npu check` in this environment",
             override="VERL_NPU_DISABLE=attention",
         )
     return made

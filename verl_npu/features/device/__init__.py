@@ -197,7 +197,7 @@ def refuse_job_that_cannot_be_placed(
     *args: object,
     **kwargs: object,
 ) -> Group:
-    """Make a placement group and wait until Ray has placed it. Raises PlacementError if that is not possible."""
+    """Make a placement group and wait until Ray has placed it. Raises LaunchError if that is not possible."""
     import ray
 
     from .placement import amounts, fits, refusal

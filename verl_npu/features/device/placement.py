@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...ascend.variables import VISIBLE_DEVICES
-from ...errors import PlacementError
+from ...errors import LaunchError
 
 Resources = Mapping[str, float]
 """Amounts by resource name, for example {"CPU": 3, "NPU": 1}."""
@@ -43,10 +43,10 @@ def amounts(bundles: Sequence[Resources], nodes: Sequence[Resources]) -> str:
 
 def refusal(
     bundles: Sequence[Resources], strategy: str, nodes: Sequence[Resources], found: str, override: str = ""
-) -> PlacementError:
+) -> LaunchError:
     """Return the error for a job that cannot be placed."""
     place = "on one node" if strategy == "STRICT_PACK" else f"(strategy {strategy})"
-    return PlacementError(
+    return LaunchError(
         subject="the job cannot be placed",
         expected=f"{amounts(bundles, [_sum(bundles)])} {place}",
         found=found,
@@ -69,18 +69,18 @@ def _fix(needed: Resources, total: Resources) -> str:
 def ordinal(assigned: str, visible: str | None) -> int:
     """Return the index of the NPU with the id `assigned` in a process that sees the NPUs `visible`.
 
-    `visible` is a list of ids separated by commas; None means all NPUs. Raises PlacementError if `assigned` is not
+    `visible` is a list of ids separated by commas; None means all NPUs. Raises LaunchError if `assigned` is not
     in the list.
     """
     if visible is None:
         return int(assigned)
     ids = [text.strip() for text in visible.split(",")]
     if assigned not in ids:
-        raise PlacementError(
+        raise LaunchError(
             subject=f"NPU {assigned}, which Ray assigned to this worker",
             expected=f"an NPU that {VISIBLE_DEVICES} lists",
             found=f"{VISIBLE_DEVICES}={visible!r}",
-            fix="set the variable to the same list before `ray start` on this host, and not in the job",
+            fix=f"set {VISIBLE_DEVICES} to the same list before `ray start` on this host, and not in the job",
             override="VERL_NPU_DISABLE=device",
         )
     return ids.index(assigned)

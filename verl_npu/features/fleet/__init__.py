@@ -114,9 +114,9 @@ def _compare() -> None:
 def forward_variables_to_workers(
     original: Callable[..., RuntimeEnvironment], *args: object, **kwargs: object
 ) -> RuntimeEnvironment:
-    """Add the variables that every process needs to the runtime environment. Upstream's own values there win.
+    """Add the variables that every process needs to the runtime environment. A value that upstream sets there stays.
 
-    Raises FleetError if the user sets a variable to another value than every job needs.
+    Raises FleetError if the user set one of these variables to a value with which no job works.
     """
     from .forwarding import forward
 

@@ -120,7 +120,7 @@ def _load(path: str) -> Hook:
             subject=f"{HOOK}={path}",
             expected="the path of a Python function",
             found=str(error),
-            fix="correct or remove it",
+            fix=f"correct {HOOK}, or unset it",
         ) from error
 
 
@@ -140,6 +140,6 @@ def refuse_other_values(variables: Mapping[str, str], program: str) -> None:
                 subject=f"{requirement.name}={value}",
                 expected=f"{requirement.name}={requirement.value}, because {requirement.reason}",
                 found=repr(value),
-                fix=f"set it to {requirement.value} or remove it",
+                fix=f"set {requirement.name}={requirement.value}, or unset the variable",
                 override="VERL_NPU_DISABLE=fleet",
             )

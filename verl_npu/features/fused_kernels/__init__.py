@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ... import reporting
+from ...errors import UnavailableError
 from ...registry.patch import Feature
 from ...registry.source.probe import AllOf, Calls, Defines, Never, Not
 
@@ -109,7 +110,17 @@ def mend_the_fused_loss(
         temperature=temperature,
         group=dist_process_group,
     )
-    kernel = vars(sys.modules[MODULE]).get(_FORWARD)
+    upstream = vars(sys.modules[MODULE])
+    # Without Triton, upstream's decorators leave objects in place of the kernels, and a launch ends in a TypeError.
+    if not upstream.get("HAVE_TRITON", True):
+        error = UnavailableError(
+            subject="use_fused_kernels with the backend triton",
+            found="Triton is not installed",
+            fix="install triton-ascend for this CANN, or set actor_rollout_ref.model.use_fused_kernels=False",
+        )
+        error.name = "triton"
+        raise error
+    kernel = upstream.get(_FORWARD)
     with npu_counts_as_cuda(hidden):
         return (
             loss_within_vocabulary(compute, asked) if counts_beyond_vocabulary(kernel, len(weight)) else compute(asked)

@@ -68,16 +68,16 @@ def _supports_group_type_2(dtype: torch.dtype, device: torch.device) -> bool:
     ends = torch.tensor([6, 16], dtype=torch.int64, device=device)
     try:
         made = _grouped_columns(ones.transpose(0, 1), ones, ends)
-        found = f"returns a result of the shape {tuple(made.shape)}"
+        found = f"it returns a result of the shape {tuple(made.shape)}"
         if made.shape == (2, 16, 16) and made[:, 0, 0].tolist() == [6, 10]:
             return True
     except RuntimeError as error:
-        found = f"refuses it: {str(error).splitlines()[0]}" if str(error) else "refuses it"
+        found = str(error).splitlines()[0] if str(error) else "it refuses the call"
     import torch_npu
 
     report(
-        f"torch_npu {torch_npu.__version__} {found} (npu_grouped_matmul with group_type=2): the gradients of experts "
-        "are computed one by one, which is slower"
+        f"npu_grouped_matmul of torch_npu {torch_npu.__version__} does not support group_type=2 ({found}): the "
+        "gradients of experts are computed one by one, which is slower"
     )
     return False
 

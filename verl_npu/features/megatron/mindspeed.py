@@ -66,8 +66,9 @@ def refuse_mindspeed_without_its_dependencies() -> None:
     if missing:
         error = UnavailableError(
             subject="mindspeed.megatron_adaptor",
-            expected=f"{' and '.join(missing)} to be installed",
-            found="nothing, so MindSpeed is not imported: it would fail after changing torch",
+            found=f"verl-npu does not import MindSpeed, because {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not installed, and MindSpeed would fail after it had changed "
+            "torch",
             fix=f"pip install {' '.join(_INSTALLED_BY.get(name, name) for name in missing)}, in the versions that "
             "this MindSpeed needs",
             override=OVERRIDE,
@@ -108,7 +109,7 @@ def missing_packages(mindspeed: Path | None) -> list[str]:
     requires=_FEATURES,
 )
 def check_overrides_given_to_mindspeed(original: Repatch, args: Mapping[str, object]) -> None:
-    """Apply the calling worker's overrides. Raises JobSettingError, JobSettingError, or ApplyError."""
+    """Apply the calling worker's overrides. Raises JobSettingError or ApplyError."""
     checked_repatch(original, args)
 
 

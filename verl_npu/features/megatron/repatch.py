@@ -65,9 +65,8 @@ def on_behalf_of(request: Request) -> Iterator[None]:
 
 
 def repatch(request: Request) -> None:
-    """Check `request` and apply it through MindSpeed's own repatch. Do nothing if MindSpeed is not imported.
-
-    Raises JobSettingError, JobSettingError, or ApplyError, and leaves the process unchanged.
+    """Check `request` and apply it through MindSpeed's own repatch. Do nothing if MindSpeed is not imported. Raises
+    JobSettingError or ApplyError, and leaves the process unchanged.
     """
     adaptor = sys.modules.get("mindspeed.megatron_adaptor")
     if adaptor is not None:
@@ -76,9 +75,8 @@ def repatch(request: Request) -> None:
 
 
 def checked_repatch(original: Repatch, overrides: Mapping[str, object]) -> None:
-    """Check the overrides and apply them. `original` is MindSpeed's `repatch`, `overrides` its argument.
-
-    Raises JobSettingError, JobSettingError, or ApplyError, and leaves the process unchanged.
+    """Check the overrides and apply them. `original` is MindSpeed's `repatch`, `overrides` its argument. Raises
+    JobSettingError or ApplyError, and leaves the process unchanged.
     """
     global _applied
     from .rules import check
@@ -139,13 +137,13 @@ def _rejection(request: Request, settings: Mapping[str, object], error: Exceptio
     keys = ", ".join(f"{key}={value}" for key, value in settings.items())
     fix = "remove the override that the message names; `verl-npu lint --list-overrides` shows valid combinations"
     if isinstance(error, ModuleNotFoundError):
-        fix = f"the feature needs {error.name}: make it importable, or remove the override"
+        fix = f"make {error.name} importable, because the feature needs it, or remove the override"
         if str(error.name).startswith("megatron.training"):
             fix += " (megatron.training is in Megatron-LM's source, not in megatron-core)"
     return ApplyError(
-        subject=f"{request.worker}: MindSpeed rejected its overrides, and verl-npu restored the process",
-        expected="a combination that MindSpeed can apply",
-        found=f"{type(error).__name__}: {error}, with {keys}",
+        subject=f"{request.worker}: override_transformer_config",
+        found=f"MindSpeed cannot apply the combination {keys}, and verl-npu has undone the changes: "
+        f"{type(error).__name__}: {error}",
         fix=fix,
         override=OVERRIDE,
     )
@@ -211,8 +209,8 @@ def _refuse_conflicts(
         expected=f"the values that {first.request.worker} runs with in this process: "
         + ", ".join(f"{key}={theirs.get(key)}" for key in keys),
         found=", ".join(f"{key}={mine.get(key)}" for key in keys),
-        fix="MindSpeed patches a process once for all its workers: set the same values for both workers, or give each "
-        "worker its own resource pool",
+        fix="set the same values for both workers, or give each worker its own resource pool, because MindSpeed "
+        "patches a process once for all its workers",
         override=OVERRIDE,
     )
 

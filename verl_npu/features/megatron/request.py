@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...errors import CommandLineError
+from ...errors import CommandError
 
 if TYPE_CHECKING:
     from .contract import Contract
@@ -214,7 +214,7 @@ Parts = tuple[dict[str, object], dict[str, object]]
 def requests(text: str) -> list[Request]:
     """Return each worker's request, in the order of the workers' first overrides.
 
-    Raises CommandLineError if the text cannot be read, or has no Megatron override.
+    Raises CommandError if the text cannot be read, or has no Megatron override.
     """
     words = _words(text)
     pairs = [match for word in words if (match := _OVERRIDE.fullmatch(word))]
@@ -267,8 +267,8 @@ def _words(text: str) -> list[str]:
         raise _unreadable(text, str(error)) from error
 
 
-def _unreadable(text: str, found: str) -> CommandLineError:
-    return CommandLineError(
+def _unreadable(text: str, found: str) -> CommandError:
+    return CommandError(
         subject=f"--check {text[:80]!r}",
         expected="'key=value …', or a Hydra command line with <worker>.megatron.override_transformer_config.key=value "
         "or <worker>.mindspeed.mcore_kwargs.key=value",

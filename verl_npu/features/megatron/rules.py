@@ -85,7 +85,12 @@ def problems(request: Request, contract: Contract) -> Iterator[Finding]:
 
 def in_words(problem: Finding) -> str:
     """Return a problem as one line."""
-    return f"{problem.subject}: expected {problem.expected}, found {problem.found}; {problem.fix}"
+    return f"{problem.subject}: expected {problem.expected}; found {problem.found}; {problem.fix}"
+
+
+def _shown(key: str, settings: Mapping[str, object]) -> str:
+    value = settings.get(key)
+    return f"no {key}" if value is None else f"{key}={value}"
 
 
 def _problem(subject: str, expected: str, found: str, fix: str, certain: bool = True) -> Finding:
@@ -101,14 +106,15 @@ def _unread_group(asked: Asked) -> Iterator[Finding]:
     if "llm_kwargs" in section:
         yield _problem(
             f"(mindspeed.llm_kwargs.{section['llm_kwargs']})",
-            "mcore_kwargs: upstream's documents name llm_kwargs, but its MindSpeedEngineConfig fails with a TypeError",
+            "mcore_kwargs, because upstream's MindSpeedEngineConfig ends llm_kwargs with a TypeError, although "
+            "upstream's documents name llm_kwargs",
             "llm_kwargs",
             fix,
         )
     if "override_transformer_config" in section:
         yield _problem(
             f"(mindspeed.override_transformer_config.{section['override_transformer_config']})",
-            "mcore_kwargs: upstream does not build the model from override_transformer_config",
+            "mcore_kwargs, because upstream does not build the model from override_transformer_config",
             "override_transformer_config",
             fix,
             certain=False,
@@ -133,7 +139,7 @@ def _size_not_a_number(asked: Asked) -> Iterator[Finding]:
     for key, value in request.section.items():
         if key.endswith("_size") and isinstance(value, str) and (read or value != "None"):
             subject = f"({request.engine.value}.{key}={value})"
-            yield _problem(subject, "a whole number", repr(value), "write it as a number", certain=read)
+            yield _problem(subject, "a whole number", f"the text {value!r}", f"write {key} as a number", certain=read)
 
 
 def _flash_attention(asked: Asked) -> Iterator[Finding]:
@@ -142,8 +148,8 @@ def _flash_attention(asked: Asked) -> Iterator[Finding]:
         if settings.get("use_flash_attn"):
             yield _problem(
                 "use_flash_attn=True",
-                "False with use_flash_attn_npu_batch_invariant, because both replace the same function",
-                "both on",
+                "False with use_flash_attn_npu_batch_invariant=True, because the two replace the same function",
+                "True",
                 "remove use_flash_attn",
                 certain=contract.knows("use_flash_attn_npu_batch_invariant"),
             )
@@ -151,9 +157,9 @@ def _flash_attention(asked: Asked) -> Iterator[Finding]:
     if not settings.get("use_flash_attn"):
         yield _problem(
             f"use_flash_attn={settings.get('use_flash_attn')}",
-            "True: without flash attention, MindSpeed finds no attention mask in the first forward pass",
-            "off",
-            "remove use_flash_attn",
+            "True, because without flash attention MindSpeed finds no attention mask in the first forward pass",
+            str(settings.get("use_flash_attn")),
+            "remove use_flash_attn, which is on by default",
             # With a micro-batch size, MindSpeed makes a mask, which may be wrong.
             certain=asked.request.forward and not {"micro_batch_size", "seq_length"} <= settings.keys(),
         )
@@ -175,7 +181,7 @@ def _context_parallel(asked: Asked) -> Iterator[Finding]:
             f"context_parallel_size={settings['context_parallel_size']}",
             f"the size of verl's process groups, megatron.context_parallel_size={size}",
             str(settings["context_parallel_size"]),
-            "set both to the same value, or remove the override: verl-npu adds it",
+            "remove the override, because verl-npu adds the right value, or set the two to the same value",
             certain=asked.request.forward,
         )
 
@@ -188,8 +194,8 @@ def _fused_rope(asked: Asked) -> Iterator[Finding]:
     if settings.get("use_fused_rotary_pos_emb") and settings.get("position_embedding_type") != "rope":
         yield _problem(
             "use_fused_rotary_pos_emb=True",
-            "position_embedding_type=rope with it",
-            f"position_embedding_type={settings.get('position_embedding_type', 'not set')}",
+            "position_embedding_type=rope",
+            _shown("position_embedding_type", settings),
             "add +….override_transformer_config.position_embedding_type=rope",
             certain=contract.validates,
         )
@@ -200,7 +206,7 @@ def _fused_rmsnorm(asked: Asked) -> Iterator[Finding]:
     if settings.get("use_fused_rmsnorm") and settings.get("normalization", "RMSNorm") != "RMSNorm":
         yield _problem(
             "use_fused_rmsnorm=True",
-            "normalization=RMSNorm with it",
+            "normalization=RMSNorm",
             f"normalization={settings['normalization']}",
             "set normalization=RMSNorm, or remove use_fused_rmsnorm",
             certain=False,
@@ -212,7 +218,7 @@ def _fused_swiglu(asked: Asked) -> Iterator[Finding]:
     if settings.get("use_fused_swiglu") and settings.get("swiglu", True) is not True:
         yield _problem(
             "use_fused_swiglu=True",
-            "swiglu=True with it: MindSpeed always fuses SwiGLU",
+            "swiglu=True, because MindSpeed always fuses SwiGLU",
             f"swiglu={settings['swiglu']}",
             "set swiglu=True, or remove use_fused_swiglu",
             certain=False,
@@ -226,7 +232,7 @@ def _swap_optimizer(asked: Asked) -> Iterator[Finding]:
     if settings.get("swap_optimizer") and distributed is not None and not distributed:
         yield _problem(
             "swap_optimizer=True",
-            "the distributed optimizer, because swap_optimizer swaps its states",
+            "use_distributed_optimizer=True, because swap_optimizer swaps the distributed optimizer's states",
             f"use_distributed_optimizer={distributed}",
             "set megatron.use_distributed_optimizer=True, or remove swap_optimizer",
         )
@@ -240,7 +246,7 @@ def _mbridge(asked: Asked) -> Iterator[Finding]:
             "(megatron.use_mbridge=True)",
             "no virtual pipeline with mbridge, according to MindSpeed's documents",
             f"megatron.virtual_pipeline_model_parallel_size={stages}",
-            "remove one of the two if the job fails",
+            "if the job fails, remove megatron.use_mbridge or megatron.virtual_pipeline_model_parallel_size",
             # Some of upstream's own scripts set both.
             certain=False,
         )
@@ -255,15 +261,17 @@ def _mc2(asked: Asked) -> Iterator[Finding]:
     if not sequence or size in (None, 1):
         yield _problem(
             "use_ascend_mc2=True",
-            "sequence parallelism over a tensor-parallel group of at least 2",
-            f"sequence_parallel={'not set' if sequence is None else sequence}, "
-            f"tensor_model_parallel_size={'not set' if size is None else size}",
+            "sequence parallelism over a tensor-parallel group of at least 2 ranks",
+            _shown("sequence_parallel", {"sequence_parallel": sequence})
+            + " and "
+            + _shown("tensor_model_parallel_size", {"tensor_model_parallel_size": size}),
             "set megatron.sequence_parallel=True and megatron.tensor_model_parallel_size, or remove use_ascend_mc2",
             # With sequence parallelism off, older revisions switch mc2 off too, and newer ones have no linear layer.
             certain=contract.validates or sequence is None or size is None,
         )
     if settings.get("use_ascend_coc"):
-        yield _problem("use_ascend_mc2=True", "use_ascend_coc off", "both on", "remove one of the two")
+        fix = "remove use_ascend_mc2 or use_ascend_coc"
+        yield _problem("use_ascend_mc2=True", "use_ascend_coc off", _shown("use_ascend_coc", settings), fix)
 
 
 def _dispatcher(asked: Asked) -> Iterator[Finding]:
@@ -271,9 +279,10 @@ def _dispatcher(asked: Asked) -> Iterator[Finding]:
     if settings.get("moe_token_dispatcher_type") == "allgather" and settings.get("variable_seq_lengths", True):
         yield _problem(
             "moe_token_dispatcher_type=allgather",
-            "alltoall: verl needs variable sequence lengths, which Megatron's allgather dispatcher does not support",
+            "alltoall, because verl needs variable sequence lengths and Megatron's allgather dispatcher does not "
+            "support them",
             "allgather",
-            "remove it: upstream's own value is alltoall",
+            "remove moe_token_dispatcher_type: upstream's own value is alltoall",
         )
 
 
@@ -284,8 +293,8 @@ def _moe_permutation(asked: Asked) -> Iterator[Finding]:
         yield _problem(
             f"{key}=True",
             "moe_pad_expert_input_to_capacity=True with moe_expert_capacity_factor",
-            f"moe_pad_expert_input_to_capacity={settings.get('moe_pad_expert_input_to_capacity', 'not set')}",
-            "set both or neither",
+            _shown("moe_pad_expert_input_to_capacity", settings),
+            "set moe_pad_expert_input_to_capacity=True, or remove moe_expert_capacity_factor",
             certain=contract.validates,
         )
 
@@ -300,10 +309,11 @@ def _latent_attention(asked: Asked) -> Iterator[Finding]:
     if missing:
         yield _problem(
             "multi_head_latent_attention=True",
-            f"{' and '.join(missing)} with it, because MindSpeed does not read them from the model",
-            "not set",
-            "add them with the values in the model's config.json, or use multi_latent_attention=True, which needs "
-            "none",
+            f"{' and '.join(missing)}, because MindSpeed does not read {'it' if len(missing) == 1 else 'them'} from "
+            "the model",
+            " and ".join(f"no {key}" for key in missing),
+            f"add {' and '.join(missing)} with the values in the model's config.json, or use "
+            "multi_latent_attention=True, which needs no such settings",
             # Only a forward pass needs the length.
             certain=asked.request.forward or missing != ["seq_length"],
         )
@@ -314,7 +324,8 @@ def _attention_backend(asked: Asked) -> Iterator[Finding]:
     value = settings.get("attention_backend")
     if isinstance(value, str) and value not in _ATTENTION_BACKENDS:
         expected = f"one of {', '.join(_ATTENTION_BACKENDS)}"
-        yield _problem(f"attention_backend={value}", expected, value, "remove it: upstream's own value is flash")
+        fix = "remove attention_backend: upstream's own value is flash"
+        yield _problem(f"attention_backend={value}", expected, value, fix)
 
 
 def _recomputation(asked: Asked) -> Iterator[Finding]:
@@ -323,15 +334,15 @@ def _recomputation(asked: Asked) -> Iterator[Finding]:
     if granularity == "full" and (method is None or settings.get("recompute_num_layers") is None):
         yield _problem(
             "recompute_granularity=full",
-            "recompute_method and recompute_num_layers with it",
-            f"recompute_method={method}, recompute_num_layers={settings.get('recompute_num_layers')}",
-            "set all three",
+            "recompute_method and recompute_num_layers",
+            " and ".join(_shown(key, settings) for key in ("recompute_method", "recompute_num_layers")),
+            "set recompute_granularity, recompute_method, and recompute_num_layers together",
         )
     if granularity != "full" and method is not None:
         yield _problem(
             f"recompute_method={method}",
-            "recompute_granularity=full with it, because it has no effect otherwise",
-            f"recompute_granularity={granularity}",
+            "recompute_granularity=full, because recompute_method has no effect otherwise",
+            _shown("recompute_granularity", settings),
             "set recompute_granularity=full, or remove recompute_method",
             certain=False,
         )
@@ -352,22 +363,22 @@ def _declared(name: str, asked: Asked) -> Iterator[Finding]:
     facts, certain, subject = contract.features[name], contract.validates, f"{name}={settings[name]}"
     for other in facts.conflicts:
         if settings.get(other):
-            yield _problem(subject, f"{other} off", f"{other}={settings[other]}", "remove one of the two", certain)
+            yield _problem(subject, f"{other} off", f"{other}={settings[other]}", f"remove {name} or {other}", certain)
     for other in facts.needs:
         # Megatron's configuration may still get a field from the model. Such a key cannot be judged here.
         missing = other in contract.arguments and not settings.get(other)
         if other != "use_distributed_optimizer" and (missing or settings.get(other) is False):
-            yield _problem(subject, f"{other} with it", f"{other} off", f"set {other}, or remove {name}", certain)
+            yield _problem(subject, f"{other} on", _shown(other, settings), f"set {other}, or remove {name}", certain)
 
 
 def _unknown(key: str, value: object, contract: Contract, request: Request) -> Finding:
     underscored = str(key).lstrip("-").replace("-", "_")
     near = [underscored] if contract.knows(underscored) else difflib.get_close_matches(str(key), contract.keys, 3, 0.6)
-    hint = f"did you mean {' or '.join(near)}? Otherwise remove it" if near else "remove it"
+    hint = f"write {' or '.join(near)}, or remove {key}" if near else f"remove {key}"
     return _problem(
         subject=f"{key}={value}",
         expected=f"a key that MindSpeed {contract.revision} or Megatron {contract.megatron} knows",
-        found="an unknown key, which would have no effect",
+        found="an unknown key, which has no effect",
         fix=f"{hint}; `verl-npu lint --list-overrides` lists the known overrides",
         # Megatron-Bridge has its own configurations, which have more fields than Megatron's.
         certain=request.section.get("vanilla_mbridge", True) is not False,
@@ -388,7 +399,7 @@ def _mistyped(key: str, value: object, contract: Contract) -> Iterator[Finding]:
     corrected = _corrected(value) if isinstance(value, str) else ""
     fix = f"write {key}={corrected} without quotes" if corrected else f"use {expected}"
     if kinds == {"bool"} and corrected not in ("True", "False"):
-        fix = f"write {key}=True or {key}=False, or remove it"
+        fix = f"write {key}=True or {key}=False, or remove {key}"
     # A text instead of False is true. A text or a wrong number instead of one of Megatron's numbers ends in a
     # TypeError.
     reversed_ = isinstance(value, str) and "bool" in kinds and value.strip("'\"").lower() in _FALSE

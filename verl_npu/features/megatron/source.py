@@ -110,8 +110,8 @@ def _active_classes(path: Path) -> list[str]:
         raise SourceError(
             subject=str(path),
             expected="a function create_features_list",
-            found="none",
-            fix="this MindSpeed lists its features differently: use one of the recorded revisions",
+            found="no function of this name",
+            fix="use one of the recorded revisions of MindSpeed, because this one lists its features differently",
         )
     order = []
     for call in _calls(functions["create_features_list"]):
@@ -345,9 +345,8 @@ def examine(mindspeed: Path | None, megatron: Path | None) -> Installation:
     if megatron is None:
         raise SourceError(
             subject="megatron.core",
-            expected="Megatron-Core to be installed with MindSpeed",
-            found="no package megatron.core",
-            fix="pip install megatron-core in the version that this MindSpeed needs",
+            found="MindSpeed is installed without Megatron-Core",
+            fix="run `pip install megatron-core`, in the version that this MindSpeed needs",
         )
     extracted = extract(mindspeed, megatron, "installed", "installed", deep=False)
     recorded = nearest(extracted)

@@ -177,7 +177,7 @@ _KERNELS = "verl.utils.kernel.kernels"
     retired_by=Not(Defines(f"{_CALLER}:kernels")),
 )
 def load_triton_kernels_on_first_use() -> None:
-    """Replace the kernels' module with one that loads itself at its first use."""
+    """Replace the kernels' module with a module that is loaded at its first use."""
     spec = None if _KERNELS in sys.modules else importlib.util.find_spec(_KERNELS)
     if spec is None or spec.loader is None:
         return

@@ -58,7 +58,7 @@ def keep_token_budget(
 ) -> tuple[MicroBatches, list[list[int]]]:
     """Split a batch into micro-batches of at most `max_token_len` tokens, if the user asked for that limit.
 
-    If one rank has a sequence that is too long, raises MicroBatchError on all ranks that agree on the number.
+    If one rank has a sequence that is too long, raises JobSettingError on all ranks that agree on the number.
     """
     if not environment.TOKEN_BUDGET.read():
         return original(*args, **kwargs)
@@ -99,7 +99,7 @@ def keep_token_budget(
     requires=_HAS_FUNCTIONS,
 )
 def agree_on_a_number(original: Callable[[int, int], int], a: int, b: int) -> int:
-    """Round a number of micro-batches up to a multiple. Raises MicroBatchError if a rank cannot split its batch so."""
+    """Round a number of micro-batches up to a multiple. Raises JobSettingError if a rank cannot split its batch so."""
     count = original(a, b)
     demand = _demand.get() if _calls else None
     if demand is not None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from ...errors import MicroBatchError
+from ...errors import JobSettingError
 
 if TYPE_CHECKING:
     import torch
@@ -21,13 +21,13 @@ Bins = list[list[int]]
 
 
 def pack(lengths: Sequence[int], budget: int) -> Bins:
-    """Return the bins of first-fit-decreasing. Raises MicroBatchError if a single sequence exceeds the budget."""
+    """Return the bins of first-fit-decreasing. Raises JobSettingError if a single sequence exceeds the budget."""
     bins: Bins = []
     rooms: list[int] = []
     for index in _decreasing(lengths):
         length = lengths[index]
         if length > budget:
-            raise MicroBatchError(
+            raise JobSettingError(
                 subject=f"micro-batches of at most {budget} tokens",
                 expected="only sequences that fit the budget",
                 found=f"a sequence of {length} tokens",
@@ -47,7 +47,7 @@ def pack(lengths: Sequence[int], budget: int) -> Bins:
 def spread(packed: Bins, lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins:
     """Return `count` bins within the budget whose sums of `weights` are about equal, by a fast heuristic.
 
-    `packed` is the result of `pack` for the same lengths and budget. Raises MicroBatchError as `check_count` does.
+    `packed` is the result of `pack` for the same lengths and budget. Raises JobSettingError as `check_count` does.
     """
     check_count(count, packed, lengths, budget)
     distributed = _distributed(lengths, budget, count, weights)
@@ -56,13 +56,13 @@ def spread(packed: Bins, lengths: Sequence[int], budget: int, count: int, weight
 
 
 def check_count(count: int, packed: Bins, lengths: Sequence[int], budget: int) -> None:
-    """Raise MicroBatchError if the sequences cannot fill `count` bins within the budget."""
+    """Raise JobSettingError if the sequences cannot fill `count` bins within the budget."""
     if not len(packed) <= count <= len(lengths):
-        raise MicroBatchError(
-            subject=f"{count} micro-batches",
-            expected=f"at least {len(packed)}, because of the budget of {budget} tokens, and at most {len(lengths)}, "
-            "the number of sequences on this rank",
-            found=f"{count}, the largest number of all ranks, rounded up for the virtual pipeline",
+        raise JobSettingError(
+            subject="the number of micro-batches on this rank",
+            expected=f"a number from {len(packed)}, which the budget of {budget} tokens needs, to {len(lengths)}, one "
+            "for each sequence",
+            found=f"{count}, the largest number among the ranks, rounded up for the virtual pipeline",
             fix="raise the *_max_token_len_per_gpu of this worker, or give each rank more sequences",
             override="VERL_NPU_TOKEN_BUDGET=0",
         )
@@ -162,13 +162,13 @@ class Demand:
         return max(self.budget, self.longest)
 
     def check_agreed(self, agreed: int, rounded: int) -> None:
-        """Raise MicroBatchError if any rank has a sequence that is too long, or this rank has too few sequences."""
+        """Raise JobSettingError if any rank has a sequence that is too long, or this rank has too few sequences."""
         if agreed > _MARK:
             raise self._too_long(agreed - _MARK)
         check_count(rounded, self.packed, self.lengths, self.budget)
 
     def split(self, count: int, weights: Sequence[int]) -> Bins:
-        """Return `count` bins within the budget. Raises MicroBatchError as `check_agreed` does."""
+        """Return `count` bins within the budget. Raises JobSettingError as `check_agreed` does."""
         if not self.fits:
             raise self._too_long(self.longest)
         if len(weights) != len(self.lengths):
@@ -176,16 +176,16 @@ class Demand:
         return spread(self.packed, self.lengths, self.budget, count, weights)
 
     def check_result(self, indices: Bins) -> None:
-        """Raise MicroBatchError if one of upstream's micro-batches exceeds the budget anyway."""
+        """Raise JobSettingError if one of upstream's micro-batches exceeds the budget anyway."""
         # The sequences of a group are next to each other in the result, so we count the first one of each group.
         most = max(sum(self.lengths[index // self.group_size] for index in one[:: self.group_size]) for one in indices)
         if most > self.budget:
             raise self._unknown(f"a micro-batch of {most} tokens")
 
-    def _too_long(self, length: int) -> MicroBatchError:
+    def _too_long(self, length: int) -> JobSettingError:
         kind = "a sequence" if self.group_size == 1 else f"{self.group_size} sequences that must stay together"
         found = f"{kind} of {length} tokens, padding included" if not self.fits else ""
-        return MicroBatchError(
+        return JobSettingError(
             subject=f"micro-batches of at most {self.budget} tokens",
             expected="only sequences that fit the budget",
             found=found or f"a sequence of {length} tokens on another rank",
@@ -193,12 +193,12 @@ class Demand:
             "sequence parallelism), or lower data.max_prompt_length or data.max_response_length",
         )
 
-    def _unknown(self, found: str) -> MicroBatchError:
-        return MicroBatchError(
+    def _unknown(self, found: str) -> JobSettingError:
+        return JobSettingError(
             subject="verl.utils.seqlen_balancing:rearrange_micro_batches",
             expected=f"micro-batches of at most {self.budget} tokens",
             found=found,
-            fix="verl-npu does not know how this verl splits batches: report it",
+            fix="report this error, because verl-npu does not know how this verl splits batches",
             override="VERL_NPU_TOKEN_BUDGET=0",
         )
 

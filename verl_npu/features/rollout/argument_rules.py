@@ -43,7 +43,7 @@ def unknown_arguments(config: Section) -> Iterator[Finding]:
             "rollout.engine_arguments",
             subject=_KWARGS,
             expected="arguments that the installed vLLM knows",
-            found=f"{', '.join(unknown)}, which its source does not mention",
+            found=f"{', '.join(unknown)}, which vLLM's source does not mention",
             fix="remove the unknown arguments" + (f"; did you mean {', '.join(near)}?" if near else ""),
         )
 
@@ -56,8 +56,8 @@ def unread_arguments(config: Section) -> Iterator[Finding]:
     if engine.get("mode") == "async" and chosen and server and "engine_kwargs" not in server:
         yield remark(
             "rollout.unread_arguments",
-            f"{_KWARGS}: this verl's server does not read it with rollout.mode=async, so {', '.join(chosen)} will "
-            "have no effect; use rollout.mode=sync",
+            f"{_KWARGS}: with rollout.mode=async, this verl's server does not read these arguments, so "
+            f"{', '.join(chosen)} {'has' if len(chosen) == 1 else 'have'} no effect; use rollout.mode=sync",
         )
 
 
@@ -82,8 +82,8 @@ def sizes_in_one_word(config: Section, tree: SourceTree | None = None) -> Iterat
         yield refusal(
             "rollout.sizes_in_one_word",
             subject=key,
-            expected="no list of sizes, because this verl's server passes a list to vLLM as one word",
-            found=f"[{sizes}], with which vLLM's parser ends the server: invalid int value",
+            found=f"this verl's server passes the list [{sizes}] to vLLM as one word, and vLLM's parser ends the "
+            "server with `invalid int value`",
             fix=f"remove {key}, and pass the sizes as JSON: {instead}",
         )
 

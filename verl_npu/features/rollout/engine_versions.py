@@ -67,7 +67,7 @@ def _unfit_for_verl(engine: Section, tree: SourceTree, pin: Pin | None) -> Itera
     sync = starts[1:] and tree.nodes(_SYNC) and next(unmet_imports(starts[:1], "verl", "vllm", tree), None) is None
     yield _unmet(
         f"vllm {_version_text(_VLLM)}",
-        "a vLLM that has everything that the installed verl's rollout imports",
+        "a vLLM with every name that the installed verl's rollout imports",
         unmet,
         f"install another vLLM{_named(pin)}"
         + (", or set actor_rollout_ref.rollout.mode=sync, which this vLLM supports" if sync else ""),
@@ -92,9 +92,9 @@ def _unfit_pair(tree: SourceTree, pin: Pin | None) -> Iterator[Finding]:
     if len(lacking) == len(found):
         yield _unmet(
             f"vllm {_version_text(_VLLM)} with vllm-ascend {_version_text(_VLLM_ASCEND)}",
-            "a vLLM that has everything that the installed vllm-ascend imports when an engine starts",
+            "a vLLM with every name that the installed vllm-ascend imports when an engine starts",
             lacking[0],
-            f"install both in the same version{_named(pin)}",
+            f"install vllm and vllm-ascend in the same version{_named(pin)}",
         )
 
 
@@ -103,7 +103,7 @@ def _unmet(subject: str, expected: str, unmet: UnmetImport, fix: str) -> Finding
         "rollout.engine_versions",
         subject=subject,
         expected=expected,
-        found=f"no {unmet.missing}, where line {unmet.line} of {unmet.module} imports {unmet.name}",
+        found=f"no {unmet.missing}, although line {unmet.line} of {unmet.module} imports {unmet.name}",
         fix=fix,
     )
 
@@ -137,15 +137,15 @@ def _unnamed(pin: Pin | None) -> Iterator[Finding]:
         yield remark(
             "rollout.engine_versions",
             f"verl's documents for NPUs name {_named_engines(pin)} for {pin.name}, but {' and '.join(engine)} "
-            f"{'is' if len(engine) == 1 else 'are'} installed here; verl-npu found nothing that fails; "
-            "if the rollout does, `verl-npu doctor` says what to install",
+            f"{'is' if len(engine) == 1 else 'are'} installed here; verl-npu found no import that fails; "
+            "if the rollout fails, run `verl-npu doctor`, which says what to install",
         )
     for package, asked in _unmet_requirements():
         yield remark(
             "rollout.engine_versions",
             f"vllm-ascend {_version_text(_VLLM_ASCEND)} requires {package}{asked}, but "
             f"{package} {_version_text(package)} is installed here; if the engine ends with "
-            f"`undefined symbol` or lacks vllm-ascend's operators: pip install '{package}{asked}'",
+            f"`undefined symbol` or lacks vllm-ascend's operators, run pip install '{package}{asked}'",
         )
 
 

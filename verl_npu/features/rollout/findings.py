@@ -7,7 +7,7 @@ from ...findings import Finding, Severity
 __all__ = ["refusal", "remark"]
 
 
-def refusal(code: str, *, subject: str, expected: str, found: str, fix: str) -> Finding:
+def refusal(code: str, *, subject: str, found: str, fix: str, expected: str = "") -> Finding:
     """Return a finding that ends the job before its first process starts."""
     return Finding(
         code=code,

@@ -39,9 +39,9 @@ def wrong_rl_config(config: Section) -> Iterator[Finding]:
         yield refusal(
             "rollout.rl_config",
             subject=f"{_ADDITIONAL}.{_KEY}",
-            expected=f"only the installed vllm-ascend's keys {', '.join(sorted(known))}, each True or False",
+            expected=f"only keys of the installed vllm-ascend ({', '.join(sorted(known))}), each True or False",
             found=str(mode) if pairs is None else ", ".join(f"{key}={pairs[key]!r}" for key in wrong),
-            fix="remove the unknown keys, and set the others to True or False",
+            fix="remove unknown keys, and set each known key to True or False",
         )
 
 
@@ -55,8 +55,8 @@ def enable_rl_mode(config: Section) -> None:
     else:
         _set(config, f"{_ADDITIONAL}.{_KEY}.{_SWITCH}", True)
     report(
-        f"verl-npu sets {_ADDITIONAL}.{_KEY}.{_SWITCH}=True, which the installed vllm-ascend reads; to prevent that, "
-        "set it to False"
+        f"verl-npu sets {_ADDITIONAL}.{_KEY}.{_SWITCH}=True, which the installed vllm-ascend reads; to keep the "
+        "setting off, set it to False yourself"
     )
 
 

@@ -107,9 +107,9 @@ def expandable_segments(
         yield refusal(
             "rollout.expandable_segments",
             subject=f"{ALLOCATOR}={setting}",
-            expected=f"no {EXPANDABLE_SEGMENTS}, because this job's vLLM engine is built with enable_sleep_mode=True",
-            found=f"both, and vllm-ascend's sleep mode does not work with {EXPANDABLE_SEGMENTS}",
-            fix=f"remove {EXPANDABLE_SEGMENTS}, or build the engine without sleep mode: {overrides}",
+            found=f"vllm-ascend's sleep mode does not work with {EXPANDABLE_SEGMENTS}, and this job builds its vLLM "
+            "engine with enable_sleep_mode=True",
+            fix=f"remove {EXPANDABLE_SEGMENTS} from the variable, or build the engine without sleep mode: {overrides}",
         )
 
 
@@ -186,7 +186,7 @@ def _ranks(config: Section) -> Iterator[Finding]:
             expected=f"an engine size that divides the job's {nodes * each} NPUs",
             found=f"engines of {size} ranks (tensor_model_parallel_size x pipeline_model_parallel_size)"
             + (f", {shared} of which share a model" if shared > 1 else ""),
-            fix="change one of these sizes, trainer.nnodes, or trainer.n_gpus_per_node",
+            fix="change a parallel size, trainer.nnodes, or trainer.n_gpus_per_node",
         )
 
 
@@ -210,7 +210,7 @@ def _heads(config: Section) -> Iterator[Finding]:
             subject=f"{_TENSOR}={size}",
             expected=f"a divisor of the model's {heads} attention heads",
             found=f"{size}, with which vLLM does not start",
-            fix=f"set it to one of {', '.join(divisors)}",
+            fix=f"set the size to one of {', '.join(divisors)}",
         )
 
 
@@ -232,7 +232,7 @@ def _additional_config(config: Section) -> Iterator[Finding]:
             "rollout.additional_config",
             subject=_ADDITIONAL,
             expected="keys that the installed vllm-ascend reads",
-            found=f"{', '.join(unread)}, which its source does not mention",
+            found=f"{', '.join(unread)}, which vllm-ascend's source does not mention",
             fix="remove the unknown keys" + (f"; did you mean {', '.join(near)}?" if near else ""),
         )
 
@@ -306,8 +306,8 @@ def _weight_format(config: Section) -> Iterator[Finding]:
     if config.actor_rollout_ref.rollout.get("name") == "vllm" and mode:
         yield remark(
             "rollout.weight_format",
-            f"{_ADDITIONAL}.{NZ_KEY}={mode}: from vllm-ascend 0.23 on, this overrides {NZ.name}={NZ.value}, and the "
-            f"engine refuses to wake up; remove it, because {NZ.reason}",
+            f"{_ADDITIONAL}.{NZ_KEY}={mode}: from vllm-ascend 0.23 on, this key overrides {NZ.name}={NZ.value}, and "
+            f"the engine refuses to wake up; remove the key, because {NZ.reason}",
         )
 
 
@@ -322,15 +322,16 @@ def _kernels(config: Section) -> Iterator[Finding]:
         yield remark(
             "rollout.kernels",
             f"{_MODEL}.use_fused_kernels=True: verl's fused cross entropy is a Triton kernel whose blocks are too "
-            "large for an Ascend 910B (`ub overflow`, https://github.com/verl-project/verl/issues/7950); verl-npu's "
-            "feature fused_kernels launches it with smaller blocks if the compiler rejects these; if training still "
-            f"fails with this error, set it to False, or with FSDP {_MODEL}.fused_kernel_options.impl_backend=torch",
+            "large for an Ascend 910B (`ub overflow`, https://github.com/verl-project/verl/issues/7950); if the "
+            "compiler rejects these blocks, verl-npu's feature fused_kernels launches the kernel with smaller blocks; "
+            "if training still fails with this error, set use_fused_kernels to False, or with FSDP set "
+            f"{_MODEL}.fused_kernel_options.impl_backend=torch",
         )
     if model.get("use_liger"):
         yield remark(
             "rollout.kernels",
             f"{_MODEL}.use_liger=True: upstream's documents for Ascend up to v0.7.1 say that liger-kernel is not "
-            "supported; if training ends with a Triton error, set it to False",
+            "supported; if training ends with a Triton error, set use_liger to False",
         )
 
 
@@ -339,7 +340,7 @@ def _two_tritons(config: Section) -> Iterator[Finding]:
         yield remark(
             "rollout.two_tritons",
             "the packages triton and triton-ascend are both installed and overwrite each other's files, so kernels "
-            "may be compiled for CUDA; run pip uninstall triton triton-ascend, then install only triton-ascend",
+            "may be compiled for CUDA; run `pip uninstall triton triton-ascend`, then install only triton-ascend",
         )
 
 

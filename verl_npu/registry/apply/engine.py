@@ -218,9 +218,8 @@ class Registry:
         """Report a patch that was declared after judging. Raises DeclarationError under strict."""
         error = DeclarationError(
             subject=f"patch {patch.id}, declared in {getattr(patch.implementation, '__module__', 'no module')}",
-            expected="a declaration in the module that an entry point names, before anything is patched",
-            found="a later one, which is left out",
-            fix="declare it in a feature and a distribution of its own",
+            found="this patch is left out, because it was declared after the patches had been judged",
+            fix="declare it in the module of your own feature, to which the entry point leads",
         )
         if self.policy.strict:
             raise error

@@ -120,9 +120,9 @@ class Ledger:
         if not binding.in_force():
             raise ApplyError(
                 subject=f"patch {binding.patch.id}",
-                expected=f"{binding.patch.target} to hold the patch after it was written",
-                found=f"{binding.slot.read()!r}"[:200],
-                fix="load only one of the two packages: another one guards this attribute",
+                found=f"another package guards {binding.patch.target}, which still holds "
+                f"{f'{binding.slot.read()!r}'[:200]} after the patch was written",
+                fix="do not load that package in this process",
             )
 
     def write_over(self, name: str, module: ModuleType) -> None:
@@ -171,7 +171,7 @@ class Ledger:
         """Mark pending patches as failed, because the thread that was applying them no longer exists."""
         for patch in self.patches():
             if self.verdicts[patch.id].state is State.PENDING:
-                self.verdicts[patch.id] = Verdict(State.FAILED, f"{reason}; it may be half applied")
+                self.verdicts[patch.id] = Verdict(State.FAILED, f"{reason}; the patch may be half applied")
         self._warn(
             f"{reason}: patches may be half applied here; start processes with spawn, or before other threads import"
         )
@@ -184,7 +184,7 @@ class Ledger:
             if not rollback.failed:
                 del self.bindings[patch_id]
                 # What others have put there since is theirs, so it would be wrong to say that the patch is off.
-                left = f"; not restored, because others have overwritten it since: {', '.join(rollback.overwritten)}"
+                left = f"; not restored, because others have overwritten {', '.join(rollback.overwritten)} since"
                 state = State.OVERWRITTEN if rollback.overwritten else State.OFF
                 self.verdicts[patch_id] = Verdict(state, reason + (left if rollback.overwritten else ""))
                 if rollback.within:
@@ -211,7 +211,7 @@ class Ledger:
     # Queries.
 
     def claims(self) -> dict[str, tuple[str, ...]]:
-        """Return the places that upstream is to assign by itself, for each patch that is left to it."""
+        """Return the places that upstream assigns by itself, for each patch that is left to upstream."""
         return {
             id: known.claims for id, known in self.verdicts.items() if known.claims and known.state is State.NATIVE
         }
@@ -240,7 +240,7 @@ class Ledger:
             return replace(
                 verdict,
                 state=State.FAILED,
-                reason=f"{patch.target.module} was loaded past the import hooks",
+                reason=f"{patch.target.module} was loaded without the import hooks, so it is not patched",
             )
         return verdict
 

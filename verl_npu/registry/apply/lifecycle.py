@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ..state import RegistryActivity
 
     class Work(Protocol):
-        """Work that can be begun and ended. Repeating either does nothing, or resumes what was interrupted."""
+        """Work that can begin and end. A second call of either method does nothing, or resumes what was
+        interrupted."""
 
         def begin(self) -> None: ...
         def end(self) -> None: ...

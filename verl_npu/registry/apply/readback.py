@@ -85,7 +85,7 @@ class Readback:
         return replace(verdict, seen=True, reason="; ".join(dict.fromkeys(own.reason for own in found)))
 
     def entries(self) -> dict[str, NativeEntry]:
-        """Return the state of each assignment that was reached, by its target, as plain data."""
+        """Return, as plain data, the state of each target whose assignment was reached."""
         ours = {str(patch.target) for patch in self._ledger.live()}
         entries: dict[str, NativeEntry] = {}
         for native in self._reached().values():

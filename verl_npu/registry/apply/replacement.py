@@ -76,8 +76,8 @@ class Conventions:
     transparent: frozenset[str] = frozenset()
     """Decorators that return a function which calls the decorated one."""
     registering: str = ""
-    """The transparent decorator that registers the function and leaves an attribute on it; registering it again would
-    undo that."""
+    """The transparent decorator that registers the function and sets an attribute on it. A second registration would
+    replace the first."""
     mark: str = ""
     """The name of that attribute."""
     remote: frozenset[str] = frozenset()
@@ -132,7 +132,7 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
     strange = next(own, len(stack) - 1) if transparent else 0
     for outer, under in pairwise(stack[: strange + 1]):
         if not _stands_for(outer, under, definition.signature, known):
-            raise _unexpected(patch, expected, f"a wrapper of another kind or signature around it: {value!r}")
+            raise _unexpected(patch, expected, f"a wrapper of another kind or signature: {value!r}")
     function = stack[-1]
     enclosed = [] if definition.plain else [inspect.unwrap(each) for each in _enclosed(function)]
     if any(_is_source_definition(each, patch, module) for each in (function, *enclosed)):
@@ -301,13 +301,13 @@ def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> ob
     if patch.action is Action.SET:
         if slot.key in getattr(slot.owner, "__dataclass_fields__", ()):
             # The generated __init__ has a copy of the default, and would go on using the old one.
-            raise _unfit(patch, "a value without copies", "the default of a dataclass field")
+            raise _unfit(patch, "a value that nothing has copied", "the default of a dataclass field")
         return implementation(original)
     if patch.action is Action.ADD or not isinstance(implementation, types.FunctionType):
         return implementation
     function: Any = callee(original)
     if function is None:
-        raise _unfit(patch, "a property with a getter", "a property without one")
+        raise _unfit(patch, "a property with a getter", "a property without a getter")
     if not callable(function) and not hasattr(function, "__get__"):
         raise _unfit(patch, "a callable", f"{function!r}")
     made = (
@@ -362,7 +362,7 @@ class _Wrapping:
     def pass_on(
         self, original: object, called: Function, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        """Call the implementation, and pass the arguments that it has no parameter for on to the original.
+        """Call the implementation, and pass arguments without a parameter there on to the original.
 
         Upstream may have added an optional parameter. If a caller uses it and the implementation does not call the
         original, the argument would be lost, so the caller gets an ApplyError.
@@ -391,7 +391,10 @@ class _Wrapping:
         def check() -> None:
             if not calls:
                 expected = "only the arguments that this patch handles, because it replaces the upstream function"
-                fix = f"switch the feature off with {self.leave_out}={self.patch.feature}, or call it without these"
+                fix = (
+                    f"switch the feature off with {self.leave_out}={self.patch.feature}, or call the function without "
+                    "these arguments"
+                )
                 raise _error(self.patch, expected, ", ".join(unknown), fix)
 
         async def awaited(made: Awaitable[object]) -> object:
@@ -460,7 +463,7 @@ def _error(patch: Patch, expected: str, found: str, fix: str) -> ApplyError:
 
 
 def _unexpected(patch: Patch, expected: str, found: str) -> ApplyError:
-    return _error(patch, expected, found, "load only one of the two packages that patch this target")
+    return _error(patch, expected, found, "do not load the other package that replaces this target")
 
 
 def _unfit(patch: Patch, expected: str, found: str) -> ApplyError:

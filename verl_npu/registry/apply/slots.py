@@ -82,7 +82,7 @@ def find_slot(module: types.ModuleType, target: Target) -> Slot:
                 subject=str(target),
                 expected=f"a class {part} in {getattr(owner, '__name__', owner)}",
                 found=f"{inner!r}"[:200],
-                fix="find out what replaced that class, which the source defines",
+                fix="find out which package replaced the class that the source defines",
             )
         owner = inner
     return Slot(owner, target.name)

@@ -63,7 +63,7 @@ def _not_installed(package: str, tree: SourceTree) -> str:
     place = tree.place_of(package)
     if not place:
         return f"{package} is not installed here"
-    return f"another {package} at {place} hides the upstream's, and does not have it"
+    return f"another package named {package}, at {place}, hides upstream's"
 
 
 def _moved(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
@@ -90,7 +90,7 @@ def _renamed(subject: str, known: Baseline, tree: SourceTree, *, module_too: boo
     other = namesake(module, known.packages, tree) if module_too else None
     if other is None:
         return None
-    return Absence(subject, True, f"{subject} is gone; {module} is now {other}, which does not have it")
+    return Absence(subject, True, f"{subject} is gone; {module} is now {other}, which lacks that name")
 
 
 def _missing(subject: str, nearest: Lock, known: Baseline, tree: SourceTree) -> Absence:

@@ -76,17 +76,16 @@ def missing_patches(bundle: Bundle, locks: Mapping[str, Sequence[Lock]]) -> Dama
     more = {name: f" and {len(ids) - _SHOWN} more of {name}" * (len(ids) > _SHOWN) for name, ids in by_feature.items()}
     return DamagedError(
         subject=bundle.owner or "this installation",
-        expected="every patch that its locks list",
-        found=f"no {'; '.join(', '.join(ids[:_SHOWN]) + more[name] for name, ids in by_feature.items())}",
-        fix="install it again, because files of it are missing or cut short; if you added a patch yourself, move it, "
-        "with its lock, into a distribution of your own",
+        found="files are missing or cut short, because these patches are in the locks but not in the code: "
+        + "; ".join(", ".join(ids[:_SHOWN]) + more[name] for name, ids in by_feature.items()),
+        fix=f"install {bundle.owner or 'the package'} again; if you added a patch yourself, move the patch and its "
+        "lock into your own distribution",
     )
 
 
 def _unjudged(bundle: Bundle, error: Exception) -> DeclarationError:
     return DeclarationError(
         subject=f"the features of {bundle.owner}",
-        expected="declarations and locks that can be judged",
-        found=f"{type(error).__name__}: {error}",
-        fix=f"report it to the maintainers of {bundle.owner}, or uninstall it",
+        found=f"these features cannot be judged: {type(error).__name__}: {error}",
+        fix=f"report the error to the maintainers of {bundle.owner}, or uninstall {bundle.owner}",
     )

@@ -115,7 +115,7 @@ def read_lock(path: Path) -> Lock:
                 subject=str(path),
                 expected=f"schema {SCHEMA}, normaliser {NORMALISER}",
                 found=f"schema {versions[0]}, normaliser {versions[1]}",
-                fix="write the lock again",
+                fix="write the lock again, or reinstall the package that contains it",
             )
         return Lock(
             upstream=content["upstream"],
@@ -133,9 +133,8 @@ def read_lock(path: Path) -> Lock:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DeclarationError(
             subject=str(path),
-            expected="a lock file",
-            found=f"{type(error).__name__}: {error}",
-            fix="write the lock again, or reinstall the package that it came with",
+            found=f"this lock cannot be read: {type(error).__name__}: {error}",
+            fix="write the lock again, or reinstall the package that contains it",
         ) from error
 
 
@@ -148,9 +147,9 @@ def read_locks(folder: Path, upstream: str) -> tuple[Lock, ...]:
     if not folder.is_dir():
         raise DeclarationError(
             subject=str(folder),
-            expected="the folder of locks that comes with the package",
-            found="no such folder",
-            fix="install the package with pip, since it cannot run from inside a zip file, or write a lock there",
+            found="the folder with the package's locks does not exist",
+            fix="install the package with pip, because it cannot run from inside a zip file, or write a lock into "
+            "this folder",
         )
     return tuple(read_lock(path) for path in sorted((folder / upstream).glob(f"*/{FILE_NAME}")))
 

@@ -28,7 +28,7 @@ class Native:
     """Whether the assignment was read back in this process."""
 
     def as_json(self) -> dict[str, str]:
-        """Return the JSON form for commands."""
+        """Return this object as JSON data, which commands print."""
         return {"target": self.target, "by": self.by, "state": str(self.state), "reason": self.reason}
 
 
@@ -82,7 +82,7 @@ def confirmed(verdicts: Mapping[str, Verdict], natives: Iterable[Native]) -> dic
         bad = next((native for native in lost if native.state is State.FAILED), None)
         if bad is None or verdict.state is not State.NATIVE:
             return verdict
-        return replace(verdict, state=bad.state, reason=bad.reason, expected=bad.target, found="a stale name")
+        return replace(verdict, state=bad.state, reason=bad.reason, expected=bad.target, found=bad.reason)
 
     return {patch_id: confirm(verdict) for patch_id, verdict in verdicts.items()}
 

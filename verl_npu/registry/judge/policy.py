@@ -41,7 +41,7 @@ class Policy:
                     subject=f"{self.prefix}_{switch}={','.join(sorted(chosen))}",
                     expected=f"names from {', '.join(names)}, separated by commas",
                     found=f"{', '.join(unknown)}, which has no effect",
-                    fix=f"did you mean {near[0]}?" if near else "correct it or unset it",
+                    fix=f"did you mean {near[0]}?" if near else "correct the name, or unset the variable",
                 )
 
 
@@ -71,9 +71,9 @@ def settle(
     if not refused:
         return statuses, _ineffective(feature, statuses, policy)
     first = verdicts[drifted[0].id]
-    fix = f"run `{policy.command} check --diff`, then install an upstream that is a pin or a newer {policy.command}"
+    fix = f"run `{policy.command} check --diff`, then install an upstream that is a pin, or a newer {policy.command}"
     if all(verdicts[patch.id].only_wording for patch in drifted):
-        fix = f"{policy.prefix}_FORCE={feature.name} is safe here, because only {ONLY_WORDS} differ"
+        fix = f"set {policy.prefix}_FORCE={feature.name}, which is safe here because only {ONLY_WORDS} differ"
     return statuses, DriftError(
         subject=f"feature {feature.name} refused, {drifted[0].target} drifted",
         expected=first.expected,

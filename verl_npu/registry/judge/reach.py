@@ -28,12 +28,12 @@ class Reach:
     def remarks(self) -> Iterator[str]:
         """Yield remarks about the sites that may run without the patch."""
         if self.lost:
-            nothing = "" if self.is_reached else ", and nothing else calls it"
-            yield f"bypassed at {_shown(self.lost)}: it is called there at {self.pin}, but not here{nothing}"
+            nothing = "" if self.is_reached else ", and nothing else calls the target"
+            yield f"bypassed at {_shown(self.lost)}: that code calls the target at {self.pin}, but not here{nothing}"
         if self.overriding:
-            yield f"bypassed by {_shown(self.overriding)}, which override it"
+            yield f"bypassed by {_shown(self.overriding)}, which override the target"
         if self.changed:
-            yield f"may be bypassed at {_shown(self.changed)}: the call differs from the one at {self.pin}"
+            yield f"may be bypassed at {_shown(self.changed)}: the call differs from the call at {self.pin}"
 
 
 def _shown(sites: tuple[str, ...]) -> str:
@@ -42,7 +42,7 @@ def _shown(sites: tuple[str, ...]) -> str:
 
 
 def reach(target: Target, known: Baseline, tree: SourceTree) -> Reach:
-    """Compare the sites of `target` with those at the nearest pin, and a site that differs with those at all pins."""
+    """Compare the sites of `target` with the sites at the nearest pin. Compare a site that differs with all pins."""
     nearest = known.nearest
     recorded = nearest.sites.get(str(target), {}) if nearest is not None and not known.exact else {}
     recorded = {site: text for site, text in recorded.items() if tree.has_part(site, known.packages[0])}

@@ -336,7 +336,7 @@ def _done_by_upstream(e: Evidence) -> Verdict | None:
 def _patched_by_upstream(e: Evidence) -> Verdict | None:
     """Upstream's own code is meant to patch the target, which exists."""
     fits = e.is_shown_native and e.absence is None
-    reason = f"upstream's own code patches it: {e.patch.retired_by}"
+    reason = f"upstream's own code patches the target: {e.patch.retired_by}"
     return Verdict(State.NATIVE, reason, claims=e.claims) if fits else None
 
 
@@ -348,9 +348,9 @@ def _own_patch_has_no_target(e: Evidence) -> Verdict | None:
         return Verdict(State.ABSENT, e.absence.reason)
     return Verdict(
         State.FAILED,
-        f"{e.absence.reason}; upstream's own code is meant to patch it",
-        expected=f"{e.patch.target}, which upstream's own code is meant to patch",
-        found=e.absence.reason,
+        f"{e.absence.reason}, although upstream's own code patches it",
+        expected=f"{e.patch.target}, which upstream's own code patches",
+        found="no such definition",
         claims=e.claims,
     )
 
@@ -379,18 +379,18 @@ def _absent(e: Evidence) -> Verdict | None:
 
 def _unclear(e: Evidence) -> Verdict | None:
     """The source leaves open whether upstream has the fix, or whether there is anything to patch."""
-    asked, found = e.patch.retired_by, "code that matches no pin and does not prove it"
+    asked, found = e.patch.retired_by, "code that matches no pin and proves nothing"
     if e.seems_native is None:
         found = e.unread
         reason = f"it is unclear whether {asked}: {found}"
     elif e.seems_native:
-        reason = f"upstream may have the fix, because {asked}; but this is {found}"
+        reason = f"upstream may have the fix, because {asked}, but its code matches no pin, so this proves nothing"
     elif e.seems_absent and e.patch.requires is not None:
-        asked, found = e.patch.requires, "code that matches no pin"
-        reason = f"not so here: {asked}; {found} leaves open whether there is anything to patch"
+        asked = e.patch.requires
+        reason = f"upstream may need no patch, because its code does not show that {asked}, but matches no pin either"
     else:
         return None
-    return Verdict(State.DRIFTED, reason, expected=f"{asked}", found=found)
+    return Verdict(State.DRIFTED, reason, expected=f"proof that {asked}", found=found)
 
 
 def _collaborator_changed(e: Evidence) -> Verdict | None:
@@ -401,7 +401,7 @@ def _collaborator_changed(e: Evidence) -> Verdict | None:
     pin = e.known.nearest.pin if e.known.nearest is not None else "any pin"
     return Verdict(
         State.DRIFTED,
-        f"the patch uses {use}, but found {found}",
+        f"the patch uses {use}, but upstream has {found}",
         expected=f"{use}, as at {pin}",
         found=str(found),
     )
@@ -413,7 +413,8 @@ def _overwritten(e: Evidence) -> Verdict | None:
     if not package:
         return None
     reason = f"bypassed: {package} assigns {e.patch.target}"
-    return Verdict(State.DRIFTED, reason, expected=f"{e.patch.target} as its module defines it", found=package)
+    found = f"another object, which {package} assigns"
+    return Verdict(State.DRIFTED, reason, expected=f"{e.patch.target} as its module defines it", found=found)
 
 
 def _added(e: Evidence) -> Verdict | None:
@@ -444,21 +445,23 @@ def _reworded(e: Evidence) -> Verdict | None:
     words = e.tree.words(e.patch.target) if e.alike else ""
     for pin, record in e.alike.items():
         if words == record.words and e.patch.may_skip:
-            return e.verified(f"it does the same as at {pin}")
+            return e.verified(f"the target does the same as at {pin}")
         if words == record.words:
-            reason = f"it differs from {pin} only in wording: {ONLY_WORDS}"
+            reason = f"the target differs from {pin} only in wording: {ONLY_WORDS}"
             return Verdict(State.DRIFTED, reason, record.fingerprint, e.observed.fingerprint, only_wording=True)
     return None
 
 
 def _may_skip_changes(e: Evidence) -> Verdict | None:
-    """The target is called as at a pin, but its source changed, and the wrapper may skip that source."""
+    """The target is called as at a pin, but the wrapper may skip its source, which has changed."""
     pin = next(iter(e.alike), None) if e.patch.may_skip else None
-    return e.verified(f"signature as at {pin}; it may skip changes that upstream made since") if pin else None
+    if pin is None:
+        return None
+    return e.verified(f"signature as at {pin}; the patch may skip changes that upstream has made since")
 
 
 def _different(e: Evidence) -> Verdict:
-    """The target differs from that at every pin."""
+    """The target differs from the target at every pin."""
     called_alike = any(fits(e.observed.signature, one.signature, e.restated) for one in e.needed.values())
     # If two records are called alike, the difference is in what they are bound to.
     what = "fingerprint" if e.alike else "binding" if called_alike else "signature"
@@ -471,7 +474,7 @@ def _different(e: Evidence) -> Verdict:
     here = "" if what == "fingerprint" else f": {found} here, {expected}"
     return Verdict(
         State.DRIFTED,
-        f"its {what} differs from that at {' and '.join(e.needed) or 'any pin'}{here}",
+        f"the target's {what} differs from {' and '.join(e.needed) or 'any pin'}{here}",
         expected=expected or "a pin that has this target",
         found=found,
     )

@@ -117,7 +117,7 @@ def folders_at(path: Path, packages: Sequence[str]) -> dict[str, Folder]:
     """Return the folders of the packages that a checkout or a wheel holds. Raises SourceError if it holds none."""
     try:
         found = _folders(path, packages)
-        there = "none of these folders in it" if path.is_dir() or _is_wheel(path) else _NO_WHEEL
+        there = "no such folder in it" if path.is_dir() or _is_wheel(path) else _NO_WHEEL
         there = there if path.exists() else "no such file or folder"
     except _UNREADABLE as error:
         raise _no_source(path, packages, _reason(error)) from error
@@ -202,7 +202,7 @@ def _no_source(path: Path, packages: Sequence[str], found: str) -> SourceError:
         subject=str(path),
         expected=f"a source tree or a wheel that holds {' or '.join(f'{p}/' for p in packages)}",
         found=found,
-        fix=f"give the folder that contains {packages[0]}/, or a wheel of it",
+        fix=f"give the folder that contains {packages[0]}/, or a wheel of {packages[0]}",
     )
 
 
@@ -211,7 +211,7 @@ def _unreadable(where: str, found: str) -> SourceError:
         subject=where,
         expected="a readable source file of ordinary size",
         found=found,
-        fix="give a checkout or a wheel as it was published, and check its permissions",
+        fix="give an unchanged checkout or wheel, and check its permissions",
     )
 
 

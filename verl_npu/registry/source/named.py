@@ -134,7 +134,8 @@ def _place(text: str) -> Name | Setting:
     if call is None:
         raise DeclarationError(
             subject="a collaborator of a patch",
-            expected="package.module:name, package.module:function(parameter, keyword=), or package/file.yaml: key",
+            expected="'package.module:name', 'package.module:function(parameter, keyword=)', or "
+            "'package/file.yaml: key'",
             found=f"{text!r}",
             fix="write the collaborator in one of these forms",
         )

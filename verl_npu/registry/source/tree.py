@@ -318,9 +318,9 @@ class SourceTree:
             if "__init__.pyc" in entries and "__init__.py" not in entries:
                 raise SourceError(
                     subject=package,
-                    expected="its Python source, by which patches are judged",
+                    expected="the package's Python source, which verl-npu needs to judge patches",
                     found="only compiled files (.pyc)",
-                    fix="install it with its .py files",
+                    fix="install the package with its .py files",
                 )
 
     def modules_in(self, package: str) -> Iterator[str]:

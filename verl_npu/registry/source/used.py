@@ -36,7 +36,7 @@ _NOTHING = Found("", False)
 
 
 def find(use: Collaborator, tree: SourceTree) -> Found:
-    """Return the result at the first of the collaborator's places that fits, or else that has anything. Raises
+    """Return the result at the collaborator's first place that fits, or else at the first that has anything. Raises
     SourceError."""
     found = [_setting(place, tree) if isinstance(place, Setting) else _name(place, tree) for place in use.places]
     fitting = (one for one in found if one.fits)

@@ -1,7 +1,7 @@
-"""Run a trainer of verl's as `python -m` does, to the point where Ray has placed its NPUs.
+"""Run a verl trainer as `python -m` does, to the point where Ray has placed its NPUs.
 
 Upstream's code, verl-npu's and Ray run as they are, with two differences: the task runner's `run` is called in this
-process and not in an actor, and once the NPUs of the workers are placed the process ends with PLACED in its output.
+process and not in an actor, and once the workers' NPUs are placed the process ends with PLACED in its output.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PLACED = "the NPUs of the workers are placed"
 
 
 class _Actor:
-    """Stands for Ray's handle of an actor, and for its only method."""
+    """A stand-in for Ray's handle of an actor, and for its only method."""
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
@@ -27,8 +27,8 @@ class _Actor:
         return ray.put(self._runner.run(config))
 
 
-class _Here:
-    """Stands for a class that Ray has made actors of."""
+class _ActorClass:
+    """A stand-in for a class that Ray has made an actor class."""
 
     def __init__(self, kind: type) -> None:
         self._kind = kind
@@ -57,7 +57,7 @@ def main() -> None:
 
     def of_workers_alone(*given: Any, **named: Any) -> Any:
         made = remote(*given, **named)
-        return made if given else lambda kind: _Here(kind) if kind.__name__ == "TaskRunner" else made(kind)
+        return made if given else lambda kind: _ActorClass(kind) if kind.__name__ == "TaskRunner" else made(kind)
 
     ray.remote = of_workers_alone
     sys.argv = sys.argv[2:]  # without the -m

@@ -23,7 +23,7 @@ REWARD, DRIFT = "critic/rewards/mean", "training/rollout_probs_diff_mean"
 
 
 def rows(steps: Sequence[int], seed: int, nan_at: int | None = None) -> list[Row]:
-    """A line for each step, in the order of a file, with noise that is the same for the same seed."""
+    """Return a row for each step, in the order of a file, with noise that depends only on the seed."""
     noise = random.Random(seed)
     made = []
     for step in steps:
@@ -55,7 +55,7 @@ def found(report: dict) -> dict[tuple[str, str], float]:
 
 
 def test_logs_with_gaps_and_restarts_are_compared_at_common_steps_by_their_last_run(run: Run, write: Write) -> None:
-    """Each log says 9 at a step that it runs again, and at one that the other lacks."""
+    """Each log has a 9 at a step that it runs again, and at a step that the other log lacks."""
     a = [(step, {REWARD: value}) for step, value in ((1, 0.5), (2, 9.0), (2, 0.5), (4, 0.6), (5, 9.0))]
     b = [(step, {REWARD: value}) for step, value in ((3, 9.0), (4, 9.0), (1, 0.4), (2, 0.5), (4, 0.5))]
     _, output = run("compare", str(write(text(a), "a.log")), str(write(text(b), "b.log")), "--json")
@@ -121,8 +121,8 @@ def test_what_a_reader_must_know_is_said(run: Run, write: Write, columns: int) -
     logs = str(write(simulated + text(a), "a.log")), str(write(text(rows(range(1, 16), 1)), "b.log"))
     _, output = run("compare", *logs, columns=columns)
     said = " ".join(output.split())
-    assert "it went back from step 3 to step 2" in said
-    assert "it has no line for step 5 to 6" in said
+    assert "the log goes back from step 3 to step 2" in said
+    assert "the log has no line for step 5 to 6" in said
     assert said.endswith("criteria shown. SIMULATED")
 
 
@@ -181,7 +181,7 @@ def test_a_log_is_judged_by_published_figures(run: Run, write: Write) -> None:
         (("LOG",), "found neither"),
         (("LOG", "LOG", "--baseline", "a2-ppo-qwen3-8b-fsdp"), "found both"),
         (("LOG", "none.log"), "none.log: expected a log of a training with verl"),
-        (("EMPTY", "LOG"), "no step in it"),
+        (("EMPTY", "LOG"), "a file without a step"),
         (("LOG", "--baseline", "h100"), "expected one of a2-ppo-qwen3-8b-fsdp"),
         (("LOG", "--baseline", "a2-ppo-qwen3-8b-fsdp", "--png", "x.png"), "published figures have no steps"),
         (("LOG", "--baseline", "a2-ppo-qwen3-8b-fsdp", "--standard", "parity"), "published figures have no steps"),
@@ -211,7 +211,7 @@ def test_without_matplotlib_it_is_said_what_to_install(
     status, output = run("compare", log, log, "--png", str(tmp_path / "x.png"))
     assert status == 2
     assert output.splitlines() == [
-        "verl-npu: --png: expected the package matplotlib, found none; pip install 'verl-npu-workbench[report]'"
+        "verl-npu: --png: the package matplotlib is not installed; pip install 'verl-npu-workbench[report]'"
     ]
 
 

@@ -15,7 +15,7 @@ from verl_npu.findings import Finding, Severity, error, ok, skipped, warning
 
 from .conftest import Run
 
-# The package holds the command of that name.
+# In the package, this name is the command.
 module = importlib.import_module("verl_npu_workbench.cli.doctor")
 
 FIELDS = {"name", "verdict", "found", "needed", "why", "fix"}
@@ -30,7 +30,7 @@ FINDINGS = [
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
-    """What the doctor says instead; it can be changed."""
+    """Return the findings that the doctor reports instead of its own; a test may change them."""
     findings = [*FINDINGS]
     monkeypatch.setattr(module, "examine", lambda site, level, only: findings)
     return findings
@@ -105,9 +105,9 @@ def test_an_empty_environment_is_led_to_the_command_that_installs_all_of_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    # A test before may have imported verl into this process.
+    # An earlier test may have imported verl into this process.
     monkeypatch.setattr(module, "_judged", lambda: None)
-    # Not by `run`: no entry point would be found on that path.
+    # Not by `run`, which would find no entry point on that path.
     done = CliRunner().invoke(module.doctor, ["--only", "verl,torch,transformers,ray,numpy,tensordict"])
     status, output = done.exit_code, done.output
     assert status == 1

@@ -1,4 +1,4 @@
-"""`verl-npu doctor --log`: what is printed, the JSON, the exit statuses."""
+"""`verl-npu doctor --log`: its output, its JSON, and its exit statuses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_cause_the_fix_and_the_process_are_printed(run: Run, log: Path) -> N
     status, printed = run("doctor", "--log", str(log), columns=200)
     assert status == 1
     assert "cause: the cause is known" in printed
-    assert "It began in WorkerDict (pid 4711, host 10.0.0.2)" in printed
+    assert "The error began in WorkerDict (pid 4711, host 10.0.0.2)" in printed
     assert f"{log}, line 2" in printed
     said = " ".join(printed.split())
     assert "an NPU has too little free memory for the request (NPU 3, 5.03 GiB of 60.96 GiB)" in said
@@ -203,10 +203,10 @@ def test_an_error_that_no_rule_knows_is_unknown_with_its_kind_and_its_candidates
     assert (root["rule"], root["kind"], root["likely"][:2]) == (None, "engine-mistake", ["engine-defect", "vllm-pair"])
 
 
-# What is no ordinary log.
+# Inputs that are no ordinary log.
 
 
-def test_the_log_may_be_piped(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_may_be_piped(run: Run, log: Path) -> None:
     with log.open() as piped:
         before = os.dup(0)
         os.dup2(piped.fileno(), 0)

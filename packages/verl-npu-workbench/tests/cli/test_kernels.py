@@ -1,4 +1,4 @@
-"""`verl-npu kernels`: what it prints, and with which status it ends."""
+"""`verl-npu kernels`: its output and its exit status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SAID = {
 
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """A file, with a compiler in whose place its answers stand."""
+    """Return a file of kernels, with canned answers in place of a compiler."""
     file = tmp_path / "some.py"
     file.write_text(ADD)
     python = Python("python3.11", (3, 11), ())
@@ -68,10 +68,10 @@ def test_an_overflow_that_rests_on_a_guess_is_a_warning_that_names_the_guess(run
     status, said = run("kernels", judged, "--only", "maybe", columns=200)
     assert status == 0
     assert (
-        "ub needs 2113536 bits but has only 1572864 (258.0 of 192 KiB), with guessed arguments: WIDTH=128"
+        "ub needs 2113536 bits but has only 1572864 (258.0 of 192 KiB); these arguments are guessed: WIDTH=128"
         in " ".join(said.split())
     )
-    assert "warning: A kernel that may overflow does so with guessed arguments" in said
+    assert "warning: *May overflow* means that a kernel overflows with guessed arguments" in said
 
 
 def test_json_has_the_figures_and_the_arguments(run: Run, judged: str) -> None:
@@ -100,7 +100,7 @@ def test_a_target_launches_or_a_command_is_named_and_only_one_of_them(run: Run, 
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch, judged: str) -> Path:
-    """A file with the launches of two kernels, one of which does not fit."""
+    """Return a file with the launches of two kernels, one of which does not fit."""
     file = Path(judged).with_name("launches.jsonl")
     case = {"signature": {"x": "*bf16", "n": "i32"}, "constants": {"BLOCK": 64}, "guessed": False}
     names = ("good", "large")
@@ -134,5 +134,5 @@ def test_what_a_program_launched_before_it_failed_is_judged(
     monkeypatch.setattr(launches, "run", ran)
     status, said = run("kernels", "--", "python", "train.py", "--steps", "2", columns=200)
     assert status == 1
-    assert "the program ended with status 3; its launches until then are judged" in said
+    assert "the program ended with status 3; its launches before the end are judged" in said
     assert "1 compiles, 1 overflows" in said

@@ -1,4 +1,4 @@
-"""`verl-npu launch`: what it plans, and what it refuses before anything is started."""
+"""`verl-npu launch`: its plans, and the mistakes that it refuses before it starts anything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def virtual_npus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own() -> str:
-    """An address at which others would find this host."""
+    """Return an address at which other hosts would find this host."""
     outside = [address for address in here().values() if not address.startswith("127.")]
     if not outside:
         pytest.skip("this host has no network")
@@ -69,8 +69,11 @@ def test_another_node_is_planned_on_a_login_node(run: Run, own: str, monkeypatch
         ((), "Missing argument 'COMMAND...'"),
         (("--nodes", "2", "--", "true"), "add --head HOST"),
         (("--nodes", "2", "--head", "nobody.invalid", "--", "true"), "nobody.invalid: expected the name"),
-        (("--nodes", "2", "--head", "255.255.255.255", "--", "true"), "255.255.255.255: expected a route to it"),
-        (("--npus", "8", "--", "true"), "NPUs of this host: expected 8, found VIRTUAL_ASCEND=2"),
+        (
+            ("--nodes", "2", "--head", "255.255.255.255", "--", "true"),
+            "255.255.255.255: expected a route to this host",
+        ),
+        (("--npus", "8", "--", "true"), "NPUs of this host: expected 8; found VIRTUAL_ASCEND=2"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(run: Run, arguments: tuple[str, ...], said: str) -> None:
@@ -84,7 +87,7 @@ def test_a_port_that_is_taken_is_refused(run: Run) -> None:
         port = other.getsockname()[1]
         status, output = run("launch", "--no-doctor", "--port", str(port - 1), "--", "true", columns=250)
     assert (status, output.count("\n")) == (2, 1)
-    assert output.startswith(f"verl-npu: port {port}: expected a free port, found Address already in use")
+    assert output.startswith(f"verl-npu: port {port}: expected a free port; found Address already in use")
 
 
 @pytest.mark.parametrize("verdict", ["error", "warning"])
@@ -103,6 +106,6 @@ def test_a_doctor_that_answers_otherwise_is_one_error(run: Run, monkeypatch: pyt
     monkeypatch.setattr("verl_npu_workbench.launch.launching.own_python", lambda *words: ["echo", answer])
     status, output = run("launch", "--", "true", columns=250)
     assert status == 2
-    assert "the head: expected to take part, found verl-npu doctor gave no result" in output
+    assert "the head: expected a host that can take part; found verl-npu doctor gave no result" in output
     assert answer in output
     assert output.count("\n") == 1

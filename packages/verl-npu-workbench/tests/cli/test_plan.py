@@ -1,4 +1,4 @@
-"""`verl-npu plan`: options that exclude each other. What it finds is shown by tests/e2e/test_plan.py."""
+"""`verl-npu plan`: options that exclude each other. tests/e2e/test_plan.py covers its results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .conftest import Run
     [
         (("--lengths", "lengths.csv", "--response-length", "5"), "--lengths replaces --prompt-length,"),
         (("--lengths", "lengths.csv", "--spread", "0.5"), "--lengths replaces --prompt-length,"),
-        (("--spread", "0.5"), "--spread needs a mean: give it as --response-length"),
+        (("--spread", "0.5"), "--spread needs a mean: give the mean as --response-length"),
     ],
 )
 def test_lengths_are_given_in_one_way(run: Run, options: tuple[str, ...], said: str) -> None:

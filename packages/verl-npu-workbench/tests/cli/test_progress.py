@@ -1,4 +1,4 @@
-"""No command is silent: while a step takes its time, stderr says what is being done, and stdout nothing of it."""
+"""No command is silent: while a step takes its time, stderr names it, and stdout stays free of it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Slow = Callable[..., None]
 
 
 class SeenError(VerlNpuError):
-    """A step was seen, and is not done any further."""
+    """The step was seen; the command need not go on."""
 
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was said of steps, as soon as there is something."""
+    """Return the progress lines, which are written without delay."""
     lines: list[str] = []
     write_line = progress._Shown._write
 
@@ -52,7 +52,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def slow(said: list[str], monkeypatch: pytest.MonkeyPatch) -> Slow:
-    """Have a function take as long as it needs until some words were said, and end the command then."""
+    """Return a function that makes another one wait until some words were printed, and then end the command."""
 
     def make(place: str, words: str) -> None:
         def wait(*_: object, **__: object) -> object:
@@ -72,7 +72,7 @@ def slow(said: list[str], monkeypatch: pytest.MonkeyPatch) -> Slow:
 
 
 def see(words: str, *arguments: str) -> None:
-    """Call a command, and look for what it said of a step, on stderr alone."""
+    """Call a command, and check that it names a step on stderr alone."""
     result = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert result.exit_code == 2, result.output
     assert "a step: expected to be seen" in result.stderr
@@ -96,7 +96,7 @@ def test_a_command_says_that_it_goes_on(slow: Slow, arguments: tuple[str, ...], 
 
 def test_a_log_is_read_by_percent(slow: Slow, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
-    # So long that what a buffer takes is nothing of it.
+    # So long that the lines a buffer takes are a small part of it.
     log.touch()
     os.truncate(log, 1 << 30)
     slow("verl_npu_workbench.diagnosis.judgement:is_being_written", "reading ")
@@ -170,7 +170,7 @@ def test_watch_says_for_what_it_waits(
 @pytest.mark.parametrize(
     ("head", "place", "words"),
     [
-        ("", "verl_npu_workbench.cli.launch:look", "looking at this machine's network and NPUs"),
+        ("", "verl_npu_workbench.cli.launch:look", "checking this machine's network and NPUs"),
         ("", "verl_npu_workbench.launch.launching:_address", "waiting for nodes"),
         ("198.51.100.7", "verl_npu_workbench.launch.launching:join", "waiting for the head, "),
     ],

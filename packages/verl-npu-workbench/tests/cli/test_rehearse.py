@@ -1,4 +1,4 @@
-"""`verl-npu rehearse` and `verl-npu lint`: one clear line for what is no launch script, and plans."""
+"""`verl-npu rehearse` and `verl-npu lint`: plans, and one clear line for a file that is no launch script."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NO_SCRIPTS: dict[str, tuple[Callable[[Write], Path], str]] = {
         lambda write: write("ray start --head", "python3 convert.py"),
         "expected a script that starts a trainer",
     ),
-    "two trainers": (lambda write: write(COMMAND, COMMAND.replace("=8", "=16")), "expected one trainer, found 2"),
+    "two trainers": (lambda write: write(COMMAND, COMMAND.replace("=8", "=16")), "expected one trainer; found 2"),
     "no such file": (lambda write: write().parent / "none.sh", "no such file"),
     "an empty file": (lambda write: write(), "expected a script that starts a trainer"),
     "a binary": (binary, "cannot execute binary file"),
@@ -78,7 +78,7 @@ def test_what_is_no_launch_script_is_one_line(
 def test_a_folder_without_scripts_is_one_line(run: Run, write: Write) -> None:
     status, output = run("rehearse", str(a_folder_without_scripts(write)))
     assert (status, len(output.splitlines())) == (2, 1)
-    assert "expected launch scripts, *.sh, found none" in output
+    assert "the folder has no launch script (*.sh)" in output
 
 
 def test_a_folder_is_no_script_to_check(run: Run, write: Write) -> None:
@@ -89,7 +89,7 @@ def test_a_folder_is_no_script_to_check(run: Run, write: Write) -> None:
 def test_neither_script_nor_command_is_one_line(run: Run) -> None:
     status, output = run("rehearse")
     assert (status, len(output.splitlines())) == (2, 1)
-    assert "expected a launch script, or a trainer's command after --" in output
+    assert "give a launch script, or a trainer's command after --" in output
 
 
 def test_a_command_that_starts_nothing_is_one_line(run: Run) -> None:
@@ -98,7 +98,7 @@ def test_a_command_that_starts_nothing_is_one_line(run: Run) -> None:
 
 
 def test_a_machine_without_a_sandbox_is_told_the_other_way(
-    run: Run, write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = write(COMMAND)
     monkeypatch.setattr("verl_npu_workbench.sandbox.shutil.which", lambda name: None)
@@ -114,29 +114,29 @@ def test_a_tree_at_another_revision_than_the_pin_is_one_line(
     monkeypatch.setattr("verl_npu.cli.upstreams.nearest_pin", lambda tree: "v0.6.1")
     status, output = run("rehearse", "--pin", "v0.7.1", "--verl", str(rl), "--plan-only", "--", *GOOD.split())
     assert (status, len(output.splitlines())) == (2, 1)
-    assert "expected verl at v0.7.1" in output
+    assert "expected the pin v0.7.1 of verl" in output
     assert "nearest pin is v0.6.1" in output
 
 
 @pytest.fixture
 def rl(tree: Path) -> Path:
-    """The tree with a trainer for reinforcement learning."""
+    """Return the tree with a trainer for reinforcement learning."""
     (tree / "verl" / "trainer" / "config" / "rl.yaml").write_text(CONFIGURATION + RL)
     (tree / "verl" / "trainer" / "main_rl.py").write_text(TRAINER.replace('"main"', '"rl"'))
     return tree
 
 
-_OF_CAPTURES = pytest.mark.nightly("verl_npu_workbench/jobs", "verl_npu_workbench/rehearse")
+_CAPTURES_NIGHTLY = pytest.mark.nightly("verl_npu_workbench/jobs", "verl_npu_workbench/rehearse")
 GOOD = "python3 -m verl.trainer.main_rl data.train_batch_size=1024 trainer.nnodes=2 trainer.device=npu"
 
 
-@_OF_CAPTURES
+@_CAPTURES_NIGHTLY
 @pytest.mark.parametrize(
     "first",
     [
         pytest.param([sys.executable], id="by its path"),
-        pytest.param(["uv", "run", "python3"], id="by uv", marks=_OF_CAPTURES),
-        pytest.param(["A=1", "python3"], id="with a variable", marks=_OF_CAPTURES),
+        pytest.param(["uv", "run", "python3"], id="by uv", marks=_CAPTURES_NIGHTLY),
+        pytest.param(["A=1", "python3"], id="with a variable", marks=_CAPTURES_NIGHTLY),
     ],
 )
 def test_a_trainers_command_may_name_its_program_by_path(run: Run, rl: Path, first: list[str], tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_plan_says_what_is_scaled(sandboxed: None, run: Run, rl: Path, write: 
 def test_a_trees_code_is_not_run_without_a_sandbox_by_itself(
     run: Run, rl: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """Without bubblewrap, by a name that is not found."""
+    """Bubblewrap is missing because its name is not found."""
     monkeypatch.setattr("verl_npu_workbench.sandbox.shutil.which", lambda name: None)
     (rl / "hydra.py").write_text(f"open({str(rl / 'reached')!r}, 'w')")
     status, output = run(command, "--verl", str(rl), "--", *GOOD.split())
@@ -192,7 +192,7 @@ def test_a_script_is_judged_by_its_text_where_there_is_no_sandbox(
     status, output = run("lint", "--json", str(script))
     judged = json.loads(output)
     assert (status, [each["subject"] for each in judged["findings"]]) == (2, ["HCCL_BUFFSIZE"])
-    assert "no sandbox is possible here (none on PATH)" in judged["not_judged"]
+    assert "no sandbox is possible here (the program bwrap is not on PATH)" in judged["not_judged"]
     assert not (rl / "reached").exists()
     status, output = run("lint", str(script))
     assert (status, output.startswith("not judged: "), "--unconfined" in output) == (2, True, True)
@@ -214,7 +214,7 @@ def test_a_script_is_judged_whole_without_a_sandbox_if_that_is_asked(
 UNCONFINED = "verl-npu: unconfined: the code that runs can read your home folder and use your network"
 
 
-@_OF_CAPTURES
+@_CAPTURES_NIGHTLY
 def test_a_plan_of_a_command_needs_no_sandbox_if_that_is_asked(
     run: Run, rl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,7 +326,7 @@ def test_check_says_that_it_judged_by_the_installed_verl(
     sandboxed: None, run: Run, rl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(rl))
-    # A test before may have imported another verl into this process.
+    # An earlier test may have imported another verl into this process.
     for name in [name for name in sys.modules if name.partition(".")[0] == "verl"]:
         monkeypatch.delitem(sys.modules, name)
     alone = tmp_path / "alone" / "run.sh"
@@ -381,4 +381,4 @@ def test_the_source_tree_is_named_alike_in_all_commands(run: Run, command: str, 
     words = ["python3", "-m", "verl.trainer.none", "a=1", "b=2", "c=3"]
     status, output = run(command, "--unconfined", option, str(tmp_path), "--", *words)
     assert status == 2
-    assert f"expected it in {tmp_path}, or installed" in output
+    assert f"not found in {tmp_path} and not installed" in output

@@ -1,4 +1,4 @@
-"""`report`: one text to paste, with all that is asked for and without what is nobody's business."""
+"""`report`: one text to paste, with everything that an issue asks for and without private data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def sections(text: str) -> dict[str, str]:
-    """The parts of a report by their titles."""
+    """Return the parts of a report by their titles."""
     parts = re.split(r"(?m)^== (.*)\n", text)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -86,7 +86,7 @@ def test_without_a_log_check_tells_the_states(run: Run, pristine: Path) -> None:
     assert "device: pending" in sections(printed)["verl-npu's features, by verl-npu check in this environment"]
 
 
-def test_a_post_can_hold_it(run: Run, tmp_path: Path) -> None:
+def test_a_report_fits_into_a_github_post(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("\n".join(raised(f"KeyError: {number}\n{'x' * 5000}") for number in range(100)))
     assert len(run("doctor", "--report", "--log", str(log))[1]) < 65_536

@@ -1,4 +1,4 @@
-"""The screen of `verl-npu watch`: what it leaves out where there is little room."""
+"""The screen of `verl-npu watch`: the parts that it omits where there is little room."""
 
 from __future__ import annotations
 

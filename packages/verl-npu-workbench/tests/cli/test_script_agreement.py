@@ -1,14 +1,14 @@
-"""What `lint` says of a launch script is what becomes of the job that the script starts.
+"""`lint` predicts what happens to the job that a launch script starts.
 
-Each script is a right one with a change, or with two. It is started by bash, with a python3 that runs the trainer up
+Each script is a right one with one change, or with two. It is started by bash, with a python3 that runs the trainer up
 to the workers (`driver`): Hydra composes, verl validates, tokenizer, reward, data and trainer are made for a small
 model, Ray starts, and its placement groups are placed on two virtual NPUs. So the property is:
 
-- if `lint` refuses the script, the job ends before that, with an error of what was refused;
-- if it does not, the job comes so far, or ends with an error of what `lint` has warned of.
+- if `lint` refuses the script, the job ends before that, with an error about the refused setting;
+- if it does not, the job comes so far, or ends with an error that `lint` has warned of.
 
-What happens in the workers is beyond it: LATER names what `lint` refuses that they would end with. How many machines
-a cluster has, and which models a hub has, `lint` cannot know; no script here is wrong in that.
+The workers are not started: LATER names the rules whose errors would appear only there. `lint` cannot know how many
+machines a cluster has, or which models a hub has; no script here is wrong in that.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ RIGHT: Mapping[str, object] = {
 
 @dataclass(frozen=True)
 class Change:
-    """What a script has otherwise."""
+    """The differences of a script from the right one."""
 
     settings: Mapping[str, object] = field(default_factory=dict)
     """None leaves a setting out."""
@@ -180,18 +180,18 @@ CHANGES: Mapping[str, Change] = {
     "a queue of 7": Change(exports={"TASK_QUEUE_ENABLE": "7"}),
 }
 LATER = {"batches", "choices", "parallel-sizes"}
-"""What workers, or a first step, end with. The engine's size is refused before."""
+"""Rules whose errors only workers, or a first step, would raise. The engine's size is refused before."""
 SAID: Mapping[str, str] = {
-    "device-setting": r"JobSettingError|PlacementError: the job cannot be placed",
+    "device-setting": r"JobSettingError|LaunchError: the job cannot be placed",
     "imports": r"(ModuleNotFound|Import)Error",
     "required-variables": "FleetError",
     "visible-devices": "Total available GPUs .* is less than total desired",
-    "ray-cpus": "PlacementError: the job cannot be placed",
+    "ray-cpus": "LaunchError: the job cannot be placed",
     "empty": r"TypeError: (unsupported operand|not all arguments converted)|ValidationError",
     "validation": r"Invalid loss_agg_mode|temperature should be|LoRA rank in vLLM"
     r"|must be divisible|must be >=|Please set at least one|You have set both|you must enable `use_remove_padding`",
 }
-"""What an error says of what a rule found; of the others it says the subject, or what was found."""
+"""The text of the error that each rule predicts; for other rules, the error has the finding's subject or value."""
 DAILY = ("a setting left out that others refer to",)
 PAIRS = random.Random(31).sample(list(itertools.combinations(CHANGES, 2)), 40)
 CASES = {**CHANGES, **{f"{one}; {other}": CHANGES[one] + CHANGES[other] for one, other in PAIRS}}
@@ -199,7 +199,7 @@ CASES = {**CHANGES, **{f"{one}; {other}": CHANGES[one] + CHANGES[other] for one,
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model, and data for it."""
+    """Return a folder with a small model, and data for it."""
     from harness import dataset, model
 
     folder = tmp_path_factory.mktemp("small")
@@ -217,13 +217,13 @@ def environ(small: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Job:
-    """How one ended."""
+    """How a job ended."""
 
     placed: bool
     output: str
 
     def says(self, finding: Mapping[str, str]) -> bool:
-        """Whether it ended with an error of what was found."""
+        """Tell whether the job ended with an error about the finding."""
         words = SAID.get(finding["rule"])
         if words is not None:
             return re.search(words, self.output) is not None
@@ -238,7 +238,7 @@ def _is_telling(words: str) -> bool:
 
 @pytest.fixture
 def start(tmp_path: Path, environ: dict[str, str]) -> Callable[[Path], Job]:
-    """Start a script, with that python3."""
+    """Return a function that starts a script, with that python3."""
 
     def run(script: Path) -> Job:
         programs = tmp_path / "programs"
@@ -257,7 +257,7 @@ def start(tmp_path: Path, environ: dict[str, str]) -> Callable[[Path], Job]:
             timeout=600,
             check=False,
         )
-        # What was asked for is printed as well, and is no error of it.
+        # The output also repeats the requested settings, which are no errors.
         lines = [
             line for line in done.stderr.splitlines() if not line.startswith("Error executing job with overrides")
         ]
@@ -295,7 +295,7 @@ def test_a_job_does_what_lint_says_of_its_script(
 
 
 def assert_agreement(checked: subprocess.CompletedProcess[str], job: Job) -> None:
-    """Fail if a job did not do what was said of its script."""
+    """Fail unless the job did what `lint` predicted for its script."""
     if checked.returncode == 2:  # not judged, and the job does not start either
         assert not job.placed
         return

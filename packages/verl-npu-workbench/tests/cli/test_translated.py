@@ -1,9 +1,8 @@
-"""What the commands print for a person is all made of texts that can be translated: under a language in which each
-text is in brackets, no sentence is outside of them.
+"""Every sentence that a command prints can be translated: where texts are in brackets, no sentence is outside.
 
-In English as yet: what `verl_npu/features` and the registry say (`explain`, the reasons of `check -v`, the notes of
-`lint --list-overrides`), `launch` once it has begun, whose lines are in the job's log, and the script that `setup`
-prints.
+These are still only in English: the texts of `verl_npu/features` and the registry (`explain`, the reasons of `check
+-v`, the notes of `lint --list-overrides`), `launch` once it has begun, whose lines are in the job's log, and the
+script that `setup` prints.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def brackets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outside(printed: str) -> str:
-    """What is printed outside of all brackets; lines of the user's log are after a bar."""
+    """Return the output that is outside all brackets; lines of the user's log begin with a bar."""
     depth, left = 0, ""
     for char in "\n".join(line for line in printed.splitlines() if not line.startswith("    | ")):
         depth += (char == "⟦") - (char == "⟧")
@@ -57,7 +56,7 @@ def sentences(*arguments: str) -> list[str]:
 @pytest.mark.parametrize("command", [(), *((name,) for name in sorted(main.commands))])
 def test_help_is_translated(command: tuple[str, ...]) -> None:
     found = sentences(*command, "--help")
-    # What is left are the calls that one can copy.
+    # The calls that one can copy remain.
     assert [line for line in found if not line.startswith(("verl-npu ", "⟧ main "))] == []
 
 

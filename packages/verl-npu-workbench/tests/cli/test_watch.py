@@ -107,8 +107,8 @@ def test_once_a_log_that_is_not_there_is_one_line(run: Run, tmp_path: Path, opti
 def test_once_a_log_without_a_step_is_one_line(run: Run, write: Write) -> None:
     status, output = run("watch", "--once", str(write("Training Progress: 0%\n")))
     assert (status, len(output.splitlines())) == (2, 1)
-    assert "found no step in it" in output
-    assert "wait for its first step" in output
+    assert "found a file without a step" in output
+    assert "wait for the first step" in output
 
 
 def test_on_a_terminal_without_rich_it_is_said_what_to_install(
@@ -129,7 +129,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(heeds_ctrl_c: None) -> Iterator[Start]:
-    """Start the command as a process of its own, and end it."""
+    """Return a function that starts the command as a process of its own; end the process afterwards."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(*arguments: str, **options: object) -> subprocess.Popen[str]:
@@ -150,7 +150,7 @@ def start(heeds_ctrl_c: None) -> Iterator[Start]:
 
 
 def without_progress(said: str) -> list[str]:
-    """Lines without those that say for how long something has been done: a slow machine has some."""
+    """Return the lines without the progress lines that a slow machine prints."""
     return [line for line in said.splitlines() if not re.search(r", \d+ s$", line)]
 
 
@@ -194,7 +194,7 @@ def test_a_binary_is_one_line(start: Start, tmp_path: Path) -> None:
 
 
 def seen(descriptor: int, until: str, seconds: float = 20.0) -> str:
-    """What a terminal gets until a text is in it."""
+    """Return the output of a terminal up to a text."""
     got = b""
     end = time.monotonic() + seconds
     while until not in got.decode(errors="replace"):
@@ -237,14 +237,14 @@ def test_once_needs_no_package_of_a_screen_in_a_pipe(run: Run, write: Write, mon
     assert "step" in output
 
 
-# Its end.
+# The end of `watch`.
 
 HEAD = "(TaskRunner pid=12) Total training steps: 10\n"
 
 
 @pytest.mark.parametrize(
     ("steps", "status", "said"),
-    [(STEPS, 0, "it finished, step 10 of 10"), (ODD, 1, "not-a-number, step 11")],
+    [(STEPS, 0, "the training finished, step 10 of 10"), (ODD, 1, "not-a-number, step 11")],
 )
 def test_in_a_pipe_a_finished_log_is_told_and_is_the_end(
     start: Start, write: Write, steps: dict[int, dict[str, float]], status: int, said: str
@@ -284,7 +284,7 @@ def test_what_is_piped_without_a_step_cannot_be_judged(start: Start) -> None:
     process = start("-", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     _unused, said = process.communicate("nothing\n", timeout=60)
     assert process.returncode == 2
-    assert "found no step in it" in said
+    assert "found a file without a step" in said
 
 
 def test_it_ends_when_nobody_reads_it_any_more(start: Start, write: Write) -> None:

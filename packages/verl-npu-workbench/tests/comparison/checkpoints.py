@@ -52,7 +52,7 @@ def model(config: dict[str, Any] = CONFIG) -> Tensors:
 
 
 def save_model(folder: Path, tensors: Tensors, config: dict[str, Any] = CONFIG) -> Path:
-    """Write a merged model as upstream's merger does, in bfloat16 unless a tensor is told otherwise."""
+    """Write a merged model as upstream's merger does; each tensor keeps its dtype."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def rank_of(rank: int, world: int) -> Iterator[None]:
 
 
 def save_shard(folder: Path, tensors: Tensors, mesh: Sequence[int], rank: int) -> Path:
-    """Write what a rank of FSDP's saves: rows of each tensor, replicated over the first of two dimensions."""
+    """Write the shard that a rank of FSDP saves: rows of each tensor, replicated over the first of two dimensions."""
     from torch.distributed.tensor import DeviceMesh, DTensor, Replicate, Shard
 
     world = torch.Size(mesh).numel()
@@ -85,7 +85,7 @@ def save_shard(folder: Path, tensors: Tensors, mesh: Sequence[int], rank: int) -
         ranks = torch.arange(world).reshape(tuple(mesh))
         device_mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("ddp", "fsdp")[-len(mesh) :])
         for name, tensor in tensors.items():
-            # As FSDP2 does: the last ranks have fewer rows, or none.
+            # FSDP2 gives the last ranks fewer rows, or none.
             chunks = list(tensor.chunk(parts))
             local = chunks[place] if place < len(chunks) else tensor[:0]
             found[name] = DTensor.from_local(
@@ -97,7 +97,7 @@ def save_shard(folder: Path, tensors: Tensors, mesh: Sequence[int], rank: int) -
 
 
 def save_fsdp(folder: Path, tensors: Tensors, mesh: Sequence[int] = (2,)) -> Path:
-    """Write a checkpoint of FSDP's."""
+    """Write an FSDP checkpoint."""
     world = torch.Size(mesh).numel()
     folder.mkdir(parents=True)
     (folder / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": world}))
@@ -107,14 +107,14 @@ def save_fsdp(folder: Path, tensors: Tensors, mesh: Sequence[int] = (2,)) -> Pat
 
 
 def save_megatron(folder: Path, tensors: Tensors, **more: Any) -> Path:
-    """Write a checkpoint of Megatron's, as torch.distributed.checkpoint keeps one."""
+    """Write a Megatron checkpoint, in the format of torch.distributed.checkpoint."""
     from torch.distributed.checkpoint import FileSystemWriter
     from torch.distributed.checkpoint import save as write
 
     (folder / "huggingface").mkdir(parents=True)
     (folder / "huggingface" / "config.json").write_text(json.dumps(CONFIG))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that there are no process groups
+        warnings.simplefilter("ignore", UserWarning)  # there are no process groups
         write(as_megatron(tensors) | more, storage_writer=FileSystemWriter(folder / "dist_ckpt"), no_dist=True)
     return folder
 

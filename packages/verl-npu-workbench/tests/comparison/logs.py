@@ -1,4 +1,4 @@
-"""Logs in memory, for what judges them."""
+"""Logs in memory, for the code that judges them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A merged model is its checkpoint's only if each of its tensors is the shards' one, for each kind of checkpoint."""
+"""A merged model matches its checkpoint only if each tensor equals that of the shards, for each kind of checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from verl_npu_workbench.comparison.megatron_shards import parts_of
 from verl_npu_workbench.comparison.merged import Merged, compare
 
-from verl_npu.errors import CheckpointError
+from verl_npu.errors import SourceError
 
 from .checkpoints import CONFIG, Tensors, model, save_fsdp, save_megatron, save_model, save_shard, torch
 
@@ -23,13 +23,13 @@ Compare = Callable[..., Merged]
 
 @pytest.fixture
 def tensors() -> Tensors:
-    """The model that every checkpoint here is of."""
+    """Return the model from which all checkpoints here are made."""
     return model()
 
 
 @pytest.fixture
 def compared(tmp_path: Path) -> Compare:
-    """Save a model and a checkpoint of two ranks, and compare them."""
+    """Return a function that saves a model and a checkpoint of two ranks, and compares them."""
 
     def call(merged: Tensors, shards: Tensors, **config: Any) -> Merged:
         save_model(tmp_path / "merged", merged, CONFIG | config)
@@ -103,7 +103,7 @@ def test_another_shape_or_dtype_is_named(
 def test_a_tensor_left_out_and_one_that_no_shard_has_are_named(compared: Compare, tensors: Tensors) -> None:
     merged = {**rounded(tensors), "odd.weight": torch.ones(2)}
     del merged[NORM]
-    expected = {NORM: "missing in the model", "odd.weight": "in no shard"}
+    expected = {NORM: "missing in the model", "odd.weight": "missing in the shards"}
     assert compared(merged, tensors).differences == expected
 
 
@@ -131,7 +131,7 @@ def test_a_model_without_a_configuration_is_one_error(
     config.unlink()
     if text is not None:
         config.write_text(text)
-    with pytest.raises(CheckpointError, match=r"config\.json: expected the merged model's configuration") as raised:
+    with pytest.raises(SourceError, match=r"config\.json: expected the merged model's configuration") as raised:
         compare(model, save_fsdp(tmp_path / "actor", tensors))
     assert found in str(raised.value)
     assert "merge again" in str(raised.value)
@@ -146,7 +146,7 @@ def test_a_prefix_that_transformers_moves_is_followed_by_the_values(compared: Co
     assert list(compared(moved, tensors).differences) == [NORM, "model.language_model.norm.weight"]
 
 
-def test_an_adapter_is_compared_by_its_own_file(tensors: Tensors, tmp_path: Path) -> None:
+def test_an_adapter_is_compared_by_its_own_file(tmp_path: Path) -> None:
     base, adapter = "base_model.model.model.norm", "base_model.model.model.layers.0.mlp.up_proj.lora_A"
     shards = {f"{base}.base_layer.weight": torch.ones(4), f"{adapter}.default.weight": torch.ones(2, 4)}
     merged = save_model(tmp_path / "merged", {NORM: torch.ones(4)})
@@ -187,12 +187,12 @@ def test_a_layer_by_its_number_is_not_taken_for_a_stack(key: str, kind: str, nam
 def test_a_replica_that_differs_is_an_error(tensors: Tensors, tmp_path: Path) -> None:
     folder = save_fsdp(tmp_path / "actor", tensors, (2, 2))
     save_shard(folder, changed(tensors), (2, 2), 3)
-    with pytest.raises(CheckpointError, match=r"parts of model\.layers\.1\.self_attn\.k_proj\.weight that do not fit"):
+    with pytest.raises(SourceError, match=r"parts of model\.layers\.1\.self_attn\.k_proj\.weight that do not fit"):
         compare(save_model(tmp_path / "merged", rounded(tensors)), folder)
 
 
 class Runs:
-    """Unpickling it makes a folder."""
+    """An object whose unpickling makes a folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -204,7 +204,7 @@ class Runs:
 def test_a_shard_that_would_run_a_program_is_not_read(tensors: Tensors, tmp_path: Path) -> None:
     folder = save_fsdp(tmp_path / "actor", tensors)
     torch.save({"a": Runs(tmp_path / "ran")}, folder / "model_world_size_2_rank_1.pt")
-    with pytest.raises(CheckpointError) as raised:
+    with pytest.raises(SourceError) as raised:
         compare(save_model(tmp_path / "merged", rounded(tensors)), folder)
     assert "rank_1.pt: expected shards" in str(raised.value)
     assert "found getattr" in str(raised.value)
@@ -214,7 +214,7 @@ def test_a_shard_that_would_run_a_program_is_not_read(tensors: Tensors, tmp_path
 
 def test_the_name_of_an_npu_is_read_where_there_is_none(tensors: Tensors, tmp_path: Path) -> None:
     merged, folder = save_model(tmp_path / "merged", rounded(tensors)), save_fsdp(tmp_path / "actor", tensors, (1,))
-    # The name is given to a whole process, so these are others.
+    # The allowed names are set for a whole process, so the test uses other names.
     path = folder / "model_world_size_1_rank_0.pt"
     change = f"""
 import torch, torch.distributed.tensor
@@ -243,12 +243,12 @@ def test_what_cannot_be_read_is_named(tensors: Tensors, tmp_path: Path, damage: 
         (folder / "fsdp_config.json").unlink()
     else:
         named.write_bytes(named.read_bytes()[:-10])
-    with pytest.raises(CheckpointError) as raised:
+    with pytest.raises(SourceError) as raised:
         compare(merged, folder)
     assert named.name in str(raised.value)
 
 
 def test_a_tensor_of_megatrons_that_nobody_knows_is_an_error(tensors: Tensors, tmp_path: Path) -> None:
     folder = save_megatron(tmp_path / "actor", tensors, **{"decoder.layers.mlp.odd.weight": torch.ones(2, 3)})
-    with pytest.raises(CheckpointError, match=r"Megatron's tensor decoder\.layers\.mlp\.odd\.weight"):
+    with pytest.raises(SourceError, match=r"Megatron's tensor decoder\.layers\.mlp\.odd\.weight"):
         compare(save_model(tmp_path / "merged", rounded(tensors)), folder)

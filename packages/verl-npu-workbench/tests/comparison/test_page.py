@@ -1,4 +1,4 @@
-"""The page and the picture: whole, alone, and true to what was compared."""
+"""The page and the picture are complete, self-contained, and true to the comparison."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VOID = {"meta"}
 
 
 class Reader(HTMLParser):
-    """Sees that each element is closed, and notes what a page would fetch and its ids."""
+    """Checks that each element is closed, and collects the page's ids and everything that it would fetch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def test_a_chart_is_well_formed_and_breaks_where_steps_are_missing(made: Compari
     root = ElementTree.fromstring(svg(made.pairs[0]))
     assert root.get("aria-label", "").startswith("reward by step: mean 0.08667 on the NPU")
     paths = [path.get("d", "") for path in root.iter("{http://www.w3.org/2000/svg}path")]
-    # Steps 1 to 3, 5 to 6, and 9: three pieces.
+    # Steps 1 to 3, 5 to 6, and 9 make three pieces.
     assert max(path.count("M") for path in paths) == 3
 
 

@@ -1,4 +1,4 @@
-"""What verl's guide for Ascend asks: by a formula of its own, at steps that both logs have.
+"""The standards of verl's guide for Ascend, computed by a second formula, at steps that both logs have.
 
 The tolerances of verl-ascend-recipe's check_npu.py, at their edges, for logs and for its published figures.
 """
@@ -68,7 +68,7 @@ def test_only_steps_that_both_have_count() -> None:
     [
         (constant(1.0, "other"), constant(1.0), "the NPU log has no critic/rewards/mean"),
         (constant(1.0), constant(1.0, "other"), "the reference has no critic/rewards/mean"),
-        (log_of({1: {REWARD: 1.0}}), log_of({2: {REWARD: 1.0}}), "the logs have it at no common step"),
+        (log_of({1: {REWARD: 1.0}}), log_of({2: {REWARD: 1.0}}), "the logs have this metric at no common step"),
         (constant(1.0), constant(math.nan), "the reference has no finite number at step 1 to 20"),
     ],
 )
@@ -102,14 +102,14 @@ def test_throughput_takes_the_first_steps_that_both_have() -> None:
         (
             constant(1.0, THROUGHPUT, steps=3),
             constant(1.0, THROUGHPUT),
-            "both logs have it at only 3 steps, and 4 are needed",
+            "both logs have this metric at only 3 steps, but 4 steps are needed",
         ),
         (constant(1.0, THROUGHPUT), constant(0.0, THROUGHPUT), "the reference has 0"),
-        (constant(math.nan, THROUGHPUT), constant(1.0, THROUGHPUT), "not all of its first values are finite numbers"),
+        (constant(math.nan, THROUGHPUT), constant(1.0, THROUGHPUT), "some of the first values are not finite numbers"),
         (
             log_of({step: {THROUGHPUT: 1.0} for step in range(9)}, simulated=True),
             constant(1.0, THROUGHPUT),
-            "SIMULATED: virtual NPUs do not show it",
+            "SIMULATED: virtual NPUs do not show this criterion",
         ),
     ],
 )
@@ -202,7 +202,7 @@ def test_a_criterion_that_is_missing_leaves_the_whole_not_shown(reference: Train
 def test_a_log_that_ends_before_step_5_shows_its_memory_alone() -> None:
     verdict = judge_regression(run(steps=4), PUBLISHED)
     assert verdict.outcome is Outcome.NOT_SHOWN
-    assert [judged.why for judged in verdict.criteria[1:]] == ["the log has it at no step from 5 to 14"] * 4
+    assert [judged.why for judged in verdict.criteria[1:]] == ["the log has this metric at no step from 5 to 14"] * 4
 
 
 def test_two_logs_are_compared_at_common_steps() -> None:
@@ -268,7 +268,7 @@ def test_each_published_baseline_is_within_itself(baseline: Baseline) -> None:
 def test_of_few_steps_nothing_can_be_said(steps: int) -> None:
     judged = reward(constant(0.5, steps=steps), constant(0.5, steps=steps))
     assert judged.outcome is Outcome.NOT_SHOWN
-    assert "4 are needed" in judged.why
+    assert "4 steps are needed" in judged.why
 
 
 def test_a_difference_of_just_the_limit_is_within() -> None:

@@ -1,6 +1,6 @@
-"""What failed jobs wrote, each with where it was seen and the rule that has to name it: the quotes of the rules' rows.
+"""Quotes of failed jobs from the rules' rows, each with its source and the rule that has to name it.
 
-Paths, addresses and process numbers are made up; the texts are those of the issues, documents and sources named.
+Paths, addresses and process numbers are made up; the texts come from the named issues, documents and sources.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Quoted:
     source: str
     text: str
     pid: str
-    """The process in which it began, where the text says so."""
+    """The process in which the error began, where the text says so."""
 
 
 def raised(error: str, file: str = "/opt/verl/verl/workers/fsdp_workers.py") -> str:
-    """A traceback that ends with an error."""
+    """Return a traceback that ends with an error."""
     return (
         f'Traceback (most recent call last):\n  File "{file}", line 12, in init_model\n    self.build()\n'
         f"    ^^^^^^^^^^^^\n{error}"
@@ -34,7 +34,7 @@ def raised(error: str, file: str = "/opt/verl/verl/workers/fsdp_workers.py") -> 
 
 
 def worker(text: str, pid: str = "4711") -> str:
-    """A text as Ray shows it of a worker, in its colours."""
+    """Return a worker's text as Ray shows it, in its colors."""
     return "\n".join(f"\x1b[36m(WorkerDict pid={pid}, ip=10.0.0.2)\x1b[0m {line}" for line in text.splitlines())
 
 

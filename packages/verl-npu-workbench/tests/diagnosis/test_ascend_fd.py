@@ -1,4 +1,4 @@
-"""The report of ascend-fd is read beside a job's logs."""
+"""The diagnosis reads the report of ascend-fd beside a job's logs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from verl_npu_workbench.diagnosis.judgement import Conclusion, diagnose
 
-from verl_npu.errors import LogError
+from verl_npu.errors import SourceError
 
 PORT = "RuntimeError: the port of the device is bound by a neighbour"
 
 
 def report(path: Path, code: str, text: str, place: str = "worker-node7 device-3") -> Path:
-    """A report with one fault, in the form that ascend-fd 26.1.0 writes."""
+    """Write a report with one fault, in the format of ascend-fd 26.1.0."""
     seen = {"event_code": code, "key_info": text, "source_device": "3", "source_file": "plog-1.log"}
     fault = {
         "code": code,
@@ -61,7 +61,7 @@ def test_it_stands_beside_the_log_of_the_job(tmp_path: Path) -> None:
 
 def test_a_report_without_a_fault_is_no_all_clear(tmp_path: Path) -> None:
     report(tmp_path / "diag_report.json", "NORMAL_OR_UNSUPPORTED", "")
-    with pytest.raises(LogError, match="a report without a fault"):
+    with pytest.raises(SourceError, match="a report without a fault"):
         diagnose([tmp_path / "diag_report.json"])
     (tmp_path / "train.log").write_text("(TaskRunner pid=1) step:3 - actor/entropy:0.3\n")
     assert diagnose([tmp_path]).verdict is Conclusion.UNKNOWN
@@ -83,5 +83,5 @@ def test_a_report_of_another_form_is_no_traceback_of_ours(tmp_path: Path, fault:
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LogError):
+    with pytest.raises(SourceError):
         diagnose([tmp_path / "diag_report.json"])

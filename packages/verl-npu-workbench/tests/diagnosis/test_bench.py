@@ -1,4 +1,4 @@
-"""The bench of public threads has the form that its figures rest on, and its unread part stays unread."""
+"""The bench of public threads has the form that its figures rely on, and its unread part stays unread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_LINES, MOST_CHARACTERS, MOST_SAID = 8, 200, 200
 
 
 def flaws(post: Posted) -> list[str]:
-    """What is wrong with the form of an entry."""
+    """Return the errors in an entry's form."""
     ended = post.label != OPEN
     checks = {
         "the thread": re.fullmatch(r"[\w.-]+/[\w.-]+#[1-9]\d*", post.thread),
@@ -117,7 +117,7 @@ def test_the_family_of_a_rule_is_a_label() -> None:
     assert {family for rule in RULES for family in rule.families} <= {*CAUSES, *CODES}
 
 
-# What is measured.
+# The measurements.
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_the_table_counts_what_was_said() -> None:
 
 @pytest.mark.parametrize("language", PAGES)
 def test_the_figures_in_the_pages_are_those_of_the_rules(language: str) -> None:
-    # Compared without showing where they differ: the unread part stays unread.
+    # Compared without showing the differences, because the unread part stays unread.
     current = PAGES[language].read_text(encoding="utf-8") == rendered(language)
     assert current, "run python -m tests.diagnosis.bench --write"
 

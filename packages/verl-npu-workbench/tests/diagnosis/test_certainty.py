@@ -1,4 +1,4 @@
-"""A cause is certain only if nobody else's error is called by its name."""
+"""A cause is certain only if its rule matches no other package's error."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .quoted import QUOTED, raised
 
 CERTAIN = [rule for rule in RULES if rule.precision is Precision.EXACT]
 FOREIGN: dict[str, list[str]] = json.loads(Path(__file__).with_name("foreign.json").read_text("utf-8"))
-"""What packages say that no rule is about, by their names: most of it printed by them here, some seen in public."""
-TRUE_OF_ANY = {
+"""Errors of packages that no rule is about, by package: most of them printed here, some seen in public."""
+TRUE_FOR_ANY_CALLER = {
     "huggingface_hub": {"hub-offline"},
     "llamafactory": {"lora-rank"},
     "pandas": {"data-file"},
@@ -24,14 +24,14 @@ TRUE_OF_ANY = {
     "wandb": {"tracker"},
 }
 """Rules whose sentence is true of the package's own error, whoever called it."""
-BOTH_ARE_TRUE = {
+BOTH_TRUE = {
     ("flash-attn-missing", "flash-attn-of-verl"),
     ("flash-attn-missing", "flash-attn-placeholder"),
     ("npu-memory", "npu-memory-garbage"),
     ("npu-memory", "npu-workspace-memory"),
     ("unknown-setting", "rollout-n-quoted"),
 }
-"""Rules that are certain of another rule's text, and rightly: the other one, asked first, knows more of it."""
+"""Rules that are rightly certain of another rule's text; the other one, asked first, says more about it."""
 
 
 @pytest.mark.parametrize("rule", CERTAIN, ids=lambda one: one.code)
@@ -50,7 +50,7 @@ def test_a_rule_that_is_certain_needs_a_frame_or_words_of_its_own(rule: LogRule)
         "torch_npu is here|MemoryError",
     ],
 )
-def test_what_anybody_may_write_is_bare(pattern: str) -> None:
+def test_a_pattern_that_any_program_may_write_is_bare(pattern: str) -> None:
     rule = next(rule for rule in CERTAIN if not rule.raised_in and not rule.owners)
     assert bare(LogRule(**{**{name: getattr(rule, name) for name in FIELDS}, "alternatives": (pattern,)})) == [pattern]
 
@@ -66,7 +66,7 @@ def test_no_rule_is_certain_of_the_text_of_another() -> None:
         if rule.code != one.rule and rule.pattern.search(one.text)
         if judge(one.text.splitlines(), rules=(rule,)).verdict is Conclusion.CAUSE
     }
-    assert others == BOTH_ARE_TRUE
+    assert others == BOTH_TRUE
 
 
 def test_there_are_as_many_foreign_errors_as_is_said() -> None:
@@ -79,6 +79,10 @@ def test_no_cause_is_certain_of_an_error_that_no_rule_is_about(package: str) -> 
     for error in FOREIGN[package]:
         for text in (error, raised(error, f"/opt/{package}/{package}/core.py")):
             said = judge(text.splitlines())
-            if said.verdict is Conclusion.CAUSE and said.root and said.root.name not in TRUE_OF_ANY.get(package, ()):
+            if (
+                said.verdict is Conclusion.CAUSE
+                and said.root
+                and said.root.name not in TRUE_FOR_ANY_CALLER.get(package, ())
+            ):
                 wrong[text] = said.root.name
     assert wrong == {}

@@ -1,4 +1,4 @@
-"""How logs end: what looks like an error is never taken for a healthy end, and what is healthy never for an error."""
+"""How logs end: an error is never taken for a healthy end, and a healthy end never for an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .quoted import raised, worker
 TOTAL = "(TaskRunner pid=100) Total training steps: 40"
 ELEVEN = [f"(TaskRunner pid=100) step:{step} - actor/entropy:0.3" for step in range(1, 12)]
 LAST = "(TaskRunner pid=100) step:40 - actor/entropy:0.3"
-SAID_AT_THE_END = {
+LAST_LINES = {
     "a shell: killed": "run.sh: line 12: 30011 Killed                  python3 -m verl.trainer.main_ppo",
     "a Chinese shell: killed": "run.sh：行 12: 30011 已杀死               python3 -m verl.trainer.main_ppo",
     "a shell: segmentation fault": "run.sh: line 12: 30011 Segmentation fault      (core dumped) python3",
@@ -39,7 +39,7 @@ def said(*lines: str, growing: bool = False) -> Diagnosis:
     return judge("\n".join((TOTAL, *ELEVEN, *lines)).splitlines(), growing=growing)
 
 
-@pytest.mark.parametrize("line", SAID_AT_THE_END.values(), ids=SAID_AT_THE_END)
+@pytest.mark.parametrize("line", LAST_LINES.values(), ids=LAST_LINES)
 def test_a_line_that_looks_like_an_error_is_told_with_its_place(line: str) -> None:
     diagnosis = said(line)
     assert diagnosis.verdict is not Conclusion.NONE
@@ -48,8 +48,8 @@ def test_a_line_that_looks_like_an_error_is_told_with_its_place(line: str) -> No
     assert diagnosis.progress.place(13) == "after step 11 of 40"
 
 
-@pytest.mark.parametrize("line", SAID_AT_THE_END.values(), ids=SAID_AT_THE_END)
-def test_it_is_told_of_a_log_of_which_it_is_all(line: str) -> None:
+@pytest.mark.parametrize("line", LAST_LINES.values(), ids=LAST_LINES)
+def test_it_is_found_in_a_log_of_that_line_alone(line: str) -> None:
     assert judge([line]).root is not None
 
 
@@ -62,7 +62,7 @@ def test_it_is_told_of_a_log_of_which_it_is_all(line: str) -> None:
     ],
 )
 def test_settings_that_verl_prints_are_no_errors(line: str) -> None:
-    assert said(line, SAID_AT_THE_END["a shell: killed"]).root.name == "killed"  # type: ignore[union-attr]
+    assert said(line, LAST_LINES["a shell: killed"]).root.name == "killed"  # type: ignore[union-attr]
     assert said(line).root is None
 
 
@@ -124,7 +124,7 @@ def test_a_job_that_was_started_again_has_not_ended_because_the_first_did() -> N
     assert said(LAST, bar).verdict is Conclusion.UNKNOWN
 
 
-ONLY_SOUNDS_LIKE_ONE = [
+NO_ENDINGS = [
     "(TaskRunner pid=100)           'truncation': 'error',",
     "(WorkerDict pid=12) clip_grad_norm_(error_if_nonfinite=False)",
     "/opt/ray/worker.py:2051: FutureWarning: Tip: In future versions of Ray, errors will be raised",
@@ -135,14 +135,14 @@ ONLY_SOUNDS_LIKE_ONE = [
 ]
 
 
-@pytest.mark.parametrize("line", ONLY_SOUNDS_LIKE_ONE)
+@pytest.mark.parametrize("line", NO_ENDINGS)
 def test_what_only_sounds_like_an_error_is_none(line: str) -> None:
     assert said(line).root is None
     assert said(line, growing=True).verdict is Conclusion.NONE
     assert said(line, LAST).verdict is Conclusion.NONE
 
 
-@pytest.mark.parametrize("line", SAID_AT_THE_END.values(), ids=SAID_AT_THE_END)
+@pytest.mark.parametrize("line", LAST_LINES.values(), ids=LAST_LINES)
 def test_a_line_alone_after_which_the_job_went_on_is_none(line: str) -> None:
     went_on = [f"(TaskRunner pid=100) step:{step} - actor/entropy:0.3" for step in range(12, 41)]
     assert said(line, *went_on).verdict is Conclusion.NONE

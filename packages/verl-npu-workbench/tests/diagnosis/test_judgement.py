@@ -1,4 +1,4 @@
-"""The cause, and not its echo: in logs of several processes, in any order and with anything around the lines."""
+"""The diagnosis finds the cause and not its echo, in logs of several processes, in any order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_npu_workbench.diagnosis import judgement
 from verl_npu_workbench.diagnosis.judgement import Conclusion, Diagnosis, diagnose, judge
 from verl_npu_workbench.logs.clocks import Clocks
 
-from verl_npu.errors import LogError
+from verl_npu.errors import SourceError
 
 from .quoted import QUOTED, Quoted, raised, worker
 
@@ -221,7 +221,7 @@ def test_source_code_in_a_traceback_is_not_what_was_said() -> None:
     assert diagnosis.verdict is Conclusion.UNKNOWN
 
 
-# Nothing around the lines, and no order of the processes, changes the verdict.
+# Text around the lines and the order of the processes do not change the verdict.
 
 CAUSES = [one for one in QUOTED if one.pid == "4711"]
 
@@ -254,7 +254,7 @@ def test_prefixes_colours_and_interleaving_do_not_change_the_verdict(data: st.Da
     assert diagnosis.root is not None
     assert bare.root is not None
     if bare.verdict is Conclusion.CONSEQUENCE:
-        # Nothing tells which of those that waited was the first.
+        # Nothing shows which of the waiting processes was the first.
         assert diagnosis.verdict is Conclusion.CONSEQUENCE
     else:
         assert (diagnosis.root.name, diagnosis.verdict) == (bare.root.name, bare.verdict)
@@ -287,7 +287,7 @@ def test_a_line_of_any_length_does_not_fill_the_memory(tmp_path: Path) -> None:
 
 
 def test_a_device_is_no_log() -> None:
-    with pytest.raises(LogError, match="a device, which may be endless"):
+    with pytest.raises(SourceError, match="a device, which may be endless"):
         diagnose([Path(os.devnull)])
 
 
@@ -334,7 +334,7 @@ def test_the_clocks_of_many_hosts_are_looked_at_once_for_each_line() -> None:
         clocks.note(f"10.0.0.{number}", str(number), "2026-01-01 10:00:09,000 loading")
     assert len(clocks._before) == 1000
     clocks.note("", "", "2026-01-01 10:00:01,000 waits")
-    # The next line of its own host asks none of them again.
+    # The next line of its own host looks none of them up again.
     assert not clocks._before
     clocks.note("10.0.0.5", "5", "2026-01-01 10:00:10,000 loaded")
     assert clocks.ahead("10.0.0.5") == 8.5

@@ -1,4 +1,4 @@
-"""Jobs that fail on virtual NPUs, and what is said of their logs (SIMULATED)."""
+"""Jobs that fail on virtual NPUs, and the diagnosis of their logs (SIMULATED)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ for step in range(3): dist.all_reduce(torch.ones(1, device="npu"))
 
 
 def failed(program: str, tmp_path: Path, **variables: str) -> Diagnosis:
-    """Run a program on two virtual NPUs; what its output says."""
+    """Run a program on two virtual NPUs; return the diagnosis of its output."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("VERL_NPU_", "ASCEND_"))}
     ended = subprocess.run(
         [sys.executable, "-c", program],
@@ -61,7 +61,7 @@ def test_a_failure_on_virtual_npus_is_named(
 ) -> None:
     said = failed(program, tmp_path, **variables)
     assert said.root is not None
-    # Who asks for CUDA may be the script, verl or the engine.
+    # The script, verl or the engine may have asked for CUDA.
     conclusion = Conclusion.CODE if rule == "asks-for-cuda" else Conclusion.CAUSE
     assert (said.verdict, said.root.name) == (conclusion, rule)
 

@@ -1,4 +1,4 @@
-"""Whose code an error was raised in."""
+"""The owner of the code in which an error was raised."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def owner(text: str) -> Owner | None:
         ("/usr/lib/python3.11/json/decoder.py", Owner.LIBRARY),
     ],
 )
-def test_it_is_whose_the_last_frame_is(file: str, expected: Owner) -> None:
+def test_the_owner_is_the_last_frames(file: str, expected: Owner) -> None:
     assert owner(raised(ODD, file)) is expected
 
 

@@ -1,4 +1,4 @@
-"""Each rule names what was quoted for it, and nothing else does."""
+"""Each rule names the texts that were quoted for it, and nothing else does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERDICTS = {
 
 
 def told(text: str, rules: tuple[LogRule, ...] = RULES) -> Finding | None:
-    """What is said of the error: what a rule knows of it, or what kind of error it is."""
+    """Return a rule's finding on the error, or else the guess from the kind of error."""
     root = judge(text.splitlines(), rules=rules).root
     return None if root is None else root.finding or root.guess
 

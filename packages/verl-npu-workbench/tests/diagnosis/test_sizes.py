@@ -1,4 +1,4 @@
-"""No log hangs the diagnosis: long ones, one line, no text, colours without end, packed: the benchmark's, small."""
+"""No log hangs the diagnosis: long, one line, no text, endless colors, compressed; the benchmark's logs, smaller."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from types import ModuleType
 import pytest
 
 BENCHMARK = Path(__file__).resolve().parents[4] / "benchmarks" / "diagnosis.py"
-SMALL = 0.2
-"""Megabytes."""
-MOST = 5.0
-"""Seconds of processor time for less than a megabyte; it takes tenths."""
+MEGABYTES = 0.2
+"""The size of a log in megabytes."""
+MAX_SECONDS = 5.0
+"""The limit of processor time in seconds for less than a megabyte, which takes tenths of one."""
 
 
 def _loaded() -> ModuleType:
@@ -31,6 +31,6 @@ benchmark = _loaded()
 
 @pytest.mark.parametrize("kind", benchmark.KINDS, ids=lambda kind: kind.name)
 def test_a_log_of_any_kind_is_judged_in_its_time(kind: object, tmp_path: Path) -> None:
-    taken = benchmark.measured(kind, SMALL, tmp_path)
+    taken = benchmark.measured(kind, MEGABYTES, tmp_path)
     assert taken.said is taken.kind.expected
-    assert taken.judged < MOST
+    assert taken.judged < MAX_SECONDS

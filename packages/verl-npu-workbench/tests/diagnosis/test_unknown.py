@@ -1,4 +1,4 @@
-"""What helps with an error that no rule knows."""
+"""Help for an error that no rule knows."""
 
 from __future__ import annotations
 

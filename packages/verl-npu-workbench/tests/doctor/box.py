@@ -1,4 +1,4 @@
-"""An environment that is made up of files: packages with metadata alone, a CANN, an npu-smi, a driver."""
+"""A made-up environment of files: packages that consist of metadata, a CANN, an npu-smi, a driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENTRY_POINTS = "[torch.backends]\nverl_npu = verl_npu_entry:torch_backends\n"
 
 @dataclass(frozen=True)
 class Right:
-    """An environment as the documents of a pin describe it: written down here by hand, not taken from the matrix."""
+    """An environment as the documents of a pin describe it, written by hand and not taken from the matrix."""
 
     pin: str
     python: str
@@ -28,9 +28,9 @@ class Right:
     packages: Mapping[str, str]
     driver: str = "25.5.0"
     environment: str = ""
-    """Which of the pin's it is, if it is not that of verl's documents."""
+    """The name of the pin's environment, unless it is that of verl's documents."""
     commits: Mapping[str, str] = field(default_factory=dict)
-    """Of the packages that were installed from git."""
+    """The commits of the packages that were installed from git."""
 
     @property
     def name(self) -> str:
@@ -112,7 +112,7 @@ RIGHT = (
 
 @dataclass
 class Box:
-    """One environment; what it is made of can be changed before the doctor looks."""
+    """One environment, whose parts can be changed before the doctor looks."""
 
     folder: Path
     libraries: Path
@@ -127,7 +127,7 @@ class Box:
 
     @classmethod
     def of(cls, right: Right, folder: Path, libraries: Path, smi: str) -> Box:
-        """A right environment on a machine with these NPUs."""
+        """Return a right environment on a machine with these NPUs."""
         box = cls(folder, libraries, right.pin, right.python, judged=Judged(right.pin, True, ()))
         box.environ["PATH"] = str(box.path("usr/local/bin"))
         box.npu_smi(smi.replace("25.5.0", right.driver))
@@ -146,11 +146,11 @@ class Box:
         return box
 
     def path(self, inside: str) -> Path:
-        """A path in its file system."""
+        """Return a path in the environment's file system."""
         return self.folder / inside
 
     def write(self, inside: str, text: str) -> Path:
-        """Write a file."""
+        """Write a file, and return its path."""
         file = self.path(inside)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -159,7 +159,7 @@ class Box:
     def install(
         self, name: str, version: str, requires: Sequence[str] = (), entry_points: str = "", **direct_url: object
     ) -> None:
-        """Put a package there, in the place of another version of it."""
+        """Install a package, in place of any other version of it."""
         self.uninstall(name)
         folder = f"site/{name.replace('-', '_')}-{version}.dist-info"
         asked = "".join(f"Requires-Dist: {each}\n" for each in requires)
@@ -170,23 +170,23 @@ class Box:
             self.write(f"{folder}/direct_url.json", json.dumps(direct_url))
 
     def uninstall(self, *names: str) -> None:
-        """Take packages away."""
+        """Remove packages."""
         for name in names:
             for folder in self.path("site").glob(f"{name.replace('-', '_')}-*.dist-info"):
                 shutil.rmtree(folder)
 
     def npu_smi(self, text: str, status: int = 0) -> None:
-        """Put the command there."""
+        """Install an `npu-smi` that prints this text."""
         answer = self.write("usr/local/bin/answer.txt", text)
         script = self.write("usr/local/bin/npu-smi", f"#!/bin/sh\n/bin/cat {answer}\nexit {status}\n")
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
 
     def no_npus(self) -> None:
-        """Take the command and the devices away."""
+        """Remove `npu-smi` and the devices."""
         self.path("usr/local/bin/npu-smi").unlink()
 
     def driver(self, version: str) -> None:
-        """Put a driver and a firmware there, with the driver's library on the loader's path."""
+        """Install a driver and a firmware, with the driver's library on the loader's path."""
         for name in ("driver", "firmware"):
             self.write(f"usr/local/Ascend/{name}/version.info", f"Version={version}\n")
         self.library("hal.so", "usr/local/Ascend/driver/lib64/driver/libascend_hal.so")
@@ -194,7 +194,7 @@ class Box:
         self.write("dev/davinci_manager", "")
 
     def cann(self, version: str, sourced: bool = True, nnal: bool = True) -> None:
-        """Put a CANN there, and nnal."""
+        """Install a CANN and nnal."""
         home = f"usr/local/Ascend/ascend-toolkit/{version}"
         info = f"package_name=Ascend-cann-toolkit\nversion={version}\n"
         self.write(f"{home}/{platform.machine()}-linux/ascend_toolkit_install.info", info)
@@ -214,12 +214,12 @@ class Box:
             self.environ["ATB_HOME_PATH"] = str(self.path("usr/local/Ascend/nnal/atb/latest"))
 
     def not_sourced(self) -> None:
-        """As a shell that has not sourced CANN's set_env.sh."""
+        """Unset the variables that CANN's set_env.sh sets."""
         for name in ("ASCEND_HOME_PATH", "ASCEND_OPP_PATH", "LD_LIBRARY_PATH"):
             self.environ.pop(name)
 
     def no_cann(self) -> None:
-        """As a container without CANN."""
+        """Remove CANN, as in a container without it."""
         self.not_sourced()
         self.environ.pop("ATB_HOME_PATH", None)
         for name in ("ascend-toolkit", "nnal"):
@@ -232,12 +232,12 @@ class Box:
         shutil.copy(self.libraries / name, file)
 
     def prepend(self, variable: str, inside: str) -> None:
-        """Put a folder in front of a variable."""
+        """Prepend a folder to a variable."""
         before = self.environ.get(variable)
         self.environ[variable] = ":".join(filter(None, (str(self.path(inside)), before)))
 
     def site(self) -> Site:
-        """What the doctor looks at."""
+        """Return the site that the doctor examines."""
         return Site(
             PINS.get(self.pin or ""),
             self.judged,

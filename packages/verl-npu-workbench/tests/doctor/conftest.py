@@ -14,7 +14,7 @@ from .box import RIGHT, Box
 
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Empty shared libraries that need each other as torch_npu's, CANN's and the driver's do."""
+    """Return a folder of empty shared libraries that need each other as torch_npu's, CANN's and the driver's do."""
     folder = tmp_path_factory.mktemp("libraries")
     for name in ("libascend_hal.so", "libhccl.so", "libascendcl.so", "libatb.so"):
         link(folder, name, name)
@@ -50,7 +50,7 @@ def link(
 
 @pytest.fixture
 def make(tmp_path: Path, libraries: Path) -> Callable[..., Box]:
-    """Make the right environment of a pin, on A2 or on A3."""
+    """Return a function that makes the right environment of a pin, on A2 or on A3."""
     by_name: Mapping[str, object] = {right.name: right for right in RIGHT}
 
     def of(name: str, npus: str = "a2") -> Box:

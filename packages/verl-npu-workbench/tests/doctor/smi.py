@@ -1,4 +1,4 @@
-"""What `npu-smi info` prints, in the shapes of A2 and A3; the numbers are made up."""
+"""The output of `npu-smi info`, in the shapes of A2 and A3; the numbers are made up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LONG = "+" + "-" * (len(_RULE) - 2) + "+"
 
 
 def a2(count: int = 8, health: dict[int, str] | None = None, used: int = 3161, driver: str = "25.5.0") -> str:
-    """A card for each NPU."""
+    """Return the output for cards with one NPU each."""
     lines = [*_head(driver, "| Chip                      |")]
     for card in range(count):
         lines += [_npu(card, "910B2", (health or {}).get(card, "OK")), _chip(f"{0:<26}", used), _DOUBLE]
@@ -18,7 +18,7 @@ def a2(count: int = 8, health: dict[int, str] | None = None, used: int = 3161, d
 
 
 def a3(cards: int = 8, health: dict[int, str] | None = None, used: int = 3416, driver: str = "25.5.0") -> str:
-    """Two chips a card."""
+    """Return the output for cards with two chips each."""
     lines = [*_head(driver, "| Chip  Phy-ID              |")]
     for card in range(cards):
         for chip in range(2):
@@ -28,7 +28,7 @@ def a3(cards: int = 8, health: dict[int, str] | None = None, used: int = 3416, d
 
 
 def held(text: str, card: int, process: int, name: str, memory: int) -> str:
-    """The same with a process on one card."""
+    """Return the output with a process on one card."""
     row = f"| {card:<8}{0:<18}| {process:<14}| {name:<25}| {memory:<24}|"
     return text.replace(f"| No running processes found in NPU {card:<61}|", row)
 

@@ -1,7 +1,4 @@
-"""What is read of shared libraries, beside what binutils say of them.
-
-What compiled files lack.
-"""
+"""The doctor reads shared libraries as binutils do, and finds what compiled files lack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several nodes say, side by side."""
+"""The reports of several nodes, side by side."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_only_what_differs_is_said_with_the_nodes_of_each() -> None:
 
 def test_what_is_wrong_on_one_node_alone_is_a_difference() -> None:
     (found,) = differences({"a": [], "b": [BAD]})
-    assert found.found == {"nothing wrong": ("a",), "'0'": ("b",)}
+    assert found.found == {"no problem": ("a",), "'0'": ("b",)}
 
 
 def test_what_each_node_has_of_its_own_is_none() -> None:
@@ -36,7 +36,7 @@ def test_findings_survive_the_way_from_a_node() -> None:
 
 @pytest.mark.parametrize("answer", ["", "No module named verl_npu", '[{"name": 1}]', '[{"verdict": "odd"}]'])
 def test_a_node_that_answers_otherwise_is_named(answer: str) -> None:
-    with pytest.raises(FleetError, match=r"install this verl-npu on 10\.0\.0\.2"):
+    with pytest.raises(FleetError, match=r"install the same version of verl-npu on 10\.0\.0\.2"):
         read(answer, "10.0.0.2")
 
 
@@ -58,12 +58,12 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_address_where_nobody_answers_is_given_up(ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "REACH", 1.0)
     with pytest.raises(
-        FleetError, match=r"no answer from 127\.0\.0\.1:1 within 1 s; start it with `ray start --head`"
+        FleetError, match=r"no answer from 127\.0\.0\.1:1 within 1 s; start Ray with `ray start --head`"
     ):
         examine_nodes([])
 
 
 def test_what_ray_says_is_passed_on(ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "no-such-scheme://here")
-    with pytest.raises(FleetError, match=r"found \w+Error: .*; start it with"):
+    with pytest.raises(FleetError, match=r"found \w+Error: .*; start Ray with"):
         examine_nodes([])

@@ -1,6 +1,6 @@
-"""The earlier plugin of the same name, as its setup.py leaves an environment: what the doctor says, and what mends it.
+"""The doctor finds the earlier plugin of the same name, as its setup.py leaves an environment, and names the fix.
 
-What stands for its files, and for those that it edits, is made up.
+Its files, and those that it edits, are made up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHANGE_OVER = "pip uninstall -y verl_npu && pip install CHECKOUT_OR_WHEEL_OF_VER
 
 @pytest.fixture
 def box(make: Callable[..., Box]) -> Box:
-    """A right environment with this package, verl and vLLM."""
+    """Return a right environment with this package, verl and vLLM."""
     made = make(PIN)
     made.write("site/verl_npu/activation.py", "")
     made.write("site/verl/__init__.py", "import logging\n")
@@ -60,7 +60,7 @@ def only(findings: list[Finding]) -> Finding:
 
 def test_without_it_nothing_is_said(box: Box) -> None:
     finding = only(found(box))
-    assert (finding.severity, finding.found) == (Severity.OK, "no trace of it")
+    assert (finding.severity, finding.found) == (Severity.OK, "no trace of the earlier plugin")
 
 
 def test_its_package_before_this_one_is_an_error(box: Box) -> None:

@@ -1,4 +1,4 @@
-"""The doctor in made-up environments: no alarm in a right one, and in a wrong one the verdict and what mends it."""
+"""The doctor in made-up environments: no alarm in a right one, and in a wrong one the verdict and the fix."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_another_commit_of_transformers_than_the_images_is_judged_by_its_version
     (finding,) = (each for each in examine(box.site()) if each.code == "transformers")
     assert finding.severity is WARNING
     assert "index_first_axis" in finding.why
-    # What the rest of the image goes with, and not what verl's documents of that time name.
+    # The revision that goes with the rest of the image, and not the one that verl's documents of that time name.
     assert "checkout 836570e925" in finding.fix
 
 
@@ -83,10 +83,10 @@ class Case:
     pin: str
     change: Callable[[Box], object]
     alarms: dict[str, Severity]
-    """All that the doctor says of it; nothing else is to be alarming."""
+    """Every alarm that the doctor raises; there may be no other."""
     found: str
     fix: str
-    """What stands in the first of these."""
+    """A text in the fix of the first alarm."""
     npus: str = "a2"
 
 
@@ -145,7 +145,7 @@ def _triton_overwrote(box: Box) -> None:
 
 
 def _triton_last(box: Box) -> None:
-    """As pip leaves it: the folder of the backend, of which upstream's triton knows nothing, is still there."""
+    """pip leaves the folder of the backend, which upstream's triton does not know."""
     _both_tritons(box, last="upstream's")
 
 
@@ -181,7 +181,7 @@ def _field(name: str, value: object) -> Callable[[Box], object]:
 
 NO_MODULE = "dcmi module initialize failed. ret is -8005\n"
 CASES = (
-    # What users hit most.
+    # The faults that users hit most.
     Case(
         "the wheel of torch_npu without CANN",
         "v0.7.1",
@@ -284,7 +284,7 @@ CASES = (
         "v0.7.1",
         _atb_missing,
         {"vllm-ascend-libraries": ERROR},
-        "libatb.so is missing",
+        "no libatb.so",
         "nnal/atb/set_env.sh",
     ),
     Case(
@@ -292,7 +292,7 @@ CASES = (
         "v0.6.1",
         lambda box: box.path("usr/local/Ascend/driver/lib64/driver/libascend_hal.so").rename(box.path("hal")),
         {"torch_npu-libraries": ERROR},
-        "libascend_hal.so is missing; libascendcl.so needs it",
+        "no libascend_hal.so, which libascendcl.so needs",
         "driver/lib64/driver",
     ),
     Case(
@@ -300,7 +300,7 @@ CASES = (
         "v0.8.0",
         _old_libstdcxx,
         {"torch_npu-libraries": ERROR},
-        "has no CXXABI_1.3.15",
+        "no CXXABI_1.3.15 in",
         "libstdcxx-ng",
     ),
     Case(
@@ -308,7 +308,7 @@ CASES = (
         "v0.8.0",
         _newer_libstdcxx_elsewhere,
         {"torch_npu-libraries": WARNING},
-        "has no CXXABI_1.3.15",
+        "no CXXABI_1.3.15 in",
         "export LD_LIBRARY_PATH=",
     ),
     Case("an old driver", "v0.8.0", _driver("24.1.rc3"), {"driver": WARNING}, "24.1.rc3", "26.0.rc1 or later"),
@@ -617,7 +617,7 @@ CASES = (
         "v0.7.1",
         _set("VLLM_USE_V1", "0"),
         {"VLLM_USE_V1": ERROR},
-        "no V0 engine",
+        "V0 engine, which vLLM 0.11 and newer does not have",
         "unset VLLM_USE_V1",
     ),
     Case(
@@ -625,7 +625,7 @@ CASES = (
         "v0.7.0",
         _set("VLLM_ATTENTION_BACKEND", "XFORMERS"),
         {"VLLM_ATTENTION_BACKEND": WARNING},
-        "not one of vllm-ascend's",
+        "an attention that vllm-ascend does not have",
         "unset VLLM_ATTENTION_BACKEND",
     ),
     Case(
@@ -746,7 +746,7 @@ CASES = (
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.title.replace(" ", "-") for case in CASES])
-def test_a_wrong_environment_is_told_with_what_mends_it(make: Make, case: Case) -> None:
+def test_a_wrong_environment_is_reported_with_its_fix(make: Make, case: Case) -> None:
     box = make(case.pin, case.npus)
     case.change(box)
     findings = examine(box.site())
@@ -798,6 +798,6 @@ def test_the_cann_of_a_triton_ascend_is_named_by_its_guide(make: Make) -> None:
     assert finding.severity is WARNING
     assert "CANN 8.3.RC1 or 8.3.RC2" in finding.expected
     assert finding.fix == "pip install triton-ascend==3.2.0"
-    # Of a release that no document was read of, nothing is said.
+    # The doctor says nothing of a release for which no document was read.
     box.install("triton-ascend", "3.2.9")
     assert _triton_cann(box).severity is SKIPPED

@@ -1,4 +1,4 @@
-"""Which subjects are looked at, and what is said where less is known."""
+"""The subjects that the doctor examines, and its answers where less is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verl_npu_workbench.doctor import NAMES, Level, examine, probes
 from verl_npu_workbench.doctor.probes import Probe, probe
 from verl_npu_workbench.doctor.site import Judged
 
-from verl_npu.errors import CommandLineError
+from verl_npu.errors import CommandError
 from verl_npu.findings import Severity, error, exit_status, ok, skipped, warning
 
 from . import smi
@@ -52,12 +52,12 @@ def test_of_a_part_that_cannot_be_judged_the_subject_says_why(make: Make) -> Non
 
 
 def test_a_subject_that_is_not_known_is_refused(make: Make) -> None:
-    with pytest.raises(CommandLineError, match="found cuda"):
+    with pytest.raises(CommandError, match="found cuda"):
         examine(make("v0.7.1").site(), only=["cuda"])
 
 
 def test_a_subject_of_a_higher_level_is_refused(make: Make) -> None:
-    with pytest.raises(CommandLineError, match="expected --level import"):
+    with pytest.raises(CommandError, match="expected --level import"):
         examine(make("v0.7.1").site(), only=["import-torch"])
 
 
@@ -91,7 +91,7 @@ def test_a_pin_that_nothing_says_the_versions_of_is_no_error_and_nothing_is_comp
     box.install("transformers", "4.30.0")
     found = by_name(box)
     assert found["verl"].severity is Severity.OK
-    assert found["verl"].found.endswith("; the versions that v0.7.2 needs are unknown, so none were compared")
+    assert found["verl"].found.endswith("; the versions that v0.7.2 needs are unknown, so no versions were compared")
     assert found["transformers"].severity is Severity.OK
 
 
@@ -151,7 +151,7 @@ def test_a_container_may_call_its_npus_by_their_numbers_on_the_host(make: Make) 
     assert "8, but there are 4 NPUs here" in by_name(box, "variables")["ASCEND_RT_VISIBLE_DEVICES"].found
 
 
-# What is run.
+# The programs that are run.
 
 
 def trial(code: str, patience: float = 60.0) -> Probe:
@@ -181,7 +181,7 @@ def test_a_probe_that_works_is_right(run: Callable) -> None:
         ("something that nobody knows", "python -c"),
     ],
 )
-def test_a_probe_that_fails_says_what_mends_it(run: Callable, said: str, fix: str) -> None:
+def test_a_probe_that_fails_names_the_fix(run: Callable, said: str, fix: str) -> None:
     found = run(trial(f"raise ImportError({said!r})"))
     assert found.severity is Severity.ERROR
     assert said in found.found
@@ -192,7 +192,7 @@ def test_a_probe_that_hangs_is_ended_with_all_that_it_started(run: Callable, tmp
     marker = tmp_path / "child"
     child = f"import subprocess; subprocess.run(['/bin/sh', '-c', 'echo $$ > {marker}; exec sleep 60'])"
     found = run(trial(child, patience=2.0))
-    assert "has not ended after 2 s" in found.found
+    assert "a process that still runs after 2 s" in found.found
     command = Path("/proc") / marker.read_text().strip() / "cmdline"
     # It takes a moment to die, and then nobody may have taken note of its end yet: it has no command line any more.
     deadline = time.monotonic() + 30

@@ -1,7 +1,4 @@
-"""The answers of `npu-smi info`.
-
-Packages, from their metadata.
-"""
+"""The answers of `npu-smi info`, and packages read from their metadata."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ def test_each_card_of_an_a3_is_two_npus() -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("910B4-1", "a2"), ("Ascend910B2", "a2"), ("910_9392", "a3"), ("310P3", ""), ("910ProB", "")]
 )
-def test_a_name_tells_the_kind(name: str, kind: str) -> None:
+def test_a_chips_name_tells_its_generation(name: str, kind: str) -> None:
     assert parse_npu_smi(smi.a2(1).replace("910B2", name)).npus[0].kind == kind
 
 

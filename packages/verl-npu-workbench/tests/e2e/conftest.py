@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: the installed verl, and the smoke job."""
+"""Fixtures for the end-to-end tests: the installed verl, and the smoke job."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pin() -> str:
 
 @pytest.fixture(scope="module", params=serving.PYTHONS or [None])
 def python(request: pytest.FixtureRequest) -> str:
-    """The Python of each environment with vllm-ascend that there is."""
+    """Return the Python of each available environment with vllm-ascend."""
     if request.param is None:
         pytest.skip("set VERL_NPU_VLLM_ASCEND to the Python of an environment with vllm-ascend")
     return str(request.param)
@@ -44,7 +44,7 @@ def python(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def plan_words(pin: str, tmp_path: Path) -> PlanWords:
-    """Run `verl-npu plan` with the installed verl, in `tmp_path`: its options, and the words that start a job."""
+    """Return a function that runs `verl-npu plan` with the installed verl, given options and a job's words."""
 
     def run(options: Sequence[str], job: Sequence[str]) -> subprocess.CompletedProcess[str]:
         variables = {name: value for name, value in os.environ.items() if not name.startswith("VIRTUAL_ASCEND")}
@@ -57,7 +57,7 @@ def plan_words(pin: str, tmp_path: Path) -> PlanWords:
 
 @pytest.fixture
 def smoke(pin: str, tmp_path: Path) -> Smoke:
-    """Run a job for some steps with an interpreter's own verl; results go to `tmp_path`."""
+    """Return a function that runs a job for some steps with an interpreter's own verl; results go to `tmp_path`."""
 
     def run(
         python: str = sys.executable,
@@ -83,7 +83,7 @@ def smoke(pin: str, tmp_path: Path) -> Smoke:
 
 @pytest.fixture
 def train(pin: str, monkeypatch: pytest.MonkeyPatch) -> Train:
-    """Train a job in this process's environment, as smoke.sh does, and return what it came to."""
+    """Return a function that trains a job in this process's environment, as smoke.sh does, and returns its outcome."""
     for needed in ("torch", "pandas", "safetensors", "tokenizers", "transformers"):
         pytest.importorskip(needed)
     from harness import machine, training

@@ -1,4 +1,4 @@
-"""Run a module as a program, and print what this process's NPU memory was at most: `peak.py MODULE [ARGUMENT…]`."""
+"""Run a module as a program, and print this process's peak NPU memory: `peak.py MODULE [ARGUMENT…]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reward that any two answers share only by chance, as verl's custom_reward_function: it has no meaning."""
+"""A reward without meaning, for verl's custom_reward_function: two answers share it only by chance."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from typing import Any
 
 
 def grade(data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None) -> float:
-    """From 0 to 1, by a hash of the answer."""
+    """Return a number from 0 to 1, by a hash of the answer."""
     return zlib.crc32(solution_str.encode()) % 11 / 10

@@ -1,4 +1,4 @@
-"""How the tests with the real vllm-ascend start its processes."""
+"""Starts the processes of the tests with the real vllm-ascend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["PYTHONS", "Served", "answer", "answers", "ended", "engine_of", "envi
 
 PYTHONS = [path for path in os.environ.get("VERL_NPU_VLLM_ASCEND", "").split(os.pathsep) if path]
 RELEASE = "0.11.0"
-"""The release that tests are for which take no other."""
+"""The release for tests that need this one."""
 _INSTALLED = "import importlib.metadata; print(importlib.metadata.version('vllm-ascend'))"
 
 
@@ -52,7 +52,7 @@ def environment(engine: Engine) -> dict[str, str]:
 
 
 def said(done: subprocess.CompletedProcess[str]) -> list[Any]:
-    """Return what a program has printed."""
+    """Return the answers that a program has printed."""
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
     return [json.loads(line.removeprefix("ANSWER ")) for line in lines]
@@ -61,14 +61,14 @@ def said(done: subprocess.CompletedProcess[str]) -> list[Any]:
 def answers(
     program: Path, *words: str, folder: Path, by: str | None = None, timeout: float = 600, **variables: str
 ) -> list[Any]:
-    """Run a program to its end, by that Python, and return all that it says."""
+    """Run a program with that Python to its end, and return all its answers."""
     return said(ended(program, *words, folder=folder, by=by, timeout=timeout, **variables))
 
 
 def ended(
     program: Path, *words: str, folder: Path, by: str | None = None, timeout: float = 600, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, whichever that is."""
+    """Run a program to its end, good or bad."""
     path = by or python()
     return subprocess.run(
         [path, str(program), *words],
@@ -82,7 +82,7 @@ def ended(
 
 
 def answer(program: Path, *words: str, folder: Path, by: str | None = None, **variables: str) -> dict[str, Any]:
-    """Run a program to its end, and return the one thing that it says."""
+    """Run a program to its end, and return its only answer."""
     (found,) = answers(program, *words, folder=folder, by=by, **variables)
     return dict(found)
 
@@ -96,7 +96,7 @@ class Served:
     start: dict[str, Any] = field(default_factory=dict)
 
     def answer(self) -> dict[str, Any]:
-        """Return its next line."""
+        """Return its next answer."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("ANSWER "):
@@ -105,7 +105,7 @@ class Served:
         raise AssertionError(f"the engine ended: {self.log.read_text()[-3000:]}")
 
     def tell(self, do: str, **options: object) -> dict[str, Any]:
-        """Have it do something, and return what came of it."""
+        """Send it a request, and return the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": do, **options}) + "\n")
         self.process.stdin.flush()
@@ -113,7 +113,7 @@ class Served:
 
 
 def served(kind: str, folder: Path, *words: str, by: str | None = None) -> Iterator[Served]:
-    """Start vllm_ascend_engine.py, by that Python, and end it afterwards."""
+    """Start vllm_ascend_engine.py with that Python, and end it afterwards."""
     path = by or python()
     log = folder / "log.txt"
     with log.open("w") as errors:

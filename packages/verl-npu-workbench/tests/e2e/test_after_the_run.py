@@ -1,4 +1,4 @@
-"""Real checkpoints merged by upstream's own command, and compared with their shards: on virtual NPUs, SIMULATED."""
+"""Real checkpoints merged by upstream's own command, and compared with their shards, on virtual NPUs: SIMULATED."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One step of GRPO by upstream's FSDP and Megatron backends: the same answers, and within bf16 the same gradients.
 
-The first step of AdamW with an epsilon far above every gradient is gradient descent, and with a learning rate far
-above every weight its result, even in bf16, is the gradient: the weights that upstream saves after one step show it,
-and nothing of upstream is looked into. What bf16 costs is not guessed but measured: FSDP in fp32 is the reference, and
+With an epsilon far above every gradient, the first step of AdamW is gradient descent. With a learning rate far above
+every weight its result, even in bf16, is the gradient. The weights that upstream saves after one step show it, so the
+test reads nothing inside upstream. The cost of bf16 is measured, not guessed: FSDP in fp32 is the reference, and
 Megatron may be no farther from it than FSDP in bf16 is, up to a factor for its other order of operations.
 
 Needs VERL_NPU_UPSTREAMS with `mindspeed-f2b0977e/`, `megatron-0.12.1/` and `mbridge-0.15.1/`; `-s` shows the tables.
@@ -37,22 +37,22 @@ NO_CLIPPING = 1e9
 PROMPTS = 64
 ACTOR = "actor_rollout_ref.actor"
 BF16 = 2**-8
-"""The unit of bf16 in parts of a number: what one rounding of the result alone may cost."""
+"""The relative unit of bf16: the error of rounding the result once."""
 METRICS = {"actor/pg_loss": BF16 / 16, "actor/entropy": BF16 / 16, "actor/grad_norm": BF16}
-"""Each with what it may be off, in parts. The first two are means over a thousand tokens, whose errors cancel out: an
-entropy that is itself rounded to bf16 is off by more."""
+"""The relative error that each metric may have. The first two are means over a thousand tokens, whose errors cancel
+out: an entropy that is itself rounded to bf16 is off by more."""
 FACTOR = 2.0
-"""Megatron's error over FSDP's, both in bf16: tensor parallelism rounds partial sums once more. Seen are 0.9 to 2.1
-with the rounding below; a reduction that is left out changes a gradient by its own size."""
+"""The limit of Megatron's error over FSDP's, both in bf16: tensor parallelism rounds partial sums once more. Measured
+were 0.9 to 2.1 with the rounding below; a reduction that is left out changes a gradient by its own size."""
 ROUNDED = BF16 / 2
-"""What it costs to save a weight in bf16, as Megatron does and FSDP, which saves fp32, does not."""
+"""The error of saving a weight in bf16, as Megatron does; FSDP saves fp32."""
 MEASURE = 2**-5
-"""FSDP's own error in bf16 must be small for this, or everything would pass."""
+"""The limit of FSDP's own error in bf16; with a larger one everything would pass."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step did."""
+    """The results of one step."""
 
     metrics: dict[str, float]
     answers: list[tuple[str, str, float]]
@@ -66,7 +66,7 @@ Take = Callable[..., Step]
 
 @pytest.fixture
 def take(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Take:
-    """Take one step of a job from a model."""
+    """Return a function that takes one step of a job from a model."""
     folder = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"))
     if not all((folder / name).is_dir() for name in BESIDE):
         pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with {', '.join(name + '/' for name in BESIDE)}")
@@ -98,8 +98,8 @@ def load(folder: Path) -> dict[str, torch.Tensor]:
 def decide_routing(folder: Path) -> None:
     """Give each token two experts that stand far above the others.
 
-    A random router is so near a tie for one token in fifty that bf16 alone sends it elsewhere, and a gradient says
-    nothing then. The first numbers of an embedding name the experts, and the router reads them there.
+    With a random router, one token in fifty is so near a tie that bf16 alone sends it elsewhere, and its gradient
+    shows nothing then. The first numbers of an embedding name the experts, and the router reads them there.
     """
     path = folder / "model.safetensors"
     tensors = load_file(path)
@@ -115,8 +115,8 @@ def decide_routing(folder: Path) -> None:
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-# One answer a prompt and the likeliest tokens, so that there is nothing random; a mean over sequences, which is the
-# same however they are spread over workers; entropy, so that the loss has a part which no advantage multiplies.
+# One answer a prompt and the likeliest tokens, so that nothing is random; a mean over sequences, which does not depend
+# on how they are spread over workers; entropy, so that no advantage multiplies a part of the loss.
 SAME = (
     f"data.train_batch_size={PROMPTS}",
     "data.shuffle=False",
@@ -144,7 +144,7 @@ def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def table(reference: Step, steps: dict[str, Step]) -> list[str]:
-    """Each metric; then each gradient's norm in fp32, and the distances from it in parts of that norm."""
+    """Return the table: each metric, then each gradient's norm in fp32 and the relative distances from it."""
     lines = [f"{'':>48}  {'fsdp fp32':>9}  {'  '.join(f'{name:>8}' for name in steps)}"]
     for name in METRICS:
         numbers = [s.metrics[name] for s in steps.values()]
@@ -157,21 +157,21 @@ def table(reference: Step, steps: dict[str, Step]) -> list[str]:
 
 
 def faults(reference: Step, fsdp: Step, megatron: Step) -> list[str]:
-    """What of a step differs by more than bf16 explains; raises ValueError where FSDP's own bf16 is no measure."""
+    """Return the differences of a step that bf16 does not explain; raise ValueError if FSDP's own are too large."""
     found = []
     if megatron.answers != reference.answers:
         found.append("other answers: the two backends handed the engine other weights")
     for name, part in METRICS.items():
         mine, wanted = megatron.metrics[name], reference.metrics[name]
         if abs(mine - wanted) > part * abs(wanted):
-            found.append(f"{name}: expected {wanted} within {part}, found {mine}")
+            found.append(f"{name}: expected {wanted} within {part}; found {mine}")
     for name, wanted in reference.gradients.items():
         size, allowed = float(wanted.norm()), distance(fsdp.gradients[name], wanted)
         if not 0 < allowed < MEASURE * size:
             raise ValueError(f"{name}: FSDP's bf16 is {allowed} from a gradient of {size}, which measures nothing")
         off = distance(megatron.gradients[name], wanted)
         if off > FACTOR * allowed + ROUNDED * size:
-            found.append(f"{name}: expected at most {FACTOR} times {allowed} from fp32's {size}, found {off}")
+            found.append(f"{name}: expected at most {FACTOR} times {allowed} from fp32's {size}; found {off}")
     return found
 
 

@@ -1,5 +1,7 @@
-"""The main job: GRPO of two steps, by a wheel beside copies of the upstreams, in which no file changes: on install, in
-the run, and on uninstall."""
+"""The main job: GRPO of two steps, with a wheel of verl-npu beside copies of the upstreams.
+
+No file of the upstreams changes on install, in the run, or on uninstall.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ STEPS = 2
 
 
 def digests(site: Path) -> dict[str, str]:
-    """Every file of a folder by its content; the interpreter's own bytecode apart."""
+    """Return the digest of every file in a folder, without the interpreter's own bytecode."""
     return {
         str(path.relative_to(site)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(site.rglob("*"))
@@ -34,7 +36,7 @@ def digests(site: Path) -> dict[str, str]:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """The site-packages of a new environment that holds copies of the upstreams, and borrows everything else."""
+    """Return the site-packages of a new environment with copies of the upstreams, which borrows everything else."""
     made = tmp_path / "environment"
     venv.create(made, with_pip=True, symlinks=True)
     folder = made / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
@@ -53,7 +55,7 @@ def site(tmp_path: Path) -> Path:
 def test_the_job_trains_all_processes_agree_and_no_file_of_an_upstream_changes(
     pin: str, site: Path, wheel: Path, smoke: Smoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What is imported from there would come before the wheel.
+    # Imports from PYTHONPATH would come before the wheel.
     monkeypatch.delenv("PYTHONPATH", raising=False)
     python = str(tmp_path / "environment" / "bin" / "python")
     before = digests(site)
@@ -81,7 +83,7 @@ def test_the_job_trains_all_processes_agree_and_no_file_of_an_upstream_changes(
 
 
 def check_result(result: dict[str, object], pin: str) -> None:
-    """Smoke has compared the manifests; here once more that each process has what it can have."""
+    """Check that each process has the expected features; smoke has compared the manifests."""
     assert (result["pin"], result["job"], result["simulated"]) == (pin, "grpo", True)
     rewards, features = result["reward"], result["features"]
     assert isinstance(rewards, list)
@@ -104,8 +106,8 @@ def check_result(result: dict[str, object], pin: str) -> None:
         "weight_sync": {"pending"},
         # The loss is not verl's fused one.
         "fused_kernels": {"pending"},
-        # It is not installed.
+        # Megatron is not installed.
         "megatron": {"absent"},
-        # Where no trainer is, nothing compares.
+        # A process without a trainer compares nothing.
         "fleet": {"applied", "pending"},
     }

@@ -1,7 +1,7 @@
 """Jobs on virtual NPUs of which one process is killed, or stopped, in one phase: each ends, or its hang has a name.
 
-A job resumes from what the faults before it have left, and is struck once it has trained a step on top of that: so
-every job but the first shows that the fault before it left nothing that a resume stumbles over. With `-rP` each test
+A job resumes from the state that the faults before it have left, and is struck once it has trained a step on top of
+that. So every job but the first shows that a resume does not stumble over the previous fault. With `-rP` each test
 prints its line of docs/records/killed-processes.json.
 """
 
@@ -34,17 +34,17 @@ _SETTINGS = ("data.dataloader_num_workers=0", "trainer.save_freq=1", "trainer.re
 
 TITLES = {"server": "HttpServer|VirtualServer", "engine": "VLLM::EngineCore"}
 TITLES |= {"raylet": "/raylet", "gcs": "/gcs_server"}
-"""By victim, what its program is called. A rank of the trainer or of the rollout is told by the log."""
-OF_V1 = {"rank": "WorkerDict", "receiver": "CheckpointEngineWorker", "agent": "AgentLoopWorker"}
-OF_V1 |= {"storage": "SimpleStorageUnit", "controller": "TransferQueueController"}
+"""The name of each victim's program. The log tells which process is a rank of the trainer or of the rollout."""
+V1_TITLES = {"rank": "WorkerDict", "receiver": "CheckpointEngineWorker", "agent": "AgentLoopWorker"}
+V1_TITLES |= {"storage": "SimpleStorageUnit", "controller": "TransferQueueController"}
 PHASES = {"sync": "sync_rollout_weights|update_weights", "rollout": "generate_sequences", "train": "update_actor"}
 PHASES |= {"save": "save_checkpoint", "resume": "load_checkpoint"}
-"""By name, the method with which Ray titles a process that is in it."""
+"""The method by which Ray titles a process in each phase."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is done to which process of a job, and when."""
+    """The signal that strikes a process of a job, and the phase in which it strikes."""
 
     job: str
     phase: str
@@ -63,8 +63,8 @@ FAULTS = (
     Fault("grpo", "train", "rank", signal.SIGSTOP),
     Fault("one_step_off", "sync", "rollout", signal.SIGSTOP),
     # The servers answer while the trainer's ranks are updated.
-    *(Fault("separate_async", phase, victim) for phase in ("sync", "train") for victim in ("server", *OF_V1)),
-    *(Fault("separate_async", "train", victim, signal.SIGSTOP) for victim in ("server", *OF_V1)),
+    *(Fault("separate_async", phase, victim) for phase in ("sync", "train") for victim in ("server", *V1_TITLES)),
+    *(Fault("separate_async", "train", victim, signal.SIGSTOP) for victim in ("server", *V1_TITLES)),
     *(Fault("separate_async", "sync", victim, signal.SIGSTOP) for victim in ("rank", "receiver")),
     *(Fault("separate_async", phase, victim) for phase in ("save", "resume") for victim in ("rank", "controller")),
     # verl before v0.7.1 removes the old checkpoint before it writes the new one: nothing can be resumed after this.
@@ -74,38 +74,38 @@ FAULTS = (
 
 @dataclass(slots=True)
 class Struck:
-    """A job, the fault in it, and what came of it."""
+    """A job, its fault, and the result."""
 
     fault: Fault
     folder: Path
     checkpoints: Path
     resumed: int
-    """The step from which it went on; 0 for none."""
+    """The step from which it resumed; 0 for none."""
     said: Diagnosis | None = None
-    """What `doctor --log` says of it: while it hangs, if it did."""
+    """The diagnosis by `doctor --log`; while the job hangs, if it did."""
     pid: int = 0
     seconds: float | None = None
-    """From the fault to the end of verl's own process; None where it hangs."""
+    """The seconds from the fault to the end of verl's own process; None if it hangs."""
     hang: dict[str, object] = field(default_factory=dict)
-    """What `doctor --hang` says of it then."""
+    """The diagnosis by `doctor --hang` during the hang."""
     when: float = 0.0
     trained: int = 0
-    """The steps that were trained before the fault."""
+    """The number of steps that were trained before the fault."""
     over: bool = False
 
     @property
     def log(self) -> Path:
-        """What the job printed."""
+        """The path of the job's output."""
         return next(self.folder.glob("out/*/train.log"), self.folder / "console.log")
 
     @property
     def steps(self) -> int:
-        """The steps that were trained so far."""
+        """The number of steps that were trained so far."""
         return _text(self.log).count(" - global_seqlen/min:")
 
     @property
     def unmarked(self) -> list[str]:
-        """Folders of checkpoints that verl has not marked as whole."""
+        """The folders of checkpoints that verl has not marked as complete."""
         last = marked(self.checkpoints)
         return [each.name for each in self.checkpoints.glob("global_step_*") if int(each.name[12:]) > last]
 
@@ -156,7 +156,7 @@ def _watch(struck: Struck) -> None:
 
 def _victims(struck: Struck, titles: Mapping[int, str], there: Sequence[int]) -> Sequence[int]:
     victim = struck.fault.victim
-    if program := (TITLES | (OF_V1 if struck.fault.job == "separate_async" else {})).get(victim):
+    if program := (TITLES | (V1_TITLES if struck.fault.job == "separate_async" else {})).get(victim):
         return [pid for pid, title in titles.items() if re.search(program, title.partition("\0")[0])]
     role = "actor" if victim == "rank" else "rollout"
     return [int(pid) for pid in re.findall(rf"\({role} \S+ pid (\d+)\)", _text(struck.log))] or there
@@ -181,7 +181,7 @@ def _look(struck: Struck) -> None:
 
 
 def marked(checkpoints: Path) -> int:
-    """The step of the last whole checkpoint; 0 if there is none."""
+    """Return the step of the last complete checkpoint; 0 if there is none."""
     return int(_text(checkpoints / "latest_checkpointed_iteration.txt") or 0)
 
 

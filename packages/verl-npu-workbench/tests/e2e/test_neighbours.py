@@ -1,4 +1,4 @@
-"""What nobody here wrote, on two virtual NPUs: accelerate's own scripts, which are in every pin's environment."""
+"""Scripts by others on two virtual NPUs: accelerate's own, which are in every pin's environment."""
 
 from __future__ import annotations
 

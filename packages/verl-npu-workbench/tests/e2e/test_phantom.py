@@ -1,7 +1,8 @@
-"""Steps of verl cost the same to the byte whether weights are phantoms or not: what verl itself prints for GRPO,
-PPO and DAPO, and the peaks of the ranks for supervised fine-tuning, whose trainer prints none.
+"""Steps of verl cost the same to the byte whether weights are phantoms or not.
 
-DAPO needs VERL_NPU_UPSTREAMS, a folder with `verl-v0.6.1/`: its recipe is in no wheel.
+Compared are the numbers that verl itself prints for GRPO, PPO and DAPO, and the ranks' peaks for supervised
+fine-tuning, whose trainer prints none. DAPO needs VERL_NPU_UPSTREAMS, a folder with `verl-v0.6.1/`: its recipe is in
+no wheel.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LEARNING = (
     "actor_rollout_ref.model.enable_gradient_checkpointing=True",
     f"custom_reward_function.path={Path(__file__).with_name('turned.py')}",
 )
-"""Of each job that answers."""
+"""The settings of each job that generates answers."""
 PADDED = ("data.max_prompt_length=192",)
 UNPADDED = (
     "data.max_response_length=64",
@@ -40,14 +41,15 @@ UNPADDED = (
     "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=16384",
     "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=16384",
 )
-"""So many tokens at once that they need more memory than what makes flash attention's mask, once for all, does."""
+"""Settings with so many tokens at once that they need more memory than making flash attention's mask, which happens
+once."""
 
 Run = Callable[..., training.Outcome]
 
 
 @pytest.fixture
 def run(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Take the steps of a job, with phantoms or without."""
+    """Return a function that takes the steps of a job, with phantoms or without."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]))
 
     def take(job: str, phantom: bool, settings: tuple[str, ...], checkout: Path | None = None) -> training.Outcome:
@@ -59,10 +61,10 @@ def run(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture
 def endless(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """Settings with which each answer has the greatest length, for a model whose end of an answer is no token.
+    """Return settings that give each answer the greatest length, for a model whose end-of-answer id is no token.
 
-    Answers without values have no end in them. Those with values may have one: `ignore_eos` has the engine go on after
-    it, but verl's synchronous rollouts leave out of the batch what follows (`get_response_mask`), and the trainer's
+    Answers without values have no end in them. Those with values may have one: with `ignore_eos` the engine goes on
+    after it, but verl's synchronous rollouts leave the rest out of the batch (`get_response_mask`), and the trainer's
     attention keeps fewer tokens then.
     """
     made = model.generate
@@ -79,7 +81,7 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
 
 @pytest.fixture
 def recipes(pin: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The source of verl with its recipes, which processes import."""
+    """Return the source of verl with its recipes, and make processes import it."""
     folder = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none")).resolve() / f"verl-{pin}"
     if not (folder / "recipe" / "dapo").is_dir():
         pytest.skip(f"set VERL_NPU_UPSTREAMS to a folder with verl-{pin}/")
@@ -115,14 +117,14 @@ def test_verls_recipe_of_dapo_prints_the_same_peaks(run: Run, endless: tuple[str
     settings = LEARNING + UNPADDED + endless
     real, phantom = (run("dapo", kind, settings, recipes) for kind in (False, True))
     _compare(real, phantom, length=64)
-    # The second step finds the optimizer's state: what is compared are the peaks of training.
+    # From the second step on the optimizer's state is there, so the peaks of training are compared.
     first, second = (step["perf/max_memory_allocated_gb"] for step in real.steps.values())
     assert second > first
 
 
 @pytest.fixture
 def tell_peaks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Have each rank of fine-tuning print its peak; returns a list that gets the words that start the trainer."""
+    """Make each rank of fine-tuning print its peak; return a list that gets the command lines of the trainer."""
     job = jobs.JOBS["sft"]
     started: list[list[str]] = []
 

@@ -1,4 +1,4 @@
-"""`verl-npu plan` beside a formula by hand: jobs told apart, and what is proposed planned again."""
+"""`verl-npu plan` agrees with a formula by hand on which jobs fit, and its proposals fit when planned again."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .conftest import PlanWords
 
 pytestmark = [pytest.mark.e2e, pytest.mark.upstream, pytest.mark.virtual, pytest.mark.nightly]
 
-NEAR, NEAR_OF_TUNING = 0.1, 0.05
-"""How far a phase with an NPU's memory or more, and a step of fine-tuning, are from the formula at most, which leaves
-out what is small."""
+TOLERANCE, TUNING_TOLERANCE = 0.1, 0.05
+"""The largest relative distance from the formula, which omits small terms, of a phase as large as an NPU's memory, and
+of a step of fine-tuning."""
 Plan = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
 def plan(plan_words: PlanWords, tmp_path: Path) -> Plan:
-    """Plan a job with the model of its setting, and other settings besides."""
+    """Return a function that plans a job with the model of its setting, and further overrides."""
 
     def run(job: Setting | Tuning, *overrides: str, tries: bool = False) -> dict[str, Any]:
         model = (job.setting if isinstance(job, Tuning) else job).model
@@ -45,15 +45,15 @@ def plan(plan_words: PlanWords, tmp_path: Path) -> Plan:
 def _is_near(found: dict[str, Any], job: Setting | Tuning) -> None:
     tensors = {phase["phase"]: phase["tensors"] for phase in found["phases"]}
     if isinstance(job, Tuning):
-        assert tensors["training step"] / GIB == pytest.approx(step(job) / GIB, rel=NEAR_OF_TUNING)
+        assert tensors["training step"] / GIB == pytest.approx(step(job) / GIB, rel=TUNING_TOLERANCE)
         return
     tensors["rollout"] += max(found["rollout"]["taken"], found["rollout"]["least"])
     for phase, size in phases(job).items():
-        assert tensors[phase] == pytest.approx(size, rel=NEAR, abs=NEAR * MEMORY[job.npu]), phase
+        assert tensors[phase] == pytest.approx(size, rel=TOLERANCE, abs=TOLERANCE * MEMORY[job.npu]), phase
 
 
 def _needed(job: Setting | Tuning) -> float:
-    """The part of an NPU's memory that it needs by hand."""
+    """Return the part of an NPU's memory that a job needs, computed by hand."""
     size = fine_tuning_by_hand.needed(job) if isinstance(job, Tuning) else needed(job)
     return size / MEMORY[job.npu]
 
@@ -72,7 +72,7 @@ def test_what_does_not_fit_by_hand_fits_as_it_is_proposed(plan: Plan, job: Setti
     found = plan(job, tries=True)
     assert found["verdict"] == "does not fit", found["ranks"]
     _is_near(found, job)
-    # The last try is the plan of what is proposed.
+    # The last try is the plan of the proposal.
     assert found["proposal"], found["tries"]
     assert found["tries"][-1]["verdict"] == "fits"
     if isinstance(job, Setting):

@@ -81,7 +81,7 @@ def test_what_makes_it_fit_was_planned_again(
     settings = ("data.max_length=4096", *large)
     done = plan(job, *settings)
     assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
-    assert f"it fits with: {key}=" in done.stdout
+    assert f"the job fits with: {key}=" in done.stdout
     proposal = json.loads((tmp_path / "out" / "plan.json").read_text())["proposal"]
     again = plan(job, *settings, f"{key}={proposal[key]}", options=("--json", "--no-tries"))
     assert json.loads(again.stdout)["verdict"] == "fits"

@@ -24,7 +24,7 @@ Rehearse = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def rehearse(pin: str, tmp_path: Path) -> Rehearse:
-    """Rehearse the script with these arguments."""
+    """Return a function that rehearses the script with these arguments."""
     try:
         sandbox_program()
     except SandboxError as error:
@@ -66,7 +66,7 @@ def test_it_trains_two_steps(rehearse: Rehearse, tmp_path: Path) -> None:
 def test_a_key_that_verl_does_not_know_is_one_line_before_anything_starts(rehearse: Rehearse) -> None:
     done = rehearse("trainer.no_such_key=1")
     assert (done.returncode, done.stdout) == (2, "")
-    # A slow machine is told meanwhile for how long the settings have been read.
+    # On a slow machine there are also progress lines.
     (line,) = (line for line in done.stderr.splitlines() if not re.search(r", \d+ s$", line))
     assert line.startswith("verl-npu: the overrides of verl.trainer.main_ppo: ")
     assert "no_such_key" in line

@@ -1,4 +1,4 @@
-"""`verl-npu lint --start`: mistakes in a good script, each found with upstream's own words; the script itself is not.
+"""`verl-npu lint --start` finds each mistake in a good script with upstream's words, and none in the good one.
 
 Nightly: each start takes half a minute of a processor.
 """
@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from . import serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.upstream, pytest.mark.virtual]
 
@@ -55,7 +53,7 @@ MISTAKES: Mapping[str, tuple[Mapping[str, object], str]] = {
     "flash attention 3": ({f"+{MODEL}.override_config.attn_implementation": "flash_attention_3"}, "FlashAttention3"),
     "a strategy misspelt": ({f"{ACTOR}.strategy": "fsdp3"}, "NotImplementedError"),
 }
-OF_ENGINES: Mapping[str, tuple[Mapping[str, object], str]] = {
+ENGINE_MISTAKES: Mapping[str, tuple[Mapping[str, object], str]] = {
     "a rollout's data type misspelt": ({f"{ROLLOUT}.dtype": "bf"}, "argument --dtype: invalid choice: 'bf'"),
     "a way to load misspelt": ({f"{ROLLOUT}.load_format": "auto2"}, "Load format `auto2` is not supported"),
     "a share of the memory in percent": ({f"{ROLLOUT}.gpu_memory_utilization": 60}, "gpu_memory_utilization"),
@@ -73,7 +71,7 @@ Start = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    """The findings of a start of the good script with other settings."""
+    """Return a function that starts the good script with other settings, and returns the findings."""
 
     def run(settings: Mapping[str, object], python: str = sys.executable) -> list[dict[str, Any]]:
         words = [f"{key}={value}" for key, value in {**GOOD, **settings}.items()]
@@ -106,20 +104,12 @@ def test_upstream_refuses_a_mistake_in_its_own_words(mistake: str, pin: str, sta
     assert said in f"{finding['found']} {finding['why']}"
 
 
-@pytest.fixture(params=serving.PYTHONS or [None])
-def with_engine(request: pytest.FixtureRequest) -> str:
-    """The Python of an environment with vllm-ascend and a verl that starts vLLM's server."""
-    if request.param is None:
-        pytest.skip("set VERL_NPU_VLLM_ASCEND to the Python of an environment with vllm-ascend")
-    return str(request.param)
-
-
-@pytest.mark.parametrize("mistake", OF_ENGINES)
-def test_the_engine_refuses_its_arguments(mistake: str, with_engine: str, start: Start) -> None:
-    settings, said = OF_ENGINES[mistake]
-    (finding,) = [each for each in start(settings, with_engine) if each["refused"]]
+@pytest.mark.parametrize("mistake", ENGINE_MISTAKES)
+def test_the_engine_refuses_its_arguments(mistake: str, python: str, start: Start) -> None:
+    settings, said = ENGINE_MISTAKES[mistake]
+    (finding,) = [each for each in start(settings, python) if each["refused"]]
     assert said in f"{finding['found']} {finding['why']}"
 
 
-def test_the_engine_takes_the_arguments_of_a_good_script(with_engine: str, start: Start) -> None:
-    assert start({}, with_engine) == []
+def test_the_engine_takes_the_arguments_of_a_good_script(python: str, start: Start) -> None:
+    assert start({}, python) == []

@@ -1,5 +1,8 @@
-"""The real vllm-ascend on virtual NPUs. It runs where VERL_NPU_VLLM_ASCEND names the Pythons of environments that have
-it, separated by colons, as `scripts/quickstart.sh --pin v0.9.1 --rollout vllm-ascend` makes one."""
+"""The real vllm-ascend on virtual NPUs.
+
+It runs where VERL_NPU_VLLM_ASCEND names the Pythons of environments with vllm-ascend, separated by colons;
+`scripts/quickstart.sh --pin v0.9.1 --rollout vllm-ascend` makes one.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def engine(python: str) -> Engine:
-    """The release that the environment has, as the pin's documents name it."""
+    """Return the environment's release, as the pin's documents name it."""
     return serving.engine_of(python)
 
 
@@ -34,7 +37,7 @@ def test_its_tokens_are_those_of_transformers_before_and_after_it_slept(
     folder = tmp_path / "model"
     said = serving.answer(HERE / "vllm_ascend_tokens.py", kind, str(parallel), str(folder), folder=tmp_path, by=python)
     assert said["awake"] == said["expected"]
-    # From 0.13 on experts wake up as a checkpoint has them, and wait for new weights.
+    # From 0.13 on experts wake up in the layout of a checkpoint, and wait for new weights.
     waits = Version(engine.vllm_ascend) >= Version("0.13.0") and kind in ("qwen3_moe", "deepseek_v3")
     assert said["after sleep"] == (None if waits else said["expected"])
 
@@ -80,8 +83,8 @@ def test_its_library_has_the_operators_that_are_written(python: str, engine: Eng
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
 def test_in_bfloat16_its_tokens_are_those_of_transformers_but_for_ties(kind: str, tmp_path: Path) -> None:
-    """A token may be another one where transformers' logits of both, in float32, are closer than its own in bfloat16
-    tell apart; what comes after it is no longer compared."""
+    """A token may differ where transformers' logits of both, in float32, are closer than bfloat16 can tell apart. The
+    tokens after it are not compared."""
     said = serving.answer(HERE / "vllm_ascend_ties.py", kind, str(tmp_path / "model"), folder=tmp_path)
     assert said["compared"] > said["prompts"]
     assert len(said["others"]) <= said["prompts"] / 2

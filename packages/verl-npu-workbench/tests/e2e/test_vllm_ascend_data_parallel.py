@@ -1,4 +1,4 @@
-"""Data parallel rollouts of 796871d7 with the published image's engine; see vllm_ascend_data_parallel.py."""
+"""Data-parallel rollouts of 796871d7 with the published image's engine; see vllm_ascend_data_parallel.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRAM = Path(__file__).with_name("vllm_ascend_data_parallel.py")
 
 @cache
 def said(kind: str, folder: Path) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-    """What was expected, and what each rank said."""
+    """Return the expected answers, and the answers of each rank."""
     ours = PINS["796871d7"].engine
     by = next((path for path in PYTHONS if engine_of(path) == ours), None)
     if by is None:

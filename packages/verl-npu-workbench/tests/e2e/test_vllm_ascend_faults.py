@@ -1,8 +1,7 @@
-"""Faults that users reported of graphs and new weights, in the real releases of vllm-ascend that have them, on virtual
-NPUs: they fail as reported, and are right with the fix of a later revision in them.
-`docs/records/engine-faults.json` has the table.
+"""Reported faults of graphs and new weights, in the real releases of vllm-ascend that have them, on virtual NPUs.
 
-It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does; the mend is taken from
+The releases fail as reported, and are right with the fix of a later revision. `docs/records/engine-faults.json` has
+the table. It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does; the fix comes from
 vllm-ascend.git in VERL_NPU_UPSTREAMS.
 """
 
@@ -20,53 +19,53 @@ from .serving import PYTHONS, Served, answer, engine_of, served
 
 pytestmark = pytest.mark.e2e
 
-MENDED = "bc2c300f62"
-"""Of vllm-ascend#7473."""
+FIX = "bc2c300f62"
+"""The revision that fixes vllm-ascend#7473."""
 MODE = "FULL_DECODE_ONLY"
-"""Pieces do not hold attention."""
+"""The graphs of pieces do not contain attention."""
 LATER = "0.23.0"
 
 
 def methods(revision: str, folder: Path, *found: tuple[str, str, str]) -> str:
     """Write methods of a revision, by file, class and name, into a file, and return its path."""
-    made, there = folder / "mend.py", Revision(repository(), revision)
+    made, there = folder / "fix.py", Revision(repository(), revision)
     sources = [method(there, *one) for one in found]
     made.write_text("\n\n".join(["from __future__ import annotations", *sources]), encoding="utf-8")
     return str(made)
 
 
 def method(revision: Revision, path: str, owner: str, name: str) -> str:
-    """Return its source."""
+    """Return a method's source."""
     (there,) = [node for node in revision.tree(path).body if isinstance(node, ast.ClassDef) and node.name == owner]
     (found,) = [node for node in there.body if isinstance(node, ast.FunctionDef) and node.name == name]
     return ast.unparse(found)
 
 
-@pytest.fixture(scope="module", params=["0.11.0", MENDED])
+@pytest.fixture(scope="module", params=["0.11.0", FIX])
 def latent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, bool]]:
-    """DeepSeek-V3 with MLA, and whether it has the mend."""
+    """Yield DeepSeek-V3 with MLA, and whether it has the fix."""
     folder, words = tmp_path_factory.mktemp("latent"), ["float32", MODE]
-    if request.param == MENDED:
+    if request.param == FIX:
         mla = ("attention/mla_v1.py", "AscendMLAImpl", "process_weights_after_loading")
-        words.append(methods(MENDED, folder, mla))
+        words.append(methods(FIX, folder, mla))
     for engine in served("deepseek_v3", folder, *words):
-        yield engine, request.param == MENDED
+        yield engine, request.param == FIX
 
 
 def test_mla_multiplies_with_old_copies_in_a_graph_or_not(latent: tuple[Served, bool]) -> None:
     """#7473: weights are processed after each load, as verl does."""
-    engine, mended = latent
+    engine, fixed = latent
     before = engine.tell("generate")
     assert before["tokens"] == engine.start["expected"]["a"]
     assert before["replays"] > 0
     assert engine.tell("reload", to="b")["error"] is None
     answered = engine.tell("generate")
     assert answered["replays"] > 0
-    assert (answered["tokens"] == engine.start["expected"]["b"]) is mended
+    assert (answered["tokens"] == engine.start["expected"]["b"]) is fixed
     engine.tell("compare")
     error = engine.tell("generate")["error"]
-    assert (error is None) is mended
-    assert mended or "the same output from its captured graphs and from eager mode after a weight sync" in error
+    assert (error is None) is fixed
+    assert fixed or "the same output from its captured graphs and from eager mode after a weight sync" in error
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def experts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_experts_have_lost_their_loader_until_it_is_given_to_them_again(experts: Served) -> None:
-    """#13012 and #13337; what verl does before each load is a mend of its own."""
+    """#13012 and #13337; verl's own step before each load fixes it, too."""
     error = experts.tell("update", to="b")["error"]
     assert error == "AttributeError: 'Parameter' object has no attribute 'weight_loader'"
     assert experts.tell("reload", to="b")["error"] is None
@@ -91,7 +90,7 @@ PROCESS = ("ops/fused_moe/routed_experts.py", "AscendUnquantizedFusedMoEMethod",
 
 @pytest.fixture(scope="module")
 def later() -> str:
-    """The Python of an environment with the later release."""
+    """Return the Python of an environment with the later release."""
     for path in PYTHONS:
         if engine_of(path).vllm_ascend == LATER:
             return path
@@ -103,8 +102,8 @@ def test_experts_that_slept_and_kept_their_weights_fit_or_not(later: str, tmp_pa
     said = answer(AWAKE, str(tmp_path / "model"), "keep", folder=tmp_path, by=later)
     assert said["awake"] == said["kept"]
     assert said["after sleep"].startswith("RuntimeError: a and b must have same reduction dim")
-    mended = methods("032b3f4a04", tmp_path, WAKE_UP)
-    said = answer(AWAKE, str(tmp_path / "model"), "keep", mended, folder=tmp_path, by=later)
+    fix = methods("032b3f4a04", tmp_path, WAKE_UP)
+    said = answer(AWAKE, str(tmp_path / "model"), "keep", fix, folder=tmp_path, by=later)
     assert said["after sleep"] == said["kept"]
 
 
@@ -113,7 +112,7 @@ def test_experts_that_slept_can_be_loaded_or_not(later: str, tmp_path: Path) -> 
     said = answer(AWAKE, str(tmp_path / "model"), "load", folder=tmp_path, by=later)
     assert said["awake"] == said["kept"]
     assert said["after sleep"] == "AttributeError: 'Parameter' object has no attribute 'weight_loader'"
-    mended = methods("bdab23475a", tmp_path, WAKE_UP, PROCESS)
-    said = answer(AWAKE, str(tmp_path / "model"), "load", mended, folder=tmp_path, by=later)
+    fix = methods("bdab23475a", tmp_path, WAKE_UP, PROCESS)
+    said = answer(AWAKE, str(tmp_path / "model"), "load", fix, folder=tmp_path, by=later)
     assert said["after sleep"] == said["loaded"]
     assert said["loaded"] != said["kept"]

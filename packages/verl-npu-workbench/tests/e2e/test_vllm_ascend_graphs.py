@@ -1,8 +1,8 @@
-"""The real vllm-ascend in graph mode on virtual NPUs: it answers as transformers does, before and after it slept and
-was handed new weights, by graphs that are replayed; weights that a graph no longer sees are named, and its answer with
-them is told from that of the model.
+"""The real vllm-ascend in graph mode on virtual NPUs.
 
-It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does.
+It answers as transformers does, by replayed graphs, before and after it slept and received new weights. Weights that a
+graph no longer sees are named, and an answer with them is distinguished from the model's. It runs where
+VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SPOILT = ("qwen3_moe_ep", 2, "PIECEWISE")
 
 
 def by_name() -> str:
-    """Its workers import the program by its name."""
+    """Return the PYTHONPATH by which its workers import the program by name."""
     return os.pathsep.join((str(TOKENS.parent), str(TOKENS.parents[2])))
 
 
@@ -51,7 +51,7 @@ def test_each_model_answers_as_transformers_do_on_all_its_npus(
     words = (kind, str(parallel), str(tmp_path / "model"), mode)
     said = answer(TOKENS, *words, folder=tmp_path, by=python, PYTHONPATH=by_name())
     assert said["awake"] == said["expected"]
-    # From 0.13 on experts wake up as a checkpoint has them, and wait for new weights.
+    # From 0.13 on experts wake up in the layout of a checkpoint, and wait for new weights.
     waits = Version(release) >= Version("0.13.0") and kind not in ("qwen2", "qwen3")
     assert said["after sleep"] == (None if waits else said["expected"])
     assert len(said["handed over"]) == 2
@@ -62,8 +62,8 @@ def test_each_model_answers_as_transformers_do_on_all_its_npus(
 
 
 def test_an_answer_that_is_no_number_ends_the_job(tmp_path: Path) -> None:
-    """vllm-ascend#2877 and #10579: token_combine takes row 1 times 0 for an expert of another rank, and after sleep a
-    row that fills the batch up is NaN: it attends to block 0 of the cache, which nothing writes."""
+    """vllm-ascend#2877 and #10579: token_combine multiplies row 1 by 0 for an expert of another rank. After sleep a
+    row that fills the batch up is NaN, because it attends to block 0 of the cache, which nothing writes."""
     kind, parallel, mode = SPOILT
     done = ended(TOKENS, kind, str(parallel), str(tmp_path / "model"), mode, folder=tmp_path, PYTHONPATH=by_name())
     assert done.returncode != 0
@@ -88,14 +88,14 @@ def test_in_bfloat16_it_answers_as_it_does_without_graphs(python: str, mode: str
 
 @pytest.fixture(scope="module", params=[(kind, mode) for kind in ("qwen2", "qwen3") for mode in MODES], ids="-".join)
 def engine(python: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One that has captured graphs; a test leaves it awake, with the weights `a`."""
+    """Yield an engine that has captured graphs; a test leaves it awake, with the weights `a`."""
     kind, mode = request.param
     offer(python, mode)
     yield from served(kind, tmp_path_factory.mktemp(kind), "float32", mode, by=python)
 
 
 def answers(engine: Served, by: str) -> None:
-    """It answers as transformers with the weights `by`, and replays graphs for it."""
+    """Check that it answers as transformers with the weights `by`, and replays graphs for it."""
     found = engine.tell("generate")
     assert found["error"] is None
     assert found["numbers"]
@@ -108,7 +108,7 @@ def test_it_answers_as_transformers_do(engine: Served) -> None:
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_it_does_so_after_sleep_and_a_new_hand_over(engine: Served, level: int) -> None:
+def test_it_answers_as_transformers_after_sleep_and_a_new_hand_over(engine: Served, level: int) -> None:
     for weights in ("b", "a"):
         assert engine.tell("sleep", level=level)["error"] is None
         assert engine.tell("wake", tags=["weights"])["error"] is None
@@ -127,11 +127,11 @@ def test_it_answers_by_the_same_weights_if_it_slept_and_kept_them(engine: Served
 
 
 def test_a_weight_that_was_replaced_is_named(engine: Served) -> None:
-    """The last test of an engine: it is not to be repaired."""
+    """The last test of an engine, which cannot be repaired."""
     name = "model.layers.1.mlp.down_proj.weight"
     assert engine.tell("replace", name=name)["error"] is None
     said = engine.tell("prove", to="b")["error"]
-    assert f"{name}: it moved in memory after the engine captured its graphs" in said
+    assert f"{name}: the tensor moved in memory after the engine captured its graphs" in said
     found = engine.tell("generate")
     assert found["tokens"] != engine.start["expected"]["b"]
     assert engine.tell("compare", to="a")["error"] is None

@@ -1,5 +1,7 @@
-"""Experts and sparse attention as the installed vllm-ascend lays them out, under the torch_npu of its environment: its
-wheel where one is installed. It runs where VERL_NPU_VLLM_ASCEND names the Pythons of environments."""
+"""The layout of experts and sparse attention in the installed vllm-ascend, under the torch_npu of its environment.
+
+It runs where VERL_NPU_VLLM_ASCEND names the Pythons of environments, with the torch_npu wheel where one is installed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def layout(python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
 
 @pytest.fixture(scope="module")
 def counts_itself(python: str) -> bool:
-    """Whether this release knows which experts it has transposed: later ones transpose whenever they process."""
+    """Tell whether this release records which experts it has transposed: later ones transpose each time."""
     return Version(serving.engine_of(python).vllm_ascend) < Version("0.13.0")
 
 

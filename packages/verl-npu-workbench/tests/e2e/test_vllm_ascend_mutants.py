@@ -1,7 +1,7 @@
-"""Weights that are handed over wrongly to the real vllm-ascend 0.11.0, whose graphs were captured before: each way is
-found and named, and right ones between them are not; see vllm_ascend_mutants.py.
+"""Weights handed over wrongly to the real vllm-ascend 0.11.0, whose graphs were captured before.
 
-It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does.
+Each wrong way is found and named, and right syncs between them are not; see vllm_ascend_mutants.py. It runs where
+VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HELD = "the engine holds them bit for bit"
 
 @cache
 def said(mode: str, folder: Path) -> dict[str, dict[str, Any]]:
-    """What came of each way, by its name; one engine takes them all."""
+    """Return the answer to each way, by name; one engine takes them all."""
     return {each["way"]: each for each in answers(PROGRAM, str(folder / mode), mode, folder=folder)}
 
 
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def is_captured(mutant: Mutant, mode: str) -> bool:
-    """Attention is not within the graphs of pieces."""
+    """Tell whether graphs contain the weight: graphs of pieces do not contain attention."""
     return mode == FULL or mutant.way is not copies_that_were_made_anew
 
 
@@ -59,9 +59,9 @@ def test_a_copy_to_a_sleeping_address_is_an_error(mode: str, folder: Path) -> No
 def test_nothing_is_named_where_nothing_is_wrong(mode: str, folder: Path) -> None:
     """Before the first wrong way, and after each."""
     ways = said(mode, folder)
-    mended = [each for way in ways.values() for each in way["mended"]]
-    assert len(mended) == 2 * len(MUTANTS) + 2
-    assert all(each == {"proof": HELD, "right": True} for each in mended)
+    restored = [each for way in ways.values() for each in way["restored"]]
+    assert len(restored) == 2 * len(MUTANTS) + 2
+    assert all(each == {"proof": HELD, "right": True} for each in restored)
 
 
 def test_copies_that_no_graph_reads_may_be_made_anew(folder: Path) -> None:

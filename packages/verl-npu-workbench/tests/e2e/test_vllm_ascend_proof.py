@@ -1,4 +1,4 @@
-"""What the proof of weights says of a real vllm-ascend that got corrupted ones; see vllm_ascend_proof.py."""
+"""The proof of weights finds the weights that were corrupted for a real vllm-ascend; see vllm_ascend_proof.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRAM = Path(__file__).with_name("vllm_ascend_proof.py")
 
 @cache
 def syncs(kind: str, folder: Path) -> list[tuple[str, list[dict[str, Any]]]]:
-    """What each rank said after each sync, with the name of what was done to it; one engine takes them all."""
+    """Return each rank's answer after each sync, by the name of the corruption; one engine takes them all."""
     # Its workers import the program by its name.
     path = os.pathsep.join((str(PROGRAM.parent), str(PROGRAM.parents[2])))
     return answers(PROGRAM, kind, str(folder / kind), folder=folder, timeout=900, PYTHONPATH=path)

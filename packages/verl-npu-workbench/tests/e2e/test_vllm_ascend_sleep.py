@@ -1,7 +1,7 @@
-"""Sleep, wake, update, abort and generate in any order, by the real vllm-ascend on virtual NPUs: right tokens, or an
-error that says what is wrong; and the NPU's memory goes and comes back.
+"""Sleep, wake, update, abort and generate in any order, by the real vllm-ascend on virtual NPUs.
 
-It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does. One engine takes all orders.
+The tokens are right, or an error says what is wrong; and the NPU's memory is freed and comes back. It runs where
+VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does. One engine takes all orders.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 ORDERS = 36
 TAGS = ("weights", "kv_cache")
 SLACK = 1 << 20
-"""Bytes that may be in use beside: what a forward that failed has made stays until the next one."""
+"""The bytes that may be in use besides: memory of a failed forward pass stays until the next one."""
 NOT_MAPPED = "RuntimeError: NPU function error: the memory at "
 TWICE = "RuntimeError: the memory at "
 
@@ -36,17 +36,17 @@ def experts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 class Model:
-    """What vLLM promises of an engine; each step does the same to the engine and compares."""
+    """A model of vLLM's promises; each step does the same to the engine and compares."""
 
     def __init__(self, engine: Served) -> None:
         self.engine = engine
-        self.weights: str | None = None  # unknown, or discarded
+        self.weights: str | None = None  # None: unknown, or discarded
         self.asleep: set[str] = set()
         self.begun = False
         self.recover()
 
     def tell(self, do: str, error: str | None = None, **options: object) -> dict[str, Any]:
-        """Have the engine do it; it must end with this error, or with none, and hold the memory that is awake."""
+        """Send the engine a request; it must end with this error, or with none, and hold the memory that is awake."""
         found = self.engine.tell(do, **options)
         said = found["error"]
         assert said == error if error is None or said is None else said.startswith(error), (do, options, self.__dict__)
@@ -56,7 +56,7 @@ class Model:
         return found
 
     def sleep(self, level: int) -> None:
-        # An engine of which a part sleeps is left as it is.
+        # An engine that sleeps in part is left as it is.
         if not self.asleep:
             self.asleep = set(TAGS)
             self.weights = None if level == 2 else self.weights
@@ -66,7 +66,7 @@ class Model:
         if not self.asleep or (tags is not None and not set(tags) <= self.asleep):
             self.tell("wake", tags=tags)  # nothing to wake: the engine says so in its log
         elif tags is None and self.asleep != set(TAGS):
-            # vLLM wakes everything, a part of which is awake. It stays as it is.
+            # vLLM wakes everything, although a part is awake. The engine stays as it is.
             self.tell("wake", TWICE, tags=None)
         else:
             self.asleep -= set(tags or TAGS)
@@ -91,12 +91,12 @@ class Model:
         found = self.tell("generate", NOT_MAPPED if self.asleep else None)
         if self.asleep:
             return
-        assert found["numbers"] is (self.weights is not None)  # discarded weights show
+        assert found["numbers"] is (self.weights is not None)  # discarded weights give no numbers
         if self.weights is not None:
             assert found["tokens"] == self.engine.start["expected"][self.weights]
 
     def recover(self) -> None:
-        """From whatever state: awake, with weights that are known."""
+        """Bring the engine from any state to one that is awake with known weights."""
         self.engine.tell("abort")
         for tag in TAGS:
             self.engine.tell("wake", tags=[tag])
@@ -122,7 +122,7 @@ ORDER = st.tuples(st.lists(STEPS, max_size=2), SLEEPS, st.lists(STEPS, min_size=
 
 
 def end(model: Model) -> None:
-    """Bring the engine to where it must answer, as its caller would, and have it answer."""
+    """Bring the engine to a state in which it must answer, as its caller would, and let it answer."""
     for tag in sorted(model.asleep, reverse=True):
         model.wake([tag])
     if model.weights is None:
@@ -163,7 +163,7 @@ def test_memory_is_free_for_others_while_it_sleeps(dense: Served) -> None:
 
 
 def test_prefixes_of_requests_in_flight_are_not_forgotten_by_sleep(dense: Served) -> None:
-    """What verl aborts first for: vLLM keeps what it has cached while a request is not finished."""
+    """The reason why verl aborts first: vLLM keeps its cache while a request is not finished."""
     Model(dense)
     dense.tell("generate")
     dense.tell("begin", steps=2)
@@ -174,7 +174,7 @@ def test_prefixes_of_requests_in_flight_are_not_forgotten_by_sleep(dense: Served
 
 
 def test_experts_sleep_and_wake_as_they_were(experts: Served) -> None:
-    """Not so from 0.13.0 on, where waking up transposes them once more: vllm-ascend#11548 and #12226."""
+    """From 0.13.0 on this fails, because waking up transposes them once more: vllm-ascend#11548 and #12226."""
     for tags in (["weights", "kv_cache"], ["weights"], ["kv_cache"]):
         if tags != ["kv_cache"]:
             assert experts.tell("sleep", level=1)["error"] is None
@@ -184,6 +184,6 @@ def test_experts_sleep_and_wake_as_they_were(experts: Served) -> None:
 
 
 def test_new_experts_have_no_loader_unless_verl_brings_one(experts: Served) -> None:
-    """Mended in vllm-ascend#13012: what transposes the experts makes parameters anew, without their loader."""
+    """Fixed in vllm-ascend#13012: transposing the experts makes new parameters, without their loader."""
     said = experts.tell("update", to="b")["error"]
     assert said == "AttributeError: 'Parameter' object has no attribute 'weight_loader'"

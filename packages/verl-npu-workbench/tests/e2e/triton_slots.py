@@ -1,5 +1,7 @@
-"""Slots of random batches, by the kernels of vLLM and vllm-ascend in Triton's interpreter and by the references of the
-virtual Ascend, on the host; prints one line of JSON. It runs without virtual NPUs."""
+"""Slots of random batches, by vLLM's and vllm-ascend's kernels in Triton's interpreter and by our references.
+
+It runs on the host, without virtual NPUs, and prints one line of JSON.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ import random
 import sys
 from pathlib import Path
 
-OF_VLLM = "vllm.v1.worker.block_table._compute_slot_mapping_kernel"
-OF_ASCEND = "vllm_ascend.ops.triton.compute_slot_mapping._compute_slot_mapping_kernel"
+VLLM_KERNEL = "vllm.v1.worker.block_table._compute_slot_mapping_kernel"
+ASCEND_KERNEL = "vllm_ascend.ops.triton.compute_slot_mapping._compute_slot_mapping_kernel"
 BATCHES = 60
 
 
 def kernel(name: str, folder: Path) -> object:
-    """Return a kernel as Triton's own, for vLLM decorates it by a placeholder where there is no NPU's Triton; None if
-    this release does not have it with the parameters of our reference."""
+    """Return a kernel as Triton's own, because vLLM decorates it by a placeholder where there is no NPU's Triton; None
+    if this release does not have it with the parameters of our reference."""
     from verl_npu_workbench.simulation.triton_references import REFERENCES
 
     module, _, function = name.rpartition(".")
@@ -48,7 +50,7 @@ def compared(name: str, folder: Path) -> dict[str, object]:
     different, tokens = [], 0
     for number in range(BATCHES if real is not None else 0):
         ranks, piece, block, columns = (random.choice(c) for c in ((1, 1, 2, 4), (1, 2, 4), (4, 16, 128), (1, 5)))
-        ranks = 1 if name == OF_ASCEND else ranks
+        ranks = 1 if name == ASCEND_KERNEL else ranks
         lengths = [random.choice((0, 1, 3, 30, 1500 if number % 10 == 0 else 7)) for _ in range(random.randint(1, 4))]
         starts = [0]
         for length in lengths:
@@ -65,7 +67,7 @@ def compared(name: str, folder: Path) -> dict[str, object]:
         ]
         settings = dict(zip(("TOTAL_CP_WORLD_SIZE", "TOTAL_CP_RANK"), (ranks, random.randrange(ranks)), strict=True))
         settings |= {"CP_KV_CACHE_INTERLEAVE_SIZE": piece, "PAD_ID": -1}
-        if name == OF_ASCEND:
+        if name == ASCEND_KERNEL:
             window = 1 << (1024 // block).bit_length()
             settings |= {"KV_CACHE_BLOCK_SIZE": block, "BLOCKS_PER_KV_BLOCK": 1, "TILE_BLOCK_SIZE": 1024}
             settings["BLOCK_TABLE_WINDOW_SIZE"] = window
@@ -83,8 +85,8 @@ def compared(name: str, folder: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    """Compare both."""
-    print("ANSWER " + json.dumps({name: compared(name, Path(sys.argv[1])) for name in (OF_VLLM, OF_ASCEND)}))
+    """Compare both kernels, and print the answer."""
+    print("ANSWER " + json.dumps({name: compared(name, Path(sys.argv[1])) for name in (VLLM_KERNEL, ASCEND_KERNEL)}))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""FOLDER DO [MEND]: what the real vllm-ascend on a virtual NPU answers with experts after it slept and woke up: by the
-weights that it kept (DO is `keep`), or by others that it loads (`load`); prints a line of JSON. MEND is a file with
-methods of another revision that take the place of its own: `wake_up` of its worker, `process_weights_after_loading` of
-its experts."""
+"""FOLDER DO [FIX]: how the real vllm-ascend on a virtual NPU answers with experts after it slept and woke up.
+
+It answers by the weights that it kept (DO is `keep`), or by others that it loads (`load`); prints a line of JSON. FIX
+is a file with methods of another revision that replace its own: `wake_up` of its worker,
+`process_weights_after_loading` of its experts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ KIND = "qwen3_moe"
 
 
 class Extension:
-    """What vLLM adds to its worker."""
+    """The methods that vLLM adds to its worker."""
 
     model_runner: Any
 
@@ -32,8 +34,8 @@ class Extension:
         process_weights_after_loading(runner.model, runner.model_config, runner.device)
 
 
-def mend(file: Path) -> None:
-    """Put methods of another revision into vllm-ascend, which take their names from there."""
+def install_fix(file: Path) -> None:
+    """Put methods of another revision into vllm-ascend; their names are looked up there."""
     from vllm.model_executor.utils import replace_parameter
     from vllm_ascend.ops.fused_moe import fused_moe
     from vllm_ascend.worker import worker
@@ -45,18 +47,18 @@ def mend(file: Path) -> None:
     owners = {"wake_up": worker.NPUWorker, "process_weights_after_loading": fused_moe.AscendUnquantizedFusedMoEMethod}
     for name in owners.keys() & (set(names) - before):
         setattr(owners[name], name, names[name])
-    if not hasattr(NPUModelRunner, "post_kv_cache_wake_up"):  # A later vLLM's.
+    if not hasattr(NPUModelRunner, "post_kv_cache_wake_up"):  # Only a later vLLM has it.
         NPUModelRunner.post_kv_cache_wake_up = lambda runner: None
 
 
 def main() -> None:
-    """Have it answer, sleep, wake up and answer."""
+    """Let it answer, sleep, wake up and answer."""
     folder, do = Path(sys.argv[1]), sys.argv[2]
     other = folder.with_name("other")
     for seed, path in enumerate((folder, other)):
         make(KIND, path, seed)
     if len(sys.argv) > 3:
-        mend(Path(sys.argv[3]))
+        install_fix(Path(sys.argv[3]))
     served = engine(folder, enable_sleep_mode=True, worker_extension_cls="vllm_ascend_awake.Extension")
     answers = Answers(served)
     said = {name: expected(path) for name, path in (("kept", folder), ("loaded", other))}
@@ -68,7 +70,7 @@ def main() -> None:
         if do == "load":
             served.collective_rpc("load", args=(str(other),))
         said["after sleep"] = answers.tokens()
-    except Exception as error:  # It is the answer.
+    except Exception as error:  # The error is the answer.
         said["after sleep"] = f"{type(error).__name__}: {error}"
     print("ANSWER " + json.dumps(said), flush=True)
     os._exit(0)  # An engine that failed may wait for itself.

@@ -1,8 +1,8 @@
-"""KIND FOLDER [RANK]: two data parallel engines of two ranks each, of the real vllm-ascend on four virtual NPUs, as a
+"""KIND FOLDER [RANK]: two data-parallel engines of two ranks each, of the real vllm-ascend on four virtual NPUs, as a
 rollout at 796871d7 makes them; prints a line of JSON for each rank.
 
 The first engine has more to answer than the second, which takes steps without requests meanwhile. Then other weights
-are synced, once as they are, and once for each rank with one bit of it changed.
+are synced, once unchanged, and once for each rank with one bit of it changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORLD = TENSOR * DATA
 
 
 def start(kind: str, folder: Path) -> None:
-    """Run all ranks, and say what each said."""
+    """Run all ranks, and print the answer of each."""
     from vllm_ascend_tokens import expected, make
 
     make(KINDS[kind]["model"], folder)
@@ -55,12 +55,12 @@ def start(kind: str, folder: Path) -> None:
 
 
 def _answer(folder: Path, rank: int) -> Path:
-    """Where a rank leaves what it has to say: on one output the lines of several mix."""
+    """Return the file for a rank's answer: on one output the lines of several ranks mix."""
     return folder / f"answer-{rank}.json"
 
 
 def serve(kind: str, folder: Path, rank: int) -> None:
-    """Be one rank."""
+    """Run one rank."""
     import torch
     from torch import distributed
     from vllm import SamplingParams
@@ -103,7 +103,7 @@ def serve(kind: str, folder: Path, rank: int) -> None:
 
 
 def sync(model: Any, folder: Path, seed: int, rank: int, changed: int) -> list[list[str]]:
-    """Sync weights, change one bit on one rank, and return what the proof finds here."""
+    """Sync weights, change one bit on one rank, and return the proof's findings here."""
     import torch
     from safetensors.torch import load_file
 

@@ -1,10 +1,11 @@
-"""MODEL FOLDER [DTYPE] [MODE] [MEND]: the real vllm-ascend on virtual NPUs, told line by line in JSON what to do. Each
-gets a line of JSON: what came of it, how much of the NPU's memory is in use then, and how many graphs were replayed.
-MODE is how it captures graphs, by vLLM's names; without it, it captures none. MEND is a file with the method that
-takes the place of `AscendMLAImpl.process_weights_after_loading`.
+"""MODEL FOLDER [DTYPE] [MODE] [FIX]: the real vllm-ascend on virtual NPUs, which reads requests as lines of JSON.
 
-There are two checkpoints of one model, `a` and `b`, of which it starts with `a`. The engine is in this process: an
-error of it is an error here, and it goes on.
+Each gets a line of JSON: the outcome, the NPU memory in use then, and how many graphs were replayed. MODE is how it
+captures graphs, by vLLM's names; without it, it captures none. FIX is a file with the method that replaces
+`AscendMLAImpl.process_weights_after_loading`.
+
+There are two checkpoints of one model, `a` and `b`, of which it starts with `a`. The engine is in this process: its
+error is an error here, and the process goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 
 class Engine:
-    """The engine, and what can be done to it: each method is one line's `do`."""
+    """The engine and its requests: each method is one `do`."""
 
     def __init__(self, folder: Path, dtype: str, mode: str | None) -> None:
         from vllm import SamplingParams
@@ -41,7 +42,7 @@ class Engine:
         self.llm.wake_up(tags)
 
     def update(self, to: str) -> None:
-        """Hand over the weights of one checkpoint, as a trainer does, and forget what was computed with others."""
+        """Hand over the weights of one checkpoint, as a trainer does, and reset the prefix cache."""
         from safetensors.torch import load_file
 
         self.runner.model.load_weights(iter(load_file(self.folder / to / "model.safetensors").items()))
@@ -49,7 +50,7 @@ class Engine:
 
     def reload(self, to: str) -> None:
         """Hand over as verl does from v0.7.1 on, without verl-npu: experts get their loader again, and the engine
-        processes what it has loaded."""
+        processes the loaded weights."""
         from vllm.model_executor.model_loader.utils import process_weights_after_loading
 
         give_loaders(self.runner.model)
@@ -58,11 +59,11 @@ class Engine:
 
     @property
     def runner(self) -> Any:
-        """What runs the model."""
+        """The model runner."""
         return self.llm.llm_engine.model_executor.driver_worker.worker.model_runner
 
     def replace(self, name: str) -> None:
-        """Put a new tensor with the same values in the place of a weight."""
+        """Replace a weight by a new tensor with the same values."""
         parameter = self.runner.model.get_parameter(name)
         parameter.data = parameter.data.clone()
 
@@ -73,8 +74,7 @@ class Engine:
         return {"proof": proof}
 
     def compare(self, to: str | None = None) -> None:
-        """Hand over, and have the next batch by graphs compared with eager mode, as is done where nothing is proven
-        of graphs: on a real NPU."""
+        """Hand over, and compare the next batch by graphs with eager mode, as on a real NPU, without a proof."""
         from verl_npu.features.weight_sync.engines.replayed import compare_next_replay
 
         if to is not None:
@@ -82,7 +82,7 @@ class Engine:
         compare_next_replay(self.runner)
 
     def begin(self, steps: int) -> None:
-        """Start two requests that are not finished."""
+        """Start two requests and leave them unfinished."""
         for length in LENGTHS[:2]:
             self.begun.append(f"begun-{length}-{len(self.begun)}")
             prompt = {"prompt_token_ids": list(range(5, 5 + length))}
@@ -91,13 +91,13 @@ class Engine:
             self.llm.llm_engine.step()
 
     def abort(self) -> None:
-        """End what was begun, and forget it."""
+        """Abort the requests that were begun, and forget them."""
         self.llm.llm_engine.abort_request(list(self.llm.llm_engine.output_processor.request_states))
         self.begun.clear()
         self.llm.reset_prefix_cache()
 
     def generate(self) -> dict[str, object]:
-        """Answer the prompts: the tokens, and whether they come of numbers."""
+        """Answer the prompts; return the tokens, and whether the logits were numbers."""
         prompts = [{"prompt_token_ids": list(range(5, 5 + length))} for length in LENGTHS]
         try:
             answers = [answer.outputs[0] for answer in self.llm.generate(prompts, self.settings, use_tqdm=False)]
@@ -111,9 +111,9 @@ class Engine:
         }
 
 
-def mend(file: Path) -> None:
-    """Put a method of another revision into vllm-ascend: it takes its names from there, and switches off what this
-    release does not have."""
+def install_fix(file: Path) -> None:
+    """Put a method of another revision into vllm-ascend: its names are looked up there, and functions that this
+    release lacks do nothing."""
     from vllm_ascend.attention import mla_v1
 
     names = {**vars(mla_v1), "maybe_trans_nz": lambda tensor: tensor}
@@ -124,7 +124,7 @@ def mend(file: Path) -> None:
 
 
 def pools() -> dict[str, int]:
-    """The bytes that vllm-ascend's allocator has given out, by what they are for."""
+    """Return the bytes that vllm-ascend's allocator has given out, by tag."""
     from vllm_ascend.device_allocator.camem import CaMemAllocator
 
     found: dict[str, int] = {}
@@ -134,7 +134,7 @@ def pools() -> dict[str, int]:
 
 
 def count_replays() -> list[object]:
-    """Return a list that each replay of a graph adds itself to."""
+    """Return a list to which each replay of a graph adds itself."""
     import torch
 
     done: list[object] = []
@@ -163,7 +163,7 @@ def main() -> None:
         if not (folder / name).is_dir():
             make(kind, folder / name, seed)
     if len(sys.argv) > 5:
-        mend(Path(sys.argv[5]))
+        install_fix(Path(sys.argv[5]))
     served = Engine(folder, dtype, mode)
 
     def say(**what: object) -> None:
@@ -172,7 +172,7 @@ def main() -> None:
         print("ANSWER " + json.dumps({**what, "used": used, "free": free, "replays": len(replays)}), flush=True)
         replays.clear()
 
-    served.generate()  # what is made with the first request is not taken for a leak
+    served.generate()  # allocations of the first request do not count as a leak
     served.llm.reset_prefix_cache()
     say(expected={name: expected(folder / name) for name in "ab"}, pools=pools())
     for order in orders():

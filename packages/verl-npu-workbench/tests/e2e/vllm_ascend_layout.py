@@ -1,4 +1,4 @@
-"""How the installed vllm-ascend leaves experts and sparse attention after loading, and what a weight sync says of it;
+"""How the installed vllm-ascend lays out experts and sparse attention after loading, and how a weight sync judges it;
 prints one line of JSON."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MODULES = ("vllm_ascend.ops.fused_moe.fused_moe", "vllm_ascend.ops.common_fused_
 
 
 def method() -> Any:
-    """Return vllm-ascend's own object that lays experts out, without the engine that it asks for its settings."""
+    """Return vllm-ascend's own object that lays experts out, without the engine whose settings it reads."""
     for name in MODULES:
         try:
             module = importlib.import_module(name)
@@ -70,7 +70,7 @@ def sparse() -> Any:
 
 
 def copies_follow(model: Any) -> bool:
-    """Whether what sparse attention multiplies with is that of new weights after they were loaded."""
+    """Tell whether sparse attention multiplies with copies of the new weights after they were loaded."""
     import torch
 
     from verl_npu.features.weight_sync.engines import processing
@@ -91,18 +91,18 @@ def copies_follow(model: Any) -> bool:
 
 
 def main() -> None:
-    """Say what was found."""
+    """Print the findings."""
     import torch
     import torch_npu
     import virtual_ascend
 
-    from verl_npu.errors import EngineError
+    from verl_npu.errors import WeightSyncError
     from verl_npu.features.weight_sync.engines import processing
 
     def verdict(judge: Any, *arguments: Any) -> str | None:
         try:
             judge(*arguments)
-        except EngineError as error:
+        except WeightSyncError as error:
             return str(error)
         return None
 

@@ -1,9 +1,9 @@
-"""FOLDER MODE: weights are handed over wrongly, in every way that follows, to the real vllm-ascend on a virtual NPU,
-whose graphs were captured before; prints a line of JSON for each: what the proof says of it, what the comparison of a
-replay with eager mode says of it alone, and whether the engine answers as it should.
+"""FOLDER MODE: hand over weights in every wrong way that follows to the real vllm-ascend on a virtual NPU, whose
+graphs were captured before.
 
-It is DeepSeek-V3 with one dense layer and one of experts. One weight lies in FRACTAL_NZ. After each way all is put
-back where it was, and handed over rightly.
+Prints a line of JSON for each way: the proof's verdict, the verdict of the comparison of a replay with eager mode
+alone, and whether the engine answers as it should. The model is DeepSeek-V3 with one dense layer and one of experts.
+One weight is in FRACTAL_NZ. After each way everything is restored, and handed over rightly.
 """
 
 from __future__ import annotations
@@ -158,15 +158,15 @@ def latents(model: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Mutant:
-    """One way, and how it is told."""
+    """One wrong way, and how it is reported."""
 
     way: Way
     name: str
-    """What the proof names."""
+    """The name that the proof must report."""
     words: str
     compared: bool
-    """Whether the comparison of a replay with eager mode sees it, at once or after the next sync: what a graph alone
-    computes wrongly."""
+    """True if the comparison of a replay with eager mode sees it, at once or after the next sync: an error that
+    only a graph computes."""
 
 
 MUTANTS = [
@@ -192,7 +192,7 @@ MUTANTS = [
 
 
 class Kept:
-    """Where all that a model computes with lies."""
+    """The memory of everything that a model computes with."""
 
     def __init__(self, model: Any) -> None:
         self._modules = [(module, dict(module._modules), dict(module._parameters)) for module in model.modules()]
@@ -211,7 +211,7 @@ class Kept:
 
 
 def lay_out_one_in_nz() -> None:
-    """Have a weight lie in FRACTAL_NZ when the graphs are captured."""
+    """Lay a weight out in FRACTAL_NZ before the graphs are captured."""
     import torch_npu
     from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
@@ -228,7 +228,7 @@ def lay_out_one_in_nz() -> None:
 
 
 class Mutated:
-    """An engine that weights are handed over to."""
+    """An engine that receives weights."""
 
     def __init__(self, folder: Path, mode: str) -> None:
         from vllm_ascend_engine import Engine
@@ -240,7 +240,7 @@ class Mutated:
         self.kept = Kept(self.model)
 
     def told(self, do: Callable[[], object]) -> str:
-        """What came of it: every error is an answer."""
+        """Return the result, or the error as text."""
         try:
             return str(do())
         except Exception as error:
@@ -251,7 +251,7 @@ class Mutated:
     def right(self, weights: str) -> bool:
         try:
             return bool(self.engine.generate()["tokens"] == self.expected[weights])
-        except Exception:  # It answers nothing then.
+        except Exception:  # The engine gives no answer then.
             return False
 
     def hand_over(self, weights: str, way: Way | None = None) -> str:
@@ -267,7 +267,7 @@ class Mutated:
         return taken
 
     def compared(self, way: Way | None, weights: str) -> str:
-        """What the comparison alone says of a sync; empty if nothing."""
+        """Return the verdict of the comparison alone on a sync; empty if there is none."""
         from safetensors.torch import load_file
 
         from verl_npu.features.weight_sync.engines.replayed import compare_next_replay
@@ -283,7 +283,7 @@ class Mutated:
         said = self.told(self.engine.generate)
         return "" if said.startswith("{") else said
 
-    def mended(self) -> dict[str, object]:
+    def restored(self) -> dict[str, object]:
         self.kept.put_back()
         proof = self.hand_over("a")
         self.engine.llm.reset_prefix_cache()
@@ -294,17 +294,17 @@ class Mutated:
         self.engine.llm.reset_prefix_cache()
         right = self.right("b")
         next_right = right and not self.compared(None, "a") and self.right("a")
-        mended = [self.mended()]
+        restored = [self.restored()]
         compared = self.compared(way, "b") or self.compared(None, "a")
         said = {"way": way.__name__, "proof": proof, "right": right, "next right": next_right, "compared": compared}
-        return {**said, "mended": [*mended, self.mended()]}
+        return {**said, "restored": [*restored, self.restored()]}
 
     def a_copy_to_a_sleeping_address(self) -> dict[str, object]:
         self.engine.llm.sleep(2)
         proof = self.hand_over("b")
         self.engine.llm.wake_up()
-        mended = self.mended()
-        return {"way": ASLEEP, "proof": proof, "mended": [mended]}
+        restored = self.restored()
+        return {"way": ASLEEP, "proof": proof, "restored": [restored]}
 
 
 def main() -> None:
@@ -316,7 +316,10 @@ def main() -> None:
         make(KIND, folder / name, seed)
     lay_out_one_in_nz()
     mutated = Mutated(folder, mode)
-    for answer in ({"way": "nothing", "mended": [mutated.mended()]}, *map(mutated.mutate, (m.way for m in MUTANTS))):
+    for answer in (
+        {"way": "nothing", "restored": [mutated.restored()]},
+        *map(mutated.mutate, (m.way for m in MUTANTS)),
+    ):
         print("ANSWER " + json.dumps(answer), flush=True)
     print("ANSWER " + json.dumps(mutated.a_copy_to_a_sleeping_address()), flush=True)
 

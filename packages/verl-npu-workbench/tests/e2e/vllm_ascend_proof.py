@@ -1,5 +1,7 @@
-"""KIND FOLDER: weights for the real vllm-ascend on two virtual NPUs, corrupted on their way in every way that follows,
-and what the proof says of it; prints a line of JSON for each."""
+"""KIND FOLDER: corrupt weights for the real vllm-ascend on two virtual NPUs on their way, in every way that follows.
+
+Prints a line of JSON with the proof's verdict on each.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +41,17 @@ class Case:
 
     name: str
     source: str
-    """The name under which what is corrupted was sent: the proof has to give it."""
+    """The name under which the corrupted weight was sent, which the proof has to give."""
     words: str
-    """What the proof has to say of it."""
+    """The words that the proof has to say of it."""
     ranks: tuple[int, ...] = (0, 1)
-    """The ranks on which it is to be seen."""
+    """The ranks on which it must be seen."""
     kinds: tuple[str, ...] = tuple(KINDS)
     given: Callable[[Weights], Weights] = dict
-    """What the loader gets of what was sent."""
+    """Changes the weights that the loader gets."""
     around: Callable[[Any], contextlib.AbstractContextManager[None]] = as_it_is
     after: Apply = nothing
-    """What happens to the model then."""
+    """Changes the model after loading."""
 
 
 def lost(name: str) -> Callable[[Weights], Weights]:
@@ -72,7 +74,7 @@ def changed(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callab
 
 
 def at(path: str, change: Callable[[torch.Tensor], None], *ranks: int) -> Apply:
-    """Change a parameter in place, on these ranks."""
+    """Return a change of a parameter in place, on these ranks."""
 
     def after(model: Any, rank: int) -> None:
         if rank in ranks:
@@ -83,7 +85,7 @@ def at(path: str, change: Callable[[torch.Tensor], None], *ranks: int) -> Apply:
 
 
 def on_the_other_rank(path: str) -> Callable[[Any], contextlib.AbstractContextManager[None]]:
-    """Let the engine's own loader take the other rank's share for one layer."""
+    """Return a change that makes the engine's own loader take the other rank's share for one layer."""
 
     @contextlib.contextmanager
     def around(model: Any) -> Iterator[None]:
@@ -105,7 +107,7 @@ def on_the_other_rank(path: str) -> Callable[[Any], contextlib.AbstractContextMa
 
 @contextlib.contextmanager
 def without_refreshed_copies(model: Any) -> Iterator[None]:
-    """Load past what makes MLA's copies anew."""
+    """Load without the wrapper that makes MLA's copies anew."""
     patched = vars(model).pop("load_weights")
     try:
         yield
@@ -297,7 +299,7 @@ CASES = [
 
 
 class Extension:
-    """What vLLM adds to its worker."""
+    """The methods that vLLM adds to its worker."""
 
     model_runner: Any
     rank: int
@@ -334,7 +336,7 @@ class Extension:
 
 
 def main() -> None:
-    """Serve the model, sync it once as it should be before each corruption, and print what was found on each rank."""
+    """Serve the model, sync it once rightly before each corruption, and print the findings of each rank."""
     sys.path.insert(0, str(Path(__file__).parent))
     from vllm_ascend_tokens import engine, make
 

@@ -1,9 +1,9 @@
-"""MODEL FOLDER: greedy tokens of the real vllm-ascend on virtual NPUs in bfloat16, and where they are not those of
-transformers: one line of JSON.
+"""MODEL FOLDER: greedy tokens of the real vllm-ascend on virtual NPUs in bfloat16, and where transformers gives
+others; prints one line of JSON.
 
-Both have the same weights of bfloat16. Of the first token in which they differ it says how far apart the two are for
-transformers in float32, and what bfloat16 can tell apart there: its step at such logits, and what transformers' own
-logits in bfloat16 may be off by, each of the two.
+Both have the same weights of bfloat16. For the first token in which they differ it prints how far apart the two are
+for transformers in float32, and the resolution of bfloat16 there: its step at such logits, and the error of
+transformers' own logits in bfloat16, each for both tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vllm_ascend_tokens import NEW, engine, make
 
 LENGTHS = (3, 7, 12, 20, 33, 64, 100, 150)
 MANTISSA = 8
-"""Bits of bfloat16, with the one that is not written."""
+"""The bits of bfloat16's mantissa, with the implicit one."""
 
 
 def prompts() -> list[list[int]]:

@@ -1,7 +1,10 @@
 """MODEL TENSOR_PARALLEL FOLDER [MODE]: greedy tokens of the real vllm-ascend on virtual NPUs against transformers',
-before and after its engine has slept; prints one line of JSON. If MODEL ends with _ep, each rank has whole experts,
-and not a part of each. MODE is how it captures graphs, by vLLM's names; without it, it captures none. With it, the
-engine sleeps more deeply, too, and is handed the weights of another model, and then those of the first again."""
+before and after its engine has slept; prints one line of JSON.
+
+If MODEL ends with _ep, each rank has whole experts, and not a part of each. MODE is how it captures graphs, by vLLM's
+names; without it, it captures none. With it, the engine also sleeps more deeply, receives the weights of another
+model, and then those of the first again.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ KINDS = {
     "qwen2": {},
     "qwen3": {"head_dim": 32},
     "qwen3_moe": {"head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96},
-    # The widths are those that the kernels take, and vllm-ascend reads tables that only this kind of scaling makes.
+    # The widths are those that the kernels accept, and vllm-ascend reads tables that only this kind of scaling makes.
     "deepseek_v3": {
         "num_key_value_heads": 4,
         "q_lora_rank": 64,
@@ -31,7 +34,7 @@ KINDS = {
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 96,
         "first_k_dense_replace": 1,
-        # transformers has it no longer, and released checkpoints have.
+        # transformers no longer has this setting, but released checkpoints do.
         "moe_layer_freq": 1,
         "topk_method": "noaux_tc",
         "scoring_func": "sigmoid",
@@ -50,10 +53,10 @@ KINDS = {
     },
 }
 LENGTHS, NEW = (7, 20, 150), 12
-TURNED = Version("0.13.0")
-"""From this release on experts wake up as a checkpoint has them, and processing lays them out."""
+TRANSPOSES_SINCE = Version("0.13.0")
+"""From this release on experts wake up in the layout of a checkpoint, and processing lays them out."""
 SIZES = (1, 2, 4)
-"""Of batches for which graphs are captured."""
+"""The batch sizes for which graphs are captured."""
 
 
 def make(kind: str, folder: Path, seed: int = 0, **changes: object) -> None:
@@ -80,7 +83,7 @@ def make(kind: str, folder: Path, seed: int = 0, **changes: object) -> None:
 
 
 def engine(folder: Path, mode: str | None = None, **more: object) -> Any:
-    """Serve a small model; more settings of vLLM come on top."""
+    """Serve a small model; `more` are further settings of vLLM."""
     from vllm import LLM
 
     if mode is not None:
@@ -111,14 +114,14 @@ def expected(folder: Path) -> list[list[int]]:
     return tokens
 
 
-def turns_experts(kind: str) -> bool:
-    """Whether the engine wakes up with its experts as a checkpoint has them, and computes nothing before it is handed
-    new weights: from 0.13 on."""
-    return Version(version("vllm-ascend")) >= TURNED and "moe_intermediate_size" in KINDS[kind]
+def waits_for_weights(kind: str) -> bool:
+    """Tell whether the engine wakes up with its experts in the layout of a checkpoint, and cannot compute before it
+    receives new weights: from 0.13 on."""
+    return Version(version("vllm-ascend")) >= TRANSPOSES_SINCE and "moe_intermediate_size" in KINDS[kind]
 
 
 def give_loaders(model: Any) -> None:
-    """vllm-ascend makes new parameters of experts when it processes them; verl gives those the loader again."""
+    """Give experts their loader again, as verl does: vllm-ascend makes new parameters when it processes them."""
     for module in model.modules():
         for leaf in ("w13_weight", "w2_weight"):
             if hasattr(module, leaf):
@@ -133,7 +136,7 @@ def hand_over(runner: Any, folder: Path, way: Callable[..., object] | None = Non
     from verl_npu.features.weight_sync.engines.processing import lay_out_experts_for_loading, refresh_copies_on_load
     from verl_npu.features.weight_sync.engines.vllm import VLLMEngine
 
-    processed = Version(version("vllm-ascend")) >= TURNED
+    processed = Version(version("vllm-ascend")) >= TRANSPOSES_SINCE
     if processed:
         lay_out_experts_for_loading(runner.model)
     give_loaders(runner.model)
@@ -147,7 +150,7 @@ def hand_over(runner: Any, folder: Path, way: Callable[..., object] | None = Non
         way(weights, taker.load)
     del weights
     if processed:
-        # As verl does; it has no such experts compute before.
+        # As verl does; it does not let such experts compute before.
         from vllm.model_executor.model_loader.utils import process_weights_after_loading
 
         process_weights_after_loading(runner.model, runner.model_config, runner.device)
@@ -156,17 +159,17 @@ def hand_over(runner: Any, folder: Path, way: Callable[..., object] | None = Non
 
 
 class Extension:
-    """What vLLM adds to its worker."""
+    """The methods that vLLM adds to its worker."""
 
     model_runner: Any
 
     def hand_over(self, folder: str) -> str:
-        """Take the weights of a checkpoint, and say what the proof says of them."""
+        """Take the weights of a checkpoint, and return the proof's verdict."""
         return hand_over(self.model_runner, Path(folder))
 
 
 class Answers:
-    """What is asked of an engine."""
+    """The requests to an engine."""
 
     def __init__(self, served: Any) -> None:
         from vllm import SamplingParams
@@ -181,7 +184,7 @@ class Answers:
         return [list(answer.outputs[0].token_ids) for answer in answers]
 
     def after_sleep(self, level: int, folder: Path) -> dict[str, object]:
-        """Have it sleep, hand it the weights of a checkpoint, and return its tokens beside transformers'."""
+        """Let it sleep, hand it the weights of a checkpoint, and return its tokens beside transformers'."""
         self._served.sleep(level=level)
         self._served.wake_up(["weights"])
         proofs = self._served.collective_rpc("hand_over", args=(str(folder),))
@@ -191,7 +194,7 @@ class Answers:
 
 
 def main() -> None:
-    """Serve the model and print what came of it."""
+    """Serve the model and print the answers."""
     kind, parallel, folder = sys.argv[1].removesuffix("_ep"), int(sys.argv[2]), Path(sys.argv[3])
     mode = sys.argv[4] if len(sys.argv) > 4 else None
     make(kind, folder)
@@ -202,7 +205,7 @@ def main() -> None:
     said: dict[str, object] = {"expected": expected(folder), "awake": answers.tokens()}
     served.sleep(level=1)
     served.wake_up()
-    said["after sleep"] = None if turns_experts(kind) else answers.tokens()
+    said["after sleep"] = None if waits_for_weights(kind) else answers.tokens()
     if mode is not None:
         other = folder.with_name("other")
         make(kind, other, seed=1)

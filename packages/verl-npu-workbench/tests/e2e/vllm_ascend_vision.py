@@ -1,5 +1,4 @@
-"""FOLDER DTYPE: what the real vllm-ascend on virtual NPUs says to a picture, and what transformers says: one line of
-JSON."""
+"""FOLDER DTYPE: print how the real vllm-ascend on virtual NPUs and transformers answer to a picture, as JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ def make(folder: Path) -> None:
 
 
 def pictures() -> list[Any]:
-    """Draw a few, of several sizes."""
+    """Draw a few pictures of several sizes."""
     import numpy as np
     from PIL import Image
 
@@ -74,7 +73,7 @@ def expected(folder: Path) -> list[list[int]]:
 
 
 def main() -> None:
-    """Serve the model and print what came of it."""
+    """Serve the model and print the answers."""
     from vllm import LLM, SamplingParams
 
     folder = Path(sys.argv[1])

@@ -1,4 +1,4 @@
-"""What a process does, by its stacks: the threads as py-spy shows them, the innermost function first."""
+"""What a process is doing, read from its stacks: the threads as py-spy shows them, the innermost function first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STACKS = {
 
 
 @pytest.mark.parametrize("kind", STACKS, ids=[kind.name for kind in STACKS])
-def test_each_is_told(kind: Kind) -> None:
+def test_each_kind_of_stack_is_recognized(kind: Kind) -> None:
     found = doing([Thread("MainThread", (STACKS[kind], MINE))])
     assert found.kind is kind
 

@@ -1,4 +1,4 @@
-"""Looking at the processes of this host, and at what other hosts answer: real processes, and answers of strangers."""
+"""The look at this host's processes and at other hosts' answers, with real processes and made-up answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from verl_npu_workbench.hanging.everywhere import look
 from verl_npu_workbench.hanging.looking import Member, as_json, from_json
 
 from tests.cli.conftest import Run, run
-from verl_npu.errors import HangError
+from verl_npu.errors import CommandError
 
 from .test_verdict import member
 
@@ -28,7 +28,7 @@ __all__ = ["run"]  # a fixture
 
 @pytest.fixture
 def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that sleeps, with a terminal's escape codes in what it is called."""
+    """Yield a program that sleeps, with a terminal's escape codes in its name."""
     program = tmp_path / "nap\x1b[31m.py"
     program.write_text("import time\n\ndef nap():\n    time.sleep(600)\n\nprint('up', flush=True)\nnap()\n")
     process = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE)
@@ -74,8 +74,8 @@ def test_without_py_spy_it_is_said_what_to_install(
     ("answer", "problem"),
     [
         ("echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1", "SYS_PTRACE"),
-        ('echo \'{"no": "list"}\'', "unknown version of"),
-        ("echo nonsense", "unknown version of"),
+        ('echo \'{"no": "list"}\'', "answered in an unknown format"),
+        ("echo nonsense", "answered in an unknown format"),
     ],
 )
 def test_a_py_spy_that_cannot_look_is_a_problem_and_no_error(
@@ -101,7 +101,7 @@ def test_a_py_spy_that_never_answers_is_waited_for_a_while_only(
 
 def test_a_process_that_is_not_there_is_one_line(run: Run) -> None:
     status, printed = run("doctor", "--hang", "4194303")
-    (line,) = (line for line in printed.splitlines() if not re.search(r", \d+ s$", line))  # progress of a slow machine
+    (line,) = (line for line in printed.splitlines() if not re.search(r", \d+ s$", line))  # drops progress lines
     assert status == 2
     assert "expected the id of a process on this host" in line
 
@@ -109,7 +109,7 @@ def test_a_process_that_is_not_there_is_one_line(run: Run) -> None:
 def test_several_jobs_are_named() -> None:
     seen = {7: host.Process(7, 1, "python train.py", "S", 0.0, 1)}
     jobs = [host.Job("01000000", "/tmp/ray/session_x", (7,)), host.Job("7", "", (7,))]
-    with pytest.raises(HangError, match=r"found 2: 01000000 \(python train.py\), 7"):
+    with pytest.raises(CommandError, match=r"found 2: 01000000 \(python train.py\), 7"):
         host.chosen(jobs, "", seen)
     assert host.chosen(jobs, "01000000", seen) is jobs[0]
 

@@ -1,4 +1,4 @@
-"""The verdict on a job, from what its processes do: each fault by itself, and what is no hang."""
+"""The verdict on a job, from the activity of its processes: each fault by itself, and jobs that do not hang."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def member(rank: int = -1, kind: Kind = Kind.COLLECTIVE, **facts: object) -> Mem
 
 
 def ranks(*last: Member) -> list[Member]:
-    """Four ranks in one collective, of which the given ones do something else."""
+    """Return four ranks in one collective, of which the given ones do something else."""
     found = {each: member(each) for each in range(4)} | {each.rank: each for each in last}
     return [*found.values()]
 
@@ -94,7 +94,7 @@ def test_a_process_that_got_on_is_slow_work(facts: dict[str, object]) -> None:
     assert odd(ranks(member(1, **facts))) == (Verdict.WORKS, [1])  # type: ignore[arg-type]
 
 
-def test_who_only_asks_again_and_again_gets_nowhere() -> None:
+def test_a_rank_that_only_polls_stands_still() -> None:
     assert judge(ranks(member(1, Kind.SLEEP, moved=True, busy=0.001))).verdict is Verdict.STANDS
 
 

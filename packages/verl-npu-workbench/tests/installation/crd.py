@@ -1,4 +1,4 @@
-"""What the API server says of a custom resource: its CRD's schema, read strictly.
+"""The API server's answer to a custom resource: its CRD's schema, read strictly.
 
 Strictly means that a field that the schema does not name is an error, as with `kubectl apply --validate=strict`, and
 that lists whose items have keys hold each key once. Rules in CEL are not read.
@@ -39,7 +39,7 @@ class Schema:
         self.validator = jsonschema.Draft202012Validator(self.schema)
 
     def refusals(self, resource: object) -> list[str]:
-        """Why the API server would refuse it; empty if it would not."""
+        """Return the reasons why the API server would refuse the resource; empty if it would not."""
         errors = [f"{error.json_path}: {error.message}" for error in self.validator.iter_errors(resource)]
         return errors + list(_repeated(self.schema, resource, "$"))
 

@@ -16,11 +16,11 @@ from verl_npu_workbench.installation.container import SERVERS, container, docker
 from verl_npu_workbench.installation.target import Arch, Target
 from verl_npu_workbench.pins import PINS
 
-from verl_npu.errors import ContainerError
+from verl_npu.errors import CommandError
 
 every = pytest.mark.parametrize("server", SERVERS)
 
-# What github.com/vllm-project/vllm-ascend v0.23.0 mounts (docs/source/installation.md), and of it what
+# The mounts of github.com/vllm-project/vllm-ascend v0.23.0 (docs/source/installation.md), and those of them that
 # Ascend's container runtime mounts by itself (component/ascend-docker-runtime/build/scripts/base.list).
 DOCUMENTED_DEVICES = {"/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"}
 DOCUMENTED_FILES = {
@@ -111,9 +111,9 @@ def test_the_published_image_is_never_looked_for_without_its_registry(variables:
 
 
 def test_an_image_that_is_not_published_for_these_processors_and_a_mount_that_is_no_path_are_refused() -> None:
-    with pytest.raises(ContainerError, match="expected one of ascendhub/verl_pt27_25rc3:a2-arm, "):
+    with pytest.raises(CommandError, match="expected one of ascendhub/verl_pt27_25rc3:a2-arm, "):
         container(target("796871d7", "a3", "x86", "image"), SERVERS["a3"])
-    with pytest.raises(ContainerError, match="--mount models: expected the absolute path"):
+    with pytest.raises(CommandError, match="--mount models: expected the absolute path"):
         container(target("v0.9.1", "a2"), SERVERS["a2"], mounts=["models"])
 
 
@@ -123,7 +123,7 @@ def test_the_image_is_the_one_that_is_built_for_the_pin_or_the_users() -> None:
 
 
 def test_a_pin_without_an_image_needs_the_users() -> None:
-    with pytest.raises(ContainerError, match=r"^an image of verl 796871d7 for A2 .*--image$"):
+    with pytest.raises(CommandError, match=r"^an image of verl 796871d7 for A2 .*--image$"):
         container(target("796871d7", "a2"), SERVERS["a2"])
     assert container(target("796871d7", "a2"), SERVERS["a2"], image="mine").image == "mine"
 
@@ -133,13 +133,13 @@ def test_a_pin_without_an_image_needs_the_users() -> None:
     [("a2", 0, "more nodes"), ("a2", 9, "use --server a2-box16, which has enough"), ("a3", 17, "more nodes")],
 )
 def test_more_npus_than_a_machine_has_are_an_error(server: str, npus: int, fix: str) -> None:
-    with pytest.raises(ContainerError, match=rf"^--npus {npus}: expected 1 to ") as caught:
+    with pytest.raises(CommandError, match=rf"^--npus {npus}: expected 1 to ") as caught:
         container(target("v0.9.1", server), SERVERS[server], npus)
     assert fix in str(caught.value)
 
 
-# Docker's own parser. It asks a daemon for its system and then sends what it read: this one keeps that, and starts
-# nothing.
+# Docker's own parser. It asks a daemon for its system and then sends the parsed line: this daemon keeps that, and
+# starts nothing.
 
 
 class Daemon(BaseHTTPRequestHandler):
@@ -177,7 +177,7 @@ class Refused(Exception):
 
 @pytest.fixture
 def read() -> Iterator[Read]:
-    """Give what docker's client reads from a line, as it sends it to a daemon."""
+    """Return a function that parses a line with docker's client, by what it sends to a daemon."""
     docker = shutil.which("docker")
     if docker is None:
         pytest.skip("needs docker's client")

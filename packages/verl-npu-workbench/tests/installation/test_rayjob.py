@@ -1,4 +1,4 @@
-"""The RayJob, against KubeRay's own schema and what Ascend's scheduler and device plugin read."""
+"""The RayJob fits KubeRay's own schema, and has the fields that Ascend's scheduler and device plugin read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verl_npu_workbench.installation.rayjob import RESOURCE, manifest
 from verl_npu_workbench.installation.target import Arch, Target
 from verl_npu_workbench.pins import PINS
 
-from verl_npu.errors import ContainerError
+from verl_npu.errors import CommandError
 
 from .crd import Schema
 
@@ -39,7 +39,7 @@ def asked(server: str = "a3", nodes: int = 2, npus: int | None = None, **more: o
 
 
 def pods(resource: dict) -> list[dict]:
-    """The templates of the head and of the workers."""
+    """Return the templates of the head and of the workers."""
     cluster = resource["spec"]["rayClusterSpec"]
     return [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
 
@@ -140,7 +140,7 @@ def test_no_two_pods_of_a_job_are_on_one_machine() -> None:
         assert rule["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
 
 
-# What a container has.
+# The contents of a container.
 
 
 def test_a_container_has_the_driver_and_shared_memory() -> None:
@@ -155,7 +155,7 @@ def test_a_container_has_the_driver_and_shared_memory() -> None:
 
 
 def variables(pod: dict) -> dict[str, str]:
-    """What a container is given, with the field of the pod where the value is the pod's own."""
+    """Return the variables of a container, with the field of the pod where the value is the pod's own."""
     (one,) = pod["spec"]["containers"]
     return {
         each["name"]: each["value"] if "value" in each else each["valueFrom"]["fieldRef"]["fieldPath"]
@@ -201,7 +201,7 @@ def test_a_claim_at_two_paths_is_one_volume() -> None:
     assert paths == ["/data", "/models"]
 
 
-# What is refused.
+# Refusals.
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_claim_at_two_paths_is_one_volume() -> None:
     ],
 )
 def test_a_number_of_npus_that_no_machine_gives_is_an_error(server: str, nodes: int, npus: int, expected: str) -> None:
-    with pytest.raises(ContainerError, match=f"^--npus {npus}: ") as caught:
+    with pytest.raises(CommandError, match=f"^--npus {npus}: ") as caught:
         asked(server, nodes, npus)
     assert expected in str(caught.value)
 
@@ -227,23 +227,23 @@ def test_a_number_that_the_scheduler_gives_is_taken(server: str, nodes: int, npu
 
 @pytest.mark.parametrize("name", ["", "Verl", "1verl", "verl_1", "verl-", "v" * 48, "verl\n"])
 def test_a_name_that_kuberay_refuses_is_an_error(name: str) -> None:
-    with pytest.raises(ContainerError, match="at most 47 small letters"):
+    with pytest.raises(CommandError, match="at most 47 small letters"):
         asked(name=name)
 
 
 @pytest.mark.parametrize("queue", ["", "a queue", "-a", "q" * 64])
 def test_a_queue_that_cannot_be_a_label_is_an_error(queue: str) -> None:
-    with pytest.raises(ContainerError, match="a Volcano queue"):
+    with pytest.raises(CommandError, match="a Volcano queue"):
         asked(queue=queue)
 
 
 @pytest.mark.parametrize("text", ["data", "data:", "data:relative", ":/data", "Data:/data"])
 def test_a_claim_that_cannot_be_read_is_an_error(text: str) -> None:
-    with pytest.raises(ContainerError, match="NAME:/PATH"):
+    with pytest.raises(CommandError, match="NAME:/PATH"):
         Claim.parse(text)
 
 
 @pytest.mark.parametrize("path", ["/dev/shm", "/usr/local/dcmi", "/data"])
 def test_two_volumes_at_one_path_are_an_error(path: str) -> None:
-    with pytest.raises(ContainerError, match="at which nothing else is mounted"):
+    with pytest.raises(CommandError, match="at which no other volume is mounted"):
         asked(claims=(Claim("first", "/data"), Claim("second", path)))

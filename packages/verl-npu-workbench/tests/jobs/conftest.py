@@ -1,4 +1,4 @@
-"""What the tests of rehearsals share: a small source tree with a trainer, scripts in it, and a sandbox."""
+"""Fixtures for rehearsals: a small source tree with a trainer, scripts in it, and a sandbox."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Captured = Callable[..., Capture]
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A source tree as verl's is laid out."""
+    """Return a source tree laid out like verl's."""
     root = tmp_path / "tree"
     trainer = root / "verl" / "trainer"
     (trainer / "config" / "actor").mkdir(parents=True)
@@ -65,7 +65,7 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def write(tree: Path) -> Write:
-    """Write a script, of these lines, into the tree, or elsewhere."""
+    """Return a function that writes a script, of these lines, into the tree, or elsewhere."""
 
     def make(*lines: str, name: str = "examples/run.sh", folder: Path | None = None) -> Path:
         path = (folder or tree) / name
@@ -78,7 +78,7 @@ def write(tree: Path) -> Write:
 
 @pytest.fixture
 def sandboxed() -> None:
-    """Skips if there can be no sandbox here."""
+    """Skip if there can be no sandbox here."""
     try:
         sandbox_program()
     except SandboxError as error:
@@ -87,7 +87,7 @@ def sandboxed() -> None:
 
 @pytest.fixture
 def captured(sandboxed: None, write: Write, tree: Path, monkeypatch: pytest.MonkeyPatch) -> Captured:
-    """Capture a script of these lines, in seconds."""
+    """Return a function that captures a script of these lines, in seconds."""
 
     def run(
         *lines: str,
@@ -105,7 +105,7 @@ def captured(sandboxed: None, write: Write, tree: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def trained(captured: Captured) -> Callable[..., Trainer]:
-    """The trainer of a script of these lines."""
+    """Return a function that finds the trainer of a script of these lines."""
     return lambda *lines, **how: trainer_of(captured(*lines, **how))
 
 

@@ -1,4 +1,4 @@
-"""What a script would start, from running it with stand-ins."""
+"""The programs that a script would start, captured by running it with stand-ins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from verl_npu_workbench.jobs.capture import Capture, capture, tree_of
 from verl_npu_workbench.jobs.trainer import trainer_of, with_secrets
 
-from verl_npu.errors import ScriptError
+from verl_npu.errors import SourceError
 
 from .conftest import COMMAND, Captured, Write
 
@@ -243,14 +243,14 @@ def test_what_a_script_itself_writes_among_the_calls_is_no_call(captured: Captur
 def test_what_bash_cannot_parse_is_not_run(write: Write, tree: Path, content: bytes, found: str) -> None:
     script = write()
     script.write_bytes(content)
-    with pytest.raises(ScriptError, match=found):
+    with pytest.raises(SourceError, match=found):
         capture(script, tree)
 
 
 @pytest.mark.parametrize("path", ["none.sh", "verl", "examples/run.sh/x"])
 def test_what_is_no_file_is_no_script(write: Write, tree: Path, path: str) -> None:
     write()
-    with pytest.raises(ScriptError, match="no such file"):
+    with pytest.raises(SourceError, match="no such file"):
         capture(tree / path, tree)
 
 

@@ -18,7 +18,7 @@ from verl_npu_workbench.jobs.settings import Settings
 from verl_npu_workbench.jobs.trainer import Trainer
 from verl_npu_workbench.sandbox import Limits
 
-from verl_npu.errors import CompositionError
+from verl_npu.errors import JobSettingError
 
 pytest.importorskip("hydra")
 pytestmark = pytest.mark.usefixtures("sandboxed")
@@ -44,7 +44,6 @@ except OSError:
     found["network"] = None
 raise RuntimeError(json.dumps(found))
 """
-HYDRA = "%s\nfrom importlib import import_module\n"
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def trainer(tree: Path) -> Trainer:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with a secret."""
+    """Return a home with a secret."""
     home = tmp_path / "home"
     (home / ".ssh").mkdir(parents=True)
     (home / ".ssh" / "key").write_text("secret")
@@ -70,7 +69,7 @@ def listening() -> Iterator[int]:
 
 
 def plugin(tree: Path, place: str, home: Path, port: int) -> None:
-    """Code that is run as the configuration is composed; it says what it reached by the error that it ends with."""
+    """Write code that runs when the configuration is composed; its final error lists what it reached."""
     file = tree / place
     file.parent.mkdir(parents=True, exist_ok=True)
     paths = {"home": str(home / "secret"), "link": str(tree / "link" / "secret"), "pip": str(tree / "data")}
@@ -82,7 +81,7 @@ REACHED = {"home": "secret", "link": "secret", "pip": "secret", "tree": "written
 
 
 def reached(tree: Path, trainer: Trainer, unconfined: bool = False) -> dict[str, str | None]:
-    with pytest.raises(CompositionError) as error:
+    with pytest.raises(JobSettingError) as error:
         compose(trainer, tree, unconfined)
     return json.loads(error.value.found[error.value.found.index("{") :])
 
@@ -95,7 +94,7 @@ def test_a_trees_code_reaches_neither_home_nor_network_nor_writes(
     (tree / "data").symlink_to(home / "secret")
     plugin(tree, place, home, listening)
     assert reached(tree, trainer) == dict.fromkeys(REACHED)
-    # The same code shows that it would, where nothing confines it.
+    # The same code reaches everything where nothing confines it.
     if place == "hydra.py":
         assert reached(tree, trainer, unconfined=True) == REACHED
 
@@ -118,7 +117,7 @@ def test_a_script_cannot_have_the_home_shown_by_its_python_path(tree: Path, home
 def test_a_script_cannot_have_the_home_shown_by_its_configuration(tree: Path, home: Path, trainer: Trainer) -> None:
     (home / "main.yaml").write_text("secret: 1")
     asked = replace(trainer, options=(f"--config-path={home}", "--config-name=main"))
-    with pytest.raises(CompositionError):
+    with pytest.raises(JobSettingError):
         compose(asked, tree)
 
 
@@ -140,32 +139,32 @@ def test_a_configuration_is_composed_without_the_users_secrets(
     assert compose(made, tree).settings.values == {"a": "fast", "b": "masked-MY_TOKEN", "c": "3"}
     answering(tree, "sys.exit(str(dict(os.environ)))")
     monkeypatch.setenv("UNNAMED", "correct-horse-8")
-    with pytest.raises(CompositionError) as error:
+    with pytest.raises(JobSettingError) as error:
         compose(made, tree)
     assert "correct-horse" not in str(error.value)
 
 
 def answering(tree: Path, code: str) -> None:
-    """Answer in place of what composes."""
+    """Put code that answers in place of the program that composes."""
     (tree / "hydra.py").write_text(
         f"import os, sys, json\nout = os.fdopen(os.dup(1), 'w')\n{code}\nout.flush()\nos._exit(0)"
     )
 
 
 ANSWERS = {
-    "nothing": ("pass", "nothing for an answer"),
+    "nothing": ("pass", "nothing as the answer"),
     "no JSON": ("out.write('text')", "text that is not JSON"),
     "a list": ("out.write('[]')", "JSON that is not an object"),
     "nested JSON": ("out.write('[' * 99999)", "text that is not JSON"),
     "an object that is nested": ("out.write('{\"a\":' * 200 + '1' + '}' * 200)", "JSON with more than 64 levels"),
-    "other parts": ("json.dump({'values': {}}, out)", "an answer of another form"),
+    "other parts": ("json.dump({'values': {}}, out)", "an answer with unexpected types"),
     "values of another type": (
         "json.dump({'values': [1], 'interpolations': {}, 'config': {}}, out)",
-        "an answer of another form",
+        "an answer with unexpected types",
     ),
     "texts of another type": (
         "json.dump({'values': {}, 'interpolations': {'a': 1}, 'config': {}}, out)",
-        "an answer of another form",
+        "an answer with unexpected types",
     ),
     "a large number": ("out.write('{\"values\": ' + '9' * 5000 + '}')", "text that is not JSON"),
     "huge JSON": ("[out.write('x' * (1 << 20)) for _ in range(100)]", "more than 64 MiB"),
@@ -175,7 +174,7 @@ ANSWERS = {
 @pytest.mark.parametrize(("code", "said"), ANSWERS.values(), ids=ANSWERS.keys())
 def test_an_answer_of_another_form_is_one_line(tree: Path, trainer: Trainer, code: str, said: str) -> None:
     answering(tree, code)
-    with pytest.raises(CompositionError, match=said) as error:
+    with pytest.raises(JobSettingError, match=said) as error:
         compose(trainer, tree)
     assert "\n" not in str(error.value)
 
@@ -195,7 +194,7 @@ def test_a_tree_without_end_is_ended_in_one_line(
     seconds = 3.0 if "after" in said else 60.0
     monkeypatch.setattr(job, "_LIMITS", Limits(seconds, processes=100, output=1 << 16, memory=600 << 20))
     answering(tree, code)
-    with pytest.raises(CompositionError, match=said):
+    with pytest.raises(JobSettingError, match=said):
         compose(trainer, tree)
 
 

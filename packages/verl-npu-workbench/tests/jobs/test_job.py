@@ -1,4 +1,4 @@
-"""A trainer's configuration, by the real Hydra from a small tree's files."""
+"""A trainer's configuration, composed by the real Hydra from a small tree's files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from verl_npu_workbench.jobs.job import compose, entry_of
 from verl_npu_workbench.jobs.trainer import Trainer
 from verl_npu_workbench.sandbox import Limits
 
-from verl_npu.errors import CompositionError
+from verl_npu.errors import JobSettingError
 
 from .conftest import TRAINER
 
@@ -65,7 +65,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("override", "named"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_hydra_refuses_is_one_line_that_names_it(tree: Path, override: str, named: str) -> None:
-    with pytest.raises(CompositionError, match=named) as error:
+    with pytest.raises(JobSettingError, match=named) as error:
         compose(trainer(tree, override), tree)
     assert error.value.subject == "the overrides of verl.trainer.main_small"
     assert "\n" not in str(error.value)
@@ -99,17 +99,17 @@ def test_a_folder_that_is_not_here_gives_way_to_the_trees_own(tree: Path) -> Non
 
 def test_a_folder_that_is_nowhere_is_one_line(tree: Path) -> None:
     options = ("--config-path=/root/verl/config", "--config-name=unknown")
-    with pytest.raises(CompositionError, match="found no folder /root/verl/config"):
+    with pytest.raises(JobSettingError, match="the folder /root/verl/config does not exist"):
         entry_of(trainer(tree, options=options), tree)
 
 
 def test_a_name_that_is_not_here_is_one_line(tree: Path) -> None:
-    with pytest.raises(CompositionError, match="unknown"):
+    with pytest.raises(JobSettingError, match="unknown"):
         compose(trainer(tree, options=("--config-name=unknown",)), tree)
 
 
 def test_a_recipe_finds_the_configuration_that_it_builds_on(tree: Path) -> None:
-    """As verl's recipes do: a search path that is relative to the folder that the job is started in."""
+    """verl's recipes have a search path that is relative to the folder in which the job is started."""
     recipe = tree / "recipe" / "small"
     (recipe / "config").mkdir(parents=True)
     (recipe / "main_recipe.py").write_text(TRAINER.replace('"main"', '"recipe"'))
@@ -145,31 +145,31 @@ def test_an_installed_trainer_is_found_if_the_tree_has_none(tree: Path, monkeypa
 
 @pytest.mark.parametrize("module", ["verl.trainer.none", "no_such_package.main", "none.py", ".x", ".", "verl/trainer"])
 def test_a_trainer_that_is_nowhere_is_one_line(tree: Path, module: str) -> None:
-    with pytest.raises(CompositionError, match="found neither"):
+    with pytest.raises(JobSettingError, match=r"not found in .* and not installed"):
         entry_of(trainer(tree, module=module), tree)
 
 
 @pytest.mark.parametrize("content", [b"if true; then", b"\x00", b"\xff\xfe", b"x = " + b"(" * 500])
 def test_a_trainer_that_python_cannot_parse_is_one_line(tree: Path, content: bytes) -> None:
     (tree / "verl" / "trainer" / "broken.py").write_bytes(content)
-    with pytest.raises(CompositionError, match=r"broken\.py: expected a Python file"):
+    with pytest.raises(JobSettingError, match=r"broken\.py: expected a Python file"):
         entry_of(trainer(tree, module="verl.trainer.broken"), tree)
 
 
 def test_a_trainer_without_hydra_is_one_line(tree: Path) -> None:
     (tree / "verl" / "trainer" / "other.py").write_text("def main(): pass")
-    with pytest.raises(CompositionError, match=r"expected a function with @hydra\.main, found none"):
+    with pytest.raises(JobSettingError, match=r"the file has no function with @hydra\.main"):
         entry_of(trainer(tree, module="verl.trainer.other"), tree)
 
 
 def test_a_yaml_file_that_is_broken_is_one_line(tree: Path) -> None:
     (tree / "verl" / "trainer" / "config" / "main.yaml").write_text("a: [1")
-    with pytest.raises(CompositionError) as error:
+    with pytest.raises(JobSettingError) as error:
         compose(trainer(tree), tree)
     assert "\n" not in str(error.value)
 
 
 def test_a_configuration_that_takes_forever_is_given_up(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "_LIMITS", Limits(0.01))
-    with pytest.raises(CompositionError, match="still running after"):
+    with pytest.raises(JobSettingError, match="still running after"):
         compose(trainer(tree), tree)

@@ -1,4 +1,4 @@
-"""The modes of the v1 trainer: what upstream's own assertions refuse, and nothing that they take."""
+"""The rules for the v1 trainer's modes refuse exactly what upstream's own assertions refuse."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from verl_npu_workbench.jobs.modes import of_modes
+from verl_npu_workbench.jobs.modes import mode_findings
 from verl_npu_workbench.jobs.settings import Settings
 
 from verl_npu.cli import main
@@ -104,7 +104,7 @@ class Lent(Config):
             raise ValueError(f"ratio {self.ratio}")
 """
 MODE, BACKEND = "trainer.v1.trainer_mode", f"{ROLLOUT}.checkpoint_engine.backend"
-MOST = "trainer.v1.sampler.most"
+MOST_VERSIONS = "trainer.v1.sampler.most"
 LENT_RATIO = "trainer.v1.separate_async.lent.ratio"
 RIGHT: dict[str, object] = {
     "trainer.use_v1": True,
@@ -113,7 +113,7 @@ RIGHT: dict[str, object] = {
     "trainer.v1.separate_async.parameter_sync_step": 4,
     "trainer.v1.separate_async.lent._target_": "verl.trainer.config.Lent",
     LENT_RATIO: 1.0,
-    MOST: 8,
+    MOST_VERSIONS: 8,
     "trainer.v1.changed": 5,
     f"{ACTOR}.ppo_mini_batch_size": 16,
     f"{ROLLOUT}.nnodes": 1,
@@ -141,9 +141,9 @@ def tree(tmp_path: Path) -> SourceTree:
 
 
 def found(given: dict[str, object], tree: SourceTree) -> list[Finding]:
-    """What is found in a script, of its trainer's mode alone."""
+    """Return the findings on a script that concern its trainer's mode."""
     right = script(given)
-    return list(of_modes(right.trainer.module, right.settings, tree))
+    return list(mode_findings(right.trainer.module, right.settings, tree))
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_a_right_script_has_none(given: dict[str, object], tree: SourceTree) -> 
         ({BACKEND: "naive"}, "please use nccl"),
         ({"reward.reward_model.enable": True}, "no colocated reward model"),
         ({f"{ROLLOUT}.disaggregation.enabled": True}, "no disaggregation"),
-        ({MOST: 0}, "at least 1 version, and not 0"),
-        ({MOST: "8"}, "at least 1 version, and not '8'"),
+        ({MOST_VERSIONS: 0}, "at least 1 version, and not 0"),
+        ({MOST_VERSIONS: "8"}, "at least 1 version, and not '8'"),
         ({LENT_RATIO: 1.5}, "ratio 1.5"),
     ],
 )
@@ -179,7 +179,7 @@ def test_what_upstream_refuses_is_refused_in_its_words(given: dict[str, object],
     assert said in str(finding)
 
 
-@pytest.mark.parametrize("given", [{MOST: "${most}"}, {MOST: "???"}])
+@pytest.mark.parametrize("given", [{MOST_VERSIONS: "${most}"}, {MOST_VERSIONS: "???"}])
 def test_nothing_is_said_of_a_value_that_only_the_job_knows(given: dict[str, object], tree: SourceTree) -> None:
     assert found({**RIGHT, **given}, tree) == []
 
@@ -188,7 +188,7 @@ UPSTREAMS = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"))
 SAMPLER, LENDING = "trainer.v1.sampler", "trainer.v1.separate_async.hybrid_rollout"
 GROUPS = "algorithm.filter_groups"
 COLOCATED, SYNC = {MODE: "colocate_async"}, {MODE: "sync"}
-OF_UPSTREAM: Mapping[str, object] = {
+UPSTREAMS_SETTINGS: Mapping[str, object] = {
     MODE: "separate_async",
     "data.train_batch_size": 64,
     f"{ACTOR}.ppo_mini_batch_size": 16,
@@ -216,7 +216,7 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({**SYNC, f"{GROUPS}.enable": True, f"{GROUPS}.max_inflight_gen_batches": 0}, "must be a positive integer"),
     ({**COLOCATED, f"{SAMPLER}.max_off_policy_threshold": -1}, "Invalid max off policy threshold: -1"),
 ]
-"""Settings that verl 0.9.1 was started with, and what it ended with."""
+"""Settings with which verl 0.9.1 was started, and the errors with which it ended."""
 TAKEN: list[dict[str, object]] = [
     {},
     COLOCATED,
@@ -226,7 +226,7 @@ TAKEN: list[dict[str, object]] = [
     {**SYNC, f"{SAMPLER}.sync_refill_failed_groups": True},
     {"trainer.v1.separate_async.num_warmup_batches": -1},
 ]
-"""Settings that it takes: a warm-up of less than nothing is none."""
+"""Settings that verl 0.9.1 accepts: a negative warm-up counts as none."""
 
 
 def _flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -238,28 +238,28 @@ def _flat(section: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 @pytest.fixture(params=("1dda039b", "v0.9.1"))
 def upstream(request: pytest.FixtureRequest) -> tuple[SourceTree, dict[str, object]]:
-    """A verl with the v1 trainer, and the configuration that it writes out itself."""
+    """Return a verl with the v1 trainer, and the configuration that it writes out itself."""
     root = UPSTREAMS / f"verl-{request.param}"
     if not root.is_dir():
         pytest.skip("VERL_NPU_UPSTREAMS has no such checkout")
     written = yaml.safe_load((root / "verl/trainer/config/_generated_ppo_trainer.yaml").read_text())
-    return SourceTree.at(root, ("verl",)), {**dict(_flat(written)), **OF_UPSTREAM}
+    return SourceTree.at(root, ("verl",)), {**dict(_flat(written)), **UPSTREAMS_SETTINGS}
 
 
-def _of_upstream(given: Mapping[str, object], upstream: tuple[SourceTree, dict[str, object]]) -> list[Finding]:
+def _findings_with(given: Mapping[str, object], upstream: tuple[SourceTree, dict[str, object]]) -> list[Finding]:
     tree, settings = upstream
-    return list(of_modes("verl.trainer.main_ppo", Settings({**settings, **given}), tree))
+    return list(mode_findings("verl.trainer.main_ppo", Settings({**settings, **given}), tree))
 
 
 def test_what_upstream_ends_with_is_said_before(upstream: tuple[SourceTree, dict[str, object]]) -> None:
     for given, said in WRONG:
-        findings = _of_upstream(given, upstream)
+        findings = _findings_with(given, upstream)
         assert [each.refused for each in findings] == [True], given
         assert said in str(findings[0])
 
 
 def test_what_upstream_takes_is_not_refused(upstream: tuple[SourceTree, dict[str, object]]) -> None:
-    assert [_of_upstream(given, upstream) for given in TAKEN] == [[]] * len(TAKEN)
+    assert [_findings_with(given, upstream) for given in TAKEN] == [[]] * len(TAKEN)
 
 
 TESTS, RECIPES = "tests/special_e2e", "verl/experimental"

@@ -1,4 +1,4 @@
-"""Each rule: what it finds in a wrong script, and that a right one has none of it."""
+"""Each rule finds its fault in a wrong script, and finds none in a right one."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ MEGATRON = {
     f"{ACTOR}.megatron.pipeline_model_parallel_size": 2,
     f"{ACTOR}.megatron.context_parallel_size": 1,
 }
+REWARD_MODEL = {
+    "reward.reward_model.enable": True,
+    "reward.reward_model.enable_resource_pool": True,
+    "reward.reward_model.rollout.name": "vllm",
+    "reward.reward_model.rollout.free_cache_engine": True,
+}
 FUSED = {
     "actor_rollout_ref.model.use_fused_kernels": True,
     "actor_rollout_ref.model.fused_kernel_options.impl_backend": "triton",
@@ -57,7 +63,7 @@ def script(
     sources: SourceTree | None = None,
     inherited: Mapping[str, str] | None = None,
 ) -> Script:
-    """A right script, but for what is given."""
+    """Return a right script with these changes."""
     trainer = Trainer(module, overrides, (), ranks, Path("/"), exports or {}, nodes, counted, inherited or {})
     return Script(
         trainer=trainer,
@@ -78,7 +84,7 @@ MAIN = "verl.trainer.main_small"
 
 
 def _verl(main: str = "", **modules: str) -> SourceTree:
-    """A verl with that text for its trainer, and for other modules; a folder's name stands before two underscores."""
+    """Return a verl with these texts for its trainer and for other modules; `folder__name` is a module in a folder."""
     root = Path(tempfile.mkdtemp()) / "verl"
     for name, text in {"trainer__main_small": main, **modules}.items():
         path = root.joinpath(*name.split("__")).with_suffix(".py")
@@ -89,6 +95,12 @@ def _verl(main: str = "", **modules: str) -> SourceTree:
     return SourceTree.at(root.parent, ("verl",))
 
 
+ASLEEP = _verl(experimental__reward_loop__reward_model="if config.free_cache_engine: ...")
+UNREAD = {
+    "experimental__reward_loop__reward_loop": 'def score():\n    return {"reward_score": rm_score}',
+    "experimental__agent_loop__agent_loop": 'result["reward_extra_info"]',
+}
+AWAKE = _verl(experimental__reward_loop__reward_model="if free_cache_engine and not enable_resource_pool: ...")
 PLAIN_TRAINER, SETTING_TRAINER = _verl("run(config)"), _verl("auto_set_device(config)")
 BY_THE_PLATFORM = _verl("run(config)", single_controller__ray__base="ray_resource_name()\nmax_colocate_count: int = 3")
 BUDGET = {"data.max_prompt_length": 1024, "data.max_response_length": 3072, f"{ACTOR}.use_dynamic_bsz": True}
@@ -130,6 +142,19 @@ RIGHT_ONES = {
         exports={"HCCL_BUFFSIZE": "200"}, inherited={"HCCL_BUFFSIZE": "many"}
     ),
     "a token budget of the longest sequence": script({**BUDGET, f"{ACTOR}.ppo_max_token_len_per_gpu": 1024}),
+    "a reward model that is awake": script(
+        {**REWARD_MODEL, "reward.reward_model.rollout.free_cache_engine": False},
+        sources=ASLEEP,
+    ),
+    "a reward model that a function asks": script(
+        {**REWARD_MODEL, "reward.custom_reward_function.path": __file__}, sources=_verl(**UNREAD)
+    ),
+    "a reward model that a later verl wakes up": script(
+        REWARD_MODEL,
+        sources=_verl(
+            experimental__reward_loop__reward_model="if free_cache_engine and not enable_resource_pool: ..."
+        ),
+    ),
     "a device that upstream's trainer sets": script({"trainer.device": "gpu"}, module=MAIN, sources=SETTING_TRAINER),
     "as many virtual NPUs as are asked for": script(inherited={"VIRTUAL_ASCEND": "8"}),
     "virtual NPUs that torchrun counts": script(ranks=1, counted=False, inherited={"VIRTUAL_ASCEND": "2"}),
@@ -272,6 +297,14 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
         "variables",
         True,
     ),
+    "a check of the weight sync of separate NPUs": (
+        script(
+            {"trainer.use_v1": True, "trainer.v1.trainer_mode": "separate_async"},
+            exports={"VERL_NPU_WEIGHT_SYNC_CHECK": "all"},
+        ),
+        "variables",
+        True,
+    ),
     "a check of a weight sync that there is not": (
         script(exports={"VERL_NPU_WEIGHT_SYNC_CHECK": "all"}),
         "variables",
@@ -280,6 +313,17 @@ WRONG_ONES: dict[str, tuple[Script, str, bool]] = {
     "a budget of batches that are not dynamic": (
         script(exports={"VERL_NPU_TOKEN_BUDGET": "yes"}),
         "variables",
+        False,
+    ),
+    "a reward model that nothing wakes up": (script(REWARD_MODEL, sources=ASLEEP), "reward-model", False),
+    "a reward model whose scores verl cannot read": (
+        script(REWARD_MODEL, sources=_verl(**UNREAD)),
+        "reward-model",
+        True,
+    ),
+    "a task queue at which graphs fail": (
+        script({f"{ROLLOUT}.enforce_eager": False}, exports={"TASK_QUEUE_ENABLE": "2"}),
+        "task-queue",
         False,
     ),
     "a variable of the user's shell": (script(inherited={"HCCL_BUFFSIZE": "abc"}), "variables", False),
@@ -359,7 +403,7 @@ def test_a_rule_finds_what_is_wrong_and_no_other_does(wrong: Script, rule: str, 
 
 def test_every_rule_has_a_wrong_script() -> None:
     firing = {rule.code for rule in RULES for wrong, _, _ in WRONG_ONES.values() if list(rule.ask(wrong))}
-    # What needs a model, an engine or a tree of verl's is asked below, and with the rollout's own rules.
+    # Rules that need a model, an engine or a verl tree are tested below, and with the rollout's own rules.
     assert firing == {rule.code for rule in RULES} - {
         "batches",
         "choices",
@@ -379,9 +423,9 @@ def test_every_rule_has_a_wrong_script() -> None:
 
 @pytest.mark.parametrize(
     ("exports", "said"),
-    [({}, "launches them with smaller ones"), ({"VERL_NPU_DISABLE": "fused_kernels"}, "ends with `ub overflow`")],
+    [({}, "launches them with smaller blocks"), ({"VERL_NPU_DISABLE": "fused_kernels"}, "ends with `ub overflow`")],
 )
-def test_what_becomes_of_kernels_that_do_not_compile_depends_on_the_feature_that_mends_them(
+def test_what_becomes_of_kernels_that_do_not_compile_depends_on_the_feature_that_fixes_them(
     exports: Mapping[str, str], said: str
 ) -> None:
     (found,) = (each for each in findings(script(FUSED, exports=exports)) if each.code == "fused-kernels")
@@ -398,14 +442,14 @@ def test_refusals_come_first() -> None:
     assert found(both) == [("parallel-sizes", True), ("shadowed", False)]
 
 
-# What is told by the source of the script's verl, or of what is installed here.
+# Findings that depend on the source of the script's verl, or on the installed packages.
 
 SCHEMA = "class RolloutConfig:\n    name: str\n    mode: str\n"
 
 
 @pytest.fixture
 def verl(tmp_path: Path) -> Callable[[str, str], SourceTree]:
-    """A verl with these texts in the schema of its rollout's settings, and in its rollout."""
+    """Return a function that makes a verl with these texts in its rollout's schema and in its rollout."""
 
     def made(schema: str, rollout: str = "") -> SourceTree:
         for module, text in (("config/rollout.py", schema), ("rollout/engine.py", rollout)):

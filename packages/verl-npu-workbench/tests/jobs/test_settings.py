@@ -11,7 +11,7 @@ hydra = pytest.importorskip("hydra")
 
 
 def read(text: str) -> tuple[str, object]:
-    """Key and value of an override, as Hydra has them."""
+    """Return the key and the value of an override, as Hydra reads them."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     parsed = OverridesParser.create().parse_override(text)

@@ -1,11 +1,11 @@
-"""What is proposed in place of a recipe: as many prompts between two syncs, as many of them ahead, as many steps."""
+"""A recipe's proposed successor has as many prompts between two syncs, prompts ahead, and steps as the recipe."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from verl_npu_workbench.jobs.successor import of_recipe
+from verl_npu_workbench.jobs.successor import successor_findings
 
 from verl_npu.findings import Severity
 from verl_npu.registry.source.tree import SourceTree
@@ -29,7 +29,7 @@ class Separate:
     def __init__(self, config):
         self.hybrid_rollout, self.servers = None, config.actor_rollout_ref.get("hybrid_engine", True)
 """
-OF_FULLY: dict[str, object] = {
+FULLY_SETTINGS: dict[str, object] = {
     "data.train_batch_size": 0,
     f"{ACTOR}.ppo_mini_batch_size": 16,
     f"{ROLLOUT}.calculate_log_probs": True,
@@ -59,9 +59,9 @@ def tree(folder: Path, trainer: str, buffer: str = "") -> SourceTree:
 def proposed(
     module: str, settings: dict[str, object], sources: SourceTree, overrides: tuple[str, ...] = ()
 ) -> tuple[dict[str, str], str]:
-    """The settings that are proposed, and what is said of those that have no successor."""
+    """Return the proposed settings, and the text about settings without a successor."""
     given = script(settings, overrides, module=module)
-    (finding,) = of_recipe(given.trainer, given.settings, sources)
+    (finding,) = successor_findings(given.trainer, given.settings, sources)
     assert finding.severity is Severity.OK
     assert not finding.refused
     words = [word.rstrip(",") for word in finding.fix.split() if "=" in word]
@@ -70,7 +70,7 @@ def proposed(
 
 def test_fully_async_keeps_its_prompts_between_two_syncs(tmp_path: Path) -> None:
     overrides = ("async_training.partial_rollout=False", "rollout.n_gpus_per_node=4", "+rollout.n=8")
-    settings, without = proposed(FULLY, OF_FULLY, tree(tmp_path, WHOLE), overrides)
+    settings, without = proposed(FULLY, FULLY_SETTINGS, tree(tmp_path, WHOLE), overrides)
     assert settings == {
         "trainer.use_v1": "True",
         "trainer.v1.trainer_mode": "'separate_async'",
@@ -89,15 +89,15 @@ def test_fully_async_keeps_its_prompts_between_two_syncs(tmp_path: Path) -> None
 
 def test_a_later_trainer_takes_a_part_of_a_batch_and_no_servers_beside_it(tmp_path: Path) -> None:
     buffer = "if self.max_off_policy_threshold is not None: check()"
-    settings, without = proposed(FULLY, OF_FULLY, tree(tmp_path, PARTS, buffer))
+    settings, without = proposed(FULLY, FULLY_SETTINGS, tree(tmp_path, PARTS, buffer))
     assert settings[f"{V1}.num_warmup_batches"] == "0.5"
     assert settings["trainer.v1.sampler.max_off_policy_threshold"] == "null"
     assert settings["actor_rollout_ref.hybrid_engine"] == "False"
-    assert "for each of its own" in without
+    assert "a setting for each of the recipe's settings" in without
 
 
 def test_lent_npus_are_lent_by_the_successor_too(tmp_path: Path) -> None:
-    lent = {**OF_FULLY, "async_training.use_dynamic_resource_scheduling": True}
+    lent = {**FULLY_SETTINGS, "async_training.use_dynamic_resource_scheduling": True}
     settings, _without = proposed(FULLY, lent, tree(tmp_path, PARTS))
     assert settings[f"{V1}.hybrid_rollout.enable_switch"] == "True"
     assert settings[f"{V1}.hybrid_rollout.switch_threshold_ratio"] == "0.3"
@@ -113,6 +113,6 @@ def test_one_step_off_is_one_batch_ahead(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("module", "trainer"), [("verl.trainer.main_ppo", WHOLE), (FULLY, "")])
-def test_nothing_is_proposed_elsewhere(module: str, trainer: str, tmp_path: Path) -> None:
-    given = script(OF_FULLY, module=module)
-    assert list(of_recipe(given.trainer, given.settings, tree(tmp_path, trainer))) == []
+def test_nothing_is_proposed_for_another_trainer(module: str, trainer: str, tmp_path: Path) -> None:
+    given = script(FULLY_SETTINGS, module=module)
+    assert list(successor_findings(given.trainer, given.settings, tree(tmp_path, trainer))) == []

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from verl_npu_workbench.jobs.trainer import Trainer, _runtime_env, runtime_environment, trainer_of, trainer_of_command
 
-from verl_npu.errors import ScriptError
+from verl_npu.errors import SourceError
 
-from .conftest import COMMAND, Captured, Write
+from .conftest import COMMAND, Captured
 
 KEYS = ("data.train_batch_size=8", "trainer.nnodes=1", "actor.lr=1e-5")
 REST = f"-m verl.trainer.main_small {' '.join(KEYS)}"
@@ -37,7 +37,7 @@ STARTS = {
 
 @pytest.fixture
 def each_trained(captured: Captured) -> Each:
-    """The trainers that these lines start, each by itself: one script has them all."""
+    """Return a function that finds the trainer of each of these lines; one script has them all."""
 
     def run(lines: Mapping[str, str]) -> dict[str, Trainer]:
         found = captured(*lines.values())
@@ -59,7 +59,7 @@ TORCHRUN = {
     f"--nproc_per_node=8 --nnodes=2 {REST}": (8, 2, True),
     f"--nproc_per_node=8 --nnodes 2:4 {REST}": (8, 4, True),
     f"--nproc_per_node=8 {REST}": (8, 1, True),
-    # A script may leave it to torchrun to count.
+    # A script may let torchrun count.
     f"--nproc_per_node=8 --nnodes=$N {REST}": (8, 1, False),
     f"--nproc_per_node=gpu {REST}": (1, 1, False),
     f"--nnodes=2 {REST}": (1, 2, True),
@@ -105,7 +105,7 @@ def test_a_script_that_submits_nothing_has_no_runtime_environment(captured: Capt
 
 def test_a_runtime_environment_that_is_no_yaml_is_one_line(captured: Captured, tree: Path) -> None:
     (tree / "env.yaml").write_text("a: [1")
-    with pytest.raises(ScriptError, match=r"env\.yaml: expected YAML"):
+    with pytest.raises(SourceError, match=r"env\.yaml: expected YAML"):
         trainer_of(captured(f"ray job submit --runtime-env=env.yaml -- {COMMAND}"))
 
 
@@ -113,7 +113,7 @@ def test_a_runtime_environment_that_is_no_yaml_is_one_line(captured: Captured, t
     ("text", "found"), [("[" * 20_000, "maximum recursion depth"), ("a: b\n" * 100_000, "more than 256 KiB")]
 )
 def test_a_runtime_environment_that_is_too_deep_or_too_long_is_one_line(text: str, found: str) -> None:
-    with pytest.raises(ScriptError, match=found):
+    with pytest.raises(SourceError, match=found):
         _runtime_env("env.yaml", text)
 
 
@@ -133,27 +133,27 @@ def test_a_trainer_with_a_setting_or_two_is_one(trained: Trained, words: str) ->
 
 
 def test_two_trainers_are_too_many(captured: Captured) -> None:
-    with pytest.raises(ScriptError, match="expected one trainer, found 2"):
+    with pytest.raises(SourceError, match="expected one trainer; found 2"):
         trainer_of(captured(COMMAND, f"{COMMAND} a=2"))
 
 
 def test_a_script_without_a_trainer_says_what_it_calls(captured: Captured) -> None:
-    with pytest.raises(ScriptError, match=r"found calls of ray start --head; python3 convert\.py"):
+    with pytest.raises(SourceError, match=r"found calls of ray start --head; python3 convert\.py"):
         trainer_of(captured("ray start --head", "python3 convert.py"))
 
 
 def test_a_script_that_stops_before_its_trainer_says_why(captured: Captured) -> None:
-    with pytest.raises(ScriptError, match="ended with status 3: give a model"):
+    with pytest.raises(SourceError, match=r"ends with status 3 \(give a model\)"):
         trainer_of(captured("echo give a model >&2", "exit 3", COMMAND))
 
 
 def test_an_empty_script_has_no_trainer(captured: Captured) -> None:
-    with pytest.raises(ScriptError, match="found none; give the arguments"):
+    with pytest.raises(SourceError, match="found a script that calls no program; add the script's arguments"):
         trainer_of(captured())
 
 
 def test_quotes_without_an_end_start_nothing(captured: Captured) -> None:
-    with pytest.raises(ScriptError, match="expected a script that starts a trainer"):
+    with pytest.raises(SourceError, match="expected a script that starts a trainer"):
         trainer_of(captured("""ray job submit -- bash -c "python3 it's" """))
 
 
@@ -164,11 +164,11 @@ def test_a_command_is_a_trainer_as_it_stands(tree: Path) -> None:
 
 @pytest.mark.parametrize("words", [[], ["ls"], ["python3"], ["python3", "-c", "1"], ["a=1"], ["bash", "-c", ""]])
 def test_what_starts_nothing_is_no_command(tree: Path, words: list[str]) -> None:
-    with pytest.raises(ScriptError, match="expected a command such as python3 -m"):
+    with pytest.raises(SourceError, match="expected a command such as python3 -m"):
         trainer_of_command(words, tree, {})
 
 
-def test_a_script_elsewhere_starts_the_same_trainer(trained: Trained, tmp_path: Path, write: Write) -> None:
+def test_a_script_elsewhere_starts_the_same_trainer(trained: Trained, tmp_path: Path) -> None:
     assert trained(COMMAND, folder=tmp_path / "mine").overrides == KEYS
 
 

@@ -1,4 +1,4 @@
-"""What verl's own code refuses of a script's settings, and what it takes: the installed verl, and others."""
+"""Settings that verl's own code refuses or accepts, with the installed verl and with others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GOOD: Mapping[str, object] = {
 GAE = {"algorithm.adv_estimator": "gae"}
 DYNAMIC = {f"{ACTOR}.use_dynamic_bsz": True}
 IN_REWARD = {"algorithm.use_kl_in_reward": True}
-TWO_A_SEQUENCE = {f"{ACTOR}.ulysses_sequence_parallel_size": 2}
+TWO_RANKS_A_SEQUENCE = {f"{ACTOR}.ulysses_sequence_parallel_size": 2}
 SAMPLED = {f"{ROLLOUT}.val_kwargs.do_sample": True}
 TAKEN: Mapping[str, Mapping[str, object]] = {
     "as it is": {},
@@ -67,9 +67,9 @@ TAKEN: Mapping[str, Mapping[str, object]] = {
         f"{REFERENCE}.log_prob_micro_batch_size_per_gpu": None,
     },
     "greedy validation": {f"{ROLLOUT}.temperature": 0, f"{ROLLOUT}.val_kwargs.do_sample": False},
-    "sequences over ranks without padding": {**TWO_A_SEQUENCE, f"{MODEL}.use_remove_padding": True},
+    "sequences over ranks without padding": {**TWO_RANKS_A_SEQUENCE, f"{MODEL}.use_remove_padding": True},
     "a mini batch over ranks that share sequences": {
-        **TWO_A_SEQUENCE,
+        **TWO_RANKS_A_SEQUENCE,
         f"{MODEL}.use_remove_padding": True,
         f"{ACTOR}.ppo_mini_batch_size": 4,
         f"{ROLLOUT}.n": 1,
@@ -77,6 +77,8 @@ TAKEN: Mapping[str, Mapping[str, object]] = {
     },
     "an adapter": {f"{MODEL}.lora_rank": 512},
     "a stream without batches": {"data.train_batch_size": 0},
+    "several loggers": {"trainer.logger": ["console", "tensorboard"]},
+    "a controller": {**IN_REWARD, "algorithm.kl_ctrl.type": "adaptive", "algorithm.kl_ctrl.horizon": 100},
     "a size that only the job knows": {f"{ACTOR}.ppo_micro_batch_size_per_gpu": "${other}"},
 }
 REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
@@ -85,12 +87,14 @@ REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "a penalty misspelt": ({f"{ACTOR}.kl_loss_type": "low_var"}, "choices", "NotImplementedError"),
     "a penalty of the reward misspelt": ({**IN_REWARD, "algorithm.kl_penalty": "k"}, "choices", "NotImplementedError"),
     "a loss misspelt": ({f"{ACTOR}.policy_loss.loss_mode": "gsop"}, "choices", "Unsupported loss mode: gsop"),
+    "a logger misspelt": ({"trainer.logger": ["console", "wanb"]}, "choices", "wanb is not supported"),
+    "a controller misspelt": ({**IN_REWARD, "algorithm.kl_ctrl.type": "adapt"}, "choices", "NotImplementedError"),
     "a data type misspelt": ({f"{ACTOR}.fsdp_config.model_dtype": "float17"}, "choices", "float17"),
     "a reference's data type misspelt": ({f"{REFERENCE}.fsdp_config.model_dtype": "bf"}, "choices", "precision: bf"),
     "a way to sum a loss misspelt": ({f"{ACTOR}.loss_agg_mode": "mean"}, "validation", "Invalid loss_agg_mode: mean"),
     "experts over 3": ({f"{ROLLOUT}.expert_parallel_size": 3}, "validation", "expert_parallel_size must be equal"),
     "no NPUs": ({"trainer.n_gpus_per_node": 0}, "validation", "ZeroDivisionError"),
-    "answers of 1k tokens": ({f"{ROLLOUT}.response_length": "1k"}, "empty", "the text '1k', and no number"),
+    "answers of 1k tokens": ({f"{ROLLOUT}.response_length": "1k"}, "empty", "the text '1k' instead of a number"),
     "a mini batch above the batch": (
         {"data.train_batch_size": 8},
         "validation",
@@ -124,7 +128,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     ),
     "samples at no temperature": ({**SAMPLED, f"{ROLLOUT}.temperature": 0}, "validation", "should be greater than 0"),
     "sequences over ranks with their padding": (
-        {**TWO_A_SEQUENCE, f"{MODEL}.use_remove_padding": False},
+        {**TWO_RANKS_A_SEQUENCE, f"{MODEL}.use_remove_padding": False},
         "validation",
         "you must enable `use_remove_padding`",
     ),
@@ -150,7 +154,7 @@ def _roots() -> list[Path]:
 
 @pytest.fixture(scope="module", params=_roots(), ids=lambda root: root.name)
 def upstream(request: pytest.FixtureRequest) -> tuple[SourceTree, dict[str, object]]:
-    """A verl, and the configuration that it writes out itself."""
+    """Return a verl, and the configuration that it writes out itself."""
     written = yaml.safe_load((request.param / "verl/trainer/config/_generated_ppo_trainer.yaml").read_text())
     return SourceTree.at(request.param, ("verl",)), dict(_flat(written))
 
@@ -158,7 +162,7 @@ def upstream(request: pytest.FixtureRequest) -> tuple[SourceTree, dict[str, obje
 def found(
     upstream: tuple[SourceTree, dict[str, object]], given: Mapping[str, object], module: str = "verl.trainer.main_ppo"
 ) -> list[Finding]:
-    """What verl's own code says of a good script with other settings."""
+    """Return the findings of verl's own code on a good script with other settings."""
     sources, written = upstream
     judged = findings(script({**written, **GOOD, **given}, sources=sources, module=module))
     return [each for each in judged if each.code in CODES]
@@ -177,6 +181,14 @@ def test_what_verl_refuses_is_refused_in_its_words(upstream: tuple[SourceTree, d
         if not any(each.refused and each.code == code and words in str(each) for each in said[name])
     }
     assert missed == {}
+
+
+def test_a_strategy_is_refused_where_the_program_chooses_its_workers_by_it(
+    upstream: tuple[SourceTree, dict[str, object]],
+) -> None:
+    chooses = b"actor.strategy in" in (upstream[0].read("verl.trainer.main_ppo") or b"")
+    assert bool(found(upstream, {f"{ACTOR}.strategy": "fsdp3"})) is chooses
+    assert found(upstream, {f"{ACTOR}.strategy": "fsdp2"}) == []
 
 
 def test_a_recipe_that_does_not_validate_is_warned(upstream: tuple[SourceTree, dict[str, object]]) -> None:

@@ -34,7 +34,7 @@ Judge = Callable[..., list[Judged]]
 
 @pytest.fixture(scope="session")
 def compiler(request: pytest.FixtureRequest) -> Toolchain:
-    """Ascend's Triton compiler: where VERL_NPU_KERNELS has it; at night it is downloaded."""
+    """Return Ascend's Triton compiler from the cache; at night it is downloaded."""
     pair = PAIRS[0]
     kept = toolchain.home() / "compilers"
     there = any(kept.glob(f"{pair.front}-{pair.back}-*/toolchain.json"))
@@ -45,7 +45,7 @@ def compiler(request: pytest.FixtureRequest) -> Toolchain:
 
 @pytest.fixture
 def judge(compiler: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
-    """Judge all kernels of a source text; nothing is kept from one test to the next."""
+    """Return a function that judges all kernels of a source text; nothing is kept from one test to the next."""
     verdicts = tmp_path / "verdicts"
     monkeypatch.setattr(judging, "home", lambda: verdicts)
 

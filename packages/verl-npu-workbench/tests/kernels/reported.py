@@ -173,4 +173,4 @@ def squares(x_ptr, out_ptr, WIDTH: tl.constexpr):
 def launch(x):
     squares[(1,)](x, x, WIDTH=128)
 """
-"""flagos-ai/FlagGems#6226: a float that is made wider than the NPU's."""
+"""flagos-ai/FlagGems#6226: a float that is wider than the NPU's."""

@@ -1,5 +1,7 @@
-"""A program on virtual NPUs computes its Triton kernels by Triton's interpreter, and its launches are judged as they
-were: with the compiler's own Triton, SIMULATED."""
+"""A program on virtual NPUs runs its Triton kernels in Triton's interpreter, and its launches are judged as they were.
+
+With the compiler's own Triton, SIMULATED.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def ran(compiler: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object], Path]:
-    """What the program said of its numbers, and the file with its launches."""
+    """Return the program's numbers, and the file with its launches."""
     folder = tmp_path_factory.mktemp("program")
     (folder / "program.py").write_text(PROGRAM)
     variables = os.environ | {

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a judgement at once: what compiles is not waited for, and nothing more is compiled."""
+"""Ctrl-C ends a judgment at once: it does not wait for running compilations, and starts no more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG = 60.0
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Have a compiler that takes a minute, during which Ctrl-C comes: what it was asked."""
+    """Install a compiler that takes a minute, during which Ctrl-C comes; return the questions that it got."""
     questions: list[object] = []
 
     def ask(*given: object) -> object:

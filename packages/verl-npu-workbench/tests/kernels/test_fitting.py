@@ -45,7 +45,7 @@ def test_the_nearest_come_first_and_none_that_cannot_fit() -> None:
 
 @pytest.fixture
 def request_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Request:
-    """A compiler in whose place a rule stands: what has more than 2,048 elements overflows."""
+    """Return a request to a stand-in compiler, for which more than 2,048 elements overflow."""
 
     def outcomes(target: object, jobs: list[tuple[Kernel, Arguments]], request: object) -> list[Outcome]:
         areas = [int(str(each.constants["BLOCK_M"])) * int(str(each.constants["BLOCK_N"])) for _, each in jobs]
@@ -70,7 +70,7 @@ def test_all_that_fit_at_the_nearest_distance_are_found(request_of: Request, tmp
     ]
 
 
-def test_no_more_are_compiled_than_asked(request_of: Request, tmp_path: Path) -> None:
+def test_no_more_blocks_are_compiled_than_requested(request_of: Request, tmp_path: Path) -> None:
     few = Request(toolchain=request_of.toolchain, soc=Soc.A2, fit=1)
     (found,) = fitting.fit(Target(tmp_path, ()), [judged(overflow(2 * THERE))], few)
     assert found.searched == 1

@@ -1,5 +1,4 @@
-"""verl's fused loss gets blocks that fit where the compiler refuses upstream's, and counts what there is: SIMULATED,
-with Ascend's compiler and Triton's interpreter."""
+"""verl's fused loss gets blocks that fit where upstream's are refused, and is right for any vocabulary: SIMULATED."""
 
 from __future__ import annotations
 
@@ -20,6 +19,7 @@ from verl_npu_workbench.kernels.toolchain import PAIRS, Soc, Toolchain
 from verl_npu_workbench.kernels.verdict import Verdict
 
 from verl_npu import environment
+from verl_npu.errors import UnavailableError
 from verl_npu.features.fused_kernels import (
     BLOCKS,
     columns,
@@ -38,7 +38,7 @@ MODULE = "verl.utils.kernel.kernels"
 NIGHTLY = pytest.mark.nightly("verl_npu/features/fused_kernels")
 OVERFLOW = "error: ub overflow, requires 8577280 bits while 1572864 bits available!"
 HIDDEN, WEIGHT, LABELS = torch.zeros(4, 128), torch.zeros(PART, 128), torch.zeros(4, dtype=torch.int64)
-"""Of a vocabulary of whole parts."""
+"""Arguments with a vocabulary of whole parts."""
 FORWARD, BACKWARD = BLOCKS
 PATCHES = {
     FORWARD: lambda original: mend_the_fused_loss(original, HIDDEN, WEIGHT, LABELS, 0, 2.0),
@@ -48,7 +48,7 @@ GIVEN = {FORWARD: (HIDDEN, WEIGHT, LABELS, 0, 2.0, None, {}), BACKWARD: (HIDDEN,
 
 
 class Compiler:
-    """Refuses upstream's blocks, and then any that it is told to."""
+    """A compiler that refuses upstream's blocks, and then any that it is told to."""
 
     def __init__(self, kernels: ModuleType, name: str, text: str = OVERFLOW) -> None:
         self.kernels, self.name, self.text = kernels, name, text
@@ -64,12 +64,19 @@ class Compiler:
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """verl's module with its kernels, as far as it is asked."""
+    """Install the parts of verl's kernel module that are used."""
     module = ModuleType(MODULE)
     for name, blocks in BLOCKS.items():
         setattr(module, name, SimpleNamespace(configs=[SimpleNamespace(kwargs=dict(blocks.upstreams))]))
     monkeypatch.setitem(sys.modules, MODULE, module)
     return module
+
+
+def test_a_machine_without_triton_is_told_so(kernels: ModuleType) -> None:
+    vars(kernels)["HAVE_TRITON"] = False
+    with pytest.raises(UnavailableError, match="Triton is not installed; install triton-ascend") as raised:
+        mend_the_fused_loss(lambda *_: (), HIDDEN, WEIGHT, LABELS)
+    assert raised.value.name == "triton"
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -130,19 +137,19 @@ def test_ranges_of_a_torch_that_has_them_are_left_alone(monkeypatch: pytest.Monk
     assert torch.cuda.nvtx.range is before
 
 
-class OfAnNpu(torch.Tensor):
-    """A tensor that says so of itself, on any machine."""
+class NpuTensor(torch.Tensor):
+    """A tensor that claims to be on an NPU, on any machine."""
 
     device = SimpleNamespace(type="npu")  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_tensors_of_npus_pass_for_cudas_while_the_fused_loss_is_computed(fails: bool) -> None:
-    given = HIDDEN.as_subclass(OfAnNpu)
+    given = HIDDEN.as_subclass(NpuTensor)
     seen = []
 
     def loss(*_given: object, **_named: object) -> tuple[object, ...]:
-        seen.append((torch.empty(1).as_subclass(OfAnNpu).is_cuda, HIDDEN.is_cuda))
+        seen.append((torch.empty(1).as_subclass(NpuTensor).is_cuda, HIDDEN.is_cuda))
         if fails:
             raise RuntimeError("of the kernel")
         return ()
@@ -159,7 +166,7 @@ def test_tensors_of_no_npu_are_not_taken_for_cudas() -> None:
 
 
 def upstreams(asked: LossArguments) -> tuple[torch.Tensor, ...]:
-    """The loss as upstream's kernels compute it up to v0.7.0: over whole parts of the vocabulary."""
+    """Return the loss as upstream's kernels compute it up to v0.7.0: over whole parts of the vocabulary."""
     size = len(asked.weight)
     behind = torch.zeros(-size % PART, asked.hidden.shape[1])
     logits = asked.hidden @ torch.cat([asked.weight, behind]).T / asked.temperature
@@ -169,7 +176,7 @@ def upstreams(asked: LossArguments) -> tuple[torch.Tensor, ...]:
     normaliser = total.log() + highest
     inside = (asked.labels >= 0) & (asked.labels < size)
     chosen = logits.gather(-1, asked.labels.clamp(0, size - 1)[:, None])[:, 0]
-    # Of a label that none of its columns has, upstream's memory is not written at all.
+    # For a label outside its columns, upstream's memory is not written at all.
     logprobs = torch.where(inside, chosen - normaliser, torch.nan)
     return logprobs, normaliser - mean, highest, total, mean
 
@@ -198,12 +205,12 @@ def test_what_is_behind_the_vocabulary_is_not_counted(
     logprobs, entropy, highest, total, mean = loss_within_vocabulary(upstreams, asked)
     wanted = torchs(asked)
     torch.testing.assert_close((logprobs, entropy), wanted, atol=2e-4, rtol=1e-4)
-    # What the backward pass takes the probabilities and their entropy from.
+    # The backward pass computes the probabilities and their entropy from these.
     logits = asked.hidden @ asked.weight.T / asked.temperature
     probabilities = (logits - highest[:, None]).exp() / total[:, None]
     torch.testing.assert_close(probabilities, logits.softmax(-1), atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(mean, (logits.softmax(-1) * logits).sum(-1), atol=1e-4, rtol=1e-4)
-    # Upstream's own answer is wrong: else this showed nothing.
+    # Upstream's own answer is wrong, or else this would show nothing.
     assert (upstreams(asked)[1] - wanted[1]).abs().max() > 1e-3
 
 
@@ -283,7 +290,7 @@ def test_a_vocabulary_that_ranks_share_is_counted_once(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def compiler(request: pytest.FixtureRequest) -> Toolchain:
-    """Ascend's compiler; without it, and by day, these tests are left out: they take a minute."""
+    """Return Ascend's compiler; without it, and by day, skip: these tests take a minute."""
     if not any(toolchain.home().glob("compilers/*/toolchain.json")) and not request.config.getoption("--nightly"):
         pytest.skip(f"needs {PAIRS[0].text}: give --nightly, or {environment.KERNELS.name}")
     return toolchain.prepare(PAIRS[0])

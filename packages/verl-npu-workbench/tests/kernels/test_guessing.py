@@ -1,4 +1,4 @@
-"""What a kernel's source says of its parameters."""
+"""Guesses about a kernel's parameters from its source."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_parameter_that_is_compared_with_several_integers_is_the_last_of_them(
 
 
 def overflow_of(**sides: int | str) -> Callable[[guessing.Guess], bool]:
-    """A compiler in whose place a rule stands: with all of these types and values a kernel overflows."""
+    """Return a stand-in for the compiler: a kernel with all of these types and values overflows."""
     return lambda made: all({**made.signature, **made.constants}.get(name) == side for name, side in sides.items())
 
 

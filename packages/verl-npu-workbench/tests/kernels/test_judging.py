@@ -1,4 +1,4 @@
-"""Kernels of our own are compiled by Ascend's compiler: what is sound passes, and each seeded mistake is found."""
+"""Kernels of our own are compiled by Ascend's compiler: sound ones pass, and each seeded mistake is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the functions that launch a kernel give it."""
+"""The arguments that functions give to the kernels that they launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of launches, which programs of others wrote, and the programs that are run for them."""
+"""Files of launches that other programs wrote, and the programs that are run for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verl_npu_workbench.kernels import launches
 from verl_npu_workbench.kernels.toolchain import PAIRS, Python, Toolchain
 from verl_npu_workbench.kernels.verdict import Origin
 
-from verl_npu.errors import KernelError
+from verl_npu.errors import CommandError
 
 CASE = {"signature": {"x": "*bf16"}, "constants": {"BLOCK": 64}, "divisible": ["x"], "ones": [], "guessed": False}
 LAUNCH = {
@@ -44,12 +44,14 @@ def test_a_launch_with_a_constant_that_was_not_written_down_is_not_judged(file: 
 )
 def test_what_is_no_file_of_launches_is_one_clear_error(file: Path, text: str) -> None:
     file.write_text(text)
-    with pytest.raises(KernelError, match=r"expected launches of Triton kernels.*VERL_NPU_KERNEL_LAUNCHES=FILE"):
+    with pytest.raises(
+        CommandError, match=r"expected a file with launches of Triton kernels.*VERL_NPU_KERNEL_LAUNCHES=FILE"
+    ):
         launches.read(file)
 
 
 def test_a_file_that_is_not_there_is_one_clear_error(file: Path) -> None:
-    with pytest.raises(KernelError, match="No such file"):
+    with pytest.raises(CommandError, match="No such file"):
         launches.read(file)
 
 
@@ -71,5 +73,5 @@ def test_a_program_is_told_where_to_write_and_which_triton_there_is(
 
 
 def test_a_program_that_is_not_there_is_one_clear_error(chain: Toolchain, file: Path) -> None:
-    with pytest.raises(KernelError, match=r"/no/such/program: expected a program that can be started"):
+    with pytest.raises(CommandError, match=r"/no/such/program: expected a program that can be started"):
         launches.run(["/no/such/program"], chain, file)

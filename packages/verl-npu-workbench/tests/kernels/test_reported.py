@@ -1,4 +1,4 @@
-"""What was reported of kernels on NPUs is said here of kernels of our own with the same fault, without one."""
+"""Reported faults of kernels on NPUs are found in kernels of our own with the same fault, without an NPU."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from .reported import (
 )
 
 pytestmark = pytest.mark.nightly
-OF_CANN_8_5 = next(pair for pair in PAIRS if (pair.front, pair.back) == ("3.2.0", "1.1.0"))
+CANN_8_5 = next(pair for pair in PAIRS if (pair.front, pair.back) == ("3.2.0", "1.1.0"))
 
 
 @pytest.fixture
 def older() -> Toolchain:
-    """The back end that gives the figures of CANN 8.5's."""
-    return toolchain.prepare(OF_CANN_8_5)
+    """Return the back end with CANN 8.5's figures."""
+    return toolchain.prepare(CANN_8_5)
 
 
 def outcome(chain: Toolchain, source: str, folder: Path) -> Outcome:

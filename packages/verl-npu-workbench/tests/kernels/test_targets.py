@@ -1,4 +1,4 @@
-"""What can be named is found without importing it."""
+"""Named kernels are found without an import."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from verl_npu_workbench.kernels import targets
 
-from verl_npu.errors import KernelError
+from verl_npu.errors import CommandError
 
 from .conftest import ADD
 
@@ -52,18 +52,18 @@ def test_a_wheel_is_unpacked_and_no_file_of_it_leaves_the_folder(tmp_path: Path)
 
 @pytest.mark.parametrize("named", ["no_such_module", "no such/file.py", "os..path", "triton.kernels!"])
 def test_what_is_not_there_is_one_clear_error(tmp_path: Path, named: str) -> None:
-    with pytest.raises(KernelError, match="expected an installed module, a Python file, a folder, or a wheel"):
+    with pytest.raises(CommandError, match="expected an installed module, a Python file, a folder, or a wheel"):
         targets.find(named, tmp_path)
 
 
 def test_a_folder_without_kernels_says_so(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text("import os\n")
-    with pytest.raises(KernelError, match="none in 1 file"):
+    with pytest.raises(CommandError, match="none in 1 file"):
         targets.find(str(tmp_path), tmp_path)
 
 
 def test_a_damaged_wheel_says_so(tmp_path: Path) -> None:
     wheel = tmp_path / "damaged.whl"
     wheel.write_bytes(b"PK")
-    with pytest.raises(KernelError, match="download it again"):
+    with pytest.raises(CommandError, match="download the wheel again"):
         targets.find(str(wheel), tmp_path)

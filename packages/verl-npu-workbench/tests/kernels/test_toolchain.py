@@ -1,4 +1,4 @@
-"""The compiler is had by pip, once, from where pip is set up to; what goes wrong there is one clear error."""
+"""pip installs the compiler once, from the configured index; each failure is one clear error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from verl_npu_workbench.kernels import toolchain
 from verl_npu_workbench.kernels.toolchain import PAIRS, Soc
 
 from verl_npu import environment
-from verl_npu.errors import KernelError
+from verl_npu.errors import CommandError
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.skipif(sys.version_info[:2] not in ((3, 10), (3, 11)), reason="triton-ascend has no release for it")
 def test_without_wheels_and_network_the_error_says_how_to_get_them(tmp_path: Path, elsewhere: Path) -> None:
     (tmp_path / "wheels").mkdir()
-    with pytest.raises(KernelError, match=r"triton-ascend 3\.2\.0 with .*pip download --no-deps.* --wheels wheels"):
+    with pytest.raises(CommandError, match=r"triton-ascend 3\.2\.0 with .*pip download --no-deps.* --wheels wheels"):
         toolchain.prepare(PAIRS[0], wheels=tmp_path / "wheels")
     assert not list(elsewhere.glob("compilers/*"))
 
@@ -39,20 +39,20 @@ def test_a_compiler_that_was_cut_short_is_named_and_judges_nothing(elsewhere: Pa
     (folder / "compile").write_text("0123456789")
     assert toolchain.prepare(PAIRS[0]).folder == folder
     (folder / "compile").write_text(content)
-    with pytest.raises(KernelError, match="found compile is missing or has another size; delete this folder"):
+    with pytest.raises(CommandError, match="found compile is missing or has another size; delete this folder"):
         toolchain.prepare(PAIRS[0])
 
 
 @pytest.mark.parametrize("named", ["/no/such/python", "/bin/true"])
 def test_an_interpreter_that_cannot_be_used_is_named(named: str) -> None:
-    with pytest.raises(KernelError, match=f"{named} .*--python PATH"):
+    with pytest.raises(CommandError, match=f"{named} .*--python PATH"):
         toolchain.prepare(PAIRS[0], python=named)
 
 
 def test_a_folder_that_others_can_write_to_is_refused(elsewhere: Path) -> None:
     elsewhere.mkdir()
     elsewhere.chmod(0o777)
-    with pytest.raises(KernelError, match="a folder that nobody else can write to"):
+    with pytest.raises(CommandError, match="a folder that only you can write to"):
         toolchain.checked(elsewhere)
 
 

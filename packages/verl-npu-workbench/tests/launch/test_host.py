@@ -1,4 +1,4 @@
-"""Who takes part, how many NPUs a host gives, and its variables."""
+"""The participants of a launch, the number of NPUs that a host gives, and its variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HERE = {"lo": "127.0.0.1", "eth0": "10.0.0.2"}
 
 @pytest.fixture(autouse=True)
 def own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This host is n1, at 10.0.0.2; n2 is 10.0.0.3."""
+    """Make this host n1, at 10.0.0.2; n2 is 10.0.0.3."""
     names = {"n1": "127.0.1.1", "n2": "10.0.0.3"}
     monkeypatch.setattr(host, "here", lambda: HERE)
     monkeypatch.setattr(host, "resolve", lambda name: names.get(name, name))
@@ -47,7 +47,7 @@ def test_a_host_knows_the_head_and_its_own_address(given: Any, expected: tuple[i
         (
             {"nodes": 2},
             {},
-            "--head: expected a name or address under which the other hosts reach the head, found none",
+            "--head: expected a name or an address at which the other hosts reach the head; found no head",
         ),
         ({"nodes": 2, "head": "localhost"}, {}, "found localhost"),
         ({"hosts": ("n1", "n1")}, {}, "--hosts: expected 2 different hosts"),
@@ -56,7 +56,7 @@ def test_a_host_knows_the_head_and_its_own_address(given: Any, expected: tuple[i
         ({}, {"SLURM_STEP_NUM_NODES": "4"}, "found SLURM_STEP_NUM_NODES=4; add --hosts"),
     ],
 )
-def test_who_takes_part_must_be_told(given: Any, environ: dict[str, str], said: str) -> None:
+def test_the_participants_must_be_given(given: Any, environ: dict[str, str], said: str) -> None:
     with pytest.raises(LaunchError, match=said):
         look(Request(command=("true",), **given), environ)
 
@@ -67,7 +67,7 @@ def test_npus_are_counted(tmp_path: Path) -> None:
     command.chmod(0o755)
     assert count_npus({"PATH": str(tmp_path)}, None) == 8
     assert count_npus({"VIRTUAL_ASCEND": "4", "ASCEND_RT_VISIBLE_DEVICES": "1,3"}, 2) == 2
-    with pytest.raises(LaunchError, match="expected 8, found VIRTUAL_ASCEND=4"):
+    with pytest.raises(LaunchError, match="expected 8; found VIRTUAL_ASCEND=4"):
         count_npus({"VIRTUAL_ASCEND": "4"}, 8)
 
 
@@ -78,11 +78,13 @@ def test_what_the_documents_ask_for_is_set_unless_the_user_has_set_it() -> None:
     assert variables({}, HERE, "10.0.0.2") == {**usual, **network}
     assert variables({}, HERE, "") == usual
     mine = {"HCCL_EXEC_TIMEOUT": "60", "GLOO_SOCKET_IFNAME": "lo", "HCCL_SOCKET_IFNAME": "ib0"}
-    # The address would come before the user's interface.
+    # The address would take precedence over the user's interface.
     assert not {*mine, "HCCL_IF_IP"} & {*variables(mine, HERE, "10.0.0.2")}
 
 
 @pytest.mark.parametrize(("name", "value"), [("GLOO_SOCKET_IFNAME", "eth7"), ("HCCL_IF_IP", "10.0.0.9")])
-def test_what_another_host_has_is_refused(name: str, value: str) -> None:
-    with pytest.raises(LaunchError, match=rf"{name}={value}: expected .* found none of .*(eth0|10\.0\.0\.2)"):
+def test_a_variable_with_another_hosts_interface_or_address_is_refused(name: str, value: str) -> None:
+    with pytest.raises(
+        LaunchError, match=rf"{name}={value}: expected .* found another value than .*(eth0|10\.0\.0\.2)"
+    ):
         variables({name: value}, HERE, "10.0.0.2")

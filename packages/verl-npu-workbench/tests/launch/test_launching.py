@@ -20,7 +20,7 @@ OTHER = Member("n2", "10.0.0.2", 2, "train on 2", ready=True)
 
 @dataclass
 class Hosts:
-    """A meeting from which a host is lost as soon as the job runs, if there is one."""
+    """A meeting that loses a host as soon as the job runs, if there is one."""
 
     lost: list[Member] = field(default_factory=list)
     members: tuple[Member, ...] = (OTHER, OTHER)
@@ -58,7 +58,7 @@ def test_a_job_that_hangs_after_a_loss_is_stopped(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_ray_that_does_not_start_is_no_job() -> None:
-    with pytest.raises(LaunchError, match="Ray on the head: expected to start"):
+    with pytest.raises(LaunchError, match="Ray on the head: expected a successful start"):
         run(Hosts(), "exit 0", "false")
 
 
@@ -71,7 +71,7 @@ def test_a_head_that_cannot_take_part_ends_the_others() -> None:
         head = thread.submit(launching._lead, host, own, lambda line: None)
         connection = join("127.0.0.1", port, replace(OTHER, ready=False), 10)
         assert connection is not None
-        with pytest.raises(LaunchError, match="the head: expected to take part, found cann: none"):
+        with pytest.raises(LaunchError, match="the head: expected a host that can take part; found cann: none"):
             head.result(10)
         message = connection.hear()
         connection.close()

@@ -1,4 +1,4 @@
-"""What the hosts of a launch say to each other before Ray starts, and at the end."""
+"""The messages of a launch's hosts to each other before Ray starts, and at the end."""
 
 from __future__ import annotations
 

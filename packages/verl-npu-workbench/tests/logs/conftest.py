@@ -1,4 +1,4 @@
-"""Logs as verl writes them."""
+"""Logs in verl's format."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Write = Callable[..., Path]
 
 
 def line(step: int, metrics: Mapping[str, float]) -> str:
-    """A line of verl's console logger, as Ray forwards it."""
+    """Return a line of verl's console logger, as Ray forwards it."""
     parts = " - ".join([f"step:{step}", *(f"{name}:{value!r}" for name, value in metrics.items())])
     return f"\x1b[36m(TaskRunner pid=12)\x1b[0m {parts}\n"
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Write a log, from steps or from text, and return its path."""
+    """Return a function that writes a log, from steps or from text, and returns its path."""
 
     def make(content: Steps | str, name: str = "train.log") -> Path:
         path = tmp_path / name

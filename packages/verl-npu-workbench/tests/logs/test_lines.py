@@ -1,4 +1,4 @@
-"""What stands around a line is taken off, and the process is known from it."""
+"""The text around a line is removed, and the process is read from it."""
 
 from __future__ import annotations
 

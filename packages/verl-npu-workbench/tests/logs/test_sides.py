@@ -1,4 +1,4 @@
-"""Which side of an asynchronous training waits: told where verl logs it, and not a word where it does not."""
+"""The side of an asynchronous training that waits is reported where verl logs it, and only there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONE_STEP = {"timing_s/step": 10.0, "timing_s/sync_rollout_weights": 0.5}
 
 
 def log_of(each: Mapping[str, float], steps: int = 8, mode: str = "separate_async") -> TrainingLog:
-    """A log whose first step, which does not count, is another one."""
+    """Return a log whose first step, which does not count, differs from the others."""
     assembly = Assembly(mode=mode)
     assembly.add(StepLine(1, {**each, "timing_s/gen": 8.0, "trainer/idle_ratio": 0.8, "timing_s/wait_prev_gen": 8.0}))
     for step in range(2, steps + 1):
@@ -33,12 +33,16 @@ def log_of(each: Mapping[str, float], steps: int = 8, mode: str = "separate_asyn
 @pytest.mark.parametrize(
     ("metrics", "trainer", "text"),
     [
-        (V1, 0.006, "the servers wait for the trainer: they were idle at each of the last 7 syncs"),
-        (V1 | WAITS, 0.3, "each side waits for the other in turn: the trainer for 30% of a step"),
+        (V1, 0.006, "the servers wait for the trainer: the servers were idle at each of the last 7 syncs"),
+        (
+            V1 | WAITS,
+            0.3,
+            "the trainer and the servers wait for each other in turn: the trainer waits for 30% of a step",
+        ),
         (V1 | WAITS | CUT, 0.3, "or let the trainer's NPUs help to serve (trainer.v1.separate_async.hybrid_rollout"),
         (V1 | WAITS | CUT | {"timing_s/switch_wait": 2.0}, 0.3, "although its NPUs help to serve: give the servers"),
-        (V1 | CUT, 0.006, "neither side waits for long: the trainer for 1% of a step"),
-        # Of what was dropped, or taken from an earlier run, nobody knows when it was generated.
+        (V1 | CUT, 0.006, "neither side waits for long: the trainer waits for 1% of a step"),
+        # Nobody knows when samples that were dropped, or taken from an earlier run, were generated.
         (V1 | {"training/off_policy/evicted_samples": 2.0}, 0.006, ""),
         (V1 | {"training/off_policy/trajectory_staleness/min": -1.0}, 0.006, ""),
     ],
@@ -61,7 +65,7 @@ def test_servers_that_are_cut_at_some_syncs_are_not_judged() -> None:
 @pytest.mark.parametrize("mode", ["colocate_async", "sync", ""])
 def test_a_trainer_that_shares_its_npus_waits_for_nobody(mode: str) -> None:
     assert waiting_of(log_of(V1 | WAITS, mode=mode)) is None
-    # What is not v1's has the mode in its configuration all the same.
+    # Trainers other than v1's have the mode in their configuration as well.
     assert waiting_of(log_of({"timing_s/step": 10.0, **WAITS})) is None
 
 

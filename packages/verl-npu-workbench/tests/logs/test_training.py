@@ -1,8 +1,7 @@
-"""What one line of a log says of a step, whoever stands before and after it.
+"""Logs of trainings.
 
-Steps put together from lines: restarts, gaps, repetitions, several lines of one step.
-
-Logs on disk: whole, broken, growing, and what is none.
+One line of a log, whatever text surrounds it. Steps put together from lines: restarts, gaps, repetitions, several
+lines of one step. Logs on disk: whole, broken, growing, and files that are no log.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from verl_npu_workbench.logs.training import (
     whole,
 )
 
-from verl_npu.errors import TrainingLogError
+from verl_npu.errors import SourceError
 
 from .conftest import Write, line
 
@@ -152,7 +151,7 @@ suffixes = st.sampled_from(["", "\r", " ", "\x1b[0m", "\x1b[32m [repeated 3x acr
 def test_no_prefix_and_no_suffix_changes_the_values(
     step: int, metrics: dict[str, float], prefix: str, suffix: str
 ) -> None:
-    # As verl's console logger writes it.
+    # In the format of verl's console logger.
     written = " - ".join([f"step:{step}", *(f"{name}:{pprint.pformat(value)}" for name, value in metrics.items())])
     found = parse_step(prefix + written + suffix)
     assert found is not None
@@ -197,7 +196,7 @@ def test_steps_come_in_order_and_a_metric_has_its_own() -> None:
     assert log.series("b") == {1: 1.0}
     assert log.series("none") == {}
     assert (log.last, log.gaps()) == (4, [(3, 3)])
-    assert log.notes() == ["it has no line for step 3"]
+    assert log.notes() == ["the log has no line for step 3"]
 
 
 def test_the_first_name_that_a_step_has_counts() -> None:
@@ -212,8 +211,8 @@ def test_a_later_run_of_a_step_wins_and_this_is_said() -> None:
     assert log.steps == {1: {"a": 1.0, "b": 0.0}, 2: {"a": 20.0}, 3: {"a": 30.0}, 4: {"a": 4.0, "b": 0.0}}
     assert (log.last, log.restarts, log.left_over) == (3, (Restart(4, 2),), (4,))
     assert log.notes() == [
-        "it went back from step 4 to step 2; for a step that was run twice, the later run counts",
-        "step 4 is from an earlier run, and no later run has reached that far",
+        "the log goes back from step 4 to step 2; if a step ran twice, the later run counts",
+        "step 4 is from an earlier run, because no later run has reached these steps",
     ]
 
 
@@ -243,7 +242,7 @@ def test_the_same_lines_again_are_no_news() -> None:
     assert log_of([*lines, *lines]).restarts == ()
 
 
-def test_spans() -> None:
+def test_spans_join_consecutive_steps() -> None:
     assert spans([]) == ""
     assert spans([7, 1, 2, 4, 3]) == "1 to 4, 7"
 
@@ -251,7 +250,7 @@ def test_spans() -> None:
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.randoms())
 def test_what_counts_is_always_what_was_written_last(starts: list[int], random) -> None:  # type: ignore[no-untyped-def]
-    """Runs that each begin at some step and end at some later one: compared with a plain dictionary."""
+    """Runs that each begin at some step and end at a later one, compared with a plain dictionary."""
     lines, expected = [], {}
     for run, start in enumerate(starts):
         for step in range(start, start + random.randint(1, 8)):
@@ -289,7 +288,7 @@ def test_of_a_line_that_is_cut_off_the_last_value_does_not_count(write: Write) -
     log = read(write(line(3, {"a/b": 3.0}) + whole[:-1]))
     assert log.steps == {3: {"a/b": 3.0}, 4: {"a/b": 1.0}}
     assert log.cut
-    assert log.notes() == ["its last line is cut off, and the incomplete value was ignored"]
+    assert log.notes() == ["the last line of the log is cut off, and its incomplete value was ignored"]
 
 
 @pytest.mark.parametrize("kept", range(1, 60))
@@ -350,15 +349,15 @@ def test_what_is_repeated_in_a_log_is_told_a_few_times() -> None:
             assembly.add(StepLine(step, {"reward": float(run)}))
     notes = assembly.log("train.log").notes()
     assert len(notes) < 20
-    assert "it went back 991 more times" in notes
+    assert "the log goes back 991 more times" in notes
 
 
 NO_LOGS: dict[str, tuple[Callable[[Path], object], str]] = {
     "nothing": (lambda path: None, "no such file"),
-    "an empty file": (lambda path: path.touch(), "no step in it"),
-    "a text": (lambda path: path.write_text("Training Progress: 1/3\n"), "no step in it"),
+    "an empty file": (lambda path: path.touch(), "a file without a step"),
+    "a text": (lambda path: path.write_text("Training Progress: 1/3\n"), "a file without a step"),
     "a binary": (lambda path: path.write_bytes(b"\x7fELF\0\1\2" * 99), "a binary file"),
-    "an empty folder": (lambda path: path.mkdir(), "found none"),
+    "an empty folder": (lambda path: path.mkdir(), "found no TensorBoard files"),
 }
 
 
@@ -366,7 +365,7 @@ NO_LOGS: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_what_is_no_log_is_refused(tmp_path: Path, make: Callable[[Path], object], said: str) -> None:
     path = tmp_path / "log"
     make(path)
-    with pytest.raises(TrainingLogError, match=said):
+    with pytest.raises(SourceError, match=said):
         read(path)
 
 
@@ -401,7 +400,7 @@ def test_a_file_that_was_begun_anew_is_read_anew(tmp_path: Path) -> None:
 
 @pytest.fixture
 def events(tmp_path: Path) -> Path:
-    """A folder as torch's SummaryWriter makes it: what verl's TensorBoard logger is."""
+    """Return a folder as torch's SummaryWriter makes it, which is verl's TensorBoard logger."""
     pytest.importorskip("tensorboard")
     writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter(str(tmp_path / "run" / "one"))
     for step in (1, 2, 3):
@@ -422,7 +421,7 @@ def test_tensorboards_files(events: Path) -> None:
 def test_tensorboards_files_of_two_trainings_are_refused(events: Path) -> None:
     (events / "two").mkdir()
     (events / "two" / "events.out.tfevents.1.host.2.3").touch()
-    with pytest.raises(TrainingLogError, match="the files of 2 trainings"):
+    with pytest.raises(SourceError, match="the files of 2 trainings"):
         read(events)
 
 
@@ -463,7 +462,7 @@ def test_without_tensorboard_it_is_said_what_to_install(events: Path, monkeypatc
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(TrainingLogError, match="pip install tensorboard"):
+    with pytest.raises(SourceError, match="pip install tensorboard"):
         read(events)
 
 
@@ -501,8 +500,8 @@ def test_of_very_many_steps_few_are_kept_and_this_is_said(monkeypatch: pytest.Mo
     assert {1, 2, 3, 99, 7777, 19_999, 20_000} <= log.steps.keys()
     assert log.gaps() == []
     assert log.notes() == [
-        f"it has 20000 steps, which are too many: only the first 100, the last 1000, and one in every "
-        f"{log.stride} of the others are used"
+        f"the log has 20000 steps, which are too many; the first 100 steps, the last 1000, and one in every "
+        f"{log.stride} steps between them are used"
     ]
 
 
@@ -543,7 +542,7 @@ def test_each_line_is_parsed_once_and_few_steps_are_gone_through_again(
     assert counts[1] < 6 * counts[0]
 
 
-# As somebody has printed them.
+# Logs that somebody has printed.
 
 BROKEN = """step:1 - actor/grad_norm:0.04106094129383564 - \x20
 ……
@@ -571,7 +570,7 @@ def test_a_line_that_is_printed_over_several_is_one_step(write: Write) -> None:
     assert (list(log.steps), log.damaged) == ([1, 2], 0)
 
 
-# What is no ordinary file.
+# Files that are not ordinary.
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
@@ -587,7 +586,7 @@ def test_a_packed_log_that_is_damaged_is_refused(tmp_path: Path, pack: Callable[
     packed = bytearray(pack("".join(line(step, {"a": step / 7}) for step in range(2000)).encode()))
     packed[len(packed) // 2] ^= 0xFF
     path.write_bytes(packed[: len(packed) * 3 // 4])
-    with pytest.raises(TrainingLogError, match="found "):
+    with pytest.raises(SourceError, match="found "):
         read(path)
 
 
@@ -595,12 +594,12 @@ def test_an_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("train.log", line(1, {"a": 1.0}))
-    with pytest.raises(TrainingLogError, match=r"an archive \(zip\): unpack it first"):
+    with pytest.raises(SourceError, match=r"an archive \(zip\): unpack it first"):
         read(path)
 
 
 def test_a_device_is_refused() -> None:
-    with pytest.raises(TrainingLogError, match="a device"):
+    with pytest.raises(SourceError, match="a device"):
         read(Path("/dev/zero"))
 
 

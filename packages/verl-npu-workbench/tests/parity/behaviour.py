@@ -1,6 +1,6 @@
-"""What the patched models do besides computing the same: `python -m tests.parity.behaviour npu FILE`.
+"""Effects of the patched models besides equal results: `python -m tests.parity.behaviour npu FILE`.
 
-Each function below is one observation, made in this process; what it gives is saved under its name.
+Each function below is one observation, made in this process; its result is saved under its name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _furthest(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor])
 
 
 def _both(change: Callable[[Any], Any]) -> dict[str, Any]:
-    """A changed model on the CPU and on the NPU: how far apart they are, and what was called on the NPU."""
+    """Run a changed model on the CPU and on the NPU; return their distance, and the operators called on the NPU."""
     expected = _gradients(change(cases.model(MIXED, "eager")), "cpu")
     CALLS.clear()
     found = _gradients(change(cases.model(MIXED, "flash_attention_2")).to("npu"), "npu")
@@ -131,7 +131,7 @@ def other_architectures() -> dict[str, Any]:
 
 
 def missing_operators() -> dict[str, Any]:
-    """A block of experts without torch_npu's grouped product, and without its operators that permute."""
+    """Observe a block of experts without torch_npu's grouped product, and without its operators that permute."""
     block = qwen3_moe.Qwen3MoeSparseMoeBlock(cases.configuration(MIXED))
     x = torch.randn(2, 5, 96)
     results = []
@@ -176,7 +176,7 @@ def dtypes_of_norms() -> dict[str, Any]:
 
 
 def units_of_bfloat16() -> dict[str, float]:
-    """How many units in the last place each module's output and gradient in bf16 are away from float32."""
+    """Return how many units in the last place each module's bf16 output and gradient are away from float32."""
     from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
     torch.manual_seed(5)
@@ -248,7 +248,7 @@ def sliding_windows() -> dict[str, str]:
 
 
 def admission() -> dict[str, str]:
-    """Flash attention with the package kernels there, and beside a dummy flash_attn as MindSpeed makes one."""
+    """Observe flash attention with the package kernels installed, and beside MindSpeed's dummy flash_attn."""
     dummy = types.ModuleType("flash_attn")
     dummy.__spec__ = importlib.machinery.ModuleSpec("flash_attn", None)
     config = cases.configuration(cases.Case("qwen2", "right", 64, "float32"))
@@ -269,7 +269,7 @@ def admission() -> dict[str, str]:
 
 
 def log_probabilities() -> float:
-    """Upstream's function that imports flash_attn in its middle, against the padded computation."""
+    """Compare upstream's function that imports flash_attn in its middle with the padded computation."""
     from verl.utils.torch_functional import log_probs_from_logits_response_rmpad
 
     generator = torch.Generator().manual_seed(1)

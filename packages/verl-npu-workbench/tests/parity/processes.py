@@ -45,7 +45,7 @@ def install(version: str) -> Path:
     """
     folder = Path.home() / ".cache" / "verl-npu" / "transformers" / version
     if not (folder / "transformers" / "__init__.py").is_file():
-        # The code for NPUs of older versions imports einops; torch has been built for the numpy that is here.
+        # The code for NPUs of older versions imports einops; torch was built for the installed numpy.
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder)]
         command += [f"transformers=={version}", "einops", f"numpy=={version_of('numpy')}"]
         subprocess.run(command, check=True)

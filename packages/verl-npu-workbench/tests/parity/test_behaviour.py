@@ -1,4 +1,4 @@
-"""What patched models do besides computing the same: adapters, hooks, sharding, missing operators, refusals."""
+"""Effects of patched models besides equal results: adapters, hooks, sharding, missing operators, refusals."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_adapters_on_experts_are_trained_as_upstream_does(seen) -> None:
 def test_gradient_checkpointing_computes_everything_again(seen) -> None:
     found = seen["checkpointing"]
     assert found["away"] < FLOAT32
-    # Twice the three products of two layers forward, and their six backward; and once in a process it is tried whether
-    # torch_npu has the one of the backward.
+    # Twice the three products of two layers forward, and their six backward; once in a process, torch_npu's product
+    # for the backward pass is tried.
     assert found["calls"]["npu_grouped_matmul"] - (2 * 2 * 3 + 2 * 6) in (0, 1)
 
 
@@ -84,7 +84,7 @@ def test_experts_follow_autocast(seen) -> None:
     found = seen["autocast"]
     assert found["dtype"] == "torch.float32"
     assert found["calls"]["npu_grouped_matmul"] == 3
-    # Against weights in float32: their own rounding comes on top of the products'.
+    # Compared with float32 weights, whose own rounding comes on top of the products'.
     assert found["units"] < 2 * BFLOAT16_UNITS
 
 

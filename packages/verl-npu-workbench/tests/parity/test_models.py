@@ -41,7 +41,7 @@ LOCKED = [lock.pin for lock in read_locks(locks_folder(), "transformers") if not
 @pytest.fixture(scope="module", params=[pytest.param(DAILY, id="daily"), pytest.param((), id="all", marks=NIGHTLY)])
 def sides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("parity")
-    # As the wheel is without CANN: it is nothing to the host.
+    # Like the wheel without CANN, which the host cannot import.
     (folder / "torch_npu").mkdir()
     (folder / "torch_npu" / "__init__.py").write_text("raise ImportError('libhccl.so: cannot open it')\n")
     side("cpu", folder / "cpu", [folder], cases=request.param)
@@ -61,7 +61,7 @@ def test_a_patched_model_computes_what_the_unpatched_one_does(model: str, sides)
 
 @NIGHTLY
 @pytest.mark.parametrize("version", LOCKED)
-def test_it_does_with_each_transformers_that_is_locked(
+def test_patched_models_agree_with_each_locked_transformers(
     version: str, importable: Callable[[str], Path], tmp_path: Path
 ) -> None:
     try:
@@ -69,7 +69,7 @@ def test_it_does_with_each_transformers_that_is_locked(
     except subprocess.CalledProcessError:
         pytest.skip(f"pip cannot install transformers {version} here")
     side("cpu", tmp_path / "cpu", folders, cases=DAILY + IMAGES)
-    # A pin that leaves all models to us. What is imported of it here is empty: it does not know transformers 5.
+    # A pin that leaves all models to us. Its imports are empty here: it does not know transformers 5.
     shutil.copytree(importable("v0.6.1") / "verl", tmp_path / "site" / "verl")
     for name in ("__init__.py", "models/transformers/npu_patch.py") if version.startswith("5.") else ():
         (tmp_path / "site" / "verl" / name).write_text("")
@@ -80,20 +80,20 @@ def test_it_does_with_each_transformers_that_is_locked(
 
 
 def assert_alike(results: dict[str, dict[str, Any]], model: str | None = None) -> None:
-    """The two sides of all cases, or of a model's, are alike, and one was computed by the operators of the NPU."""
+    """Check that both sides of all cases, or of a model's, are alike, and that one used the NPU's operators."""
     expected, found = results["cpu"], results["npu"]
     names = [name for name in expected if model in (None, name.partition("-")[0])]
     assert names
     wrong = {name: failures(found[name], expected[name], name.rpartition("-")[2]) for name in names}
     assert not {name: lines for name, lines in wrong.items() if lines}
-    # Equal because it was computed by the operators, and not because nothing was patched.
+    # They agree because the operators computed one side, and not because nothing was patched.
     assert all(set(found[name]["calls"]) >= ATTENTION | (EXPERTS if "moe" in name else set()) for name in names)
 
 
 @NIGHTLY
 @pytest.mark.skipif(FIVE, reason="v0.7.1 is for transformers 4")
 def test_upstreams_own_block_of_experts_computes_it_too(importable: Callable[[str], Path], tmp_path: Path) -> None:
-    # v0.7.1 puts it in their place; in training it hands on the weights of the chosen experts only.
+    # v0.7.1 replaces these classes; in training its class passes on the weights of the chosen experts only.
     case = "qwen3_vl_moe-right-64-float32"
     for name in ("cpu", "npu"):
         side(name, tmp_path / name, [importable("v0.7.1")], cases=[case])

@@ -1,4 +1,4 @@
-"""Two ranks that share a packed sequence against one process that has all of it."""
+"""Two ranks that share a packed sequence agree with one process that has all of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One rank of Ulysses sequence parallelism: `python -m tests.parity.ulysses npu FILE` with RANK, WORLD_SIZE, INIT.
 
-With `cpu` it is the reference: one process, the whole sequence, nothing of verl-npu.
+With `cpu` it is the reference: one process with the whole sequence and without verl-npu.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ MODELS = ("qwen2", "qwen3", "qwen3_moe", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe
 # verl's own attention for this model casts float32 to bfloat16.
 DTYPES = {"qwen2_5_vl": "bfloat16"}
 LENGTHS = (5, 1, 8)
-# In the last sequence: where the picture begins, and of how many tokens it is.
+# The position of the picture's tokens in the last sequence.
 PICTURE = slice(8, 12)
 
 
 def models() -> list[str]:
-    """Those of MODELS that this transformers has."""
+    """Return the MODELS that this transformers has."""
     return [model for model in MODELS if model in {case.model for case in cases.cases()}]
 
 
 def packed(model: Any, name: str, *, by_mask: bool) -> dict[str, torch.Tensor]:
-    """Three sequences in one row [1, seqlen], with a picture in the last where the model sees."""
+    """Return three sequences in one row [1, seqlen], with a picture in the last for vision models."""
     inputs, _ = cases.batch(cases.Case(name, "packed", 64, "float32"), packed_by_mask=by_mask)
     if "vl" not in name:
         return inputs
@@ -45,18 +45,18 @@ def packed(model: Any, name: str, *, by_mask: bool) -> dict[str, torch.Tensor]:
     pictured, _ = model.model.get_rope_index(input_ids=ids[:, -last:], image_grid_thw=grid, **kinds)
     plain = inputs["position_ids"].expand(3, 1, -1)
     axes = torch.cat([plain[:, :, :-last], pictured], dim=-1)
-    # The first row is of the text alone and says where sequences begin: verl's layout, and transformers' from 4.57 on.
+    # The first row, of the text alone, shows where sequences begin: verl's layout, and transformers' from 4.57 on.
     inputs["position_ids"] = axes if by_mask else torch.cat([plain[:1], axes])
     return inputs
 
 
 def dtype_of(name: str) -> str:
-    """In what a model is compared."""
+    """Return the dtype in which a model is compared."""
     return DTYPES.get(name, "float32")
 
 
 def reference(name: str) -> dict[str, dict[str, torch.Tensor]]:
-    """Logits and gradients of the whole packed sequence: in float32 and, where it is compared in another, in that."""
+    """Return logits and gradients of the whole packed sequence, in float32 and in the dtype of the comparison."""
     given = getattr(torch, dtype_of(name))
 
     def compute(dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -68,7 +68,7 @@ def reference(name: str) -> dict[str, dict[str, torch.Tensor]]:
 
 
 def weights() -> torch.Tensor:
-    """What the logits [1, seqlen, vocabulary] are summed with."""
+    """Return the weights of the sum of the logits [1, seqlen, vocabulary]."""
     return torch.randn(1, sum(LENGTHS), cases.VOCABULARY, generator=torch.Generator().manual_seed(17))
 
 
@@ -81,7 +81,7 @@ def _result(model: Any, logits: torch.Tensor, factors: torch.Tensor) -> dict[str
 
 
 def rank(name: str) -> dict[str, torch.Tensor]:
-    """Logits of the whole sequence and the sum of all ranks' gradients, each rank computing its share of it."""
+    """Return the logits of the whole sequence and the sum of all ranks' gradients; each rank computes its share."""
     from verl.models.transformers.monkey_patch import apply_monkey_patch
     from verl.utils.ulysses import get_ulysses_sequence_parallel_group, ulysses_pad, ulysses_pad_and_slice_inputs
 
@@ -90,13 +90,13 @@ def rank(name: str) -> dict[str, torch.Tensor]:
     made.to(getattr(torch, dtype_of(name))).npu()
     world = torch.distributed.get_world_size()
     apply_monkey_patch(made, ulysses_sp_size=world, use_remove_padding=True)
-    # A model that sees is given all tokens and takes its share of their embeddings.
+    # A vision model gets all tokens and takes its share of their embeddings.
     share = ulysses_pad if "vl" in name else ulysses_pad_and_slice_inputs
     inputs["input_ids"], inputs["position_ids"], padding = share(
         inputs["input_ids"].npu(), inputs["position_ids"].npu(), sp_size=world
     )
     if padding:
-        raise ValueError(f"expected a length that {world} ranks share evenly, found {padding} tokens too few")
+        raise ValueError(f"expected a length that {world} ranks share evenly; found {padding} tokens too few")
     inputs = {key: value.npu() for key, value in inputs.items()}
     logits = made(**inputs, attention_mask=None, use_cache=False).logits
     here, length = torch.distributed.get_rank(), sum(LENGTHS) // world

@@ -1,4 +1,4 @@
-"""The files of pins: each is found in the documents that it names, and what is made of them is up to date."""
+"""The files of pins agree with the documents that they name, and everything generated from them is up to date."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def checkout(claim: Claim) -> Path:
     return UPSTREAMS / f"{claim.source.project}-{claim.source.revision}"
 
 
-# The files, and what is made of them.
+# The files, and everything generated from them.
 
 
 @pytest.mark.parametrize("path", maintained.made(), ids=lambda path: path.name)
@@ -44,7 +44,7 @@ def test_what_is_made_of_the_files_is_up_to_date(path: Path) -> None:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Callable[[str, str], Pins]:
-    """Add a file to copies of all, for a v0.7.2 that is as v0.7.1 but for its number."""
+    """Return a function that adds a file for a v0.7.2, like v0.7.1 but for its number, to copies of all files."""
 
     def add(old: str, new: str) -> Pins:
         files, locks = tmp_path / "files", tmp_path / "locks"
@@ -86,8 +86,8 @@ def test_a_pin_that_is_new_reaches_all_that_is_made(folders: Callable[[str, str]
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("recipes", "recipies", "top level: expected some of published .*, found recipies"),
-        ("transformers", "transformer", "training: expected .*, found transformer"),
+        ("recipes", "recipies", "top level: expected some of published .*; found recipies"),
+        ("transformers", "transformer", "training: expected .*; found transformer"),
         ("id", 'like = "v0"\nid', "expected `like` to name a pin with an environment documents of its own"),
     ],
 )
@@ -179,7 +179,7 @@ def test_what_is_not_supported_accepts_no_version() -> None:
     assert not claim.accepts(Version("2.8.3"))
 
 
-# What the scripts install.
+# The packages that the scripts install.
 
 
 @pytest.mark.parametrize("pin", INSTALLED.values(), ids=INSTALLED)

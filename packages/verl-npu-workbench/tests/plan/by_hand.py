@@ -1,8 +1,8 @@
-"""What a step of GRPO or PPO needs of an NPU, by hand: a formula that a person can check with a pencil.
+"""The NPU memory of a step of GRPO or PPO, by hand: a formula that a person can check with a pencil.
 
-It is for verl 0.6.1 with FSDP and models like Qwen2.5 and Qwen3 in packed sequences, and knows nothing of the plan's
-code. P is the number of parameters, N the NPUs, T the tokens of a micro batch on one NPU, V the vocabulary, H the
-width, L the layers. Numbers in front of them are bytes: 2 for a number in bfloat16, 4 in float32.
+It is for verl 0.6.1 with FSDP and models like Qwen2.5 and Qwen3 in packed sequences, and shares nothing with the
+plan's code. P is the number of parameters, N the NPUs, T the tokens of a micro batch on one NPU, V the vocabulary, H
+the width, L the layers. Numbers in front of them are bytes: 2 for a number in bfloat16, 4 in float32.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ __all__ = [
     "GIB",
     "MARGIN",
     "MEMORY",
+    "QWEN3_06B",
+    "QWEN3_8B",
+    "QWEN25_7B",
     "SEQUENCES",
     "Model",
     "Setting",
@@ -27,7 +30,7 @@ GIB = 2**30
 MEMORY = {"a2": 60.96 * GIB, "a3": 61.27 * GIB}
 """vllm-ascend issue 1127 and sglang issue 29838: the capacity in out-of-memory errors."""
 MARGIN = 0.10
-"""Of the memory: how far a setting is away from it at least, so that no verdict hangs on a detail."""
+"""The least distance of a setting from the memory, relative to it, so that no verdict depends on a detail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,12 @@ class Model:
     tied: bool = False
     experts: int = 0
     chosen: int = 0
-    """Experts that a token goes through; `intermediate` is then the width of one."""
+    """The number of experts that a token goes through; `intermediate` is then the width of one."""
+
+
+QWEN3_06B = Model("qwen3", 1024, 3072, 28, 16, 8, tied=True)
+QWEN3_8B = Model("qwen3", 4096, 12288, 36, 32, 8)
+QWEN25_7B = Model("qwen2", 3584, 18944, 28, 28, 4, vocabulary=152064)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +83,19 @@ class Setting:
     utilization: float = 0.5
     tensor: int = 2
     entropy: bool = False
-    """Whether the loss has the entropy."""
+    """The loss includes the entropy."""
     chunked: bool = False
     lora: int = 0
     loss: int = 8
-    """Bytes for a logit at the greatest moment of a loss without entropy."""
+    """The bytes for each logit at the peak of a loss without entropy."""
 
 
 SEQUENCES = 256
-"""Of a step and of a mini batch, on all NPUs together."""
+"""The sequences of a step and of a mini batch, on all NPUs together."""
 
 
 def parameters(model: Model) -> int:
-    """Embedding and head, and in each layer four projections of the attention and three of the feed-forward part."""
+    """Count embedding, head, and in each layer four projections of the attention and three of the feed-forward."""
     ends = model.vocabulary * model.hidden * (1 if model.tied else 2)
     return ends + model.layers * _layer(model)
 
@@ -98,7 +106,7 @@ def _layer(model: Model) -> int:
 
 
 def _adapters(setting: Setting) -> int:
-    """LoRA: two narrow matrices beside each of the seven projections of a layer."""
+    """Count LoRA's parameters: two narrow matrices beside each of the seven projections of a layer."""
     model, width = setting.model, setting.model.head * setting.model.heads
     narrow = model.head * model.key_heads
     sides = (model.hidden + width) * 2 + (model.hidden + narrow) * 2 + (model.hidden + model.intermediate) * 3
@@ -106,9 +114,9 @@ def _adapters(setting: Setting) -> int:
 
 
 def _tokens(setting: Setting, sequences: int) -> float:
-    """T: the tokens of a micro batch; shared by Ulysses.
+    """Return T, the tokens of a micro batch; Ulysses divides them.
 
-    Of a token budget verl makes as few micro batches as the tokens of a rank need, and divides its sequences evenly
+    With a token budget, verl makes as few micro batches as the tokens of a rank need, and divides its sequences evenly
     among them; T is that of the fullest, of sequences that are at most the greatest length.
     """
     length = setting.prompt + setting.response
@@ -126,13 +134,13 @@ def _between_updates(setting: Setting) -> float:
 
 
 def _critic(setting: Setting) -> int:
-    """A critic has one number for a token in place of the head."""
+    """Count a critic's parameters: it has one number for a token in place of the head."""
     model = setting.model
     return parameters(model) - (0 if model.tied else model.vocabulary * model.hidden)
 
 
 def _beside(setting: Setting, role: str) -> float:
-    """What the other role, critic or actor, keeps between its updates."""
+    """Return the bytes that the other role, critic or actor, keeps between its updates."""
     if not setting.critic or setting.offload:
         return 0
     return _between_updates(setting) if role == "actor" else 12 * _critic(setting) / setting.npus
@@ -145,10 +153,10 @@ def _root(setting: Setting) -> int:
 
 
 def _log_probabilities(setting: Setting) -> float:
-    """The larger of two moments.
+    """Return the larger of two moments.
 
     1. The logits in bfloat16 (2), and for the entropy, which verl 0.6.1 computes here whatever the loss needs, the
-       probabilities, the logits and their exponentials in float32 (3 x 4): `entropy_from_logits`.
+    probabilities, the logits and their exponentials in float32 (3 x 4): `entropy_from_logits`.
     2. FSDP2 gathers embedding and head (2 of V H) out of a buffer (2).
     """
     model, tokens = setting.model, _tokens(setting, setting.log_micro)
@@ -160,16 +168,16 @@ def _log_probabilities(setting: Setting) -> float:
 
 
 def _update(setting: Setting, critic: bool) -> float:
-    """Weights, gradients, two numbers of AdamW in float32 and sharded (16 P / N), and the largest of three moments.
+    """Add weights, gradients, two numbers of AdamW in float32 and sharded (16 P / N) to the largest of three moments.
 
     1. The loss: the inputs of the layers (2 H of each, with recomputation), and the logits. In bfloat16 there are
-       their gradient, two copies of it and the quotient (4 x 2), since verl divides them by the temperature in place
-       in a view (`div_` in dp_actor.py; torch's CopySlices copies twice). With the entropy two (2 x 2), and in float32
-       the logits, the probabilities, their product and the gradients of the three (6 x 4).
+    their gradient, two copies of it and the quotient (4 x 2), since verl divides them by the temperature in place
+    in a view (`div_` in dp_actor.py; torch's CopySlices copies twice). With the entropy two (2 x 2), and in float32
+    the logits, the probabilities, their product and the gradients of the three (6 x 4).
     2. The gradient of a layer: its weights and the next one's (2 + 2), the buffer that gathers them (2), its gradient
-       (2) and that in float32 (4); of the head weights and gradient (2 + 2 of V H); and what the layer computes.
-       FSDP1 gathers the embedding with the head, and has given up a layer's weights and what it computed when it
-       reduces the gradient (2 + 2 + 4).
+    (2) and that in float32 (4); of the head weights and gradient (2 + 2 of V H); and the layer's activations.
+    FSDP1 gathers the embedding with the head, and has freed a layer's weights and activations when it
+    reduces the gradient (2 + 2 + 4).
     3. The optimizer's step: torch's AdamW has the roots of one of its numbers for all parameters at once (4 P / N).
     """
     model = setting.model
@@ -193,12 +201,12 @@ def _update(setting: Setting, critic: bool) -> float:
 
 
 def training(setting: Setting) -> float:
-    """Return the bytes of tensors in a step that has a loss and one model: that of fine-tuning."""
+    """Return the bytes of tensors in a step that has a loss and one model: a step of fine-tuning."""
     return _update(setting, critic=False)
 
 
 def _computed(model: Model) -> int:
-    """Bytes that a layer keeps of a token for its gradient, in bfloat16.
+    """Return the bytes that a layer keeps of a token for its gradient, in bfloat16.
 
     Inputs, normed inputs and their like after the attention (4 x 2 H); queries as projected, as normed and as turned,
     and the attention's result (4 x 2), keys and values alike (4 x 2); the attention's maxima and sums (64 for a head);
@@ -229,13 +237,13 @@ def phases(setting: Setting) -> dict[str, float]:
 
 
 def needed(setting: Setting) -> float:
-    """Return what the largest phase needs, with the reserve. Fragments are the trainer's: the engine has its own."""
+    """Return the bytes of the largest phase with the reserve. Only the trainer has fragments here."""
     engine = {"rollout": _engine(setting)}
     return max(with_reserve(setting, size, engine.get(phase, 0)) for phase, size in phases(setting).items())
 
 
 def with_reserve(setting: Setting, size: float, of_engine: float = 0) -> float:
-    """Return what a phase needs: tensors, 1 GiB for workspaces, 5 % for fragments of what is no engine's, and buffers.
+    """Return the bytes of a phase: tensors, 1 GiB for workspaces, 5 % for fragments outside the engine, and buffers.
 
     HCCL has 2 x 200 MB for each communicator: one of all ranks, and one of those that share a sequence.
     """

@@ -1,4 +1,4 @@
-"""A plan that needs no run: settings, a share, and what ranks have answered."""
+"""Plans that need no run: settings, a share, and the answers of ranks."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ TUNING = {
     "data.micro_batch_size_per_gpu": 4,
     "model.enable_gradient_checkpointing": True,
 }
-OF_FSDP = {
+FSDP_SETTINGS = {
     "model.partial_pretrain": "Qwen/Qwen3-8B",
     "model.strategy": "fsdp2",
     "ulysses_sequence_parallel_size": 1,
     "use_remove_padding": False,
 }
-OF_ENGINES = {
+ENGINE_SETTINGS = {
     "model.path": "Qwen/Qwen3-8B",
     "model.use_remove_padding": True,
     "engine.strategy": "fsdp2",
@@ -68,7 +68,7 @@ SEPARATE = {
     "actor_rollout_ref.rollout.checkpoint_engine.backend": "nccl",
     "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes": 2048,
 }
-"""What makes the servers of v1's trainer ones of their own."""
+"""Settings that give v1's trainer servers of its own."""
 ALONE = SEPARATE | {"actor_rollout_ref.hybrid_engine": False}
 """The same where the trainer's NPUs never serve."""
 MODEL = Model(
@@ -86,7 +86,7 @@ MODEL = Model(
 
 
 def job_of(**others: object) -> RankJob:
-    """What a rank is told, with other things in their place."""
+    """Return the job of a rank, with changes."""
     known: dict[str, object] = {
         "tree": "",
         "config": {},
@@ -114,16 +114,16 @@ def job_of(**others: object) -> RankJob:
 
 @pytest.fixture
 def settings() -> Callable[..., Settings]:
-    """Settings of a script that fits, with others in their place."""
+    """Return a function that makes the settings of a script that fits, with changes."""
     return lambda **others: Settings({**SETTINGS, **others})
 
 
 @pytest.fixture
 def tuning_settings() -> Callable[..., Settings]:
-    """Settings of fsdp_sft_trainer, or with `engines` of sft_trainer, with others in their place."""
+    """Return a function that makes settings of fsdp_sft_trainer, or with `engines` of sft_trainer, with changes."""
 
     def make(engines: bool = False, **others: object) -> Settings:
-        own = OF_ENGINES if engines else OF_FSDP
+        own = ENGINE_SETTINGS if engines else FSDP_SETTINGS
         return Settings({**TUNING, **own, **others})
 
     return make
@@ -131,13 +131,13 @@ def tuning_settings() -> Callable[..., Settings]:
 
 @pytest.fixture
 def torchrun() -> Trainer:
-    """What torchrun starts on eight NPUs of one node."""
+    """Return the trainer that torchrun starts on eight NPUs of one node."""
     return Trainer("verl.trainer.sft_trainer", (), (), 8, Path(), {})
 
 
 @pytest.fixture
 def tuned(tuning_settings, torchrun: Trainer) -> Callable[..., Planned]:
-    """What came of a plan of fine-tuning whose phases had such peaks, in GiB."""
+    """Return a function that makes a plan of fine-tuning whose phases have these peaks, in GiB."""
 
     def make(peaks: dict[str, float], engines: bool = False, state: float = 0.0, **others: object) -> Planned:
         chosen = tuning_settings(engines, **others)
@@ -150,7 +150,7 @@ def tuned(tuning_settings, torchrun: Trainer) -> Callable[..., Planned]:
 
 @pytest.fixture
 def planned(settings) -> Callable[..., Planned]:
-    """What came of a plan whose phases had such peaks, in GiB, and left so much after the update."""
+    """Return a function that makes a plan whose phases have these peaks, in GiB, and keep so much."""
 
     def make(
         peaks: dict[str, float], kept: float = 0.0, state: float = 0.0, whole: float = 0.0, **others: object
@@ -181,7 +181,7 @@ def _planned(
 
 
 def _costs(peaks: dict[str, float], kept: float = 0.0, state: float = 0.0, whole: float = 0.0) -> list[PhaseCost]:
-    """GiB, of which so much is state: the gradients that are whole on every NPU, and the optimizer's."""
+    """Return the costs of phases in GiB; the state is the optimizer's, and gradients that are whole on every NPU."""
     return [
         PhaseCost(
             phase=name,

@@ -1,6 +1,6 @@
-"""What a step of fine-tuning needs, by hand: the formula of an update (tests/plan/by_hand.py) with its loss.
+"""The memory of a step of fine-tuning, by hand: the formula of an update (tests/plan/by_hand.py) with its loss.
 
-Bytes for a logit at the loss's greatest moment:
+Bytes for each logit at the loss's peak:
 
 - 14, fsdp_sft_trainer with padding: the logits (2), their copy without each last token (2), its log-probabilities in
   float32 (4), their gradient (4), and that in bfloat16 (2).
@@ -14,18 +14,14 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from .by_hand import GIB, SEQUENCES, Model, Setting, training, with_reserve
+from .by_hand import GIB, QWEN3_06B, QWEN3_8B, QWEN25_7B, SEQUENCES, Model, Setting, training, with_reserve
 
 __all__ = ["FITTING", "GIB", "NOT_FITTING", "Tuning", "needed", "step"]
-
-_QWEN3_06B = Model("qwen3", 1024, 3072, 28, 16, 8, tied=True)
-_QWEN3_8B = Model("qwen3", 4096, 12288, 36, 32, 8)
-_QWEN25_7B = Model("qwen2", 3584, 18944, 28, 28, 4, vocabulary=152064)
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """One job; its setting's answers are whole sequences."""
+    """One job, in which the answers of its setting are whole sequences."""
 
     setting: Setting
     engines: bool = False
@@ -41,13 +37,13 @@ class Tuning:
 
     @property
     def loss(self) -> int:
-        """Bytes for a logit."""
+        """The bytes for each logit at the loss's peak."""
         if self.engines:
             return 8 if self.packed else 6
         return 12 if self.setting.ulysses > 1 else 14
 
     def command(self) -> list[str]:
-        """Return its command line."""
+        """Return the job's command line."""
         setting = self.setting
         nodes = -(-setting.npus // 8)
         shared = {
@@ -84,7 +80,7 @@ def step(job: Tuning) -> float:
 
 
 def needed(job: Tuning) -> float:
-    """Return what it needs with the reserve."""
+    """Return the bytes that the job needs, with the reserve."""
     return with_reserve(job.setting, step(job))
 
 
@@ -94,17 +90,17 @@ def _job(name: str, model: Model, npus: int, length: int, micro: int = 1, **othe
 
 
 FITTING = (
-    _job("0.6B", _QWEN3_06B, 8, 2048, 4),
-    _job("0.6B without recomputation", _QWEN3_06B, 8, 2048, 2, recompute=False),
-    _job("8B, LoRA, FSDP1, Ulysses 2", _QWEN3_8B, 8, 1024, 32, ulysses=2, packed=True, lora=32, strategy="fsdp"),
-    _job("7B, FSDP1, Ulysses 4", _QWEN25_7B, 8, 16384, 4, ulysses=4, packed=True, strategy="fsdp"),
-    _job("0.6B, engines, padded", _QWEN3_06B, 8, 4096, budget=16384, engines=True),
-    _job("8B, engines, packed", _QWEN3_8B, 16, 4096, budget=16384, engines=True, packed=True),
+    _job("0.6B", QWEN3_06B, 8, 2048, 4),
+    _job("0.6B without recomputation", QWEN3_06B, 8, 2048, 2, recompute=False),
+    _job("8B, LoRA, FSDP1, Ulysses 2", QWEN3_8B, 8, 1024, 32, ulysses=2, packed=True, lora=32, strategy="fsdp"),
+    _job("7B, FSDP1, Ulysses 4", QWEN25_7B, 8, 16384, 4, ulysses=4, packed=True, strategy="fsdp"),
+    _job("0.6B, engines, padded", QWEN3_06B, 8, 4096, budget=16384, engines=True),
+    _job("8B, engines, packed", QWEN3_8B, 16, 4096, budget=16384, engines=True, packed=True),
 )
 NOT_FITTING = (
-    _job("0.6B", _QWEN3_06B, 8, 2048, 16),
-    _job("8B, LoRA, FSDP1, Ulysses 2", _QWEN3_8B, 8, 1024, 64, ulysses=2, packed=True, lora=32, strategy="fsdp"),
-    _job("7B, FSDP1, Ulysses 4", _QWEN25_7B, 8, 16384, 8, ulysses=4, packed=True, strategy="fsdp"),
-    _job("8B, engines, packed", _QWEN3_8B, 16, 4096, budget=65536, engines=True, packed=True),
-    _job("8B on 2 NPUs", _QWEN3_8B, 2, 1024),
+    _job("0.6B", QWEN3_06B, 8, 2048, 16),
+    _job("8B, LoRA, FSDP1, Ulysses 2", QWEN3_8B, 8, 1024, 64, ulysses=2, packed=True, lora=32, strategy="fsdp"),
+    _job("7B, FSDP1, Ulysses 4", QWEN25_7B, 8, 16384, 8, ulysses=4, packed=True, strategy="fsdp"),
+    _job("8B, engines, packed", QWEN3_8B, 16, 4096, budget=65536, engines=True, packed=True),
+    _job("8B on 2 NPUs", QWEN3_8B, 2, 1024),
 )

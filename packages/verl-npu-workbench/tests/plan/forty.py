@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from .by_hand import SEQUENCES, Model, Setting
+from .by_hand import QWEN3_06B, QWEN3_8B, QWEN25_7B, SEQUENCES, Model, Setting
 
 __all__ = ["FITTING", "NOT_FITTING", "config", "overrides"]
 
-_QWEN3_06B = Model("qwen3", 1024, 3072, 28, 16, 8, tied=True)
-_QWEN25_7B = Model("qwen2", 3584, 18944, 28, 28, 4, vocabulary=152064)
-_QWEN3_8B = Model("qwen3", 4096, 12288, 36, 32, 8)
 _QWEN25_32B = Model("qwen2", 5120, 27648, 64, 40, 8, vocabulary=152064)
 _EXPERTS_30B = Model("qwen3_moe", 2048, 768, 48, 32, 4, experts=128, chosen=8)
 _EXPERTS_8B = Model("qwen3_moe", 2048, 768, 12, 32, 4, experts=128, chosen=8)
@@ -18,12 +15,12 @@ _WIDE_37B = Model("qwen3", 8192, 28672, 40, 64, 8)
 _NARROW_1B = Model("qwen2", 2048, 11008, 8, 16, 2)
 
 FITTING = (
-    Setting("Qwen3-0.6B", _QWEN3_06B, 8, 1024, 3072, micro=4, log_micro=4),
-    Setting("Qwen3-0.6B without recomputation", _QWEN3_06B, 8, 1024, 3072, micro=2, log_micro=4, recompute=False),
-    Setting("Qwen2.5-7B", _QWEN25_7B, 8, 1024, 3072, micro=2, log_micro=2),
-    Setting("Qwen2.5-7B, FSDP1, reference", _QWEN25_7B, 16, 512, 1536, micro=4, strategy="fsdp", reference=True),
-    Setting("Qwen3-8B, offload, engine 0.8", _QWEN3_8B, 8, 1024, 3072, offload=True, utilization=0.8),
-    Setting("Qwen3-8B, A3, Ulysses 4, long answers", _QWEN3_8B, 16, 2048, 30720, npu="a3", ulysses=4),
+    Setting("Qwen3-0.6B", QWEN3_06B, 8, 1024, 3072, micro=4, log_micro=4),
+    Setting("Qwen3-0.6B without recomputation", QWEN3_06B, 8, 1024, 3072, micro=2, log_micro=4, recompute=False),
+    Setting("Qwen2.5-7B", QWEN25_7B, 8, 1024, 3072, micro=2, log_micro=2),
+    Setting("Qwen2.5-7B, FSDP1, reference", QWEN25_7B, 16, 512, 1536, micro=4, strategy="fsdp", reference=True),
+    Setting("Qwen3-8B, offload, engine 0.8", QWEN3_8B, 8, 1024, 3072, offload=True, utilization=0.8),
+    Setting("Qwen3-8B, A3, Ulysses 4, long answers", QWEN3_8B, 16, 2048, 30720, npu="a3", ulysses=4),
     Setting("Qwen2.5-32B on 32 NPUs", _QWEN25_32B, 32, 1024, 3072, tensor=4),
     Setting("30B of experts on 32 NPUs", _EXPERTS_30B, 32, 1024, 3072, tensor=4, strategy="fsdp"),
     Setting("8B of experts", _EXPERTS_8B, 16, 1024, 3072, micro=2, log_micro=2, strategy="fsdp"),
@@ -40,11 +37,11 @@ FITTING = (
     Setting("narrow 1B on 2 NPUs", _NARROW_1B, 2, 512, 1536, micro=8, log_micro=4),
 )
 NOT_FITTING = (
-    Setting("Qwen3-0.6B, log-probabilities of 16", _QWEN3_06B, 8, 1024, 3072, micro=4, log_micro=16),
-    Setting("Qwen3-0.6B without recomputation", _QWEN3_06B, 8, 1024, 3072, micro=8, log_micro=2, recompute=False),
-    Setting("Qwen2.5-7B on 4 NPUs, engine 0.8", _QWEN25_7B, 4, 512, 1536, utilization=0.8),
-    Setting("Qwen3-8B, micro batches of 16", _QWEN3_8B, 8, 1024, 3072, micro=16),
-    Setting("Qwen3-8B, A3, long answers without Ulysses", _QWEN3_8B, 16, 2048, 30720, npu="a3"),
+    Setting("Qwen3-0.6B, log-probabilities of 16", QWEN3_06B, 8, 1024, 3072, micro=4, log_micro=16),
+    Setting("Qwen3-0.6B without recomputation", QWEN3_06B, 8, 1024, 3072, micro=8, log_micro=2, recompute=False),
+    Setting("Qwen2.5-7B on 4 NPUs, engine 0.8", QWEN25_7B, 4, 512, 1536, utilization=0.8),
+    Setting("Qwen3-8B, micro batches of 16", QWEN3_8B, 8, 1024, 3072, micro=16),
+    Setting("Qwen3-8B, A3, long answers without Ulysses", QWEN3_8B, 16, 2048, 30720, npu="a3"),
     Setting("Qwen2.5-32B on 8 NPUs", _QWEN25_32B, 8, 1024, 3072, tensor=4, utilization=0.4),
     Setting("30B of experts on 8 NPUs", _EXPERTS_30B, 8, 1024, 3072, tensor=4, utilization=0.4, strategy="fsdp"),
     Setting("8B of experts, micro batches of 16", _EXPERTS_8B, 16, 1024, 3072, micro=16, log_micro=4, strategy="fsdp"),

@@ -1,4 +1,4 @@
-"""Fine-tuning: which trainer a script has, how its data is divided, what a rank is told, and what is refused."""
+"""Fine-tuning: the trainer of a script, the division of its data, the job of a rank, and the refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REFUSED = {
     "another engine": (
         {},
         {"model.strategy": "megatron"},
-        r"model\.strategy: expected fsdp or fsdp2 .*, found megatron",
+        r"model\.strategy: expected fsdp or fsdp2, .*; found megatron",
     ),
     "NPUs that nobody tells": ({"ranks": 0}, {}, "expected a start with torchrun, whose --nproc_per_node and"),
     "NPUs that torchrun would count": (
@@ -82,7 +82,7 @@ Divide = Callable[..., Share]
 
 @pytest.fixture
 def divide(tuning_settings, torchrun: Trainer) -> Divide:
-    """Divide a step of these settings."""
+    """Return a function that divides a step of these settings."""
 
     def make(
         engines: bool = False,
@@ -122,7 +122,7 @@ def test_sequences_fill_a_token_budget(divide: Divide) -> None:
     assert share.micro_batches[0].key == "data.max_token_len_per_gpu"
     # Of 16 sequences with 3072 tokens verl makes three micro batches: six are more tokens than four with 4096.
     assert set(share.lengths) == {(0, 3072)}
-    assert "because several of these fill a token budget" in share.notes[0]
+    assert "because several of the shorter sequences fill a token budget" in share.notes[0]
 
 
 def test_engines_have_micro_batches_of_sequences_too(divide: Divide) -> None:
@@ -146,7 +146,7 @@ def test_a_shorter_sequence_is_padded_without_sequence_parallelism_and_that_is_s
 def test_measured_lengths_are_the_heaviest_that_follow_each_other(divide: Divide) -> None:
     share = divide(engines=True, **{"data.use_dynamic_bsz": False}, measured=((1, 1),) * 50 + ((1000, 9000),) * 8)
     assert share.lengths == ((0, 4096),) * 8
-    assert "8 of them are longer than the script allows and are cut" in share.notes
+    assert "8 sequences are longer than the script allows and are cut" in share.notes
 
 
 def test_a_sequence_longer_than_the_budget_is_cut_and_that_is_said(divide: Divide) -> None:

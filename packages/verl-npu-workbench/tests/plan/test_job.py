@@ -1,4 +1,4 @@
-"""What a rank answers, which runs a stranger's verl: an outcome, or one error."""
+"""A rank that runs a stranger's verl answers with an outcome, or with one error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is tried when a plan does not fit."""
+"""The changes that are tried when a plan does not fit."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _keys(plan: Planned) -> list[str]:
 
 
 @pytest.fixture
-def of_kind(planned: Plan, tuned: Plan) -> Plan:
-    """What came of a plan: of fine-tuning if one of its phases is a training step."""
+def plan_of(planned: Plan, tuned: Plan) -> Plan:
+    """Return a function that makes a plan: of fine-tuning if one of its phases is a training step."""
 
     def make(peaks: dict[str, float], **given: object) -> Planned:
         named = given
@@ -39,8 +39,8 @@ def of_kind(planned: Plan, tuned: Plan) -> Plan:
 
 
 @pytest.mark.parametrize("phase", [UPDATE, STEP])
-def test_nothing_is_tried_if_it_fits(of_kind: Plan, phase: str) -> None:
-    assert _changes(of_kind({phase: 10.0})) == []
+def test_nothing_is_tried_if_it_fits(plan_of: Plan, phase: str) -> None:
+    assert _changes(plan_of({phase: 10.0})) == []
 
 
 FIRST = {
@@ -65,8 +65,8 @@ FIRST = {
 
 
 @pytest.mark.parametrize(("peaks", "given", "change"), FIRST.values(), ids=FIRST)
-def test_first_is_what_costs_least(of_kind: Plan, peaks, given, change) -> None:
-    assert _changes(of_kind(peaks, **given))[0] == change
+def test_first_is_what_costs_least(plan_of: Plan, peaks, given, change) -> None:
+    assert _changes(plan_of(peaks, **given))[0] == change
 
 
 LAST = {
@@ -87,8 +87,8 @@ LAST = {
 
 
 @pytest.mark.parametrize(("peaks", "given", "change"), LAST.values(), ids=LAST)
-def test_last_are_more_npus(of_kind: Plan, peaks, given, change) -> None:
-    assert _changes(of_kind(peaks, **given))[-1] == change
+def test_last_are_more_npus(plan_of: Plan, peaks, given, change) -> None:
+    assert _changes(plan_of(peaks, **given))[-1] == change
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_last_are_more_npus(of_kind: Plan, peaks, given, change) -> None:
     [({}, {"trainer.nnodes": 4}), ({SIZE: 8}, {"trainer.nnodes": 4, SIZE: 4})],
     ids=["nodes", "and smaller micro batches, where the mini batch asks for it"],
 )
-def test_a_model_whose_state_does_not_fit_gets_nothing_but_more_npus(of_kind: Plan, given, changes) -> None:
-    assert _changes(of_kind({UPDATE: 150.0}, state=130.0, **given)) == [changes]
+def test_a_model_whose_state_does_not_fit_gets_nothing_but_more_npus(plan_of: Plan, given, changes) -> None:
+    assert _changes(plan_of({UPDATE: 150.0}, state=130.0, **given)) == [changes]
 
 
 NEVER = {
@@ -113,8 +113,8 @@ NEVER = {
 
 
 @pytest.mark.parametrize(("peaks", "given", "key"), NEVER.values(), ids=NEVER)
-def test_what_would_not_help_is_not_tried(of_kind: Plan, peaks, given, key: str) -> None:
-    assert key not in _keys(of_kind(peaks, **given))
+def test_what_would_not_help_is_not_tried(plan_of: Plan, peaks, given, key: str) -> None:
+    assert key not in _keys(plan_of(peaks, **given))
 
 
 def test_an_overdrawn_budget_is_kept_to_before_it_is_made_smaller(planned: Plan) -> None:

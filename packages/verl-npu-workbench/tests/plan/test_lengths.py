@@ -1,4 +1,4 @@
-"""Measured lengths: read from files of users and of verl, and the part of them that a rank is given."""
+"""Measured lengths, read from files of users and of verl, and the part of them that a rank gets."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_a_file_has_one_sequence_in_each_row(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", "found no sequence"),
-        ("prompt,response\n", "found no sequence"),
-        ("prompt,response\n10,200\n10,many\n", "sequence 2: expected one sequence per line"),
+        ("", "found a file without sequences"),
+        ("prompt,response\n", "found a file without sequences"),
+        ("prompt,response\n10,200\n10,many\n", "sequence 2: expected JSON lines such as"),
         ("prompt,response\n10,-3\n", "sequence 1"),
         ("prompt,answer\n10,20\n", "sequence 1"),
         ('{"prompt": 10, "response": 20}\n{"prompt": \n', "line 2"),
@@ -58,7 +58,7 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 @pytest.fixture
 def dump(tmp_path: Path) -> Path:
-    """As verl writes it to trainer.rollout_data_dir: a file for each step, with texts."""
+    """Return a folder in the format of trainer.rollout_data_dir: a file for each step, with texts."""
     folder = tmp_path / "rollouts"
     folder.mkdir()
     for step, texts in {2: [("a b", "c d e")], 10: [("a", "b")], 1: [("a b c", "d"), ("a", "")]}.items():
@@ -72,12 +72,14 @@ def test_the_tokens_of_verls_own_dump_are_counted_in_the_order_of_its_steps(dump
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    # An answer without a word was at least its end.
+    # An answer without a word has at least its end token.
     assert measured_lengths(dump, tmp_path) == ((3, 1), (1, 1), (2, 3), (1, 1))
 
 
 def test_texts_without_the_models_tokenizer_are_one_line(dump: Path, tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"expected the model's tokenizer\.json in .*--model-config FOLDER"):
+    with pytest.raises(
+        PlanError, match=r"cannot be counted, because .* has no tokenizer\.json; .*--model-config FOLDER"
+    ):
         measured_lengths(dump, tmp_path)
 
 

@@ -1,6 +1,6 @@
-"""Sizes of published models: checked by the number of parameters that their pages name.
+"""Sizes of published models, checked by the number of parameters that their pages name.
 
-The picture of each prompt: who takes one, and whether there is room.
+The picture of each prompt: which models take one, and whether there is room.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_another_path_names_none(path: str) -> None:
 
 def test_a_model_without_sizes_is_one_line(tmp_path) -> None:
     with pytest.raises(
-        PlanError, match=r"the model '/no/such': expected a folder with its config.json, .*--model-config"
+        PlanError, match=r"the model '/no/such': expected a folder with the model's config.json, .*--model-config"
     ):
         model_of("/no/such", None, tmp_path)
 
@@ -113,13 +113,13 @@ def test_a_picture_for_a_model_of_text_is_one_line(settings) -> None:
 
 
 def test_a_picture_that_is_larger_than_a_prompt_is_one_line(settings) -> None:
-    with pytest.raises(PlanError, match="expected fewer than the 1024 tokens of a prompt, found 1024"):
+    with pytest.raises(PlanError, match="expected fewer than the 1024 tokens of a prompt; found 1024"):
         picture_of(SEEING, 1024, share_of(settings()))
 
 
 def test_fine_tuning_with_pictures_is_one_line() -> None:
     check_text_only(MODEL, 0)
-    with pytest.raises(PlanError, match="--picture-tokens: expected only text"):
+    with pytest.raises(PlanError, match="--picture-tokens: expected text only"):
         check_text_only(MODEL, 5)
-    with pytest.raises(PlanError, match=r"the model a test: expected only text: .* found an image-text model"):
+    with pytest.raises(PlanError, match=r"the model a test: expected text only, .* found an image-text model"):
         check_text_only(SEEING, 0)

@@ -1,4 +1,4 @@
-"""What a trainer is started with: changes of a script, and what one rank is told besides."""
+"""The command line of a planned trainer: changes of a script, and the further changes of one rank."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_rank_has_our_torch_npu_whichever_is_installed_or_asked_for(torchrun: 
 
 @pytest.fixture
 def told(settings):
-    """What a rank is told of a script with these settings."""
+    """Return a function that makes the changes that a rank gets for a script with these settings."""
 
     def make(**others: object) -> dict[str, object]:
         chosen = settings(**others)

@@ -1,4 +1,4 @@
-"""The largest micro batch that fits, and settings that make a plan fit: each is planned before it is told."""
+"""The largest micro batch that fits, and settings that make a plan fit: each is planned before it is proposed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Search = Callable[..., tuple[Largest, list[object]]]
 def answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[Callable[[dict[str, object]], Planned]], list[dict[str, object]]]:
-    """Have plans come to what a function makes of their changes; returns the list of what is asked."""
+    """Return a function that replaces planning by a function of the changes, and returns the list of requests."""
 
     def put(answer: Answer) -> list[dict[str, object]]:
         asked: list[dict[str, object]] = []
@@ -46,7 +46,7 @@ def request_of_a_user(tmp_path: Path) -> Request:
 
 @pytest.fixture
 def search(planned, tuned, answers, request_of_a_user: Request) -> Search:
-    """Search where the update takes so many GiB for each unit of a setting; also returns what was planned."""
+    """Return a function that searches where each unit of a setting adds so many GiB; it also lists the plans."""
 
     def run(key: str, each: float, phase: str = "update actor", **others: object) -> tuple[Largest, list[object]]:
         make = planned if phase == "update actor" else tuned
@@ -60,7 +60,7 @@ def search(planned, tuned, answers, request_of_a_user: Request) -> Search:
 
 
 def test_the_largest_part_of_a_mini_batch_that_fits_is_found(search: Search) -> None:
-    # 16 sequences of a mini batch; 8 need 10 + 32 GiB, 16 would need 74.
+    # A mini batch has 16 sequences; 8 need 10 + 32 GiB, 16 would need 74.
     found, asked = search(KEY, 4.0)
     assert (found.key, found.size, found.exact) == (KEY, 8, True)
     assert sorted(asked) == sorted(set(asked)) == [each.size for each in found.probes]
@@ -72,7 +72,7 @@ def test_all_of_a_mini_batch_may_fit(search: Search) -> None:
     assert (found.size, found.exact) == (16, True)
 
 
-def test_none_may_fit(search: Search) -> None:
+def test_no_size_may_fit(search: Search) -> None:
     found, _ = search(KEY, 60.0)
     assert (found.size, found.exact) == (0, True)
     assert not any(each.fits for each in found.probes)
@@ -107,7 +107,7 @@ def test_it_is_found_for_fine_tuning(search: Search, engines: bool, key: str, ea
 
 @pytest.fixture
 def tried(planned, answers, request_of_a_user):
-    """What is tried where a plan had such peaks, and where plans come to what a function makes of their changes."""
+    """Return a function that runs the search, given the first plan's peaks and a function of the changes."""
 
     def run(peaks: dict[str, float], answer, **given: object) -> tuple[searching.Search, list[dict[str, object]]]:
         asked = answers(answer)
@@ -179,4 +179,4 @@ def test_more_npus_go_on_where_they_divide_what_is_too_much(planned, tried) -> N
 def test_more_npus_than_anyone_would_take_are_not_planned(planned, tried) -> None:
     found, asked = tried({"update actor": 610.0}, lambda changes: planned({}), state=600.0)
     assert not asked
-    assert "the models' state would need 128 NPUs, and at most 64 are proposed" in found.cause
+    assert "the models' state needs 128 NPUs, and plans propose at most 64" in found.cause

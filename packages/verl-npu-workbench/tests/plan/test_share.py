@@ -1,4 +1,4 @@
-"""How a step is divided among ranks, and what a plan gives one of them."""
+"""How a step is divided among ranks, and the inputs that a plan gives to one of them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_answer_is_cut_to_a_budget_that_is_smaller_and_that_is_said(settings)
 
 
 def test_a_budget_without_room_for_an_answer_is_one_line(settings) -> None:
-    with pytest.raises(PlanError, match="room for a prompt of 1024 tokens and an answer, found 1024 tokens"):
+    with pytest.raises(PlanError, match="room for a prompt of 1024 tokens and an answer; found 1024 tokens"):
         share_of(settings(**{f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 1024}))
 
 
@@ -72,13 +72,13 @@ def test_a_pipeline_has_a_rank_of_each_kind(settings) -> None:
 
 
 def test_sizes_that_do_not_divide_the_npus_are_one_line(settings) -> None:
-    with pytest.raises(PlanError, match=r"the parallel sizes: expected a product that divides 8 NPUs .*, found 3"):
+    with pytest.raises(PlanError, match=r"the parallel sizes: expected a product that divides 8 NPUs .*; found 3"):
         share_of(settings(**{f"{ACTOR}ulysses_sequence_parallel_size": 3}))
 
 
 @pytest.mark.parametrize("key", ["trainer.nnodes", "data.max_prompt_length", "data.train_batch_size"])
 def test_what_is_missing_is_named(settings, key: str) -> None:
-    with pytest.raises(PlanError, match=f"{key}: expected a positive number, found none"):
+    with pytest.raises(PlanError, match=f"{key}: expected a positive number; found none"):
         share_of(settings(**{key: None}))
 
 
@@ -101,7 +101,7 @@ def test_measured_lengths_are_those_of_a_rank(settings) -> None:
     assert (len(share.lengths), len(share.scored_lengths)) == (share.sequences, share.scored) == (8, 16)
     assert set(share.lengths) == {(100, 1000), (200, 2000), (50, 3072)}
     assert (share.prompt, share.response, share.padded) == (117, 2024, (1024, 3072))
-    assert "10 of them are longer than the script allows" in share.notes[1]
+    assert "10 sequences are longer than the script allows" in share.notes[1]
 
 
 def test_the_greatest_lengths_are_those_that_fill_a_budget(settings) -> None:
@@ -124,7 +124,7 @@ def test_a_budget_that_many_sequences_overdraw_is_raised_for_few_and_that_is_sai
     assert share.budgets == {key: 2 * 3840}
     assert share.lengths == ((1024, 3840 - 1024),) * 4
     assert share.notes[1].startswith("verl divides 16 sequences evenly")
-    assert f"7680 tokens instead of 4096; the plan shows this with few sequences and {key}=7680" in share.notes[1]
+    assert f"7680 tokens instead of 4096. The plan shows this with few sequences and {key}=7680" in share.notes[1]
 
 
 def test_a_budget_that_verl_keeps_to_is_not_raised(settings) -> None:
@@ -142,7 +142,7 @@ def test_a_budget_with_few_micro_batches_is_the_scripts_own(settings) -> None:
     assert share_of(dynamic, 3072).budgets == {}
 
 
-# Micro batches: where their size is set, how many sequences show the largest, and who keeps to their budget.
+# Micro batches: where their size is set, how many sequences show the largest, and which trainers keep the budget.
 
 
 def _dynamic(size: int, sequence_parallel: int = 1) -> MicroBatch:
@@ -234,7 +234,7 @@ def test_bounded_micro_batches_keep_to_their_budget() -> None:
 
 def test_bounded_micro_batches_are_fullest_with_lengths_that_divide_the_budget() -> None:
     bounded = MicroBatch(Phase.UPDATE_ACTOR, "tokens", True, 1000, 1, bounded=True)
-    # One of 600 tokens leaves 400 of a budget of 1000; two of 500 leave none.
+    # One sequence of 600 tokens leaves 400 of a budget of 1000; two of 500 leave none.
     assert fullest([bounded], 600, 64) == 500
 
 
@@ -260,7 +260,7 @@ def test_the_greatest_length_is_the_fullest_if_nothing_is_divided() -> None:
 
 
 def test_shorter_sequences_fill_a_budget_that_the_longest_would_divide() -> None:
-    # Ten of 3072 tokens make two micro batches of 15360; ten of 2457 make one of 24570.
+    # Ten sequences of 3072 tokens make two micro batches of 15360; ten of 2457 make one of 24570.
     assert fullest([_dynamic(24576)], 3072, 10) == 2457
 
 
@@ -300,7 +300,7 @@ def test_a_reference_is_kept_for_a_divergence_unless_adapters_can_be_left_out(se
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A verl whose micro batches may hold more."""
+    """Return a verl whose micro batches may exceed the budget."""
     (tmp_path / "verl" / "utils").mkdir(parents=True)
     (tmp_path / "verl" / "__init__.py").touch()
     (tmp_path / "verl" / "utils" / "__init__.py").touch()

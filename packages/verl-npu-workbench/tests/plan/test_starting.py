@@ -1,4 +1,4 @@
-"""What a start is asked, and the finding that is made of its answer."""
+"""The request for a start, and the finding that is made of its answer."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from verl_npu_workbench.jobs.trainer import Trainer
 from verl_npu_workbench.plan import starting
 from verl_npu_workbench.plan.job import Part, Started, StartJob
 from verl_npu_workbench.plan.starting import settings_named
+
+from verl_npu.findings import Finding, error
 
 from .conftest import MODEL
 
@@ -42,7 +44,7 @@ def test_a_setting_is_named_by_its_value_or_its_key(said: str, named: list[str])
 
 @pytest.fixture
 def asked(settings: Callable[..., Settings]) -> Callable[..., StartJob]:
-    """What a start is asked of a script with these settings."""
+    """Return a function that makes the request for a start of a script with these settings."""
 
     def make(**others: object) -> StartJob:
         trainer = Trainer("verl.trainer.main_ppo", OVERRIDES, (), 0, Path(), {})
@@ -89,5 +91,16 @@ def test_a_refusal_has_upstreams_words_its_line_and_the_setting() -> None:
 
 def test_an_answer_with_a_part_that_is_unknown_is_none() -> None:
     assert Started.of_json({"passed": [Part.PROGRAM.value]}).passed == [Part.PROGRAM.value]
-    with pytest.raises(ValueError, match="a part that is unknown"):
+    with pytest.raises(ValueError, match="an unknown part"):
         Started.of_json({"passed": ["somewhere"]})
+
+
+def test_a_setting_that_the_start_refuses_is_refused_once() -> None:
+    def refused(code: str, subject: str) -> Finding:
+        return error(code, "gpro", subject=subject, why="upstream ends the job", fix="change the setting")
+
+    start = refused(starting.CODE, "algorithm.adv_estimator=gpro, +trainer.nnodes=1")
+    repeat, other = refused("choices", "algorithm.adv_estimator"), refused("choices", "data.sampler")
+    ours = refused("placeholders", "algorithm.adv_estimator")
+    assert starting.without_repeats([repeat, other, ours], [start]) == [other, ours]
+    assert starting.without_repeats([repeat], []) == [repeat]

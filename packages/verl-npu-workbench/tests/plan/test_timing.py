@@ -1,4 +1,4 @@
-"""Time as a range: what it follows, and that its ends are in order."""
+"""Time as a range: the figures that it depends on, and the order of its ends."""
 
 from __future__ import annotations
 

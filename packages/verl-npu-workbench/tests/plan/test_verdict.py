@@ -1,4 +1,4 @@
-"""Whether a plan fits: tensors, the reserve, and the rollout engine beside what the trainer keeps."""
+"""The verdict on a plan: tensors, the reserve, and the rollout engine beside the memory that the trainer keeps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_engine_needs_its_share_beside_what_the_trainer_keeps(planned) -> No
 def test_an_engine_without_room_for_one_sequence_does_not_fit(planned) -> None:
     small = planned({"update actor": 1.0}, **{"actor_rollout_ref.rollout.gpu_memory_utilization": 0.15})
     assert judge(small).fit is Fit.DOES_NOT
-    assert "leaves no room beside the engine's weights for the key-value cache" in small.rollout.notes[0]
+    assert "the engine's weights leave too little memory for the key-value cache" in small.rollout.notes[0]
     needed = next(phase.needed for phase in judge(small).phases if phase.phase == "rollout")
     assert needed > small.rollout.least > small.rollout.taken
 
@@ -70,7 +70,7 @@ def test_both_sides_of_a_separate_trainer_are_judged(planned) -> None:
     found = _by_name(plan)
     assert list(found) == ["rollout", "servers", "update actor", "weight sync", "servers' sync"]
     assert judge(plan).reserve[0].size == 3 / 2 * judge(planned({"update actor": 40.0})).reserve[0].size
-    # The trainer's NPUs serve beside what it keeps, the others have the engine alone.
+    # The trainer's NPUs serve beside the trainer's memory, the others have the engine alone.
     assert found["rollout"].held == found["servers"].needed + 10 * GIB == plan.rollout.needed + 10 * GIB
     assert all(sum(each.holders.values()) == each.needed for each in found.values())
     alone = _by_name(planned({"update actor": 40.0}, kept=10.0, **ALONE))

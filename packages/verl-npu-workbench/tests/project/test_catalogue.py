@@ -1,4 +1,4 @@
-"""What the commands print for a person is translated: all of it, with the same values in it, as gettext reads it."""
+"""Every text that a command prints for a person is translated, with the same values in it, as gettext reads it."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def made(which: tuple[Catalogues, str]) -> Catalog:
 
 
 def forms(message: Message) -> list[tuple[str, str]]:
-    """The texts of a message, each with its translation."""
+    """Return the texts of a message, each with its translation."""
     words = message.id if isinstance(message.id, tuple) else (message.id,)
     said = message.string if isinstance(message.string, tuple) else (message.string,)
     return [(text, translation) for text in words for translation in said if translation]
 
 
 def values(text: str) -> list[tuple[str, str | None, str | None]]:
-    """The places for values in a text; a text without any may have braces of its own."""
+    """Return the placeholders in a text; a text without any may have braces of its own."""
     try:
         parsed = list(string.Formatter().parse(text))
     except ValueError:
@@ -49,14 +49,14 @@ def values(text: str) -> list[tuple[str, str | None, str | None]]:
     return sorted((name, spec, conversion) for _before, name, spec, conversion in parsed if name is not None)
 
 
-NOT_YET = ("packages/verl-npu-workbench/verl_npu_workbench/diagnosis/known/",)
+UNTRANSLATED = ("packages/verl-npu-workbench/verl_npu_workbench/diagnosis/known/",)
 """The beginnings of files, and of calls for help, whose texts are still shown in English."""
 
 
 def test_every_text_has_a_translation_but_those_that_are_named_here(made: Catalog) -> None:
     untranslated = catalogue.untranslated(made)
     files = {message.id: [file for file, _line in message.locations] for message in made if message.id}
-    assert [text for text in untranslated if not all(file.startswith(NOT_YET) for file in files[text])] == []
+    assert [text for text in untranslated if not all(file.startswith(UNTRANSLATED) for file in files[text])] == []
 
 
 def test_a_translation_has_the_values_of_its_text(made: Catalog) -> None:
@@ -68,7 +68,7 @@ def test_a_translation_has_the_values_of_its_text(made: Catalog) -> None:
 def test_no_sentence_is_left_in_english(made: Catalog) -> None:
     english = [text for message in made if message.id for text, said in forms(message) if WORDS.search(text)]
     left = [text for message in made if message.id for text, said in forms(message) if not CHARACTER.search(said)]
-    # Commands, and the title of a published page, are as they are.
+    # Commands, and the title of a published page, are not translated.
     kept = ("vllm-ascend v", "docker ", "pip install ")
     assert [text for text in left if text in english and not text.startswith(kept)] == []
 

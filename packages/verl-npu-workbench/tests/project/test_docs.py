@@ -1,4 +1,4 @@
-"""The documents say what the project is today, in both languages alike."""
+"""The documents describe the project as it is today, in both languages alike."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def headings(page: Path) -> list[str]:
 
 
 def anchor(heading: str) -> str:
-    """The fragment that a heading gets on GitHub."""
+    """Return the fragment that a heading gets on GitHub."""
     kept = re.sub(r"[^\w\- ]", "", heading.lstrip("#").strip().lower())
     return kept.replace(" ", "-")
 
 
 def first_column(page: Path, heading: str) -> list[str]:
-    """What stands in backticks in the first column of the first table after a heading."""
+    """Return the texts in backticks in the first column of the first table after a heading."""
     text = page.read_text().partition(f"\n{heading}\n")[2]
     assert text, f"{name(page)} has no {heading}"
     table = re.search(r"(?m)^\|.*\n\|[-| ]+\|\n((?:\|.*\n)+)", text)
@@ -135,7 +135,7 @@ def test_a_page_links_to_its_twin_above_its_first_section(page: Path) -> None:
 
 
 def pictures(page: Path) -> list[tuple[str, Path]]:
-    """The alternative text and the file of each picture of a page."""
+    """Return the alternative text and the file of each picture of a page."""
     found = re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text())
     return [(text, (page.parent / path).resolve()) for text, path in found]
 
@@ -181,7 +181,7 @@ def test_the_pages_are_few_and_short() -> None:
     assert sum(len(page.read_text().split()) for page in front) <= 25_000
 
 
-# One truth.
+# Facts that are stated once.
 
 
 def test_pip_and_the_workflow_take_the_same_pythons(project: dict) -> None:
@@ -262,7 +262,7 @@ def test_the_line_that_the_readmes_show_is_what_the_driver_prints(interpreter: I
     assert shown in result.err.splitlines()
 
 
-# What stands in two files.
+# Facts that are stated in two files.
 
 
 def test_pre_commit_runs_the_versions_of_the_extra_dev(project: dict) -> None:

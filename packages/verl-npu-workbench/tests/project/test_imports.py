@@ -19,7 +19,7 @@ PACKAGES = (
 
 LINT = "from importlinter.cli import lint_imports_command as main; main()"
 
-# An arrow that must not be, by the contract that it breaks.
+# A forbidden arrow, by the contract that it breaks.
 ARROWS = {
     "The commands use the plugin, and the plugin does not know them": (
         "verl_npu/features/upstreams.py",
@@ -41,7 +41,7 @@ ARROWS = {
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Judge the packages in a folder by the contracts."""
+    """Check the packages in a folder against the contracts."""
     words = ("-B", "-c", LINT, "--no-cache", "--config", str(PROJECT / "pyproject.toml"))
     return python(*words, cwd=folder, PYTHONPATH=str(folder), COLUMNS="200")
 

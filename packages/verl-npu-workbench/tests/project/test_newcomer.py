@@ -34,14 +34,14 @@ RUNS = "\n".join(
 
 @dataclass(frozen=True)
 class Walk:
-    """Where a link has to lead, what has to be typed there, and what is answered."""
+    """The page to which a link has to lead, the command to be typed there, and its answer."""
 
     page: str
     typed: str
     answer: str
     files: Mapping[str, str] = field(default_factory=dict)
     ends: tuple[str, ...] = ()
-    """Words behind what is typed that end a command which goes on until somebody ends it."""
+    """Words behind the typed command that end a command which would otherwise go on for ever."""
 
 
 WALKS = {
@@ -62,7 +62,7 @@ WALKS = {
 
 
 def leads(start: Path, page: str) -> list[Path]:
-    """The pages of that name to which the tables of a start link, in the language of the start."""
+    """Return the pages of that name to which the tables of a start page link, in its language."""
     name = page if ".zh-CN" not in start.name else page.replace(".md", ".zh-CN.md")
     rows = "\n".join(line for line in outside_of_fences(start.read_text()) if line.startswith("|"))
     found = re.findall(r"\]\(([\w./-]+\.md)", rows)
@@ -91,7 +91,7 @@ def test_what_is_typed_there_answers(walk: Walk, tmp_path: Path, monkeypatch: py
 
 
 def died() -> list[tuple[str, str]]:
-    """The text and the rule of each row of the table by what stands in the log."""
+    """Return the text and the rule of each row of the table by log texts."""
     table = DIED_PAGE.read_text().partition("| in the log | rule |")[2].partition("\n\n")[0]
     rows = [re.findall(r"`([^`]+)`", line)[:2] for line in table.splitlines() if line.startswith("| `")]
     return [(text, rule) for text, rule in rows]

@@ -1,4 +1,4 @@
-"""How pytest-xdist shares the tests out: conftest.py names the groups, and they are kept together."""
+"""How pytest-xdist distributes the tests: conftest.py names the groups, and each stays together."""
 
 from __future__ import annotations
 

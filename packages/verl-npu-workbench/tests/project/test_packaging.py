@@ -1,4 +1,4 @@
-"""What is shipped: a wheel that judges the same upstream as the checkout does, and a source archive with its tests."""
+"""The distributions: the wheel judges an upstream as the checkout does, and the source archive has the tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(path: Path, *arguments: str) -> tuple[str, str]:
         "from verl_npu.features import locks_folder; print(locks_folder())\n"
         "from verl_npu.cli import main; main(standalone_mode=False)"
     )
-    # 1 where something drifted: what is installed here may be no pin.
+    # 1 where something drifted: the installed verl may be no pin.
     result = subprocess.run(
         [sys.executable, "-c", program, "check", "--json", *arguments],
         env={**os.environ, "PYTHONPATH": str(path)},
@@ -45,7 +45,7 @@ def check(path: Path, *arguments: str) -> tuple[str, str]:
 
 
 def unconditional(requirements: Sequence[str]) -> set[str]:
-    """The packages that an installation without extras brings, by their normalised names."""
+    """Return the packages that an installation without extras brings, by their normalized names."""
     parsed = [Requirement(line) for line in requirements]
     wanted = [one for one in parsed if one.marker is None or one.marker.evaluate({"extra": ""})]
     return {canonicalize_name(one.name) for one in wanted}
@@ -60,7 +60,7 @@ def requirements(wheel: Path) -> list[str]:
 
 @pytest.fixture(scope="session")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The files of the source archive, below its one folder."""
+    """Return the files of the source archive, below its one folder."""
     folder = tmp_path_factory.mktemp("sdist")
     command = [sys.executable, "-m", "build", "--sdist", "--outdir", str(folder), str(PROJECT)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -114,7 +114,7 @@ def test_a_release_changes_every_file_that_has_the_version(tmp_path: Path) -> No
 
 
 def tracked() -> set[str]:
-    """The files of the checkout; skips where git does not know them, as in an unpacked source archive."""
+    """Return the files of the checkout; skip where git does not know them, as in an unpacked source archive."""
     answer = subprocess.run(["git", "-C", str(PROJECT), "ls-files"], capture_output=True, text=True, check=False)
     if answer.returncode:
         pytest.skip("this is no git checkout")
@@ -142,6 +142,6 @@ def test_the_workbenchs_wheel_holds_its_package_with_all_data_and_nothing_else(t
     names = {name for name in zipfile.ZipFile(made).namelist() if ".dist-info/" not in name}
     folder = f"{package}/verl_npu_workbench/"
     assert names == {name.removeprefix(f"{package}/") for name in tracked() if name.startswith(folder)}
-    # The catalogue and the pins among them.
+    # They include the catalogue and the pins.
     assert "verl_npu_workbench/locale/zh_CN/LC_MESSAGES/verl_npu_workbench.mo" in names
     assert "verl_npu_workbench/pins/v0.6.1.toml" in names

@@ -1,4 +1,4 @@
-"""The site: pages made from the code, links as the site needs them, and a build without a warning."""
+"""The site: pages generated from the code, links in the site's form, and a build without a warning."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GENERATED = site_pages.pages()
 
 
 def words(text: str) -> str:
-    """A text without its blanks: each release of click breaks lines at other places, in Chinese within words."""
+    """Return a text without blanks: each release of click breaks lines at other places, in Chinese within words."""
     return "".join(text.split())
 
 
@@ -107,7 +107,7 @@ def test_the_sites_index_for_programs_leads_to_its_own_pages(tmp_path: Path) -> 
 
 
 def test_no_page_and_no_metadata_names_a_repository_of_ours() -> None:
-    """Nobody has registered an address for this project: one that is written down could be registered by anybody."""
+    """Nobody has registered an address for this project: anybody could register one that is written down."""
     files = [*PAGES, *DOCS.glob("*.txt"), *PROJECT.glob("*.yml"), PROJECT / "pyproject.toml"]
     files += PROJECT.glob("packages/*/pyproject.toml")
     ours = re.compile(
@@ -117,12 +117,12 @@ def test_no_page_and_no_metadata_names_a_repository_of_ours() -> None:
 
 
 def shown(page: Path) -> list[str]:
-    """The calls of verl-npu in the fenced blocks of a page, and those in backticks."""
+    """Return the calls of verl-npu in the fenced blocks of a page, and those in backticks."""
     text = page.read_text()
     typed = [line.strip() for fence in fences(text) for line in fence.text.splitlines()]
     inline = re.findall(r"`(verl-npu [^`]+)`", text)
     calls = [re.split(r"  #| \| ", line)[0] for line in [*typed, *inline] if re.match(r"verl-npu [a-z]", line)]
-    # What stands for something else, or is part of a line of output, is no call.
+    # A placeholder, or a part of a line of output, is no call.
     return [call for call in dict.fromkeys(calls) if not re.search(r"…|\.\.\.|: | \[| -- ", call)]
 
 
@@ -135,10 +135,10 @@ def test_every_call_that_a_page_shows_is_understood(page: Path) -> None:
         one = command.get_command(click.Context(command), name)
         try:
             assert one is not None
-            # Parses the whole call, and runs nothing of it.
+            # Parses the whole call without running it.
             one.make_context(name, [word for word in rest if word != "-"])
         except (click.MissingParameter, click.BadOptionUsage):
-            # In running text a command is also named without what it needs.
+            # Running text may name a command without its arguments.
             continue
         except click.BadParameter as error:
             # A word in capitals stands for a value of the reader's.
@@ -156,7 +156,7 @@ QUICK = ("check", "doctor", "env", "explain", "lint", "setup", "status")
 CALLS = sorted({call for page in PAGES for call in shown(page) if call.split()[1] in QUICK})
 
 
-# What `doctor --hang` prints is of all that runs on this machine meanwhile, other tests' jobs among it.
+# `doctor --hang` prints everything that runs on this machine meanwhile, other tests' jobs included.
 SLOW = ("--level", "--cluster", "--hang")
 
 
@@ -174,7 +174,7 @@ def test_every_quick_call_of_the_pages_runs_to_its_end(
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as it is published: with the address of a repository whose server the theme knows how to ask."""
+    """Build the site as it is published, with the address of a repository whose server the theme knows how to ask."""
     pytest.importorskip("mkdocs", reason="needs the extra docs")
     pytest.importorskip("material", reason="needs the extra docs")
     folder = tmp_path_factory.mktemp("site")
@@ -191,7 +191,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Asked(HTMLParser):
-    """What a browser asks for on its own as it shows a page, and what makes the theme's script ask."""
+    """Collects all that a browser requests for a page on its own, or that makes the theme's script request it."""
 
     _LOADED = ("src", "srcset", "poster", "data", "background")
 
@@ -205,7 +205,7 @@ class Asked(HTMLParser):
         asked = [values[key] for key in self._LOADED if key in values]
         if tag == "link" and not {"canonical", "alternate", "prev", "next"} & set(values.get("rel", "").split()):
             asked.append(values.get("href", ""))
-        asked += OF_STYLES.findall(values.get("style", ""))
+        asked += STYLE_URLS.findall(values.get("style", ""))
         self.others += [address for address in asked if FOREIGN.match(address)]
         # Mermaid comes from unpkg.com where there is a diagram; the repository's stars come from its server's API.
         if "mermaid" in values.get("class", "").split() or values.get("data-md-component") == "source":
@@ -213,7 +213,7 @@ class Asked(HTMLParser):
 
 
 FOREIGN = re.compile(r"\s*(https?:)?//")
-OF_STYLES = re.compile(r"(?:url\(|@import\s)\s*[\"']?([^\"')\s]+)")
+STYLE_URLS = re.compile(r"(?:url\(|@import\s)\s*[\"']?([^\"')\s]+)")
 
 
 def test_the_site_has_both_languages_and_the_index_for_programs(site: Path) -> None:
@@ -231,7 +231,9 @@ def test_the_site_has_both_languages_and_the_index_for_programs(site: Path) -> N
 def test_no_page_of_the_site_asks_another_server_for_anything(site: Path) -> None:
     found = {page.relative_to(site).as_posix(): Asked(page.read_text()).others for page in site.rglob("*.html")}
     found |= {
-        style.relative_to(site).as_posix(): [one for one in OF_STYLES.findall(style.read_text()) if FOREIGN.match(one)]
+        style.relative_to(site).as_posix(): [
+            one for one in STYLE_URLS.findall(style.read_text()) if FOREIGN.match(one)
+        ]
         for style in [*site.rglob("*.css"), *site.rglob("*.svg")]
     }
     assert len(found) > 2 * len(GENERATED)

@@ -1,4 +1,4 @@
-"""docs/writing-a-patch.md, followed literally on an installed package: what it says to do works as it says."""
+"""docs/writing-a-patch.md, followed literally on an installed package: each step works as the page says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[4] / "docs" / "writing-a-patch.md"
 
 
 def blocks(language: str = "python") -> list[str]:
-    """The Python of the page, in order: the patch, what its code uses, the program, the test."""
+    """Return the Python of the page, in order: the patch, the names that it uses, the program, the test."""
     return [fence.text for fence in fences(PAGE.read_text()) if fence.language == language]
 
 
@@ -27,7 +27,7 @@ def commands() -> list[str]:
 
 
 class Installed:
-    """The wheel of verl-npu, and the distribution of the page beside it: what pip would install, as far as it goes."""
+    """verl-npu's wheel and the page's distribution, unpacked side by side as pip would install them."""
 
     def __init__(self, wheel: Path, folder: Path) -> None:
         zipfile.ZipFile(wheel).extractall(folder / "site")
@@ -45,7 +45,7 @@ class Installed:
         return python(*arguments, cwd=self.folder, clean="VERL_", **{"PYTHONPATH": site, **environment})
 
     def state(self, source: Path) -> str:
-        """What `check` says of the feature of the page."""
+        """Return the state of the page's feature, by `check`."""
         answer = self.run(["-m", "verl_npu", "check", "--json", "--source", str(source)])
         (feature,) = [each for each in json.loads(answer.stdout)["features"] if each["owner"] == "my-patches"]
         assert feature["name"] == "my_memory"

@@ -1,4 +1,4 @@
-"""A small proof as it is in memory."""
+"""A small proof in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from verl_npu_workbench.prove.result import Check, StageResult, Verdict, judged
 
 
 def result(**changes: object) -> Result:
-    """What an operator gave."""
+    """Return the result of an operator."""
     facts: dict[str, object] = {
         "name": "result",
         "dtype": "torch.float32",
@@ -23,13 +23,13 @@ def result(**changes: object) -> Result:
 
 
 def operator(**changes: object) -> Observation:
-    """What an NPU did with an operator."""
+    """Return the observation of an operator on an NPU."""
     facts: dict[str, object] = {"kind": Kind.OPERATOR, "name": "exp", "case": "float32", "results": (result(),)}
     return Observation(**(facts | changes))  # type: ignore[arg-type]
 
 
 def stage(*checks: Check, name: str = "device") -> StageResult:
-    """What a stage with these checks came to."""
+    """Return the result of a stage with these checks."""
     return judged(name, checks, 1.5, 30.0)
 
 

@@ -13,7 +13,7 @@ import torch
 import torch_npu
 
 INSTALL: dict[str, Callable[[], None]] = {}
-"""By its name, what puts it in."""
+"""The functions that install the faults, by name."""
 
 
 def fault(function: Callable[[], None]) -> Callable[[], None]:
@@ -22,19 +22,19 @@ def fault(function: Callable[[], None]) -> Callable[[], None]:
 
 
 def install(name: str) -> None:
-    """Put it in; those that are variables of the virtual Ascend's are in already."""
+    """Install a fault; faults that are variables of the virtual Ascend are there already."""
     if name in INSTALL:
         INSTALL[name]()
 
 
 def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Put what `make` gives of a function in its place."""
+    """Replace a function by the one that `make` makes of it."""
     original = getattr(owner, name)
     setattr(owner, name, functools.wraps(original)(make(original)))
 
 
 def on_npu(changed: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Of a function, one that changes each floating-point result that lies on an NPU."""
+    """Return a wrapper maker: the wrapper changes each floating-point result that is on an NPU."""
 
     def make(original: Any) -> Any:
         def function(*args: Any, **kwargs: Any) -> Any:
@@ -49,12 +49,12 @@ def on_npu(changed: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return make
 
 
-def of_torch_npu(name: str, changed: Callable[[Any], Any]) -> None:
+def in_torch_npu(name: str, changed: Callable[[Any], Any]) -> None:
     replaced(torch_npu, name, on_npu(changed))
 
 
 def off_by(units: int) -> Callable[[Any], Any]:
-    """Change the last bits of each number, without its gradient."""
+    """Return a change of the last bits of each number, without its gradient."""
 
     def changed(found: Any) -> Any:
         kind = {2: torch.int16, 4: torch.int32}[found.element_size()]
@@ -139,7 +139,7 @@ def a_second_stream_that_computes_otherwise() -> None:
 
 @fault
 def an_operator_wrong_in_its_last_bits() -> None:
-    of_torch_npu("npu_rms_norm", off_by(3))
+    in_torch_npu("npu_rms_norm", off_by(3))
 
 
 @fault
@@ -151,7 +151,7 @@ def rounding_towards_zero() -> None:
         cut = (wide.view(torch.int32) - (1 << 15)) & ~0xFFFF
         return found + (cut.view(torch.float32).bfloat16() - wide.bfloat16()).npu()
 
-    of_torch_npu("npu_swiglu", changed)
+    in_torch_npu("npu_swiglu", changed)
 
 
 @fault
@@ -178,22 +178,22 @@ def a_gradient_that_is_a_tenth_too_large() -> None:
             found.register_hook(lambda gradient: gradient * 1.1)
         return found
 
-    of_torch_npu("npu_rotary_mul", changed)
+    in_torch_npu("npu_rotary_mul", changed)
 
 
 @fault
 def a_result_of_another_type() -> None:
-    of_torch_npu("npu_add_rms_norm", lambda found: found.float())
+    in_torch_npu("npu_add_rms_norm", lambda found: found.float())
 
 
 @fault
 def a_result_that_is_no_number() -> None:
-    of_torch_npu("npu_moe_token_unpermute", lambda found: found + torch.nan * (found == found.max()))
+    in_torch_npu("npu_moe_token_unpermute", lambda found: found + torch.nan * (found == found.max()))
 
 
 @fault
 def rows_in_another_order() -> None:
-    of_torch_npu("npu_moe_token_permute", lambda found: found.roll(1, 0))
+    in_torch_npu("npu_moe_token_permute", lambda found: found.roll(1, 0))
 
 
 @fault
@@ -315,7 +315,7 @@ def a_stale_weight() -> None:
 
     def make(original: Any) -> Any:
         def load(self: Any, weights: Any) -> None:
-            # What it has had since before is kept.
+            # The engine keeps its old tensor for it.
             original(self, [(name, tensor) for name, tensor in weights if name not in self.first])
             self.first.update(self.held)
 
@@ -337,14 +337,14 @@ def a_sync_that_dawdles() -> None:
 
 @fault
 def features_that_are_not_applied() -> None:
-    """By VERL_NPU_DISABLE, which the test sets."""
+    """VERL_NPU_DISABLE, which the test sets, is the fault."""
 
 
 # Trainings.
 
 
 def in_a_job(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Of a method, one whose first argument is what `function` gives of it, in a process of a job of Ray's."""
+    """Return a maker of methods whose `self` is replaced by `function(self)` in a process of a Ray job."""
 
     def make(original: Any) -> Any:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:

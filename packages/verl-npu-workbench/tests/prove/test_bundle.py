@@ -1,4 +1,4 @@
-"""A bundle holds what was found and no names, and that of a stranger can do no harm."""
+"""A bundle holds the results and no names, and a stranger's bundle can do no harm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from verl_npu_workbench.prove.folder import Folder
 from verl_npu_workbench.prove.result import Check, Verdict
 from verl_npu_workbench.secrecy.redaction import Redaction
 
-from verl_npu.errors import ProofError
+from verl_npu.errors import CommandError
 
 from .conftest import operator, stage
 
@@ -34,7 +34,7 @@ def path(proof: Proof, tmp_path: Path) -> Path:
 
 
 def repacked(path: Path, members: Mapping[str, bytes]) -> Path:
-    """A copy of a bundle in which members are others."""
+    """Return a copy of a bundle with changed members."""
     with zipfile.ZipFile(path) as archive:
         content = {name: archive.read(name) for name in archive.namelist()} | members
     changed = path.with_name("changed.zip")
@@ -84,13 +84,13 @@ def test_names_and_paths_are_taken_out(proof: Proof, tmp_path: Path, monkeypatch
     ],
 )
 def test_what_is_no_bundle_is_one_error_that_names_it(members: dict[str, bytes], path: Path) -> None:
-    with pytest.raises(ProofError, match=r"changed\.zip"):
+    with pytest.raises(CommandError, match=r"changed\.zip"):
         bundle.read(repacked(path, members))
 
 
 def test_a_bundle_that_unpacks_to_much_is_not_unpacked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle, "_MOST_BYTES", 1 << 20)
-    with pytest.raises(ProofError, match="more than 1 MiB"):
+    with pytest.raises(CommandError, match="more than 1 MiB"):
         bundle.read(repacked(path, {PROOF: b" " * (2 << 20)}))
 
 
@@ -104,7 +104,7 @@ def test_members_of_other_names_are_never_touched(path: Path, proof: Proof, tmp_
 @pytest.mark.parametrize("data", [b"", b"PK", b"no archive at all"])
 def test_a_file_that_is_no_archive_is_one_error(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "proof.zip").write_bytes(data)
-    with pytest.raises(ProofError, match="a bundle, proof-DATE"):
+    with pytest.raises(CommandError, match="a bundle, proof-DATE"):
         bundle.read(tmp_path / "proof.zip")
 
 
@@ -122,7 +122,7 @@ def test_two_proofs_differ_by_packages_and_checks(proof: Proof) -> None:
 
 
 def _encrypted(path: Path) -> bytes:
-    """Both members marked as encrypted."""
+    """Return the bundle with both members marked as encrypted."""
     data = bytearray(path.read_bytes())
     for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         place = data.find(mark)
@@ -141,20 +141,20 @@ def _damaged(path: Path) -> bytes:
 @pytest.mark.parametrize("spoilt", [_encrypted, _damaged])
 def test_a_bundle_that_cannot_be_unpacked_is_refused(path: Path, spoilt: Callable[[Path], bytes]) -> None:
     path.write_bytes(spoilt(path))
-    with pytest.raises(ProofError, match=r"expected a bundle, proof-DATE\.zip"):
+    with pytest.raises(CommandError, match=r"expected a bundle, proof-DATE\.zip"):
         bundle.read(path)
 
 
 def test_a_named_pipe_is_no_bundle(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.zip")
-    with pytest.raises(ProofError, match="found not a regular file"):
+    with pytest.raises(CommandError, match="found not a regular file"):
         bundle.read(tmp_path / "pipe.zip")
 
 
 def test_a_small_bundle_that_becomes_large_is_refused(path: Path) -> None:
     huge = b'{"schema": 1, "observations": [' + b"[]," * (20 << 20) + b"[]]}"
     began = time.process_time()
-    with pytest.raises(ProofError, match="more than 32 MiB"):
+    with pytest.raises(CommandError, match="more than 32 MiB"):
         bundle.read(repacked(path, {CORPUS: huge}))
     assert time.process_time() - began < 10
 

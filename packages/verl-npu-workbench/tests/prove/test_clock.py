@@ -1,4 +1,4 @@
-"""What processes wait for a processor does not count, and all else does."""
+"""The clock does not count the time that processes wait for a processor, and counts all other time."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def seconds(nanoseconds: float) -> int:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, int]]:
-    """What the threads have run and waited for, as the test says it, at looks that the test makes."""
+    """Return the run and wait times of threads, which a test may change between looks."""
     threads: dict[str, tuple[int, int]] = {"1": (seconds(5), seconds(5))}
     monkeypatch.setattr(clock, "_threads", lambda: iter(threads.items()))
     return threads
 
 
 def after(counted: Clock, passed: float) -> Clock:
-    """Let a clock look once more, as if time had passed."""
+    """Make a clock look once more, as if time had passed."""
     counted._began -= passed
     counted._looked -= passed
     counted._worked_at -= passed

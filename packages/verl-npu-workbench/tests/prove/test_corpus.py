@@ -1,4 +1,4 @@
-"""How what one device did differs from what another did."""
+"""The differences between the results of two devices."""
 
 from __future__ import annotations
 

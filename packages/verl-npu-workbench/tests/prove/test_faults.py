@@ -1,4 +1,4 @@
-"""A fault ends in the verdict of the stage that it belongs to, and the other stages are made all the same."""
+"""A fault ends in the verdict of its own stage, and the other stages are made all the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("torch") is None, reason="needs torch"),
 ]
 
-# The fault, the stage that must fail, what its cause must say, and the variables that go with it.
+# The fault, the stage that must fail, the text of its cause, and the variables that go with it.
 FAULTS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     ("a package that cannot be imported", "environment", "import-tensordict:", {}),
     ("copies that are damaged", "device", "NPU 0: copies:", {}),
@@ -70,8 +70,8 @@ FAULTS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     ("memory that no plan knew of", "training", "of tensors at most, planned 0.03", {}),
     ("a worker that dies", "training", "0 of 3 steps", {"VIRTUAL_ASCEND_FAULTS": "die:collective=3:rank=1"}),
 )
-# One of each stage, beside another stage, and after which its own is made anew without the fault.
-MENDED = (
+# One fault of each stage; its stage is made beside another one, and then anew without the fault.
+REPEATED = (
     *("a package that cannot be imported", "a leak", "an operator that kills its process", "attention to the future"),
     *("features that are not applied", "a rank that dies", "a stale weight", "a worker that dies"),
 )
@@ -94,7 +94,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def proved(output: Path, *words: str, **changes: str) -> dict[str, dict[str, Any]]:
-    """Make a proof, and return what each of its stages came to."""
+    """Make a proof, and return the result of each stage."""
     done = subprocess.run(
         command(output, "--json", *words), env=environment(**changes), capture_output=True, text=True, timeout=3600
     )
@@ -111,15 +111,15 @@ def test_a_fault_ends_in_its_stages_verdict(
     fault: str, stage: str, cause: str, variables: dict[str, str], tmp_path: Path
 ) -> None:
     other = "attention" if stage in ("device", "operators") else "device"
-    stages = ("--stage", stage, *(("--stage", other) if fault in MENDED else ()))
+    stages = ("--stage", stage, *(("--stage", other) if fault in REPEATED else ()))
     minutes = "5" if fault == "an operator that hangs" else "20"
     output = tmp_path / "proof"
     found = proved(output, "--npus", "2", "--minutes", minutes, *stages, PROVE_FAULT=fault, **variables)
     assert found[stage]["verdict"] == "failed", found[stage]
     assert cause in found[stage]["cause"]
     assert found[stage]["meaning"]
-    if fault in MENDED:
-        # The other one is made to its end, whatever it came to.
+    if fault in REPEATED:
+        # The other stage is made to its end, whatever its result.
         assert found[other]["checks"]
         again = proved(output, "--npus", "2", "--resume", "--stage", stage, "--minutes", "20")
         assert (again[stage]["verdict"], again[stage]["cause"]) == ("passed", "")
@@ -158,7 +158,7 @@ def test_what_was_finished_when_a_signal_came_is_kept_and_gone_on_with(number: i
     finished = record.read_bytes().rpartition(b"\n")[0]
     found = proved(output, "--resume", "--stage", "attention")
     assert {name: stage["verdict"] for name, stage in found.items()} == {"device": "passed", "attention": "passed"}
-    # What it had found was not made again.
+    # The recorded checks were not made again.
     assert record.read_bytes().startswith(finished)
 
 

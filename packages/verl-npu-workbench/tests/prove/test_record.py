@@ -1,4 +1,4 @@
-"""What a stage writes down is there at once, is read to where it was cut, and is not done again."""
+"""A stage's record is written at once, is read up to where it was cut, and saves the stage from being repeated."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from verl_npu_workbench.prove.record import NotPossible, Recorder, Wrong, read
 from verl_npu_workbench.prove.result import Verdict
 
-from verl_npu.errors import ProofError
+from verl_npu.errors import CommandError
 
 from .conftest import operator
 
 
 def record(path: Path, name: str, tried, meaning: str = "", seconds: float = 3600.0) -> None:
-    """Make one check in a process's way: open the record, and close it."""
+    """Make one check as a process does: open the record, and close it."""
     with closing(Recorder(path, time.monotonic() + seconds, time.monotonic)) as recorder:
         recorder.check(name, tried, meaning)
         recorder.observe(operator())
@@ -88,5 +88,5 @@ def test_no_check_begins_after_the_end_of_its_stages_time(tmp_path: Path) -> Non
 @pytest.mark.parametrize("line", [b"no JSON", b"[]", b'{"check": 3}', b"[" * 100_000])
 def test_what_no_stage_writes_is_one_error(line: bytes, tmp_path: Path) -> None:
     (tmp_path / "record").write_bytes(line + b"\n")
-    with pytest.raises(ProofError):
+    with pytest.raises(CommandError):
         read(tmp_path / "record")

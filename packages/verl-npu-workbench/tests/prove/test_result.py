@@ -1,4 +1,4 @@
-"""Checks come to a stage's verdict, and JSON of others is taken only as it is written here."""
+"""A stage's verdict follows from its checks, and JSON from others is accepted only in the form that we write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from verl_npu_workbench.prove.result import Check, Reader, Verdict, check_of, judged, stage_of
 
-from verl_npu.errors import ProofError
+from verl_npu.errors import CommandError
 
 PASSED = Check(name="one", verdict=Verdict.PASSED, found="right")
 FAILED = Check(name="two", verdict=Verdict.FAILED, found="3", expected="2", meaning="sums are wrong")
@@ -71,11 +71,11 @@ def test_a_stage_that_was_written_before_what_is_waited_was_is_read() -> None:
     ],
 )
 def test_what_is_not_as_it_is_written_here_is_refused_by_its_name(change: dict[str, Any], named: str) -> None:
-    with pytest.raises(ProofError, match=rf"^a bundle: expected {re.escape(named)} to be "):
+    with pytest.raises(CommandError, match=rf"^a bundle: expected {re.escape(named)} to be "):
         check_of(Reader(PASSED.as_json() | change, "a bundle"))
 
 
 def test_a_list_that_is_too_long_is_refused() -> None:
     content = judged("device", [], 1.0, 2.0).as_json() | {"checks": [None] * 20_001}
-    with pytest.raises(ProofError, match="at most 20000 parts"):
+    with pytest.raises(CommandError, match="at most 20000 parts"):
         stage_of(Reader(content, "a bundle"))

@@ -1,4 +1,4 @@
-"""What a training of a proof is judged by: numbers that are numbers, and the memory that was planned before."""
+"""The criteria for a proof's training: its numbers are finite, and its memory is as planned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 
 def run(*gradients: float, peak: float = 2.0) -> Run:
-    """A run that ended well, with a step for each norm of a gradient."""
+    """Return a run that ended well, with a step for each norm of a gradient."""
     steps = {
         number: {"actor/grad_norm": norm, "perf/max_memory_allocated_gb": peak if number == 2 else 0.5}
         for number, norm in enumerate(gradients, 1)
@@ -82,16 +82,16 @@ def test_a_script_that_is_not_there_is_one_error_before_anything_runs(tmp_path: 
     words = ["prove", "--output", str(tmp_path / "proof"), "--stage", "training", "--recipe", "run.sh"]
     ended = CliRunner().invoke(command, words)
     assert ended.exit_code == 2
-    assert ended.output.startswith("verl-npu: --recipe run.sh: expected a launch script, found no such file; ")
+    assert ended.output.startswith("verl-npu: --recipe run.sh: the launch script does not exist; ")
     assert not (tmp_path / "proof").exists()
 
 
 def test_arguments_without_a_script_are_one_error_before_anything_runs(tmp_path: Path) -> None:
     ended = CliRunner().invoke(command, ["prove", "--output", str(tmp_path / "proof"), "trainer.nnodes=1"])
     assert ended.exit_code == 2
-    assert "trainer.nnodes=1: arguments need a script, which --recipe names" in ended.output
-    assert "to choose a stage, give --stage STAGE" in ended.output
-    assert "to choose a stage, give --stage training" in CliRunner().invoke(command, ["prove", "training"]).output
+    assert "trainer.nnodes=1: arguments are for the script of --recipe" in ended.output
+    assert "or choose a stage with --stage STAGE" in ended.output
+    assert "or choose a stage with --stage training" in CliRunner().invoke(command, ["prove", "training"]).output
     assert not (tmp_path / "proof").exists()
 
 

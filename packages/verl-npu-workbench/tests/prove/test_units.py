@@ -1,4 +1,4 @@
-"""Distances in units of the last place, and what of them is too much."""
+"""Distances in units of the last place, and their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The share of a raw broadcast's speed that a weight sync reaches: what is said of it on which NPUs."""
+"""The share of a raw broadcast's speed that a weight sync reaches, judged by the kind of NPU."""
 
 from __future__ import annotations
 

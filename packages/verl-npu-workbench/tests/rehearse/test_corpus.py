@@ -24,7 +24,7 @@ TREES = Path(os.environ.get("VERL_NPU_UPSTREAMS", "/none"))
 
 
 def lines() -> Iterator[list[corpus.Case]]:
-    """The cases of each line of the list."""
+    """Yield the cases of each line of the list."""
     found: dict[tuple[str, ...], list[corpus.Case]] = {}
     for case in corpus.cases():
         found.setdefault(case.siblings, []).append(case)

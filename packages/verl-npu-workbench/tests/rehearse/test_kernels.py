@@ -1,4 +1,4 @@
-"""The kernels of a rehearsed job: judged with its own arguments, whatever its programs could have invented."""
+"""The kernels of a rehearsed job are judged with its own arguments, whatever its programs could have invented."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME, OURS = next(iter(BLOCKS.items()))
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
-    """What a job writes into."""
+    """Return the folder that a job writes into."""
     folder = tmp_path / "run"
     folder.mkdir()
     return folder
@@ -30,7 +30,7 @@ def written(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A tree with verl's kernels, as far as they are named."""
+    """Return a tree with a file for verl's kernels."""
     file = tmp_path / "tree" / "verl" / "utils" / "kernel" / "kernels.py"
     file.parent.mkdir(parents=True)
     file.write_text("")
@@ -39,7 +39,7 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Toolchain:
-    """A compiler that takes our blocks, and overflows with upstream's."""
+    """Install a compiler that accepts our blocks, and overflows with upstream's."""
 
     def read(target: Target, request: judging.Request) -> judging.Read:
         found = (Kernel(name=NAME, module=MODULE, file=str(each), line=1, source="source") for each in target.files)
@@ -73,7 +73,7 @@ def judged(compiler: Toolchain, tree: Path, written: Path, states: Sequence[str]
 @pytest.mark.parametrize(
     ("states", "verdict"), [(["pending", "applied"], Verdict.COMPILES), (["off"], Verdict.OVERFLOWS)]
 )
-def test_what_verl_npu_mends_in_the_job_is_no_fault_of_it(
+def test_a_fault_that_verl_npu_fixes_is_none_of_the_job(
     compiler: Toolchain, tree: Path, written: Path, states: list[str], verdict: Verdict
 ) -> None:
     (written / "launches.jsonl").write_text(launch(tree / "verl/utils/kernel/kernels.py"))

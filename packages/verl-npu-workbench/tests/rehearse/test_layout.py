@@ -1,4 +1,4 @@
-"""The layout of a rehearsal, from the sizes of a script."""
+"""The layout of a rehearsal, from the sizes in a script."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import pytest
 from verl_npu_workbench.jobs.settings import Settings
 from verl_npu_workbench.rehearse.layout import Layout, layout_of
 
-from verl_npu.errors import RehearsalError
+from verl_npu.errors import CommandError
 
 ACTOR, REF, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
 MEGATRON = f"{ACTOR}.megatron"
 
 
 def sizes(**given: object) -> Settings:
-    """Settings by short names."""
+    """Return settings, given by short names."""
     keys = {
         "tp": f"{MEGATRON}.tensor_model_parallel_size",
         "pp": f"{MEGATRON}.pipeline_model_parallel_size",
@@ -34,7 +34,7 @@ def sizes(**given: object) -> Settings:
 
 
 def short(layout: Layout) -> dict[str, int]:
-    """Only what is not 1, and the NPUs."""
+    """Return the NPUs and the sizes that are not 1."""
     names = {
         "tp": layout.tensor,
         "pp": layout.pipeline,
@@ -101,7 +101,7 @@ def test_experts_are_split_as_the_dense_layers_are_if_the_script_does_not_say(et
 
 
 def test_a_rollout_of_its_own_wants_two_npus() -> None:
-    with pytest.raises(RehearsalError, match="--npus: expected at least 2"):
+    with pytest.raises(CommandError, match="--npus: expected at least 2"):
         layout_of(sizes(own=8), 1, torchrun=False)
 
 

@@ -1,4 +1,4 @@
-"""How a run ended, from small logs that are made up here."""
+"""How a run ended, from small made-up logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Judged = Callable[..., Outcome]
 
 
 def trace(error: str, *frames: str, prefix: str = "") -> list[str]:
-    """The lines of a traceback: a frame is a file and a function."""
+    """Return the lines of a traceback: a frame is a file and a function."""
     lines = ["Traceback (most recent call last):"]
     for frame in frames:
         file, function = frame.split(" ")
@@ -25,7 +25,7 @@ def trace(error: str, *frames: str, prefix: str = "") -> list[str]:
 
 @pytest.fixture
 def judged(tmp_path: Path) -> Judged:
-    """The verdict on a run of two steps that wrote these logs."""
+    """Return a function that judges a run of two steps that wrote these logs."""
 
     def of(
         *logs: Sequence[str], status: int = 1, limit: str = "", steps: int = 0, names: Sequence[str] = ()
@@ -55,8 +55,8 @@ def test_all_steps_and_status_0_are_a_training(judged: Judged) -> None:
 def test_a_step_less_or_another_status_is_a_failure(judged: Judged, status: int, steps: int) -> None:
     found = judged(["\x1b[36m(WorkerDict pid=7)\x1b[0m the last line", ""], status=status, steps=steps)
     assert (found.kind, found.steps) == (Kind.FAILED, steps)
-    ended = f"no error was found: it ended with status {status} after {steps} step{'s' if steps > 1 else ''}"
-    assert failure(found).error == f"{ended}; its last line: (WorkerDict pid=7) the last line"
+    ended = f"no error was found; the job ended with status {status} after {steps} step{'s' if steps > 1 else ''}"
+    assert failure(found).error == f"{ended}; the last line: (WorkerDict pid=7) the last line"
 
 
 def test_errors_that_a_script_survives_do_not_count(judged: Judged) -> None:
@@ -184,7 +184,7 @@ OWNERS = {
 
 
 @pytest.mark.parametrize(("error", "frame", "owner"), OWNERS.values(), ids=OWNERS.keys())
-def test_owners(judged: Judged, error: str, frame: str, owner: Owner) -> None:
+def test_the_owner_follows_the_frame(judged: Judged, error: str, frame: str, owner: Owner) -> None:
     assert failure(judged(trace(error, frame))).owner is owner
 
 
@@ -210,8 +210,8 @@ def test_what_hydra_says_without_a_traceback_is_the_scripts(judged: Judged) -> N
 
 
 def test_a_run_that_does_not_end_tells_how_far_it_came(judged: Judged) -> None:
-    found = failure(judged([], status=-9, limit="it was still running after 900 s", steps=1))
-    assert found.error == "it did not end: it was still running after 900 s, at step 1"
+    found = failure(judged([], status=-9, limit="a program that was still running after 900 s", steps=1))
+    assert found.error == "the job was stopped at step 1: a program that was still running after 900 s"
 
 
 def test_what_a_message_of_a_log_quotes_is_not_the_first_error(judged: Judged) -> None:
@@ -231,10 +231,10 @@ def test_lines_of_a_rank_are_read(judged: Judged) -> None:
 
 
 def test_a_run_that_says_nothing_has_its_status(judged: Judged) -> None:
-    assert "it ended with status 139 after 0 steps; its last line: none" in failure(judged([], status=139)).error
+    assert "the job ended with status 139 after 0 steps; the last line: none" in failure(judged([], status=139)).error
 
 
-def test_a_log_that_is_no_text_is_read_all_the_same(judged: Judged, tmp_path: Path) -> None:
+def test_a_log_that_is_no_text_is_read_all_the_same(tmp_path: Path) -> None:
     log = tmp_path / "binary.log"
     log.write_bytes(b"\xff\xfe\n" + "\n".join(trace("ValueError: x", "/x.py f")).encode() + b"\n")
     found = judge(Run(Ended(1, b"", 1.0), {}, (log,), ()), 2, TREE)

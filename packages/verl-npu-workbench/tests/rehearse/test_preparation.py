@@ -1,4 +1,4 @@
-"""What a rehearsal makes before it starts, and which engine generates in it."""
+"""The files that a rehearsal makes before it starts, and the engine that generates in it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from verl_npu_workbench.rehearse.preparation import RolloutEngine, engine_for, r
 from verl_npu_workbench.rehearse.reward import grade
 from verl_npu_workbench.rehearse.small_model import ARCHITECTURES
 
-from verl_npu.errors import RehearsalError
+from verl_npu.errors import CommandError
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The folders in which small models were made; a stand-in makes them."""
+    """Return the folders in which a stand-in makes small models."""
     folders: list[Path] = []
 
     def make(command: list[str], **options: object) -> CompletedProcess[str]:
@@ -63,7 +63,7 @@ def test_a_model_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, monke
         return CompletedProcess(command, 1, "", "OSError: [Errno 28] No space left on device: 'x'\n")
 
     monkeypatch.setattr(preparation.subprocess, "run", fail)
-    with pytest.raises(RehearsalError, match="free some disk space, or give another --output"):
+    with pytest.raises(CommandError, match="free some disk space, or choose another --output"):
         preparation.small_model_of(ARCHITECTURES[0], 2, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -144,9 +144,9 @@ def test_a_trainer_that_syncs_weights_through_us_is_refused_without_vllm(trainer
     if not refused:
         assert engine_for(trainer, settings, "auto", True, lambda package: "").name == "virtual"
         return
-    with pytest.raises(RehearsalError, match="no vLLM"):
+    with pytest.raises(CommandError, match="no vLLM"):
         engine_for(trainer, settings, "auto", True, lambda package: "")
-    with pytest.raises(RehearsalError, match="--rollout vllm"):
+    with pytest.raises(CommandError, match="--rollout vllm"):
         engine_for(trainer, settings, "virtual", True, lambda package: "0.11.0+cpu")
 
 
@@ -191,7 +191,7 @@ def test_they_are_the_same_each_time(pandas: ModuleType, tmp_path: Path) -> None
     ("answer", "score"),
     [("07", 0.99), ("", 0.0), ("no", 0.0), ("0x", 0.37), ("25", 0.74), ("07xx", 0.62), ("\u0660\u0667", 0.0)],
 )
-def test_grades(answer: str, score: float) -> None:
+def test_an_answer_gets_its_grade(answer: str, score: float) -> None:
     found = grade("x", answer, "07")
     assert found["score"] == found["acc"] == pytest.approx(score + 0.005, abs=0.005)
 

@@ -1,4 +1,4 @@
-"""What of the changed settings is written into the trainer's command."""
+"""The changed settings that are written into the trainer's command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each rule: what it changes, and that without it the settings stay as the script has them."""
+"""Each rule changes its settings; without the rule they stay as the script has them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from verl_npu_workbench.rehearse.layout import Layout, layout_of
 from verl_npu_workbench.rehearse.rules import RULES, Setup, scale
 
 ACTOR, REF, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
-OF_REWARD = "reward.custom_reward_function"
+REWARD_FUNCTION = "reward.custom_reward_function"
 ONE = Layout(npus=2)
 SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 SEPARATE: Mapping[str, object] = {
@@ -52,7 +52,7 @@ def setup_in(folder: Path, layout: Layout = ONE) -> Setup:
 
 @dataclass(frozen=True)
 class Case:
-    """A rule, settings of a script, and what the rule makes of them; `{folder}` is the run's own."""
+    """A rule, a script's settings, and the rule's changes; `{folder}` is the run's own."""
 
     rule: str
     given: Mapping[str, object]
@@ -121,12 +121,12 @@ CASES = [
     # From v0.9.0 on main_ppo does not read the older section, which is still there.
     Case(
         "reward",
-        {"algorithm.adv_estimator": "grpo", "custom_reward_function.path": None, f"{OF_REWARD}.path": None},
+        {"algorithm.adv_estimator": "grpo", "custom_reward_function.path": None, f"{REWARD_FUNCTION}.path": None},
         {
             "custom_reward_function.path": "{folder}/reward.py",
             "custom_reward_function.name": "grade",
-            f"{OF_REWARD}.path": "{folder}/reward.py",
-            f"{OF_REWARD}.name": "grade",
+            f"{REWARD_FUNCTION}.path": "{folder}/reward.py",
+            f"{REWARD_FUNCTION}.name": "grade",
         },
     ),
     Case(
@@ -170,7 +170,7 @@ CASES = [
         {"data.train_batch_size": 512, "data.gen_batch_size": 1536, "data.val_batch_size": None},
         {"data.train_batch_size": 8, "data.gen_batch_size": 24},
     ),
-    # The v1 trainer asserts that a batch is the mini batches between two syncs.
+    # The v1 trainer asserts that a batch holds the mini batches between two syncs.
     Case(
         "batches",
         {**SEPARATE, "data.train_batch_size": 96, SYNC_STEP: 3},

@@ -12,7 +12,7 @@ import pytest
 from verl_npu_workbench.rehearse import small_model
 from verl_npu_workbench.rehearse.small_model import ARCHITECTURES, Architecture, architecture_of
 
-from verl_npu.errors import RehearsalError
+from verl_npu.errors import CommandError
 
 PATHS = {
     "Qwen/Qwen2.5-7B-Instruct": "qwen2",
@@ -50,7 +50,7 @@ def test_architectures_by_path(path: str, name: str) -> None:
 
 @pytest.mark.parametrize("path", ["", "/", "my-model", "{MODEL_PATH}"])
 def test_a_path_that_names_none_is_one_line(path: str) -> None:
-    with pytest.raises(RehearsalError, match="--architecture NAME"):
+    with pytest.raises(CommandError, match="--architecture NAME"):
         architecture_of(path)
 
 
@@ -105,7 +105,7 @@ print(model.generate(**tokens, max_new_tokens=4, do_sample=False).shape[1] - tok
 
 @pytest.mark.usefixtures("transformers")
 def test_a_text_model_answers_a_question(qwen2: Path) -> None:
-    # By itself: a test before it may have imported verl, whose RMSNorm on NPUs takes no tensor of the host.
+    # In its own process: an earlier test may have imported verl, whose RMSNorm on NPUs takes no tensor of the host.
     command = [sys.executable, "-c", ANSWER, str(qwen2)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout.split()[-1]) > 0

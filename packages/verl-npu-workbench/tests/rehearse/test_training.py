@@ -1,4 +1,4 @@
-"""What a rehearsed training is started with, and what of it is kept."""
+"""The command and environment of a rehearsed training, and the files of it that are kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Started = Callable[..., tuple[Run, dict[str, str]]]
 
 @pytest.fixture
 def started(tmp_path: Path) -> Started:
-    """Start a trainer that prints its environment, with these exports of its script; with that environment."""
+    """Return a function that starts a trainer with these exports, and returns the run and its environment."""
     tree, folder = tmp_path / "tree", tmp_path / "run"
     for made in (tree, folder):
         made.mkdir()
@@ -69,7 +69,7 @@ time.sleep(1)
 
 
 def test_links_that_it_leaves_lead_nowhere(tmp_path: Path) -> None:
-    """Before, `result.json` and `ray-logs` as links had files of the host overwritten and moved."""
+    """Earlier, `result.json` and `ray-logs` as links could overwrite and move files of the host."""
     sandbox_program()
     tree, folder, home = (tmp_path / name for name in ("tree", "out", "home"))
     for made in (tree, folder, home):

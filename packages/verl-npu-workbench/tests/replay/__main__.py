@@ -1,8 +1,8 @@
-"""The virtual Ascend judged by what NPUs did: `python -m tests.replay BUNDLE [--wheel FOLDER]`.
+"""The virtual Ascend compared with real NPUs: `python -m tests.replay BUNDLE [--wheel FOLDER]`.
 
-BUNDLE is of `verl-npu prove`. Its operators' and its device's observations are made again on our own virtual device
-and, with FOLDER a torch_npu that `pip install --target` put there, on that wheel over the stub CANN; what each does
-otherwise is printed. Status 1 if there is a difference that is more than rounding and words.
+BUNDLE comes from `verl-npu prove`. Its observations of operators and device are repeated on our own virtual device
+and, with FOLDER a torch_npu that `pip install --target` put there, on that wheel over the stub CANN; the differences
+of each are printed. Status 1 if there is a difference other than rounding and wording.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from verl_npu_workbench.prove.corpus import Other
 from .running import OURS, made, wheel
 
 HARMLESS = (Other.ROUNDS, Other.WORDS)
-"""A real NPU rounds otherwise, and its errors have other words."""
+"""A real NPU rounds differently, and words its errors differently."""
 
 
 def main() -> int:

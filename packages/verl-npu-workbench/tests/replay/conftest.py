@@ -1,4 +1,4 @@
-"""What the tests of a replay share with those of the virtual Ascend."""
+"""Fixtures that the tests of a replay share with those of the virtual Ascend."""
 
 from __future__ import annotations
 

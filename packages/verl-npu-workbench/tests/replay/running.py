@@ -1,4 +1,4 @@
-"""Makes a proof of the operators and the device on virtual NPUs, for a bundle to be compared with."""
+"""Proves the operators and the device on virtual NPUs, for comparison with a bundle."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ WORKBENCH = Path(__file__).resolve().parents[2]
 
 
 def wheel(folder: Path) -> dict[str, str]:
-    """The variables of a process with the wheel's torch_npu that is in a folder."""
+    """Return the variables of a process that uses the torch_npu wheel in a folder."""
     return {"VIRTUAL_ASCEND_TORCH_NPU": "real", "PYTHONPATH": str(folder.resolve())}
 
 
 def made(folder: Path, variables: Mapping[str, str], stages: Sequence[str] = STAGES) -> Proof:
-    """Make one on one virtual NPU. Raises RuntimeError if the command fails."""
+    """Make a proof on one virtual NPU. Raises RuntimeError if the command fails."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("VIRTUAL_ASCEND")}
     paths = [variables.get("PYTHONPATH", ""), str(WORKBENCH), os.environ.get("PYTHONPATH", "")]
     environment = {

@@ -1,4 +1,4 @@
-"""A bundle is replayed on the virtual Ascend, and what is done otherwise there is found."""
+"""A bundle is replayed on the virtual Ascend, and the differences there are found."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Proof:
 
 
 @pytest.fixture(scope="module")
-def of_wheel(torch_npu: Path, tmp_path_factory: pytest.TempPathFactory) -> Proof:
+def wheels(torch_npu: Path, tmp_path_factory: pytest.TempPathFactory) -> Proof:
     return made(tmp_path_factory.mktemp("recorded"), wheel(torch_npu))
 
 
@@ -45,8 +45,8 @@ def test_a_device_that_is_patched_otherwise_is_found(ours: Proof, tmp_path: Path
     assert {(each.name, each.other) for each in found} == {("npu_swiglu", Other.REFUSES)}
 
 
-def test_our_own_device_and_the_wheel_differ_only_as_is_known(ours: Proof, of_wheel: Proof) -> None:
-    operators = [each for each in of_wheel.corpus if each.kind is Kind.OPERATOR]
+def test_our_own_device_and_the_wheel_differ_only_as_is_known(ours: Proof, wheels: Proof) -> None:
+    operators = [each for each in wheels.corpus if each.kind is Kind.OPERATOR]
     found = [each for each in compared(operators, ours.corpus) if each.other not in HARMLESS]
     assert {(each.name, each.case, each.other) for each in found} == KNOWN
 
@@ -56,15 +56,15 @@ KNOWN: set[tuple[str, str, Other]] = {
     ("layer_norm", "bfloat16", Other.ANSWERS),
     ("bincount", "int64", Other.ANSWERS),
 }
-"""By operator and case, what our own device answers and the wheel over the stub CANN refuses. An NPU computes these:
-the stub has no layer_norm with statistics of another type, and tells bincount a largest number that is none."""
+"""The operators and cases that our own device answers and the wheel over the stub CANN refuses. An NPU computes these:
+the stub has no layer_norm with statistics of another type, and passes bincount an invalid largest number."""
 
 
-def test_the_wheels_allocator_takes_more_memory_as_is_known(ours: Proof, of_wheel: Proof) -> None:
-    memory = [each for each in of_wheel.corpus if each.kind is Kind.MEMORY and each.name == "empty"]
+def test_the_wheels_allocator_takes_more_memory_as_is_known(ours: Proof, wheels: Proof) -> None:
+    memory = [each for each in wheels.corpus if each.kind is Kind.MEMORY and each.name == "empty"]
     figures = {each.case: each.figures for each in memory}
     assert figures, "the device's stage has written no memory down"
-    # It adds 32 bytes to what is asked for, and takes memory from CANN in blocks of 2 and of 20 MiB.
+    # It adds 32 bytes to each request, and takes memory from CANN in blocks of 2 and of 20 MiB.
     assert figures["512 B"] == {"allocated": 1024, "reserved": 2 << 20}
     assert figures["1048576 B"] == {"allocated": (1 << 20) + 512, "reserved": 20 << 20}
     found = [each for each in compared(memory, ours.corpus) if each.other is Other.MEMORY]

@@ -1,4 +1,4 @@
-"""No secret is in what is made to be shown to strangers, whatever form it stands in; what a diagnosis needs is."""
+"""Texts for strangers contain no secret, whatever its form, and keep everything that a diagnosis needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from verl_npu_workbench.secrecy.redaction import Redaction
 
 HERE = Path(__file__).parent
 LEAST = 5
-"""Characters of a value that may not be seen in one piece."""
+"""The number of a value's characters that may not be seen in one piece."""
 
 ALPHANUMERIC = string.ascii_letters + string.digits
 WORDS = ("violet", "harbour", "cactus", "tundra", "walnut", "ember", "lagoon", "pewter")
@@ -25,7 +25,7 @@ WORDS = ("violet", "harbour", "cactus", "tundra", "walnut", "ember", "lagoon", "
 
 @dataclass(slots=True)
 class Values:
-    """Makes values of the kinds that the forms name; what is made is secret."""
+    """Makes secret values of the kinds that the forms name, and keeps them."""
 
     drawn: random.Random
     made: list[str] = field(default_factory=list)
@@ -99,7 +99,7 @@ def lines_of(name: str) -> list[str]:
 
 
 def filled(form: str) -> tuple[str, dict[str, str], list[str]]:
-    """A text, the variables that are set, and what must not be seen, of a form."""
+    """Return a form's text, the variables that are set, and the secrets that must not be seen."""
     values = Values(random.Random(form))
     environ = {}
 
@@ -122,7 +122,7 @@ def filled(form: str) -> tuple[str, dict[str, str], list[str]]:
 
 
 def seen(secrets: list[str], shown: str) -> Iterator[str]:
-    """The pieces of secrets that are in a text."""
+    """Yield the pieces of secrets that are in a text."""
     without = re.sub(r"<masked: [^>]*>|\s", "", shown)
     for secret in (re.sub(r"\s", "", each) for each in secrets):
         pieces = (secret[at : at + LEAST] for at in range(max(len(secret) - LEAST, 0) + 1))

@@ -1,4 +1,4 @@
-"""Nothing that should stay at home is in a report."""
+"""A report contains no private data."""
 
 from __future__ import annotations
 

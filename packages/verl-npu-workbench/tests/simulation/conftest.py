@@ -1,4 +1,4 @@
-"""The device is loaded once into the test process: torch takes a private device's name once and for all."""
+"""Loads the device once into the test process: torch takes a private device's name once and for all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .released import repository
 
 @pytest.fixture(scope="module")
 def history() -> Path:
-    """The repository of vllm-ascend."""
+    """Return the repository of vllm-ascend."""
     return repository()
 
 

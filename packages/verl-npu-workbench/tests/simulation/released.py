@@ -1,6 +1,6 @@
-"""What one revision of vllm-ascend's history has, for the tests of what users reported of it.
+"""Code of one revision in vllm-ascend's history, for the tests of faults that users reported.
 
-The history is in `VERL_NPU_UPSTREAMS` (`vllm-ascend.git`); nothing of it is kept here.
+The history is in `VERL_NPU_UPSTREAMS` (`vllm-ascend.git`); none of it is kept here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Revision", "repository"]
 
 
 def repository() -> Path:
-    """Return where the history is; a test is skipped without it."""
+    """Return the repository's folder; skip the test without it."""
     upstreams = os.environ.get("VERL_NPU_UPSTREAMS", "")
     folder = Path(upstreams, "vllm-ascend.git")
     if not upstreams or not folder.is_dir():
@@ -33,13 +33,13 @@ def repository() -> Path:
 
 @dataclass(frozen=True)
 class Revision:
-    """One of vllm-ascend's history."""
+    """A revision of vllm-ascend's history."""
 
     history: Path
     name: str
 
     def __call__(self, path: str, owner: str, methods: tuple[str, ...], names: Mapping[str, object]) -> Any:
-        """Make a class of some methods of one of its classes; `names` are what these refer to."""
+        """Return a class made of some methods of one of its classes; `names` are the names that these use."""
         found = next(n for n in self.tree(path).body if isinstance(n, ast.ClassDef) and n.name == owner)
         found.body = [item for item in found.body if isinstance(item, ast.FunctionDef) and item.name in methods]
         found.bases, found.decorator_list = [ast.Name("Base", ast.Load())], []
@@ -59,14 +59,14 @@ class Revision:
         self._run(path, [found], names)
 
     def module(self, path: str, others: Mapping[str, Mapping[str, object]]) -> ModuleType:
-        """Run a whole file of it; `others` is what it finds in modules that it imports."""
+        """Run one of its files; `others` are the contents of modules that it imports."""
         made = ModuleType(path.removesuffix(".py").replace("/", "."))
         with pytest.MonkeyPatch.context() as patch:
             for name, held in others.items():
                 other = ModuleType(name)
                 vars(other).update(held)
                 patch.setitem(sys.modules, name, other)
-            patch.setitem(sys.modules, made.__name__, made)  # Its dataclasses look there for what their names mean.
+            patch.setitem(sys.modules, made.__name__, made)  # Its dataclasses resolve names there.
             exec(compile(self.source(path), f"{path} at {self.name}", "exec"), made.__dict__)
         return made
 

@@ -1,6 +1,6 @@
-"""Ways to hand weights over wrongly to a model whose forward is a captured graph: the proof names each of them.
+"""The proof names each wrong way to hand weights over to a model whose forward is a captured graph.
 
-That a way is wrong is seen in what the graph, or the model without it, answers afterwards.
+The answer of the graph, or of the model without it, afterwards shows that a way is wrong.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHAPES = {
 
 
 class Latent(torch.nn.Module):
-    """As MLA: it multiplies with copies of its projection."""
+    """A stand-in for MLA, which multiplies with copies of its projection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,14 +89,14 @@ class Model(torch.nn.Module):
         return linear(x, self.head.weight)
 
     def load(self, sent: Weights, *, without: str = "") -> None:
-        """As an engine loads: into what is there."""
+        """Copy weights into the existing tensors, as an engine loads."""
         for name, tensor in sent.items():
             if name != without:
                 self.place_of(name).copy_(tensor)
         self.latent.refresh()
 
     def place_of(self, name: str) -> torch.Tensor:
-        """What a weight of the checkpoint is copied into."""
+        """Return the tensor that a weight of the checkpoint is copied into."""
         path = name.removesuffix(".weight").split(".")
         if path[0] == "first":
             return self.first.gate_up_proj.weight.data.chunk(2)[path[1] == "up_proj"]
@@ -137,7 +137,7 @@ def ascend(npu: ModuleType) -> ModuleType:
 
 @pytest.fixture
 def engine(ascend: ModuleType) -> Engine:
-    """One that holds and answers by `weights(1)`, after a first sync that was proven."""
+    """Return an engine that holds and answers by `weights(1)`, after a first sync that was proven."""
     return started(ascend)
 
 
@@ -175,7 +175,7 @@ def prove(engine: Engine, sent: Weights, way: Way) -> Verdict:
 
 
 def right(sent: Weights, tokens: torch.Tensor) -> torch.Tensor:
-    """What a model with these weights answers, without a graph."""
+    """Return the answer of a model with these weights, without a graph."""
     with torch.no_grad():
         model = Model().npu()
         model.latent.process()
@@ -185,7 +185,7 @@ def right(sent: Weights, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def answers(engine: Engine, expected: torch.Tensor) -> bool:
-    """Whether it answers so, by its graph and without."""
+    """Tell whether the engine answers so, by its graph and without."""
     try:
         return torch.equal(engine.replay(), expected) and torch.equal(engine.eager(), expected)
     except RuntimeError:  # a weight cannot be read
@@ -221,7 +221,7 @@ def memory_that_was_freed_and_taken_again(model: Model, sent: Weights) -> None:
     model.load(sent, without="second.weight")
     storage, size = model.second.weight.untyped_storage(), model.second.weight.untyped_storage().nbytes()
     storage.resize_(0)
-    # Somebody else has it now: it would come back at the same address otherwise.
+    # Other tensors have the memory now: otherwise the weight would come back at the same address.
     model.taken = [torch.zeros(size, dtype=torch.uint8, device="npu") for _ in range(8)]
     storage.resize_(size)
     model.second.weight.data.copy_(sent["second.weight"])
@@ -272,7 +272,7 @@ def a_transposed_expert(model: Model, sent: Weights) -> None:
 
 
 def experts_transposed_into_new_memory(model: Model, sent: Weights) -> None:
-    """As the methods do that vllm-ascend has for processing weights after a load."""
+    """vllm-ascend's methods that process weights after a load do this."""
     model.load(sent)
     model.experts.w13_weight = torch.nn.Parameter(model.experts.w13_weight.data.clone())
 
@@ -365,13 +365,13 @@ def test_what_moved_before_the_graphs_were_captured_again_is_right(engine: Engin
 
 
 def test_a_weight_that_no_graph_reads_may_move(engine: Engine) -> None:
-    """As an engine's output head, which computes outside of its graphs."""
+    """An engine's output head computes outside its graphs."""
     engine.graph.reset()
     assert prove(engine, weights(2), a_new_parameter).differences == ()
 
 
 def bytes_of_nd(model: Model, sent: Weights) -> None:
-    """As a broadcast into the weight's address."""
+    """A broadcast into the weight's address does this."""
     model.load(sent, without="second.weight")
     model.second.weight.data.untyped_storage().copy_(sent["second.weight"].untyped_storage())
 

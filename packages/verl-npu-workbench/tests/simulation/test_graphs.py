@@ -1,4 +1,4 @@
-"""An engine of vLLM that would capture graphs that were not compared is refused before it starts, and no other."""
+"""A vLLM engine is refused before it starts if nobody has compared the graphs that it would capture; others start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from verl_npu_workbench.simulation.graphs import TRIED, check_eager, note_weights, refuse_graphs
 
-from verl_npu.errors import GraphError
+from verl_npu.errors import JobSettingError
 from verl_npu.features.weight_sync.engines.captured import moved
 
 
@@ -24,7 +24,7 @@ def settings(mode: str | None, device: str = "npu", additional: dict[str, Any] |
 
 @pytest.fixture(params=[*TRIED, "0.18.0", None])
 def release(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
-    """Of vllm-ascend, as pip knows it."""
+    """Install a release of vllm-ascend, as pip sees it."""
 
     def version(name: str) -> str:
         if request.param is None:
@@ -39,7 +39,7 @@ def release(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_engine_with_graphs_that_were_not_compared_is_refused_in_one_line(mode: str, release: str | None) -> None:
     if mode in TRIED.get(release or "", ()):
         return check_eager(settings(mode))
-    with pytest.raises(GraphError) as caught:
+    with pytest.raises(JobSettingError) as caught:
         check_eager(settings(mode))
     said = str(caught.value)
     of = f"with vllm-ascend {release or 'of an unknown release'}"
@@ -49,14 +49,14 @@ def test_an_engine_with_graphs_that_were_not_compared_is_refused_in_one_line(mod
 
 
 def test_the_refusal_names_what_was_compared() -> None:
-    with pytest.raises(GraphError) as caught:
+    with pytest.raises(JobSettingError) as caught:
         check_eager(settings("FULL"))
     for release, modes in TRIED.items():
         assert f"vllm-ascend {release} with cudagraph_mode {' or '.join(modes)}" in str(caught.value)
 
 
 def test_torchair_is_refused_whatever_the_mode() -> None:
-    with pytest.raises(GraphError, match=r"found torchair_graph_config\.enabled in additional_config"):
+    with pytest.raises(JobSettingError, match=r"found torchair_graph_config\.enabled in additional_config"):
         check_eager(settings("NONE", additional={"torchair_graph_config": {"enabled": True}}))
 
 
@@ -83,7 +83,7 @@ def test_vllm_asks_when_it_chooses_an_executor() -> None:
     module.Executor = Executor  # type: ignore[attr-defined]
     refuse_graphs(module)
     assert Executor.get_class(settings("NONE")) == "chosen"
-    with pytest.raises(GraphError):
+    with pytest.raises(JobSettingError):
         Executor.get_class(settings("FULL"))
 
 

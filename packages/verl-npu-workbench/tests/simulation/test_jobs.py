@@ -32,7 +32,7 @@ def test_supervised_training_under_the_wheel_moves_all_weights(
         text=True,
         check=False,
     )
-    # Smoke has compared the weights, and what each process has applied.
+    # Smoke has compared the weights, and the features that each process applied.
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "smoke.json").read_text())
     assert (result["simulated"], result["steps"]) == (True, STEPS)

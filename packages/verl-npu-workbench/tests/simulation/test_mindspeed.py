@@ -28,7 +28,7 @@ SHAPE = (3, 2, 4, 8)
 
 
 def angles(interleaved: bool) -> torch.Tensor:
-    """One angle for each position and pair of features [positions, 1, 1, width]."""
+    """Return one angle for each position and pair of features [positions, 1, 1, width]."""
     pairs = torch.linspace(0, 3, SHAPE[0] * SHAPE[3] // 2).reshape(SHAPE[0], 1, 1, -1)
     return pairs.repeat_interleave(2, dim=-1) if interleaved else torch.cat((pairs, pairs), dim=-1)
 
@@ -71,7 +71,7 @@ ENDS, COUNTS = [2, 2, 5], [2, 0, 3]
 
 @pytest.fixture
 def experts() -> tuple[torch.Tensor, torch.Tensor]:
-    """Five rows, and the weights of three experts."""
+    """Return five rows, and the weights of three experts."""
     made = torch.Generator().manual_seed(0)
     return torch.randn(5, 4, generator=made), torch.randn(3, 4, 6, generator=made)
 

@@ -1,4 +1,4 @@
-"""Faults of vllm-ascend that users reported from graphs and new weights, seen on virtual NPUs with its own methods.
+"""Faults of vllm-ascend with graphs and new weights that users reported, shown on virtual NPUs with its own methods.
 
 Each scene runs methods of one revision, taken from its history in `VERL_NPU_UPSTREAMS` (`vllm-ascend.git`), around a
 graph of plain torch: weights are processed, a graph is captured, new weights are handed over and processed again, and
@@ -20,20 +20,20 @@ from .released import Revision
 
 
 class Unquantized:
-    """What vLLM has for layers without scales: it processes nothing."""
+    """A stand-in for vLLM's class for layers without scales, which processes nothing."""
 
     def process_weights_after_loading(self, layer: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def _maybe_pad_weight(self, weight: torch.Tensor) -> torch.Tensor:
         return weight
 
     def update_attrs(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Between(Unquantized):
-    """vLLM's class for experts, whose own way of processing vllm-ascend passes over."""
+    """A stand-in for vLLM's class for experts, whose own processing vllm-ascend skips."""
 
 
 def given(seed: int, *shape: int) -> torch.Tensor:
@@ -49,16 +49,16 @@ Compute = Callable[[], torch.Tensor]
 
 @dataclass(frozen=True)
 class Scene:
-    """An engine's layer, and what is done to it."""
+    """An engine's layer, and the hand-over of its weights."""
 
     compute: Compute
-    """What the layer computes."""
+    """Computes the layer's answer."""
     hand_over: Callable[[int], None]
     """Gives it the weights of a seed, as an engine does after a step of training."""
 
 
 def answers(ascend: ModuleType, made: Scene) -> dict[str, bool]:
-    """Whether the layer answers by new weights, with a graph that was captured before, and without."""
+    """Tell whether the layer answers by new weights, with a graph that was captured before, and without."""
     with torch.no_grad():
         graph = ascend.npu.NPUGraph()
         with ascend.npu.graph(graph):
@@ -76,7 +76,7 @@ HEADS, KEYS, VALUES, LATENT = 2, 4, 8, 16
 
 
 def latent(revision: Revision, ascend: ModuleType) -> Scene:
-    """MLA multiplies with copies of kv_b_proj."""
+    """Return a scene in which MLA multiplies with copies of kv_b_proj."""
     names = {
         "Base": Unquantized,
         "torch_npu": ascend,
@@ -104,7 +104,7 @@ def latent(revision: Revision, ascend: ModuleType) -> Scene:
 
 
 def scaled(revision: Revision, ascend: ModuleType) -> Scene:
-    """Weights and scales of mxfp8 are transposed into memory of their own."""
+    """Return a scene in which weights and scales of mxfp8 are transposed into memory of their own."""
     names = {"Base": Unquantized, "F": torch.nn.functional, "logger": None}
     methods = ("process_weights_after_loading", "restore_weights_for_rl_loading")
     found = revision("quantization/methods/w8a8_mxfp8.py", "AscendW8A8MXFP8DynamicLinearMethod", methods, names)()
@@ -126,7 +126,7 @@ def scaled(revision: Revision, ascend: ModuleType) -> Scene:
 
 
 def transposed_before_the_cast(revision: Revision, ascend: ModuleType) -> Scene:
-    """Matmul and all_reduce in one operator, on a layer whose weight is cast to FRACTAL_NZ."""
+    """Return a scene with matmul and all_reduce in one operator, on a layer whose weight is cast to FRACTAL_NZ."""
     cast = {
         "Base": Unquantized,
         "torch_npu": SimpleNamespace(npu_format_cast=lambda tensor, number: tensor.clone()),
@@ -151,7 +151,7 @@ def transposed_before_the_cast(revision: Revision, ascend: ModuleType) -> Scene:
 
 
 def cast_ahead(revision: Revision, ascend: ModuleType) -> Scene:
-    """A router multiplies with its weight in float32, cast once for all steps."""
+    """Return a scene in which a router multiplies with its weight in float32, cast once for all steps."""
     names = {
         "Base": Unquantized,
         "_should_keep_nd_for_310p_weight": lambda weight: True,
@@ -172,14 +172,14 @@ def cast_ahead(revision: Revision, ascend: ModuleType) -> Scene:
 
 
 def replaced(module: Any, name: str, data: torch.Tensor) -> None:
-    """As vLLM's helper: what the old parameter had is the new one's."""
+    """Replace a parameter as vLLM's helper does: the new one takes over the old one's attributes."""
     made = torch.nn.Parameter(data, requires_grad=False)
     vars(made).update(vars(getattr(module, name)))
     setattr(module, name, made)
 
 
 HIDDEN, ROWS = 8, 6
-OF_EXPERTS = {
+EXPERT_NAMES = {
     "Base": Unquantized,
     "UnquantizedFusedMoEMethod": Between,
     "envs_ascend": SimpleNamespace(VLLM_ASCEND_ENABLE_FUSED_MC2=False, VLLM_ASCEND_ENABLE_NZ=0),
@@ -200,14 +200,14 @@ def experts(w13: torch.nn.Parameter, w2: torch.nn.Parameter) -> torch.nn.Module:
 
 
 def computed(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """By the first expert, as vllm-ascend lays it out."""
+    """Compute with the first expert, as vllm-ascend lays it out."""
     gate, up = (x @ model.experts.w13_weight[0]).chunk(2, -1)
     return (gate * up) @ model.experts.w2_weight[0]
 
 
 def worker_of(revision: Revision, model: torch.nn.Module) -> Any:
-    """What wakes the engine up."""
-    worker = revision("worker/worker.py", "NPUWorker", ("wake_up",), OF_EXPERTS)()
+    """Return the worker that wakes the engine up."""
+    worker = revision("worker/worker.py", "NPUWorker", ("wake_up",), EXPERT_NAMES)()
     sizes = SimpleNamespace(hidden_size=HIDDEN)
     config = SimpleNamespace(hf_text_config=sizes, hf_config=sizes)
     worker.vllm_config = SimpleNamespace(model_config=config, quant_config=None, speculative_config=None)
@@ -216,9 +216,9 @@ def worker_of(revision: Revision, model: torch.nn.Module) -> Any:
 
 
 def experts_processed_again(revision: Revision, ascend: ModuleType) -> Scene:
-    """Experts are transposed back as the engine wakes up, and once more after the load."""
+    """Return a scene in which experts are transposed back when the engine wakes up, and once more after the load."""
     path, owner = "ops/fused_moe/fused_moe.py", "AscendUnquantizedFusedMoEMethod"
-    names = {**OF_EXPERTS, "Base": Between}
+    names = {**EXPERT_NAMES, "Base": Between}
     method = revision(path, owner, ("process_weights_after_loading",), names)()
     shapes = (2, 2 * ROWS, HIDDEN), (2, HIDDEN, ROWS)
     model = experts(weight(1, *shapes[0]), weight(3, *shapes[1]))
@@ -242,7 +242,7 @@ class Fault:
     revision: str
     scene: Callable[[Revision, ModuleType], Scene]
     right: bool
-    """Whether the graph answers by the new weights."""
+    """The graph answers by the new weights."""
     eager: bool = True
 
 
@@ -263,13 +263,13 @@ FAULTS = [
     Fault("#5747", "09682e0751", transposed_before_the_cast, True),
     Fault("#15666", "v0.22.1rc1", cast_ahead, False),
     Fault("#15666", "v0.25.1rc1", cast_ahead, False),
-    # Of the tensors that the thread lists, these are right: transposed twice, they lie where they lay.
+    # Of the tensors that the thread lists, these are right: transposed twice, they are where they were.
     Fault("#16322", "v0.18.0", experts_processed_again, True),
 ]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[f"{fault.thread} at {fault.revision}" for fault in FAULTS])
-def test_a_reported_fault_is_seen_and_its_mend_too(fault: Fault, history: Path, ascend: ModuleType) -> None:
+def test_a_reported_fault_is_seen_and_its_fix_too(fault: Fault, history: Path, ascend: ModuleType) -> None:
     found = answers(ascend, fault.scene(Revision(history, fault.revision), ascend))
     assert found == {"eager": fault.eager, "graph": fault.right}
 
@@ -279,7 +279,7 @@ AWAKE = [("v0.18.0", False), ("v0.23.0", False), ("032b3f4a04^", False), ("032b3
 
 @pytest.mark.parametrize(("revision", "right"), AWAKE, ids=str)
 def test_experts_wake_up_as_they_slept_or_not(revision: str, right: bool, history: Path, ascend: ModuleType) -> None:
-    """#11548 and #12226: an engine that is handed no new weights computes with shapes that do not fit."""
+    """#11548 and #12226: an engine that gets no new weights computes with shapes that do not fit."""
     model = experts(weight(1, 2, HIDDEN, 2 * ROWS), weight(3, 2, ROWS, HIDDEN))
     x = given(7, 3, HIDDEN)
     before = computed(model, x)
@@ -309,10 +309,10 @@ LOADED = [("v0.13.0", False), ("v0.18.0", False), ("bdab23475a^", False), ("bdab
 
 @pytest.mark.parametrize(("revision", "right"), LOADED, ids=str)
 def test_experts_keep_their_loader_or_not(revision: str, right: bool, history: Path) -> None:
-    """#13337: whoever loads asks a weight for its loader."""
+    """#13337: the loading code asks a weight for its loader."""
     found = Revision(history, revision)
     path = "ops/fused_moe/routed_experts.py" if revision.startswith("bdab") else "ops/fused_moe/fused_moe.py"
-    names = {**OF_EXPERTS, "Base": Between}
+    names = {**EXPERT_NAMES, "Base": Between}
     method = found(path, "AscendUnquantizedFusedMoEMethod", ("process_weights_after_loading",), names)()
     model = experts(weight(1, 2, 2 * ROWS, HIDDEN), weight(3, 2, HIDDEN, ROWS))
     for held in model.parameters():
@@ -329,7 +329,7 @@ def test_experts_keep_their_loader_or_not(revision: str, right: bool, history: P
 
 
 class Loads:
-    """vLLM's loader of a model."""
+    """A stand-in for vLLM's loader of a model."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module = module
@@ -340,7 +340,7 @@ class Loads:
 
 
 PROPOSED = "4f2d876ab0"
-"""Of the open vllm-ascend#7498."""
+"""The revision of the open vllm-ascend#7498."""
 
 
 @pytest.mark.parametrize(("revision", "right"), [("v0.13.0", False), ("v0.18.0", False), (PROPOSED, True)], ids=str)
@@ -349,7 +349,7 @@ def test_experts_of_an_engine_that_did_not_sleep_are_loaded_or_not(
 ) -> None:
     """#5915: only waking up lays them out as a checkpoint has them."""
     found, owner = Revision(history, revision), "AscendUnquantizedFusedMoEMethod"
-    names = {**OF_EXPERTS, "Base": Between}
+    names = {**EXPERT_NAMES, "Base": Between}
     method = found("ops/fused_moe/fused_moe.py", owner, ("process_weights_after_loading",), names)()
     shapes = (2, 2 * ROWS, HIDDEN), (2, HIDDEN, ROWS)
     model = experts(weight(1, *shapes[0]), weight(3, *shapes[1]))

@@ -1,5 +1,7 @@
-"""Faults of vllm-ascend that users reported of memory beneath graphs: what sleep takes away, what a capture gives
-back, and what a replay is told anew. With functions and whole files of its history, as `test_public_faults.py`.
+"""Faults of vllm-ascend with the memory beneath graphs that users reported, with functions and files of its history.
+
+They concern memory that sleep takes away or that a capture gives back, and values that a replay gets anew; see
+`test_public_faults.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ SLEEPING: dict[str, Any] = {
 
 @contextmanager
 def sleeping(revision: Revision) -> Iterator[Any]:
-    """Its allocator, over the virtual NPU's memory."""
+    """Yield the revision's allocator, over the virtual NPU's memory."""
     camem.stand_in()
     others: dict[str, dict[str, object]] = {
         "vllm": {},
@@ -48,7 +50,7 @@ def sleeping(revision: Revision) -> Iterator[Any]:
     found = revision.module("device_allocator/camem.py", others).CaMemAllocator
     allocator = found.get_instance()
     yield allocator
-    # Its callback is the process's: the next allocator's is not to be asked for this one's memory.
+    # The process has one callback: nobody may ask the next allocator for this one's memory.
     allocator.allocator_and_pools.clear()
     gc.collect()
     assert not allocator.pointer_to_data
@@ -102,7 +104,7 @@ def test_buffers_of_a_model_come_back_after_level_2(
     ids=str,
 )
 def test_a_matrix_beside_the_cache_comes_back(revision: str, right: bool, history: Path, ascend: ModuleType) -> None:
-    """#10684: DeepSeek-V4's Hadamard matrix is made while the cache is, and sleep takes it with the cache."""
+    """#10684: DeepSeek-V4's Hadamard matrix is made together with the cache, and sleep takes it with the cache."""
     released = Revision(history, revision)
     with sleeping(released) as allocator:
         kind = SimpleNamespace(get_instance=lambda: allocator, sleep_persistent_tag="sleep_persistent")
@@ -139,7 +141,7 @@ def test_a_matrix_beside_the_cache_comes_back(revision: str, right: bool, histor
 def test_a_workspace_is_the_layers_own_or_somebody_elses_too(
     revision: str, right: bool, history: Path, ascend: ModuleType
 ) -> None:
-    """#5464: the first layer's workspace is the second's, though only an address of it is kept."""
+    """#5464: the first layer's workspace becomes the second's, though only an address of it is kept."""
     params = SimpleNamespace(workspaces={4: None})
     names = {"_graph_params": params, "weak_ref_tensors": ascend._C._weak_ref_tensor}
     keep = Revision(history, revision).function("compilation/acl_graph.py", "update_graph_params_workspaces", names)
@@ -148,7 +150,7 @@ def test_a_workspace_is_the_layers_own_or_somebody_elses_too(
     def layer(x: torch.Tensor) -> torch.Tensor:
         if params.workspaces[4] is None:
             keep(4, torch.empty(64, 64, device="npu"))
-        params.workspaces[4].fill_(7)  # As attention writes there.
+        params.workspaces[4].fill_(7)  # attention writes there
         return x + 1
 
     def compute() -> torch.Tensor:
@@ -175,7 +177,7 @@ def test_lengths_are_told_a_graph_of_speculation_or_not(
     table, out = torch.tensor([[0, 1], [2, 3]], dtype=torch.int32).npu(), given(3, 2, 2, 16).half()
 
     def attend(*_: object, actual_seq_lengths_kv: list[int], out: list[torch.Tensor], **__: object) -> None:
-        """What takes lengths on the host, in place of MLA's attention."""
+        """Attend with lengths from the host, in place of MLA's attention."""
         lengths = torch.tensor(actual_seq_lengths_kv, dtype=torch.int32)
         ascend._npu_paged_attention(query, cache, cache, 1, 2, 0.25, table, lengths, out[0])
 

@@ -1,5 +1,4 @@
-"""The first batch by a captured graph after a weight sync is compared with the same in eager mode, and the first that
-is filled up."""
+"""After a weight sync, the first batch by a captured graph, and the first padded one, are compared with eager mode."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from verl_npu.errors import EngineError
+from verl_npu.errors import WeightSyncError
 from verl_npu.features.weight_sync.engines import replayed
 from verl_npu.features.weight_sync.engines.replayed import compare_next_replay, difference
 from verl_npu.features.weight_sync.engines.vllm import VLLMEngine
@@ -24,7 +23,7 @@ WIDTH, PADDED, TOKENS = 8, 4, 3
 
 
 class Mode(Enum):
-    """As vLLM's CUDAGraphMode."""
+    """A stand-in for vLLM's CUDAGraphMode."""
 
     NONE = 0
     FULL = 1
@@ -32,14 +31,14 @@ class Mode(Enum):
 
 @dataclass
 class Context:
-    """As vLLM's ForwardContext."""
+    """A stand-in for vLLM's ForwardContext."""
 
     cudagraph_runtime_mode: Mode = Mode.FULL
     layer: int = 0
 
 
 class Graphed:
-    """As vllm-ascend's ACLGraphWrapper around a model."""
+    """A stand-in for vllm-ascend's ACLGraphWrapper around a model."""
 
     def __init__(self, model: torch.nn.Module, batch: torch.Tensor) -> None:
         self.inner = model
@@ -60,7 +59,7 @@ class Graphed:
 
 
 class Model(torch.nn.Module):
-    """One layer, and how often it was called outside of a graph."""
+    """One layer that counts its calls outside a graph."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +88,7 @@ def settings() -> Any:
 
 @dataclass
 class Runner:
-    """As vllm-ascend's NPUModelRunner."""
+    """A stand-in for vllm-ascend's NPUModelRunner."""
 
     model: Any
     batch: torch.Tensor
@@ -105,7 +104,7 @@ WHOLE = SimpleNamespace(total_num_scheduled_tokens=PADDED)
 
 @pytest.fixture
 def context(monkeypatch: pytest.MonkeyPatch) -> Context:
-    """That of a vllm-ascend for which the comparison is written."""
+    """Install the forward context of a vllm-ascend for which the comparison is written."""
     there = Context()
     module = ModuleType("vllm_ascend.compilation.acl_graph")
     module.get_forward_context = lambda: there  # type: ignore[attr-defined]
@@ -116,7 +115,7 @@ def context(monkeypatch: pytest.MonkeyPatch) -> Context:
 
 @pytest.fixture
 def runner(npu: ModuleType, context: Context) -> Runner:
-    """One that answers by a graph."""
+    """Return a runner that answers by a graph."""
     torch.manual_seed(0)
     with torch.no_grad():
         model, batch = Model().npu(), torch.randn(PADDED, WIDTH).npu()
@@ -154,7 +153,7 @@ def test_each_comparison_is_told(runner: Runner, capsys: pytest.CaptureFixture[s
 def test_a_graph_of_stale_weights_ends_the_job_before_its_answer_is_used(runner: Runner) -> None:
     runner.model.layer.weight.data = torch.randn(WIDTH, WIDTH).npu()
     compare_next_replay(runner)
-    with pytest.raises(EngineError, match="the same output from its captured graphs and from eager mode"):
+    with pytest.raises(WeightSyncError, match="the same output from its captured graphs and from eager mode"):
         run(runner)
 
 
@@ -164,7 +163,7 @@ def test_a_batch_without_graphs_is_not_the_one_that_is_compared(runner: Runner, 
     context.cudagraph_runtime_mode = Mode.NONE
     run(runner)
     context.cudagraph_runtime_mode = Mode.FULL
-    with pytest.raises(EngineError):
+    with pytest.raises(WeightSyncError):
         run(runner)
 
 
@@ -218,7 +217,7 @@ def test_the_next_sync_begins_again(runner: Runner) -> None:
 
 
 class Mixing(Model):
-    """What fills a batch up gets into the answer, as with experts that are not this rank's."""
+    """A model whose answer depends on the padding of a batch, as with experts of other ranks."""
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         return super().forward(batch) + batch[PADDED - 1] * 0
@@ -239,7 +238,7 @@ def test_an_answer_that_is_no_number_ends_the_job_though_eager_mode_says_the_sam
         "NaN or infinity in the outputs of 3 of 3 tokens, with and without captured graphs, in a batch that is padded "
         "to 4 tokens; do not train with this rollout: unless the trainer's loss is not finite either, the padding "
     )
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises(WeightSyncError, match=said):
         run(runner)
     assert "execute_model" not in vars(runner)
 
@@ -248,7 +247,7 @@ def test_weights_that_are_no_numbers_end_the_job_and_the_trainer_is_to_be_looked
     runner.model.layer.weight.data.fill_(torch.nan)
     compare_next_replay(runner)
     with pytest.raises(
-        EngineError, match="captured graphs; do not train with this rollout: check whether the trainer"
+        WeightSyncError, match="captured graphs; do not train with this rollout: check whether the trainer"
     ):
         run(runner, WHOLE)
 
@@ -258,12 +257,12 @@ def test_what_only_graphs_answer_no_numbers_for_ends_the_job(runner: Runner) -> 
     runner.model.layer.weight.data.fill_(torch.nan)
     compare_next_replay(runner)
     said = "NaN or infinity in the outputs of 3 tokens, which are finite without graphs"
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises(WeightSyncError, match=said):
         run(runner)
 
 
 class Dividing(Model):
-    """What NPUs answer that divide the tokens of a batch among them."""
+    """A model that answers like NPUs that divide the tokens of a batch among them."""
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         return super().forward(batch)[: PADDED // 2]

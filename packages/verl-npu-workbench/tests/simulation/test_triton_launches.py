@@ -1,4 +1,4 @@
-"""What the compiler would be told of a launch, as Triton 3.2 tells it, and the file to which it is written."""
+"""The record of a launch has everything that Triton 3.2 would tell the compiler, and is written to a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from verl_npu import environment
 
 
 class Pointer:
-    """What a tensor is to Triton."""
+    """A tensor as Triton sees it."""
 
     def __init__(self, dtype: str, address: int = 64) -> None:
         self.dtype, self.address = f"torch.{dtype}", address
@@ -26,7 +26,7 @@ class Pointer:
 
 
 def kernel(x, y, n, stride, scale, flag, out, seed: tl.int64, BLOCK: tl.constexpr) -> None:  # type: ignore[no-untyped-def] # noqa: F821
-    """Parameters of all kinds."""
+    """Take parameters of all kinds."""
 
 
 ARGUMENTS: Mapping[str, object] = {

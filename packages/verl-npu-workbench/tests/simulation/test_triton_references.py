@@ -1,5 +1,7 @@
-"""Triton's kernels on virtual NPUs: computed by their references, or refused by name. tests/e2e/test_triton_kernels.py
-compares the references with the kernels themselves."""
+"""Triton's kernels on virtual NPUs are computed by their references, or refused by name.
+
+tests/e2e/test_triton_kernels.py compares the references with the kernels themselves.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ from verl_npu_workbench.simulation.triton_references import REFERENCES, launch_r
 pytestmark = pytest.mark.virtual
 
 SLOTS = "vllm.v1.worker.block_table._compute_slot_mapping_kernel"
-OF_ASCEND = "vllm_ascend.ops.triton.compute_slot_mapping._compute_slot_mapping_kernel"
+ASCEND_KERNEL = "vllm_ascend.ops.triton.compute_slot_mapping._compute_slot_mapping_kernel"
 TABLE = [[3, 5, 7], [2, 9, 4]]
 
 
 class TritonPlaceholder:
-    """As vLLM has it: its decorators return what they decorate."""
+    """A stand-in for vLLM's placeholder, whose decorators return the decorated function."""
 
     def __init__(self) -> None:
         self.jit = self._dummy_decorator("jit")
@@ -38,7 +40,7 @@ class TritonPlaceholder:
 
 @pytest.fixture
 def triton() -> Any:
-    """What vLLM's modules know as triton, on virtual NPUs."""
+    """Return the triton that vLLM's modules see on virtual NPUs."""
     importing = ModuleType("vllm.triton_utils.importing")
     importing.HAS_TRITON = False  # type: ignore[attr-defined]
     importing.TritonPlaceholder = type("TritonPlaceholder", (TritonPlaceholder,), {})  # type: ignore[attr-defined]
@@ -50,7 +52,7 @@ def kernel(
     num_tokens, max_num_tokens, query_start_loc_ptr, positions_ptr, block_table_ptr, block_table_stride, block_size,
     slot_mapping_ptr, TOTAL_CP_WORLD_SIZE, TOTAL_CP_RANK, CP_KV_CACHE_INTERLEAVE_SIZE, PAD_ID, BLOCK_SIZE,
 ) -> None:  # fmt: skip
-    """Parameters as the kernel of vLLM's that gives tokens their slots has them."""
+    """The parameters of vLLM's kernel that gives tokens their slots."""
 
 
 def named(function: Callable[..., None], name: str = SLOTS) -> Callable[..., None]:
@@ -94,19 +96,19 @@ def test_a_launched_kernel_gives_each_token_its_slot_and_pads_the_rest(npu: Modu
     assert slots(launch) == [3 * 4, 5 * 4, 7 * 4 + 3, 9 * 4 + 1, 9 * 4 + 2, -1, -1, -7, -7]
 
 
-def of_ascend(
+def ascend_kernel(
     num_tokens, max_num_tokens, query_start_loc_ptr, positions_ptr, block_table_ptr, block_table_stride, block_size,
     slot_mapping_ptr, KV_CACHE_BLOCK_SIZE, BLOCKS_PER_KV_BLOCK, TOTAL_CP_WORLD_SIZE, TOTAL_CP_RANK,
     CP_KV_CACHE_INTERLEAVE_SIZE, PAD_ID, TILE_BLOCK_SIZE, BLOCK_TABLE_WINDOW_SIZE,
 ) -> None:  # fmt: skip
-    """Parameters as vllm-ascend's kernel has them from 0.26 on."""
+    """The parameters of vllm-ascend's kernel from 0.26 on."""
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_vllm_ascends_own_kernel_gives_the_same_slots_without_context_parallelism(
     ranks: int, npu: ModuleType, triton: Any
 ) -> None:
-    launched = triton.jit(named(of_ascend, OF_ASCEND))[(3,)]
+    launched = triton.jit(named(ascend_kernel, ASCEND_KERNEL))[(3,)]
 
     def launch(*given: Any, BLOCK_SIZE: int, **named: Any) -> None:
         tiles = {"TILE_BLOCK_SIZE": BLOCK_SIZE, "BLOCK_TABLE_WINDOW_SIZE": 512}
@@ -184,7 +186,7 @@ def test_a_kernel_is_not_called(triton: Any) -> None:
 
 @pytest.mark.parametrize("active", [True, False])
 def test_a_triton_is_left_alone_only_where_it_has_a_device(active: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As in Ray's workers: vLLM takes it that Triton works, whether it has a device or not.
+    # As in Ray's workers, vLLM assumes that Triton works, whether it has a device or not.
     backends = ModuleType("triton.backends")
     driver = SimpleNamespace(is_active=lambda: active)
     backends.backends = {"nvidia": SimpleNamespace(driver=driver)}  # type: ignore[attr-defined]

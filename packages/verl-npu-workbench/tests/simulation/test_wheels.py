@@ -1,5 +1,7 @@
-"""Faults that showed on the wheels of torch_npu: with the one of these tests' torch, and on each whose environment
-VERL_NPU_TORCH_NPU names a Python of."""
+"""Faults that appeared on the wheels of torch_npu.
+
+The tests use the wheel of their own torch, and each whose environment VERL_NPU_TORCH_NPU names a Python of.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ child = "import torch; print(torch.ones(2).npu().sum().item())"
 done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
 print(json.dumps([os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD"), done.stdout.strip()]))
 """
-# What may stand in an annotation with `| None`, and what not: transformers 5 has `torch.cuda.CUDAGraph | None`.
+# Types that may be in an annotation with `| None`, and types that may not: transformers 5 has `torch.cuda.CUDAGraph |
+# None`.
 ANNOTATIONS = """
 import inspect, json, torch, torch_npu
 from torch_npu.contrib import transfer_to_npu
@@ -47,13 +50,13 @@ print(json.dumps({name: may(value) for name, value in values.items() if not insp
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A Python with a wheel of torch_npu, which it imports from `path`, or has installed."""
+    """A Python that imports a wheel of torch_npu from `path`, or has it installed."""
 
     python: str
     path: str = ""
 
     def run(self, program: str, folder: Path, **changes: str | None) -> subprocess.CompletedProcess[str]:
-        """Run a program, which imports what lies in a folder as well."""
+        """Run a program, which can also import from a folder."""
         paths = os.pathsep.join(filter(None, [str(PROJECT), str(folder), self.path]))
         variables = {"PYTHONPATH": paths, "VIRTUAL_ASCEND_TORCH_NPU": "real", **changes}
         return subprocess.run(
@@ -76,7 +79,7 @@ def wheel(request: pytest.FixtureRequest) -> Wheel:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a verl that is empty."""
+    """Return a folder with an empty verl."""
     (tmp_path / "verl").mkdir()
     (tmp_path / "verl" / "__init__.py").touch()
     return tmp_path

@@ -1,10 +1,10 @@
 """vllm-ascend's own unit tests on virtual NPUs: `python -m tests.vllm_ascend --tree CHECKOUT --python PYTHON`.
 
 CHECKOUT is one of github.com/vllm-project/vllm-ascend at v0.11.0, PYTHON that of an environment with this release, as
-`scripts/quickstart.sh --pin ccd7d934 --rollout vllm-ascend` makes one. What the tests need beside it comes from
+`scripts/quickstart.sh --pin ccd7d934 --rollout vllm-ascend` makes one. The tests' other requirements come from
 --packages, a folder of `pip install --no-deps --target FOLDER 'pytest<9' pluggy iniconfig pytest-mock pytest-asyncio
-torchvision==0.23.0`. Runs from a copy, without a network. Prints what passed, and each failure with its reason; the
-status is 1 if one is not among `KNOWN`.
+torchvision==0.23.0`. Runs from a copy, without a network. Prints the tests that passed, and each failure with its
+reason; the status is 1 if one is not among `KNOWN`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from virtual_ascend.testing import junit
 
 PROJECT = Path(__file__).resolve().parents[4]
 PATIENCE = 1800  # seconds for all of them
-# What EngineArgs() asks the hub for; one test makes it, and looks at no weight.
+# EngineArgs() asks the hub for this model; one test makes it, and looks at no weight.
 _DEFAULT_MODEL = "models--Qwen--Qwen3-0.6B"
 _CONFIG = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "torch_dtype": "bfloat16"}
 
@@ -39,7 +39,7 @@ KNOWN = {
         "a detail: `HCCL_SO_PATH` is set, to where the `libhccl.so` of the virtual Ascend is; the test wants it unset"
     ),
 }
-"""Why tests of v0.11.0 fail on virtual NPUs: all that do, by the part of the name that they share."""
+"""The reasons why tests of v0.11.0 fail on virtual NPUs, by the part of the name that the tests share."""
 
 
 def hub(folder: Path) -> Path:
@@ -54,7 +54,7 @@ def hub(folder: Path) -> Path:
 
 
 def run(tree: Path, python: Path, packages: Path | None, asked: list[str], folder: Path) -> Path:
-    """Run the tests in a folder; return the report of pytest, which may not be there."""
+    """Run the tests in a folder; return the path of pytest's report, which may not exist."""
     shutil.copytree(tree / "tests", folder / "tests")
     paths = [Path(__file__).with_name("site"), *([packages.resolve()] if packages else []), PROJECT]
     environment = {
@@ -64,7 +64,7 @@ def run(tree: Path, python: Path, packages: Path | None, asked: list[str], folde
     }
     environment |= {
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        # Upstream's code, and nothing of ours but the device.
+        # Upstream's code, with only our device.
         "VERL_NPU": "off",
         "VIRTUAL_ASCEND": "2",
         "VIRTUAL_ASCEND_MEMORY": "4",
@@ -82,7 +82,7 @@ def run(tree: Path, python: Path, packages: Path | None, asked: list[str], folde
 
 
 def main() -> None:
-    """Run them, and say how they ended."""
+    """Run the tests, and print how they ended."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tree", type=Path, required=True, metavar="CHECKOUT")
     parser.add_argument("--python", type=Path, required=True)
@@ -90,9 +90,9 @@ def main() -> None:
     parser.add_argument("tests", nargs="*", help="files or folders below CHECKOUT (default tests/ut)")
     asked = parser.parse_args()
     if not (asked.tree / "tests" / "ut").is_dir():
-        parser.error(f"expected a checkout of github.com/vllm-project/vllm-ascend with tests/ut, found {asked.tree}")
+        parser.error(f"expected a checkout of github.com/vllm-project/vllm-ascend with tests/ut; found {asked.tree}")
     if not asked.python.is_file():
-        parser.error(f"--python: expected an interpreter, found {asked.python}")
+        parser.error(f"--python: expected an interpreter; found {asked.python}")
     with tempfile.TemporaryDirectory(prefix="vllm-ascend-tests-") as name:
         report = run(asked.tree, asked.python, asked.packages, asked.tests, Path(name))
         if not report.is_file():

@@ -27,7 +27,7 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
 def test_a_folder_without_the_tests_is_an_error_of_one_line(tmp_path: Path) -> None:
     done = command("--tree", str(tmp_path), "--python", sys.executable)
     assert done.returncode == 2
-    assert f"expected a checkout of github.com/vllm-project/vllm-ascend with tests/ut, found {tmp_path}" in done.stderr
+    assert f"expected a checkout of github.com/vllm-project/vllm-ascend with tests/ut; found {tmp_path}" in done.stderr
 
 
 @pytest.mark.e2e

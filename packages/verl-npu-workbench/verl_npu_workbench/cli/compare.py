@@ -16,7 +16,7 @@ import click
 
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
-from verl_npu.errors import TrainingLogError
+from verl_npu.errors import SourceError
 from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
@@ -53,20 +53,24 @@ _SHOWN = 10
 )
 @click.argument("npu_log", required=False, type=click.Path(path_type=Path))
 @click.argument("reference_log", required=False, type=click.Path(path_type=Path))
-@click.option("--baseline", metavar="NAME", help="Compare with published figures of a real NPU instead of a log.")
+@click.option(
+    "--baseline",
+    metavar="NAME",
+    help="Compare with published figures instead of with REFERENCE_LOG. --list-baselines lists the names.",
+)
 @click.option("--list-baselines", is_flag=True, help="List the published figures and exit.")
 @click.option(
     "--standard",
     "standards",
     multiple=True,
     type=click.Choice(STANDARDS),
-    help="The standard that decides the verdict [default: parity; with --baseline, regression].",
+    help="The standard that decides the verdict; may be repeated [default: parity, or regression with --baseline].",
 )
 @click.option(
     "--merged",
     metavar="MODEL",
     type=click.Path(path_type=Path),
-    help="Compare this merged model with its checkpoint, given in place of NPU_LOG.",
+    help="Compare this merged model with the checkpoint that it was made from. Give the checkpoint as the argument.",
 )
 @click.option(
     "--layers",
@@ -79,7 +83,7 @@ _SHOWN = 10
 @unconfined_option
 @click.option("--architecture", default="", help="With --layers: the model's type, if its path does not tell it.")
 @json_option()
-@click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write the curves as a picture.")
+@click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Draw the curves into this PNG file.")
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
 def compare(
     npu_log: Path | None,
@@ -130,11 +134,12 @@ def compare(
         return
     npu, reference = _sides(npu_log, reference_log, baseline)
     if isinstance(reference, Baseline) and ("parity" in standards or png):
-        raise TrainingLogError(
+        raise SourceError(
             subject=f"--baseline {reference.name}",
-            expected=_("the standard regression, and no --png"),
-            found="--png" if "parity" not in standards else "--standard parity",
-            fix=_("give a reference log: published figures have no steps"),
+            found=_("published figures have no steps, so {option} cannot be used").format(
+                option="--png" if "parity" not in standards else "--standard parity"
+            ),
+            fix=_("give a reference log instead, or remove the option"),
         )
     made = compare_logs(
         npu, reference, standards or (("regression",) if isinstance(reference, Baseline) else ("parity",))
@@ -200,10 +205,10 @@ def _print_layers(result: Mapping[str, Any]) -> None:
 
 def _compare_merged(model: Path, checkpoint: Path | None, more: Path | None, as_json: bool) -> Status:
     if checkpoint is None or more is not None:
-        raise TrainingLogError(
+        raise SourceError(
             subject=f"--merged {model}",
             expected=_("one argument, the checkpoint folder that was merged"),
-            found=_("none") if checkpoint is None else _("two folders"),
+            found=_("no argument") if checkpoint is None else _("two arguments"),
             fix=_("see verl-npu compare --help"),
         )
     made = compare_merged(model, checkpoint)
@@ -248,7 +253,7 @@ def _sides(
     npu_log: Path | None, reference_log: Path | None, baseline: str | None
 ) -> tuple[TrainingLog, TrainingLog | Baseline]:
     if npu_log is None or (reference_log is None) == (baseline is None):
-        raise TrainingLogError(
+        raise SourceError(
             subject="verl-npu compare",
             expected=_("NPU_LOG, and either REFERENCE_LOG or --baseline NAME"),
             found=_("no log") if npu_log is None else _("both") if baseline else _("neither"),
@@ -258,7 +263,7 @@ def _sides(
         return read(npu_log), read(reference_log)
     published = BASELINES.get(baseline or "")
     if published is None:
-        raise TrainingLogError(
+        raise SourceError(
             subject=f"--baseline {baseline}",
             expected=_("one of {baselines}").format(baselines=_(", ").join(BASELINES)),
             found=_("another name"),
@@ -276,11 +281,10 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
         if option == "--html":
             need("jinja2", option)
         if not made.pairs and option == "--png":
-            raise TrainingLogError(
+            raise SourceError(
                 subject=option,
-                expected=_("a metric that both logs have at the same step"),
-                found=_("none"),
-                fix=_("leave the option out, or give logs that share steps"),
+                found=_("no metric is in both logs at the same step"),
+                fix=_("remove the option, or give logs with common steps"),
             )
         try:
             if option == "--png":
@@ -289,7 +293,7 @@ def _write(made: Comparison, png: Path | None, html: Path | None) -> list[Path]:
                 # A path may hold bytes that are not valid text.
                 put(path, page(made).encode(errors="backslashreplace"))
         except OSError as error:
-            raise TrainingLogError(
+            raise SourceError(
                 subject=option, expected=_("a file that can be written"), found=str(error), fix=_("give another path")
             ) from error
         written.append(path)

@@ -54,37 +54,42 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     type=click.Choice([level.value for level in Level]),
     default=Level.STATIC.value,
     show_default=True,
-    help="import: also import the packages; device: also compute on each NPU and sum over all of them.",
+    help="How deep to check. import also imports the packages; device also computes on each NPU and adds up a value "
+    "over all NPUs.",
 )
-@click.option("--pin", type=click.Choice([*PINS]), help="Judge for this verl instead of the installed one.")
-@click.option("--only", metavar="NAME,…", default="", help="Examine only these subjects.")
+@click.option(
+    "--pin",
+    type=click.Choice([*PINS]),
+    help="Check the environment for this version of verl [default: the installed one].",
+)
+@click.option("--only", metavar="NAME,…", default="", help="Check only these subjects, for example torch,torch_npu.")
 @click.option("--cluster", "everywhere", is_flag=True, help="Examine every node of the running Ray cluster.")
 @click.option(
     "--log",
     "logs",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Say why a job failed, from its log, a folder of logs (Ray's, CANN's), or standard input (-); may be "
-    "repeated.",
+    help="Say why a job failed. LOG is the job's log, a folder of logs of Ray or CANN, or - for standard input; may "
+    "be repeated.",
 )
 @click.option(
     "--hang",
     metavar="[JOB]",
     is_flag=False,
     flag_value="",
-    help="Say whether a running job hangs, and at which process. JOB is the id of a Ray job or of a process; it may "
-    "be left out if only one job runs.",
+    help="Say whether a running job hangs, and in which process. JOB is the id of a Ray job or of a process; leave it "
+    "out if only one job runs.",
 )
 @click.option(
-    "--report", "as_report", is_flag=True, help="Print one text with everything that a helper needs to know."
+    "--report", "as_report", is_flag=True, help="Print one text for an issue, with everything about the problem."
 )
 @click.option(
     "--manifests",
     type=click.Path(path_type=Path, file_okay=False),
-    help="For --report: the folder that VERL_NPU_MANIFEST_DIR named in the job.",
+    help="With --report: the folder in which the job wrote its manifests (VERL_NPU_MANIFEST_DIR).",
 )
 @click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), help="For --report: write it to this file instead."
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="With --report: write the report to this file."
 )
 @json_option("Print the result as JSON; a finding has name, verdict, found, needed, why, and fix.")
 def doctor(
@@ -101,17 +106,16 @@ def doctor(
 ) -> None:
     """Say what is wrong here or in a job's log, and how to fix it.
 
-    The environment is compared with the documents of your verl. A deviation that is known to fail is an error; any
-    other is a warning. At the level `static`, none of your packages is imported.
+    The environment is compared with the documents of your verl. A difference that is known to make jobs fail is an
+    error; any other difference is a warning. The level `static` imports none of your packages.
 
     With --report, the command prints one text to paste into an issue: the problems found here, the variables that a
     job reads, the states of verl-npu's features, and for each LOG the result of --log, its end, and the lines around
     its errors. Recognizable keys, passwords, addresses, and names are removed. Read the text before you send it.
 
-    Exit status: 0 there are no errors, though there may be warnings, 1 there are errors, or the nodes differ, 2
-    nothing could be judged. With --log: 0 the training finished or still runs, 1 the log has an error or just stops,
-    2 a log cannot be read. With --hang: 0 the job works or has nothing to do, 1 it hangs or stands still, 2 it cannot
-    be inspected.
+    Exit status: 0 no error, 1 an error, or the nodes differ, 2 nothing could be judged; warnings do not change it.
+    With --log: 0 the training finished or still runs, 1 the log has an error or just stops, 2 a log cannot be read.
+    With --hang: 0 the job works or is idle, 1 the job hangs or stands still, 2 the job cannot be inspected.
     """
     if (manifests is not None or output is not None) and not as_report:
         raise click.UsageError(_("--manifests and --output need --report"))
@@ -281,7 +285,7 @@ _SAID = {
     Conclusion.UNKNOWN: ("yellow", _("no rule matches this error")),
     Conclusion.NONE: ("green", _("no error")),
 }
-_CUT = _("the log says neither that the job failed nor that it finished")
+_CUT = _("the log does not say whether the job failed or finished")
 
 
 def _judge_log(paths: Sequence[Path], as_json: bool) -> NoReturn:
@@ -396,7 +400,7 @@ def _show_log(said: Diagnosis) -> None:
     if said.before:
         terminal.echo()
         terminal.paragraph(
-            _("An earlier error, in {process}: {error}").format(
+            _("Earlier error, in {process}: {error}").format(
                 process=said.before.event.process, error=_cut(said.before.event.error)
             ),
             indent="  ",
@@ -408,11 +412,13 @@ def _show_log(said: Diagnosis) -> None:
             _("{name} ({count})").format(name=name, count=count) if count > 1 else name
             for name, count in counts.most_common(8)
         )
-        terminal.paragraph(_("Other errors that came with it: {words}.").format(words=words), indent="  ")
+        terminal.paragraph(_("Other errors at the same time: {words}.").format(words=words), indent="  ")
     if said.left_out:
         text = ngettext(
-            "{count} more error was not examined: it differs from others only in numbers, or there are too many",
-            "{count} more errors were not examined: they differ from others only in numbers, or there are too many",
+            "{count} more error was not examined, because it differs from others only in numbers, or "
+            "because there are too many errors",
+            "{count} more errors were not examined, because they differ from others only in numbers, or "
+            "because there are too many errors",
             said.left_out,
         )
         terminal.paragraph(text.format(count=said.left_out), label=_("note: "), indent="  ")
@@ -436,8 +442,8 @@ def _show_cut(said: Diagnosis) -> None:
     if not progress.lines:
         terminal.paragraph(
             _(
-                "The log is empty: the job wrote nothing, or its output went elsewhere. Start it with "
-                "`… 2>&1 | tee train.log`, which keeps the errors too."
+                "The log is empty: the job wrote nothing, or its output went elsewhere. Start the job with "
+                "`… 2>&1 | tee train.log`, which also keeps the errors."
             ),
             indent="  ",
         )
@@ -457,11 +463,11 @@ def _show_cut(said: Diagnosis) -> None:
         terminal.line("    | ", f"[{line.process}] " if line.process.pid else "", _cut(line.text.strip()))
     terminal.paragraph(
         _(
-            "No process on this host writes to the log. A job that just stops was killed, most often because the host "
-            "ran out of memory, or by the scheduler; or it hangs. Look at `dmesg -T | grep -i oom`, at the "
-            "scheduler's record of the job, at the shell that started it, and at Ray's and CANN's logs "
-            "(/tmp/ray/session_latest/logs, ~/ascend/log), which this command reads too. If the job still runs on "
-            "another host, nothing has failed."
+            "No process on this host writes to the log. A job that just stops hangs or was killed, most "
+            "often because the host ran out of memory, or by the scheduler. Read the output of `dmesg -T "
+            "| grep -i oom`, the scheduler's record of the job, and the output of the shell that started "
+            "the job. Then give this command Ray's and CANN's logs (/tmp/ray/session_latest/logs, "
+            "~/ascend/log), too. If the job still runs on another host, nothing has failed."
         ),
         indent="  ",
     )
@@ -533,7 +539,7 @@ def _show_root(root: LoggedError, progress: Progress) -> None:
     doing = _(", while {doing}").format(doing=event.doing) if event.doing else ""
     step = progress.place(event.line if event.log == progress.log else None)
     terminal.paragraph(
-        _("It began in {process} ({where}), {step}{doing}.").format(
+        _("The error began in {process} ({where}), {step}{doing}.").format(
             process=event.process, where=where, step=step, doing=doing
         ),
         indent="    ",
@@ -544,7 +550,7 @@ def _show_root(root: LoggedError, progress: Progress) -> None:
         _show_unknown(root, progress)
         return
     others = [code for code in root.candidates if code != root.name]
-    means = _("It most likely means: {why}.") if root.name in root.candidates else _("It means: {why}.")
+    means = _("Most likely meaning: {why}.") if root.name in root.candidates else _("Meaning: {why}.")
     terminal.paragraph(means.format(why=root.finding.why), indent="    ")
     terminal.paragraph(_("To do: {fix}.").format(fix=root.finding.fix), indent="    ")
     _show_candidates(others)

@@ -73,7 +73,7 @@ def _show(seen: Seen, said: Said) -> None:
     terminal.line(terminal.styled(said.verdict.value, _COLOURS[said.verdict]), words)
     for each in said.odd[:3]:
         terminal.line("  ", terminal.styled(each.name, "bold"))
-        terminal.paragraph(_("It {does}.").format(does=_words(each)), indent="    ")
+        terminal.paragraph(_("This process {does}.").format(does=_words(each)), indent="    ")
         for line in each.stack:
             terminal.line("    | ", line)
     terminal.paragraph(_("Why: {why}.").format(why=said.why), indent="  ")

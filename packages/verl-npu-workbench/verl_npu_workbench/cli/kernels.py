@@ -73,7 +73,7 @@ _BACKS = tuple(dict.fromkeys(f"{pair.front},{pair.back}" for pair in PAIRS))
     type=click.Path(path_type=Path),
     help="Judge the kernel launches that this file records, instead of a target.",
 )
-@soc_option("The NPU.")
+@soc_option("The NPU to compile for.")
 @click.option(
     "--only", metavar="PATTERN", multiple=True, help="Judge only kernels with this name (* and ? as in a shell)."
 )
@@ -120,17 +120,17 @@ def kernels(
 ) -> None:
     """Say whether Ascend's compiler accepts each Triton kernel.
 
-    It needs no NPU and no CANN. TARGET is an installed module or package, a Python file, a folder, or a wheel; none of
-    it is imported or installed. pip downloads the compiler (triton-ascend and ascendnpu-ir) once, into its own folder,
-    and never installs it beside your packages. Each kernel is compiled in its own process, in a sandbox, with
-    arguments guessed from its source; the verdict says so.
+    The command needs no NPU and no CANN. TARGET is an installed module or package, a Python file, a folder, or a
+    wheel. The command neither imports nor installs TARGET. pip downloads the compiler (triton-ascend and ascendnpu-ir)
+    once, into a folder of its own, away from your packages. Each kernel is compiled in its own process, in a sandbox.
+    Its arguments are guessed from its source.
 
-    With --fit, smaller blocks are tried for a kernel that overflows: halved step by step, the closest to the author's
-    first.
+    With --fit, the command tries smaller blocks for a kernel that overflows. It halves them step by step and starts
+    close to the author's sizes.
 
     With COMMAND, a program runs on virtual NPUs, and each of its kernel launches is judged with its real arguments.
-    --launches does the same for launches that a program recorded earlier: run it under VIRTUAL_ASCEND=1 with
-    VERL_NPU_KERNEL_LAUNCHES set to the file.
+    --launches judges launches that a program recorded earlier. To record launches, run the program with
+    VIRTUAL_ASCEND=1, and with VERL_NPU_KERNEL_LAUNCHES set to the file.
 
     An overflow with guessed arguments is reported as *may overflow*, which is a warning.
 
@@ -178,7 +178,7 @@ def _launched(command: Sequence[str], chain: toolchain.Toolchain, file: Path) ->
     status = of_launches.run(command, chain, file)
     if status:
         terminal.note(
-            _("the program ended with status {status}; its launches until then are judged").format(status=status)
+            _("the program ended with status {status}; its launches before the end are judged").format(status=status)
         )
     file.touch()
     return file
@@ -235,8 +235,8 @@ def _show_counts(result: report.Report) -> None:
     if any(each.best.verdict is Verdict.MAY_OVERFLOW for each in result.judged):
         terminal.paragraph(
             _(
-                "A kernel that may overflow does so with guessed arguments, and does not fail this command. "
-                "`verl-npu kernels -- COMMAND` judges the real launches of a program."
+                "*May overflow* means that a kernel overflows with guessed arguments; the exit status does "
+                "not change. `verl-npu kernels -- COMMAND` judges the real launches of a program."
             ),
             label=_("warning: "),
             indent="  ",

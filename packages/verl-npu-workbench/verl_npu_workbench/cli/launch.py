@@ -38,27 +38,30 @@ _PORTS, _SECONDS = click.IntRange(1024, 65534), click.FloatRange(1)
 )
 @click.option("--hosts", metavar="A,B,…", default="", help="The machines, by name or address.")
 @click.option(
-    "--port", type=_PORTS, default=PORT, show_default=True, help="Ray's port; the machines meet at the next."
+    "--port", type=_PORTS, default=PORT, show_default=True, help="Ray's port; the machines meet at the port after it."
 )
 @click.option("--npus", type=click.IntRange(1), help="NPUs that this machine must have [default: any number].")
 @click.option("--wait", type=_SECONDS, default=600.0, show_default=True, help="Seconds to wait for all machines.")
 @click.option("--ray", metavar="OPTION", multiple=True, help="An option for `ray start`; may be repeated.")
-@click.option("--doctor/--no-doctor", default=True, show_default=True, help="Examine this machine first.")
-@click.option("--dry-run", is_flag=True, help="Only print what would happen; this machine needs no NPUs for that.")
+@click.option(
+    "--doctor/--no-doctor", default=True, show_default=True, help="Check this machine with the doctor first."
+)
+@click.option("--dry-run", is_flag=True, help="Only print what launch would do. This needs no NPUs.")
 def launch(command: tuple[str, ...], hosts: str, dry_run: bool, **options: Any) -> None:
     """Run a job over several machines.
 
-    Give the same command on each machine, by hand or with srun or mpirun. The job follows --; it runs on the head once
-    all machines are there, and prints its output there. Each machine finds its network interface, counts its NPUs, is
-    examined by the doctor, sets the variables that verl's documents ask for unless you have set them, and calls
-    `ray start`. At the end, each machine stops what it has started, and nothing else.
+    Give the same command on each machine, by hand or with srun or mpirun. The job's command follows --. The job starts
+    on the head once all machines have joined, and prints its output there. Each machine finds its network interface,
+    counts its NPUs, and lets the doctor check the environment. Then it sets the variables that verl's documents ask
+    for, unless you have set them, and calls `ray start`. At the end, each machine stops only the processes that launch
+    has started there.
 
     Exit status: 0 on every machine if the job finished, 1 a machine or the head was lost, 2 the job was not started,
-    130 after Ctrl-C, otherwise the job's own.
+    130 after Ctrl-C, otherwise the exit status of the job.
     """
     listed = tuple(filter(None, map(str.strip, hosts.split(","))))
     request = Request(command=command, hosts=listed, **options)
-    with progress.step(_("looking at this machine's network and NPUs")):
+    with progress.step(_("checking this machine's network and NPUs")):
         host = look(request, os.environ)
     if not dry_run:
         sys.exit(start(host, lambda line: terminal.fail(_("launch: {line}").format(line=line))))

@@ -14,7 +14,7 @@ import click
 
 from verl_npu.cli import terminal, upstreams
 from verl_npu.cli.options import example, json_option, source_option
-from verl_npu.errors import PlanError, ScriptError, VerlNpuError
+from verl_npu.errors import PlanError, SourceError, VerlNpuError
 from verl_npu.findings import Finding, Severity, Status
 from verl_npu.language import capitalised, ngettext
 from verl_npu.language import gettext as _
@@ -25,7 +25,7 @@ from ..jobs.job import Job, compose, follows_all
 from ..jobs.rules import Script, findings, unexported
 from ..jobs.settings import Settings
 from ..jobs.trainer import Trainer, runtime_environment, trainer_of
-from ..plan.starting import started
+from ..plan.starting import started, without_repeats
 from ..sandbox import why_none
 from . import overrides
 from .options import command, unconfined_option
@@ -46,13 +46,13 @@ from .script import say_unconfined
 @source_option("A checkout of verl to check the script against.")
 @unconfined_option
 @click.option(
-    "--start", "starts", is_flag=True, help="Also start the job's program on phantom NPUs, up to its first step."
+    "--start", "starts", is_flag=True, help="Also start the job on phantom NPUs, and stop it before its first step."
 )
 @click.option(
     "--model-config",
     metavar="PATH",
     type=click.Path(path_type=Path),
-    help="With --start: the config.json of the model, if lint does not know the model that the script names.",
+    help="With --start: the config.json of the script's model, if lint does not find it.",
 )
 @click.option(
     "--overrides",
@@ -61,11 +61,14 @@ from .script import say_unconfined
     help="Check only MindSpeed overrides: 'key=value …', a Hydra command line, or the path of a script.",
 )
 @click.option("--list-overrides", is_flag=True, help="List MindSpeed's features and their overrides.")
-@click.option("--revision", help="Check overrides against this recorded MindSpeed instead of the installed one.")
+@click.option(
+    "--revision",
+    help="Check overrides against this recorded revision of MindSpeed [default: the installed MindSpeed].",
+)
 @click.option(
     "--pin",
     type=click.Choice([*pins()]),
-    help="Check overrides against the MindSpeed that the documents of this verl name.",
+    help="Check overrides against the MindSpeed in the documents of this version of verl.",
 )
 @json_option()
 def lint(
@@ -83,18 +86,19 @@ def lint(
 ) -> None:
     """Check a launch script for known problems.
 
-    The script runs in a sandbox, without your home folder and without a network. Stand-ins replace every program that
-    it starts. Its settings are composed in the sandbox, too. Arguments of the script follow --. If no sandbox is
-    possible (it needs the package bubblewrap), only the script's text is checked, and the exit status is 2.
+    The script runs in a sandbox, without your home folder and without a network. Stand-ins replace the programs that
+    the script starts. Hydra composes the settings in the sandbox, too. Arguments of the script follow --. The sandbox
+    needs the package bubblewrap. Without a sandbox, lint checks only the script's text, and the exit status is 2.
 
-    With --start, the job's own program also runs in the sandbox, in one process, on as many phantom NPUs as the script
-    asks for. Its workers build their models, and its engine builds its configuration. The run stops before it computes
-    the first gradients. If upstream raises an error on the way, lint prints the error with its line.
+    With --start, the job also runs in the sandbox, in one process, on as many phantom NPUs as the script asks for. The
+    workers build their models, and the engine builds its configuration. The run stops before it computes the first
+    gradients. If upstream raises an error on the way, lint prints the error with its line.
 
-    MindSpeed overrides are checked against the installed MindSpeed. If none is installed and you choose none, they are
-    checked against all recorded revisions, and an override is refused only if all of them refuse it.
+    MindSpeed overrides are checked against the installed MindSpeed. If MindSpeed is not installed and you choose no
+    revision, overrides are checked against all recorded revisions. An override is then refused only if every revision
+    refuses it.
 
-    Exit status: 0 nothing is refused, 1 something is refused, 2 the script, or a part of it, cannot be judged.
+    Exit status: 0 no problem, or only warnings, 1 an error, 2 the script, or a part of it, cannot be checked.
     """
     chosen = [script is not None, text is not None, list_overrides]
     if sum(chosen) != 1:
@@ -126,10 +130,10 @@ def check_script(
     """
     say_unconfined(unconfined)
     if source != upstreams.INSTALLED and not Path(source).is_dir():
-        raise ScriptError(
+        raise SourceError(
             subject=f"--source {source}",
             expected=_("the folder of a source tree, to start the script in"),
-            found=_("no folder"),
+            found=_("a path that is not a folder"),
             fix=_("unpack the wheel, or leave --source out"),
         )
     tree = Path(source).resolve() if source != upstreams.INSTALLED else tree_of(script).resolve()
@@ -147,7 +151,11 @@ def check_script(
         judged = _Judged(
             script=captured.script,
             tree=captured.tree,
-            found=[*([refusal] if refusal else []), *findings(asked), *starting.found],
+            found=[
+                *([refusal] if refusal else []),
+                *without_repeats(findings(asked), starting.found),
+                *starting.found,
+            ],
             started=starting.said,
             captured=captured,
             trainer=trainer,
@@ -173,7 +181,7 @@ class _Start:
 
     found: Sequence[Finding] = ()
     said: str = ""
-    """How far the job got."""
+    """How far the job got before the stop."""
     not_judged: str = ""
 
 
@@ -181,7 +189,7 @@ def _started(job: Job, model_config: Path | None, unconfined: bool) -> _Start:
     try:
         return _Start(*started(job, model_config, unconfined))
     except PlanError as error:
-        return _Start(not_judged=_("its start ({error})").format(error=error))
+        return _Start(not_judged=_("the start of the job ({error})").format(error=error))
 
 
 _READERS = {"hydra": "hydra-core", "yaml": "PyYAML"}
@@ -240,10 +248,10 @@ class _Judged:
     not_judged: str = ""
     """The parts that were not checked, and why; empty if there are none."""
     remedy: str = ""
-    """How to get those parts checked, too."""
+    """How to have those parts checked, too."""
     verl: _Verl | None = None
     started: str = ""
-    """How far a start got; empty if there was none."""
+    """How far the start of the job got; empty if there was none."""
 
 
 def _judged_text(script: Path, reason: str) -> _Judged:
@@ -289,7 +297,7 @@ def _composed(trainer: Trainer, tree: Path, unconfined: bool) -> tuple[Job | Non
         found=_(", ").join(job.dangling.values()),
         why=_(
             "the trainer resolves all references before the first step, and OmegaConf raises InterpolationKeyError "
-            "for this one"
+            "for this reference"
         ),
         fix=_("keep the setting that the reference names, or replace the reference by a value"),
     )
@@ -365,7 +373,7 @@ def _print(judged: _Judged) -> None:
     upstreams.print_missing(upstreams.missing_packages())
     for path in judged.captured.missing if judged.captured else ():
         terminal.paragraph(
-            _("the script reads {path}, which is not on this machine").format(path=path),
+            _("the script reads {path}, but this file is not on this machine").format(path=path),
             label=_("note: "),
             indent="  ",
         )

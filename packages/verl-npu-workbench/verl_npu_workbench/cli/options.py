@@ -37,7 +37,7 @@ verl_option = click.option(
 unconfined_option = click.option(
     "--unconfined",
     is_flag=True,
-    help="Run foreign code without a sandbox: it can read your home folder and use your network.",
+    help="Run the job's code without a sandbox. The code can then read your home folder and use your network.",
 )
 arch_option = click.option(
     "--arch",
@@ -50,12 +50,12 @@ environment_option = click.option(
     "--for",
     "named",
     type=click.Choice(ENVIRONMENTS),
-    help="The pin's environment: the one in verl's documents, or the one in its published image [default: documents].",
+    help="The source of the versions: verl's documents, or the published image [default: documents].",
 )
 
 
 def refuse_ignored(chosen: str, *names: str) -> None:
-    """Raise click.UsageError if the user gave options that the `chosen` one would ignore.
+    """Raise click.UsageError if the user gave options that the option `chosen` would ignore.
 
     `names` are the names of their parameters.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from verl_npu.cli import terminal
-from verl_npu.errors import CommandLineError
+from verl_npu.errors import CommandError
 from verl_npu.features.megatron.contract import NEWEST, Contract, catalogue, contracts, recorded_as, revision_for
 from verl_npu.features.megatron.request import Request, Unexpanded, effective, not_judged, requests
 from verl_npu.features.megatron.rules import in_words, problems
@@ -29,9 +29,9 @@ _LONGEST_PATH = 255
 def show_all(revision: str | None, pin: str | None, as_json: bool) -> None:
     """Print the features of a MindSpeed and their overrides. Raises click.UsageError if the choice is wrong."""
     asked, source = _asked(_chosen(revision, pin, ""))
-    newest = _("MindSpeed {newest} (the newest recorded: none is installed here), Megatron {megatron}").format(
-        newest=NEWEST, megatron=asked[-1].megatron
-    )
+    newest = _(
+        "MindSpeed {newest} (the newest recorded revision, because none is installed), Megatron {megatron}"
+    ).format(newest=NEWEST, megatron=asked[-1].megatron)
     _list(asked[-1], newest if len(asked) > 1 else source, as_json)
 
 
@@ -54,7 +54,7 @@ def judge(given: str, revision: str | None, pin: str | None, as_json: bool) -> N
 
 def _chosen(revision: str | None, pin: str | None, text: str) -> str | None:
     if revision is not None and pin is not None:
-        raise click.UsageError(_("give either --revision or --pin"))
+        raise click.UsageError(_("--revision and --pin exclude each other: give only one of these options"))
     return revision if pin is None else revision_for(pin, text)
 
 
@@ -62,10 +62,10 @@ def _requests(given: str, text: str) -> list[Request]:
     """Return the requests in a text. If it is from a script, an error names the script."""
     try:
         return requests(text)
-    except CommandLineError as error:
+    except CommandError as error:
         if given == text:
             raise
-        raise CommandLineError(
+        raise CommandError(
             subject=f"--overrides {given}",
             expected=_("a script with Megatron overrides"),
             found=error.found,
@@ -111,7 +111,7 @@ def _asked(revision: str | None) -> tuple[tuple[Contract, ...], str]:
         return (here.contract,), _installed(here)
     recorded = tuple(sorted(contracts(), key=lambda contract: contract.revision == NEWEST))
     return recorded, _(
-        "no MindSpeed is installed here: checked against all recorded ones; choose one with --pin or --revision"
+        "no MindSpeed is installed, so all recorded revisions were used; choose one revision with --pin or --revision"
     )
 
 
@@ -230,7 +230,7 @@ def _print(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> N
         ]
     lines += [_("note: {note}").format(note=note) for note in notes]
     if any(verdict.not_judged for verdict in verdicts):
-        lines.append(_("note: to get the rest judged as well, write the values instead of the variables"))
+        lines.append(_("note: to have the rest judged, too, write values instead of variables"))
     for line in lines:
         terminal.echo(line)
 
@@ -244,7 +244,7 @@ def _apart(one: _Verdict, other: _Verdict, contract: Contract) -> list[str]:
     if not keys:
         return []
     return [
-        _("{worker} and {other_worker} differ in {keys}: they cannot share a process").format(
+        _("{worker} and {other_worker} differ in {keys}, so these workers cannot share a process").format(
             worker=one.worker, other_worker=other.worker, keys=_(", ").join(keys)
         )
     ]

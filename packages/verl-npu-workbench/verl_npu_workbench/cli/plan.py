@@ -66,46 +66,55 @@ _MARKS = {
 @click.option(
     "--response-length",
     type=click.IntRange(1),
-    help="Tokens of a response [default: the most that the script allows].",
+    help="The number of tokens in a response [default: the script's maximum].",
 )
 @click.option(
-    "--prompt-length", type=click.IntRange(1), help="Tokens of a prompt [default: the most that the script allows]."
+    "--prompt-length", type=click.IntRange(1), help="The number of tokens in a prompt [default: the script's maximum]."
 )
 @click.option(
     "--lengths",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Measured lengths instead of these two: JSON lines or a CSV with the columns prompt and response, or the "
-    "output of verl in trainer.rollout_data_dir.",
+    help="A file of measured lengths, in place of --prompt-length and --response-length: a CSV file or JSON lines "
+    "with the columns prompt and response, or a file that verl wrote into trainer.rollout_data_dir.",
 )
 @click.option(
     "--spread",
     type=click.FloatRange(0, min_open=True),
-    help="The standard deviation of the response lengths as a share of their mean, for example 0.5; --response-length "
-    "is then the mean.",
+    help="The standard deviation of the response lengths divided by their mean, for example 0.5. --response-length "
+    "then gives the mean.",
 )
 @click.option(
     "--picture-tokens",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Tokens of the picture in each prompt, if the model takes pictures.",
+    help="The number of tokens for the picture in each prompt, if the model takes pictures.",
 )
 @click.option(
     "--largest-micro-batch",
     is_flag=True,
-    help="Also search for the largest micro batch of the update that fits; this makes several more plans.",
+    help="Also search for the largest micro-batch of the update that fits. This needs several more plans.",
 )
 @unconfined_option
 @click.option("--no-tries", is_flag=True, help="Do not search for settings that fit.")
 @click.option(
-    "--timeout", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds that a rank may take."
+    "--timeout",
+    type=click.FloatRange(1),
+    default=600.0,
+    show_default=True,
+    help="The time limit for each rank, in seconds.",
 )
 @click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/plan"), show_default=True)
-@click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write memory over time as a picture.")
+@click.option(
+    "--png", metavar="FILE", type=click.Path(path_type=Path), help="Draw the memory over time into this PNG file."
+)
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
 @click.option(
-    "--compare", metavar="FILE", type=click.Path(path_type=Path), help="An earlier plan in JSON to compare with."
+    "--compare",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Compare with an earlier plan in this JSON file.",
 )
 @json_option("Print the plan as JSON.")
 def plan(
@@ -131,12 +140,12 @@ def plan(
 ) -> None:
     """Tell whether a full-size job fits into its NPUs.
 
-    SIMULATED: verl's own workers run on this machine, one process for all ranks of a kind, on phantom NPUs: large
-    tensors have shapes and no values. SCRIPT and the workers run in a sandbox. The memory is what the workers
-    allocate, plus a reserve that is printed. The time is a range, computed from their operators and messages. If the
-    job does not fit, settings are tried until it does.
+    SIMULATED: verl's own workers run on this machine, on phantom NPUs, whose large tensors have shapes but no values.
+    One process stands for all ranks of the same kind. SCRIPT and the workers run in a sandbox. The memory is the sum
+    of the workers' allocations and a reserve, which is printed. The time is a range, computed from the operators and
+    the messages. If the job does not fit, plan searches for settings that make it fit.
 
-    Exit status: 0 the job fits, 1 it does not fit or failed, 2 it cannot be planned.
+    Exit status: 0 the job fits, 1 the job does not fit or fails, 2 the job cannot be planned.
     """
     if png or html:
         need("matplotlib", "--png and --html", error=PlanError)
@@ -180,7 +189,7 @@ def plan(
     else:
         _print(planned, verdict, search, largest)
         if verdict.fit is Fit.DOES_NOT and not search.tries and not no_tries:
-            reason = search.cause or _("no known setting makes it fit")
+            reason = search.cause or _("no known setting makes the job fit")
             terminal.paragraph(
                 _("{reason}: use more NPUs, a smaller model, or shorter sequences").format(reason=reason)
             )
@@ -215,10 +224,13 @@ def _refuse_lengths(
 ) -> None:
     if lengths and (prompt_length or response_length or spread):
         raise click.UsageError(
-            _("--lengths replaces --prompt-length, --response-length, and --spread: give either it or them")
+            _(
+                "--lengths replaces --prompt-length, --response-length, and --spread: give only --lengths, "
+                "or remove --lengths"
+            )
         )
     if spread and not response_length:
-        raise click.UsageError(_("--spread needs a mean: give it as --response-length"))
+        raise click.UsageError(_("--spread needs a mean: give the mean as --response-length"))
 
 
 def _print(planned: Planned, verdict: Verdict, search: Search, largest: Largest | None) -> None:
@@ -260,8 +272,8 @@ def _print_head(planned: Planned, verdict: Verdict) -> None:
     )
     terminal.paragraph(
         _(
-            "{source}: {parameters:.2f} billion parameters; sequences of {length} tokens, "
-            "{step_sequences} of them per rank and step"
+            "{source}: {parameters:.2f} billion parameters; {step_sequences} sequences of {length} "
+            "tokens for each rank and step"
         ).format(
             source=model.source,
             parameters=model.parameters / 1000000000.0,
@@ -284,8 +296,8 @@ def _print_head(planned: Planned, verdict: Verdict) -> None:
 def _print_rollout(rollout: Rollout) -> None:
     terminal.paragraph(
         _(
-            "rollout: gpu_memory_utilization {utilization} takes {taken:.1f} GiB, the weights are "
-            "{engine_weights:.1f} GiB, and the cache holds {sequences} sequences of full length"
+            "rollout: gpu_memory_utilization {utilization} gives the engine {taken:.1f} GiB; its weights "
+            "take {engine_weights:.1f} GiB, and its cache holds {sequences} sequences of full length"
         ).format(
             utilization=rollout.utilization,
             taken=rollout.taken / GIB,
@@ -297,8 +309,8 @@ def _print_rollout(rollout: Rollout) -> None:
     if rollout.servers:
         terminal.paragraph(
             _(
-                "{servers} more NPUs only serve the rollout; a weight sync needs buffers of {buckets:.1f} GiB on each "
-                "NPU of the trainer and {buckets_of_server:.1f} GiB on each of these"
+                "{servers} more NPUs only serve the rollout; a weight sync needs buffers of {buckets:.1f} "
+                "GiB on each NPU of the trainer and {buckets_of_server:.1f} GiB on each NPU of the rollout"
             ).format(
                 servers=rollout.servers,
                 buckets=rollout.buckets / GIB,
@@ -320,11 +332,11 @@ def _print_largest(largest: Largest) -> None:
         )
         terminal.line(f"  {largest.key}={each.size}: ", terminal.styled(fit.value, _STYLES[fit]), needs)
     if not largest.size:
-        terminal.line(_("  none fits"))
+        terminal.line(_("  no size fits"))
     elif largest.exact:
-        terminal.line(_("  the largest that fits: {size}").format(size=largest.size))
+        terminal.line(_("  the largest size that fits: {size}").format(size=largest.size))
     else:
-        terminal.line(_("  {size} fits; larger ones may fit, too").format(size=largest.size))
+        terminal.line(_("  {size} fits; larger sizes may fit, too").format(size=largest.size))
 
 
 def _print_phase(phase: PhaseFit, verdict: Verdict) -> None:
@@ -355,11 +367,13 @@ def _print_tries(search: Search) -> None:
         )
     if search.proposal:
         changes = " ".join(f"{key}={value}" for key, value in search.proposal.items())
-        terminal.paragraph(changes, label=_("  it fits with: "), indent="    ")
+        terminal.paragraph(changes, label=_("  the job fits with: "), indent="    ")
     elif search.cause:
-        terminal.paragraph(search.cause, label=_("  none of these settings makes it fit. "), indent="    ")
+        terminal.paragraph(search.cause, label=_("  none of these settings makes the job fit. "), indent="    ")
     else:
-        terminal.line(_("  none of these settings makes it fit: use more NPUs, a smaller model, or shorter sequences"))
+        terminal.line(
+            _("  none of these settings makes the job fit: use more NPUs, a smaller model, or shorter sequences")
+        )
 
 
 def _print_time(planned: Planned) -> None:

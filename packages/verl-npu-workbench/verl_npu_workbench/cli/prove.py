@@ -16,7 +16,7 @@ from verl_npu.ascend import software
 from verl_npu.ascend.variables import virtual_npus
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
-from verl_npu.errors import ProofError
+from verl_npu.errors import CommandError
 from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
@@ -61,7 +61,7 @@ _PACKAGES = (
     type=click.FloatRange(1, 600),
     default=10.0,
     show_default=True,
-    help="Minutes for all stages together.",
+    help="The time limit for all stages together, in minutes.",
 )
 @click.option(
     "--stage",
@@ -69,7 +69,7 @@ _PACKAGES = (
     metavar="STAGE",
     multiple=True,
     type=click.Choice([stage.name for stage in STAGES]),
-    help="Run only this stage; may be repeated. With --resume, run it again even if it has ended.",
+    help="Run only this stage; may be repeated. With --resume, run this stage again even if it has ended.",
 )
 @click.option("--npus", type=click.IntRange(1), help="NPUs to use [default: all].")
 @click.option(
@@ -87,9 +87,7 @@ _PACKAGES = (
     help="The folder for the results.",
 )
 @click.option("--show", metavar="BUNDLE", type=click.Path(path_type=Path), help="Show this bundle and run nothing.")
-@click.option(
-    "--against", metavar="BUNDLE", type=click.Path(path_type=Path), help="An earlier bundle to compare with."
-)
+@click.option("--against", metavar="BUNDLE", type=click.Path(path_type=Path), help="Compare with this earlier bundle.")
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
 @json_option()
 def prove(
@@ -105,11 +103,11 @@ def prove(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Prove that these NPUs train, and record what they did.
+    """Prove that these NPUs can train, and record the results.
 
-    The cheapest stages run first, each in its own process with a time limit. A stage passes; fails, with the cause and
-    its meaning for a training; or is not possible here, with the reason. However a stage ends, the others still run.
-    On virtual NPUs (VIRTUAL_ASCEND=2) everything is SIMULATED.
+    The cheapest stages run first, each in its own process with a time limit. A stage passes, fails, or is not possible
+    here. A failed stage names the cause and the consequence for a training. The other stages always run. On virtual
+    NPUs (VIRTUAL_ASCEND=2) everything is SIMULATED.
 
     The output folder gets the bundle proof-DATE.zip, which you can send to others. Names of users and hosts,
     addresses, and paths are removed from it.
@@ -120,7 +118,8 @@ def prove(
     if arguments and recipe is None:
         raise click.UsageError(
             _(
-                "{arguments}: arguments need a script, which --recipe names; to choose a stage, give --stage {stage}"
+                "{arguments}: arguments are for the script of --recipe; add --recipe SCRIPT, or choose a stage with "
+                "--stage {stage}"
             ).format(arguments=" ".join(arguments), stage=_meant(arguments[0]))
         )
     if html is not None:
@@ -146,14 +145,13 @@ def _meant(word: str) -> str:
 
 
 def _script(recipe: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return a launch script with its arguments. Raises ProofError if there is no such file."""
+    """Return a launch script with its arguments. Raises CommandError if the script does not exist."""
     if recipe is None:
         return ()
     if not recipe.is_file():
-        raise ProofError(
+        raise CommandError(
             subject=f"--recipe {recipe}",
-            expected=_("a launch script"),
-            found=_("no such file"),
+            found=_("the launch script does not exist"),
             fix=_("give the path of the script that starts your training"),
         )
     return (str(recipe.resolve()), *arguments)
@@ -193,8 +191,9 @@ def _made(
     if not as_json:
         terminal.paragraph(
             _(
-                "The bundle has {count} checks and the results of the operators. Masked in its texts: {masked}. "
-                "Addresses, names, and folders were removed as well. Read its proof.json before you send it."
+                "The bundle has {count} checks and the results of the operators. Masked in its texts: "
+                "{masked}. Addresses, names, and folders were removed, too. Read the file proof.json in the "
+                "bundle before you send the bundle."
             ).format(count=sum(len(stage.checks) for stage in shown.stages), masked=redact.said())
         )
     path = bundle.write(folder, shown)
@@ -204,16 +203,16 @@ def _made(
 
 
 def _same(earlier: Asked, asked: Asked) -> Asked:
-    """Return the request of the proof to continue. Raises ProofError if the environment has changed since."""
+    """Return the request of the proof to continue. Raises CommandError if the environment has changed since."""
     if (earlier.versions, earlier.simulated) != (asked.versions, asked.simulated):
         changed = [name for name in asked.versions if asked.versions[name] != earlier.versions.get(name)]
-        raise ProofError(
+        raise CommandError(
             subject="--resume",
             expected=_("the environment in which the proof was started"),
             found=_("a different {names}").format(names=_(", ").join(changed))
             if changed
             else _("a different number of virtual NPUs"),
-            fix=_("make a new proof in another folder, and compare the two with --show NEW --against OLD"),
+            fix=_("make a new proof in another folder, and compare the two proofs with --show NEW --against OLD"),
         )
     return earlier
 

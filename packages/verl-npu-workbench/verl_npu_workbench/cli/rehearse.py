@@ -11,7 +11,7 @@ import click
 
 from verl_npu.cli import terminal, upstreams
 from verl_npu.cli.options import example, json_option
-from verl_npu.errors import RehearsalError, ScriptError, VerlNpuError
+from verl_npu.errors import CommandError, SourceError, VerlNpuError
 from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
@@ -45,21 +45,33 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1)
 @verl_option
-@click.option("--pin", metavar="PIN", default="", help="The pin that verl must be at.")
+@click.option("--pin", metavar="PIN", default="", help="Rehearse only if verl is at this pin.")
 @click.option(
-    "--npus", type=click.IntRange(1, 64), help="Virtual NPUs [default: the fewest that keep each parallel dimension]."
+    "--npus",
+    type=click.IntRange(1, 64),
+    help="The number of virtual NPUs [default: the fewest that keep every kind of parallelism].",
 )
-@click.option("--steps", type=click.IntRange(1), default=2, show_default=True, help="Training steps.")
+@click.option("--steps", type=click.IntRange(1), default=2, show_default=True, help="The number of training steps.")
 @click.option("--rollout", type=click.Choice(ENGINES), default="auto", show_default=True, help="The rollout engine.")
-@click.option("--architecture", default="", help="The model's type, if its path does not tell it.")
+@click.option("--architecture", default="", help="The model's architecture, if its path does not show it.")
 @click.option(
-    "--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds that a run may take."
+    "--timeout",
+    type=click.FloatRange(1),
+    default=900.0,
+    show_default=True,
+    help="The time limit of a run, in seconds.",
 )
-@click.option("--without", metavar="RULE", multiple=True, type=click.Choice(_RULES), help="Skip this scaling rule.")
+@click.option(
+    "--without",
+    metavar="RULE",
+    multiple=True,
+    type=click.Choice(_RULES),
+    help="Leave out this rule when the job is made smaller. This option may be repeated.",
+)
 @click.option(
     "--kernels", is_flag=True, help="Compile the Triton kernels that the job launches with Ascend's compiler."
 )
-@soc_option("The NPU that kernels are compiled for.")
+@soc_option("With --kernels: the NPU to compile for.")
 @unconfined_option
 @click.option("--plan-only", is_flag=True, help="Only print how the job would be scaled down.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/rehearse"), show_default=True)
@@ -86,17 +98,17 @@ def rehearse(
 
     SIMULATED: nothing here measures an NPU.
 
-    First SCRIPT runs in a sandbox, where stand-ins replace every program that it starts; this reveals the trainer's
-    command line. Then that command runs in a sandbox on virtual NPUs, with a small random model of the same
-    architecture, generated data, short sequences, and few NPUs and steps. All other settings stay as written.
-    Arguments of the script follow --; without SCRIPT, the trainer's command itself follows. SCRIPT may also be a
-    folder: then each *.sh file below it is rehearsed.
+    First SCRIPT runs in a sandbox, where stand-ins replace the programs that it starts. This run shows the trainer's
+    command. Then the trainer runs in a sandbox on virtual NPUs, with a small random model of the same architecture,
+    generated data, short sequences, and few NPUs and steps. All other settings keep their values. Arguments of the
+    script follow --. If you leave SCRIPT out, give the trainer's command after --. If SCRIPT is a folder, every *.sh
+    file below it is rehearsed.
 
     With --kernels, each launch of a Triton kernel is recorded and computed by Triton's interpreter, which is slow.
     Afterwards the kernels are compiled with the recorded arguments, as `verl-npu kernels` does.
 
-    Exit status: 0 trained, 1 refused by verl-npu or failed, or a kernel does not compile, 2 the job cannot be
-    rehearsed.
+    Exit status: 0 the job trained, 1 the job failed, verl-npu refused it, or a kernel does not compile, 2 the job
+    cannot be rehearsed.
     """
     judged_for = Soc(soc) if kernels else None
     request = Request(output.resolve(), steps, npus, rollout, architecture, timeout, without, unconfined, judged_for)
@@ -127,10 +139,10 @@ def _is_refused(done: Rehearsed) -> bool:
 def _check_pin(asked: str, tree: Path) -> None:
     found = upstreams.nearest_pin(tree) if asked else ""
     if found != asked:
-        raise RehearsalError(
+        raise CommandError(
             subject=f"--pin {asked}",
-            expected=_("verl at {asked} in {tree}, or installed").format(asked=asked, tree=tree),
-            found=_("a verl whose nearest pin is {found}").format(found=found),
+            expected=_("verl of the pin {asked} in {tree} or in this environment").format(asked=asked, tree=tree),
+            found=_("another verl, nearest to the pin {found}").format(found=found),
             fix=_("give a checkout of that pin with --verl, or let scripts/rehearse.sh --pin install it"),
         )
 
@@ -151,10 +163,9 @@ def _folder(folder: Path, verl: Path | None, request: Request, as_json: bool) ->
         if not as_json:
             terminal.line(f"{results[-1]['verdict']}: {script}")
     if not results:
-        raise ScriptError(
+        raise SourceError(
             subject=str(folder),
-            expected=_("launch scripts, *.sh"),
-            found=_("none"),
+            found=_("the folder has no launch script (*.sh)"),
             fix=_("give a folder with launch scripts"),
         )
     page = request.output / "report.md"
@@ -246,7 +257,7 @@ def _print_outcome(done: Rehearsed) -> None:
         failure = outcome.failure
         terminal.paragraph(failure.error, label=_("  first error: "), indent="    ")
         terminal.line(
-            _("  in {process}, phase {phase}; raised, as far as can be told, by: {owner}").format(
+            _("  in {process}, phase {phase}; probably raised by: {owner}").format(
                 process=failure.process, phase=failure.phase, owner=failure.owner.value
             )
         )
@@ -256,7 +267,7 @@ def _print_outcome(done: Rehearsed) -> None:
     terminal.paragraph(states or _("no process wrote a manifest"), label=_("features: "), indent="  ")
     if done.run.left_out:
         terminal.paragraph(
-            _("variables for the cluster that the run did not get: {left_out}").format(
+            _("variables for the cluster, which the run did not get: {left_out}").format(
                 left_out=_(", ").join(done.run.left_out)
             ),
             indent="  ",

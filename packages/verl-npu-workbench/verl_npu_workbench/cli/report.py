@@ -29,8 +29,7 @@ def print_report(
 ) -> None:
     """Print the report as one text to paste, or write it to a file.
 
-    Raises SourceError if the manifests cannot be read or the file cannot be written, and LogError if a log cannot be
-    read.
+    Raises SourceError if the manifests or a log cannot be read, or the file cannot be written.
     """
     said = diagnose(logs) if logs else None
     found = _read(manifests) if manifests is not None else []
@@ -75,8 +74,8 @@ def _read(folder: Path) -> list[Manifest]:
         raise SourceError(
             subject=str(folder),
             expected="manifests of a job",
-            found="none" if folder.is_dir() else "no such folder",
-            fix="give the folder that VERL_NPU_MANIFEST_DIR named in the job, or leave --manifests out",
+            found="a folder without manifests" if folder.is_dir() else "no such folder",
+            fix="give the folder that VERL_NPU_MANIFEST_DIR named in the job, or remove --manifests",
         )
     return found
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from verl_npu.cli import terminal
-from verl_npu.errors import ScriptError
+from verl_npu.errors import SourceError
 from verl_npu.language import gettext as _
 
 from ..jobs.capture import capture, tree_of
@@ -24,12 +24,12 @@ def say_unconfined(unconfined: bool) -> None:
 def asked_trainer(
     command: str, script: Path | None, arguments: Sequence[str], verl: Path | None, unconfined: bool = False
 ) -> tuple[Trainer, Path, str]:
-    """Return the trainer, the source tree to start it in, and a name for it.
+    """Return the trainer, the source tree to start it in, and a name for its results.
 
     `command` is the name of the calling command, for the error if there is neither a script nor a trainer's command.
 
     Raises:
-        ScriptError: there is no trainer, or more than one.
+        SourceError: there is no trainer, or more than one.
     """
     words = list(arguments)
     # Without a script, click takes the first word after -- as the script.
@@ -37,10 +37,9 @@ def asked_trainer(
         script, words = None, [str(script), *words]
     if script is None:
         if not words:
-            raise ScriptError(
+            raise SourceError(
                 subject=f"verl-npu {command}",
-                expected=_("a launch script, or a trainer's command after --"),
-                found=_("neither"),
+                found=_("give a launch script, or a trainer's command after --"),
                 fix=_("see verl-npu {command} --help").format(command=command),
             )
         tree = (verl or Path.cwd()).resolve()

@@ -11,7 +11,7 @@ import click
 
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
-from verl_npu.errors import ContainerError, SourceError
+from verl_npu.errors import CommandError, SourceError
 from verl_npu.language import gettext as _
 from verl_npu.version import __version__
 
@@ -50,7 +50,7 @@ _HEAD = """\
     type=click.Choice(["install", "docker-run", "rayjob"]),
     default="install",
     show_default=True,
-    help="Print commands that install it, a command for a container on one machine, or a manifest for Kubernetes.",
+    help="What to print: installation commands, a command for a container on one machine, or a manifest for KubeRay.",
 )
 @arch_option
 @environment_option
@@ -59,29 +59,48 @@ _HEAD = """\
     type=click.Choice([each.value for each in Npu]),
     default="a2",
     show_default=True,
-    help="install: the kind of NPUs.",
+    help="With install: the kind of NPUs.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="install: write a script, pip's files, and a Dockerfile to this folder.",
+    help="With install: write a script, pip's files, and a Dockerfile to this folder.",
 )
-@json_option("install: print everything as JSON.")
+@json_option("With install: print everything as JSON.")
 @click.option(
     "--server",
     type=click.Choice([*SERVERS]),
     default="a2",
     show_default=True,
-    help="Containers: the model of the machines.",
+    help="With docker-run or rayjob: the model of the machines.",
 )
-@click.option("--npus", type=int, help="Containers: NPUs on each machine [default: all of them].")
-@click.option("--image", default="", help="Containers: the image [default: the published one, or the one you build].")
-@click.option("--mount", "mounts", metavar="PATH", multiple=True, help="docker-run: a folder of the host to mount.")
-@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="rayjob: the number of machines.")
-@click.option("--name", default="verl", show_default=True, help="rayjob: the name of the job.")
-@click.option("--queue", default="default", show_default=True, help="rayjob: Volcano's queue.")
-@click.option("--claim", "claims", metavar="NAME:/PATH", multiple=True, help="rayjob: a volume claim to mount.")
-@click.option("--interface", default="", help="rayjob: the network interface of the machines.")
+@click.option("--npus", type=int, help="With docker-run or rayjob: the NPUs on each machine [default: all].")
+@click.option(
+    "--image",
+    default="",
+    help="With docker-run or rayjob: the image [default: the published image, or the "
+    "name of the image that you build].",
+)
+@click.option(
+    "--mount",
+    "mounts",
+    metavar="PATH",
+    multiple=True,
+    help="With docker-run: mount this folder of the host; may be repeated.",
+)
+@click.option(
+    "--nodes", type=click.IntRange(1), default=1, show_default=True, help="With rayjob: the number of machines."
+)
+@click.option("--name", default="verl", show_default=True, help="With rayjob: the name of the job.")
+@click.option("--queue", default="default", show_default=True, help="The queue of Volcano. This option is for rayjob.")
+@click.option(
+    "--claim",
+    "claims",
+    metavar="NAME:/PATH",
+    multiple=True,
+    help="With rayjob: mount this volume claim; may be repeated.",
+)
+@click.option("--interface", default="", help="With rayjob: the network interface of the machines.")
 def setup(
     words: tuple[str, ...],
     pin: str,
@@ -103,11 +122,11 @@ def setup(
 ) -> None:
     """Print how to install a pin of verl, or run a job in containers.
 
-    A pin is a revision of verl that verl-npu was tested with. With --format install, this prints the commands in
-    order, each with the mistakes to avoid. The versions come from verl's documents for that pin, or with --for image
-    from the image that Ascend publishes. With docker-run, it prints a command for one machine, with the devices and
-    driver files that a container needs. With rayjob, it prints a manifest for KubeRay; Volcano grants its machines all
-    at once or not at all, and the job's command follows --. The command itself installs and starts nothing.
+    A pin is a revision of verl that verl-npu was tested with. With --format install, setup prints the commands in
+    order, each with the mistakes to avoid. The versions come from verl's documents for that pin, or, with --for image,
+    from the image that Ascend publishes. With docker-run, setup prints a command for one machine, with the devices and
+    driver files that a container needs. With rayjob, setup prints a manifest for KubeRay, and the job's command
+    follows --. Volcano grants the machines all at once or not at all. setup itself installs and starts nothing.
 
     Exit status: 0 printed or written, 2 there is no such installation or container.
     """
@@ -120,28 +139,28 @@ def setup(
     machines = SERVERS[server]
     target = Target(PINS[pin], Arch(arch), machines.npu, in_image=True, named=named_of(PINS[pin], named))
     if mounts and form != "docker-run":
-        raise ContainerError(
+        raise CommandError(
             subject="--mount",
-            expected=_("a container of --format docker-run"),
+            expected="--format docker-run",
             found=f"--format {form}",
             fix=_("give a volume claim with --claim NAME:/PATH"),
         )
     made = make(target, machines, npus, image, mounts)
     if form == "docker-run":
         if words or nodes > 1:
-            raise ContainerError(
+            raise CommandError(
                 subject="--format docker-run",
                 expected=_("no command and one machine: you start the job inside the container"),
                 found=f"-- {shlex.join(words)}" if words else f"--nodes {nodes}",
-                fix=_("leave that out, or use --format rayjob"),
+                fix=_("remove the command and --nodes, or use --format rayjob"),
             )
         click.echo(docker_run(made), nl=False)
         return
     if made.published:
-        raise ContainerError(
+        raise CommandError(
             subject="--format rayjob",
             expected=_("the image's name with the address of the registry from which each machine pulls it"),
-            found=_("{image}, which Kubernetes would look for on Docker Hub").format(image=made.image),
+            found=_("{image}, an image that Kubernetes would look for on Docker Hub").format(image=made.image),
             fix=_("add --image REGISTRY/{image}").format(image=made.image),
         )
     parsed = [Claim.parse(text) for text in claims]
@@ -168,7 +187,7 @@ def _install(pin: str, arch: str, named: str | None, npu: str, output: Path | No
 
 
 def _yaml(asked: Job, made: Container) -> str:
-    need("yaml", "--format rayjob", extra="kubernetes", error=ContainerError)
+    need("yaml", "--format rayjob", extra="kubernetes", error=CommandError)
     import yaml
 
     head = _HEAD.format(

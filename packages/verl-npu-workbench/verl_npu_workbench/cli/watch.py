@@ -16,7 +16,7 @@ import click
 from verl_npu import progress
 from verl_npu.cli import terminal
 from verl_npu.cli.options import example, json_option
-from verl_npu.errors import TrainingLogError
+from verl_npu.errors import SourceError
 from verl_npu.findings import Status
 from verl_npu.language import gettext as _
 from verl_npu.language import translate
@@ -35,7 +35,7 @@ _SCREEN_PACKAGES = ("rich", "plotext")
 
 @command(epilog=example("verl-npu watch train.log", "verl-npu watch train.log --once --json"))
 @click.argument("log", type=click.Path(path_type=Path))
-@click.option("--once", is_flag=True, help="Show the log as it is now, and exit.")
+@click.option("--once", is_flag=True, help="Show the current state of the log, and exit.")
 @json_option("Print JSON; without --once, one line for each new state.")
 @click.option(
     "--every",
@@ -43,21 +43,22 @@ _SCREEN_PACKAGES = ("rich", "plotext")
     type=click.FloatRange(0.05),
     default=2.0,
     show_default=True,
-    help="Seconds between two looks at the log.",
+    help="Read the log again after this many seconds.",
 )
 def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
     """Follow the log of a running training.
 
     LOG is a console log, the output of verl's file logger (JSON lines), or a folder of TensorBoard files; - reads
-    standard input. If LOG does not exist yet, the command waits for it. The screen shows curves, where the time of a
-    step goes, tokens per second, the remaining time, and whether the training failed or stopped without finishing. It
-    reports oddities: NaN, an entropy collapse, a jump of the gradient norm, a step of twice the usual time, a rollout
-    that gets slower or drifts from the trainer, answers that are cut off at the length limit, and a host's memory that
-    keeps growing. If the rollout has its own NPUs, it says which side waits for the other. In a pipe, the command
-    prints a line for each step until the training ends or nobody reads on. Ctrl-C ends it.
+    standard input. If LOG does not exist yet, the command waits for it. The screen shows curves, the time of each
+    phase of a step, tokens per second, the remaining time, and whether the training failed or stopped without
+    finishing. It reports oddities: NaN, an entropy collapse, a jump of the gradient norm, a step of twice the usual
+    time, a rollout that gets slower or drifts from the trainer, answers that are cut off at the length limit, and a
+    host's memory that keeps growing. If the rollout has its own NPUs, the screen says whether the trainer or the
+    rollout waits. In a pipe, the command prints a line for each step until the training ends or the reader closes the
+    pipe. Ctrl-C ends the command.
 
     Exit status: 0 nothing is odd, 1 something is odd, or the training failed or stopped without finishing, 2 the log
-    cannot be read, 130 ended by Ctrl-C.
+    cannot be read, 130 Ctrl-C.
     """
     if once:
         sys.exit(_once(log, as_json))
@@ -127,7 +128,7 @@ def _states(follower: Follower, every: float) -> Iterator[State | None]:
     while True:
         try:
             news = follower.poll()
-        except TrainingLogError:
+        except SourceError:
             # A log that is being replaced is missing for a moment.
             if follower.path != STDIN and follower.path.exists():
                 raise
@@ -176,7 +177,7 @@ def _as_lines(follower: Follower, every: float, as_json: bool) -> Status:
 
 
 def _tell(state: State, told: set[object], as_json: bool) -> None:
-    """Print what is new; `told` is what was printed before."""
+    """Print only what is new since `told` was printed."""
     if as_json:
         click.echo(json.dumps(content(state)))
         return

@@ -52,7 +52,7 @@ class Comparison:
     reference: TrainingLog | Baseline
     verdicts: tuple[Verdict, ...]
     judged_by: tuple[str, ...]
-    """The standards that decide the outcome; the others are shown for information."""
+    """The standards that decide the outcome; other standards are shown for information."""
     pairs: tuple[Pair, ...]
 
     @property
@@ -70,7 +70,7 @@ class Comparison:
 
     @property
     def common(self) -> list[int]:
-        """The steps that are in both logs."""
+        """The steps that both logs have."""
         if isinstance(self.reference, Baseline):
             return []
         return [step for step in self.npu.steps if step in self.reference.steps]

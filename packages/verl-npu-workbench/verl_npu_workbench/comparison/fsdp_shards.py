@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from verl_npu.errors import CheckpointError
+from verl_npu.errors import SourceError
 from verl_npu.language import gettext as _
 
 CONFIG = "fsdp_config.json"
@@ -24,7 +24,7 @@ def tensors(folder: Path) -> Iterator[tuple[str, Any]]:
     """Yield each whole tensor with its name in Hugging Face's format.
 
     Raises:
-        CheckpointError: a shard cannot be read, or does not fit the others.
+        SourceError: a shard cannot be read, or does not fit the others.
     """
     try:
         world = int(json.loads((folder / CONFIG).read_text(encoding="utf-8"))["world_size"])
@@ -97,13 +97,13 @@ def bits(tensor: Any) -> Any:
     return tensor.contiguous().flatten().view(torch.uint8).reshape(tensor.numel(), tensor.element_size())
 
 
-def _refusal(path: Path, found: str) -> CheckpointError:
-    return CheckpointError(
+def _refusal(path: Path, found: str) -> SourceError:
+    return SourceError(
         subject=str(path),
         expected=_("shards of one FSDP checkpoint, which load without executing code"),
         found=found,
         fix=_(
-            "copy the shards again from where they were saved, or compare there with the torch_npu that saved them "
-            "(with VIRTUAL_ASCEND=1 if they were saved on virtual NPUs)"
+            "copy the shards again from the machine that saved them, or compare on that machine with its "
+            "torch_npu (with VIRTUAL_ASCEND=1 if virtual NPUs saved the shards)"
         ),
     )

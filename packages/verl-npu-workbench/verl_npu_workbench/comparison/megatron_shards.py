@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from verl_npu.errors import CheckpointError
+from verl_npu.errors import SourceError
 from verl_npu.language import gettext as _
 
 _MODEL = ("embedding.", "decoder.", "output_layer.")
-"""The prefixes of the model's keys; the optimizer's keys are in the same folder."""
+"""The prefixes of the model's keys, because the optimizer's keys are in the same folder."""
 _EMBEDDING, _HEAD = "embedding.word_embeddings.weight", "output_layer.weight"
 _LAYER = re.compile(r"decoder\.layers\.(?:(?P<number>\d+)\.)?(?P<rest>.+)")
 _EXPERT = re.compile(r"mlp\.experts\.experts\.(?:(?P<number>\d+)\.)?(?P<rest>linear_fc[12]\.weight)")
@@ -55,7 +55,7 @@ def tensors(folder: Path, config: Path) -> Iterator[tuple[str, Any]]:
     `.metadata` is a pickle, and torch executes it on loading, as upstream's merger did before.
 
     Raises:
-        CheckpointError: the checkpoint cannot be read, or a tensor has no known name in Hugging Face's format.
+        SourceError: the checkpoint cannot be read, or a tensor has no known name in Hugging Face's format.
     """
     from torch.distributed.checkpoint import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -68,14 +68,17 @@ def tensors(folder: Path, config: Path) -> Iterator[tuple[str, Any]]:
         for key, entry in known.state_dict_metadata.items():
             if key.startswith(_MODEL) and isinstance(entry, TensorStorageMetadata) and "_extra_state" not in key:
                 yield from parts_of(key, _read(storage, key, entry), model.get("text_config") or model)
-    except CheckpointError:
+    except SourceError:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, EOFError, ImportError, pickle.UnpicklingError) as error:
-        raise CheckpointError(
+        raise SourceError(
             subject=str(folder),
             expected=_("a complete Megatron checkpoint, and {config}").format(config=config),
             found=repr(error)[:300],
-            fix=_("copy it again from where it was saved, or compare on the machine where verl's merger merged it"),
+            fix=_(
+                "copy the checkpoint again from the machine that saved it, or compare on the machine on "
+                "which verl's merger ran"
+            ),
         ) from error
 
 
@@ -96,7 +99,7 @@ def parts_of(key: str, tensor: Any, model: dict[str, Any]) -> Iterator[tuple[str
     configuration.
 
     Raises:
-        CheckpointError: the key is not known.
+        SourceError: the key is not known.
     """
     if key.startswith("decoder.final_layernorm."):
         yield f"model.norm.{key.rpartition('.')[2]}", tensor
@@ -148,10 +151,10 @@ def _heads(tensor: Any, model: dict[str, Any]) -> list[Any]:
     return [each.reshape(-1, *tensor.shape[1:]) for each in parts]
 
 
-def _unknown(key: str) -> CheckpointError:
-    return CheckpointError(
+def _unknown(key: str) -> SourceError:
+    return SourceError(
         subject=_("Megatron's tensor {key}").format(key=key),
         expected=_("a name that verl's merger converts"),
-        found=_("another name"),
+        found=_("a name that the merger does not know"),
         fix=_("save this model with actor.megatron.use_mbridge=True, which writes Hugging Face's format directly"),
     )

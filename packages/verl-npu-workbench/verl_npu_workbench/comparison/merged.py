@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_npu import progress
-from verl_npu.errors import CheckpointError
+from verl_npu.errors import SourceError
 from verl_npu.language import gettext as _
 
 from . import fsdp_shards, megatron_shards
@@ -42,7 +42,7 @@ def compare(model: Path, checkpoint: Path) -> Merged:
     """Compare each tensor of a merged model with the tensor from the shards, rounded to the model's dtype.
 
     Raises:
-        CheckpointError: the model or the checkpoint cannot be read.
+        SourceError: the model or the checkpoint cannot be read.
     """
     left = dict(_tensors(model))
     values, before, after = 0, set(), set()
@@ -64,7 +64,7 @@ def compare(model: Path, checkpoint: Path) -> Merged:
                 before.add(_dtype(whole))
                 after.add(_dtype(merged))
                 comparing.done += 1
-    differences |= dict.fromkeys(left, _("in no shard"))
+    differences |= dict.fromkeys(left, _("missing in the shards"))
     return Merged(count, values, tuple(sorted(before)), tuple(sorted(after)), tuple(tied), renamed, differences)
 
 
@@ -75,10 +75,10 @@ def _shards(checkpoint: Path) -> Iterator[tuple[str, Any]]:
     for folder in (checkpoint, checkpoint / "model"):
         if (folder / "dist_ckpt").is_dir():
             return megatron_shards.tensors(folder / "dist_ckpt", folder / "huggingface" / "config.json")
-    raise CheckpointError(
+    raise SourceError(
         subject=str(checkpoint),
         expected=_("a folder with fsdp_config.json (FSDP) or dist_ckpt (Megatron)"),
-        found=_("neither"),
+        found=_("another folder"),
         fix=_("give the folder that the merger's --local_dir named, for example CHECKPOINTS/global_step_100/actor"),
     )
 
@@ -96,7 +96,7 @@ def _tensors(model: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     except (SafetensorError, OSError) as error:
         files, found = [], f"{path.name}: {error}"
     if not files:
-        raise CheckpointError(
+        raise SourceError(
             subject=str(model),
             expected=_("a merged model in safetensors format"),
             found=found,
@@ -105,7 +105,8 @@ def _tensors(model: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def _moved(name: str, whole: Any, left: Tensors) -> str | None:
-    """Return the name of a tensor with equal values and the same ending; transformers changes a model's prefix."""
+    """Return the name of a tensor with equal values and the same ending, because transformers changes a model's
+    prefix."""
     likely = sorted(((_ending(each, name), each) for each in left), reverse=True)
     return next((each for same, each in likely if same > 1 and not _difference(whole, left[each]())), None)
 
@@ -128,9 +129,9 @@ def _settings(model: Path) -> Mapping[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
         return {**config, **(config.get("text_config") or {})}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise CheckpointError(
+        raise SourceError(
             subject=str(path),
-            expected=_("the merged model's configuration, which says whether {head} may be missing").format(
+            expected=_("the merged model's configuration, because it says whether {head} may be missing").format(
                 head=_HEAD
             ),
             found=getattr(error, "strerror", None) or str(error),

@@ -58,7 +58,7 @@ class Outcome(Enum):
     WITHIN = "within"
     OUTSIDE = "outside"
     NOT_SHOWN = _("not shown")
-    """The logs do not tell, so it counts neither way."""
+    """The logs do not show this criterion, so it counts neither as passed nor as failed."""
     NO_LIMIT = _("no limit")
     """It was measured, but the standard sets no limit."""
 
@@ -175,11 +175,11 @@ def _throughput(npu: TrainingLog, reference: TrainingLog) -> Judged:
     a, b, missing = _common(THROUGHPUT, npu, reference)
     a, b = (dict(list(each.items())[:_FIRST_STEPS]) for each in (a, b))
     if npu.simulated or reference.simulated:
-        missing = _("SIMULATED: virtual NPUs do not show it")
+        missing = _("SIMULATED: virtual NPUs do not show this criterion")
     if not missing and len(a) < _FIRST_STEPS:
         missing = _too_few(len(a), _FIRST_STEPS)
     if not missing and (_not_finite(a) or _not_finite(b)):
-        missing = _("not all of its first values are finite numbers")
+        missing = _("some of the first values are not finite numbers")
     if not missing and mean(b.values()) == 0:
         missing = _("the reference has 0")
     if missing:
@@ -190,8 +190,8 @@ def _throughput(npu: TrainingLog, reference: TrainingLog) -> Judged:
 
 def _too_few(found: int, needed: int) -> str:
     return ngettext(
-        "both logs have it at only {count} step, and {needed} are needed",
-        "both logs have it at only {count} steps, and {needed} are needed",
+        "both logs have this metric at only {count} step, but {needed} steps are needed",
+        "both logs have this metric at only {count} steps, but {needed} steps are needed",
         found,
     ).format(count=found, needed=needed)
 
@@ -203,7 +203,7 @@ def _is_within(value: float, least: float, most: float) -> bool:
 def _common(
     metric: Metric, npu: TrainingLog, reference: TrainingLog
 ) -> tuple[dict[int, float], dict[int, float], str]:
-    """Return a metric of both logs at the steps where both have it, and the reason if there are none."""
+    """Return a metric at the steps where both logs have it, or the reason if there are no such steps."""
     a, b = metric.of(npu), metric.of(reference)
     steps = [step for step in a if step in b]
     lacking = [who for who, values in ((_("the NPU log"), a), (_("the reference"), b)) if not values]
@@ -213,7 +213,7 @@ def _common(
             lacking=_(" and ").join(lacking), metric=metric.name
         )
     elif not steps:
-        missing = _("the logs have it at no common step")
+        missing = _("the logs have this metric at no common step")
     return {step: a[step] for step in steps}, {step: b[step] for step in steps}, missing
 
 
@@ -283,7 +283,7 @@ def _mean(rule: _Rule, npu: TrainingLog, reference: TrainingLog | Baseline) -> J
     a, b = ({step: value for step, value in each.items() if step in _WINDOW} for each in (a, b))
     missing = _why_not_simulated(rule, npu, reference) or missing
     if not missing and not a:
-        missing = _("the log has it at no step from {window} to {window__window}").format(
+        missing = _("the log has this metric at no step from {window} to {window__window}").format(
             window=_WINDOW[0], window__window=_WINDOW[-1]
         )
     change = _("(NPU - reference) / reference x 100 %") if rule.relative else "NPU - reference"
@@ -295,13 +295,13 @@ def _mean(rule: _Rule, npu: TrainingLog, reference: TrainingLog | Baseline) -> J
 
 def _why_not_simulated(rule: _Rule, npu: TrainingLog, reference: TrainingLog | Baseline) -> str:
     simulated = npu.simulated or (isinstance(reference, TrainingLog) and reference.simulated)
-    return _("SIMULATED: virtual NPUs do not show it") if rule.needs_npu and simulated else ""
+    return _("SIMULATED: virtual NPUs do not show this criterion") if rule.needs_npu and simulated else ""
 
 
 def _judged(rule: _Rule, formula: str, a: dict[int, float], b: dict[int, float], missing: str) -> Judged:
     unusable = None if missing else _judge_not_finite(a, b)
     if not missing and not unusable and rule.relative and mean(b.values()) == 0:
-        missing = _("the reference has 0, and the change is relative to it")
+        missing = _("the reference has 0, so a relative change cannot be computed")
     if missing:
         return Judged(rule.title, formula, rule.limit, Outcome.NOT_SHOWN, why=missing)
     if unusable:

@@ -147,7 +147,7 @@ _ERROR_WORDS = (
     *("illed", "Abort", "symbol", "cannot open", "No module", "keyword", "of memory", "oom", "[E", "[F"),
     *("EI0", "EJ0", "EL0", "EE1", "EZ1", "\u9519", "\u5f02\u5e38", "\u5df2"),
 )
-"""Quick test: nearly all lines of a log contain none of these, and need no regular expression."""
+"""A quick test. Nearly all lines of a log contain none of these words and need no regular expression."""
 _NO_ERROR = re.compile(
     r"error_if|[Ee]rrors?=|'[Ee]rror'|\"error\"|on_error|[Ee]rror_code|Warning: "
     r"|\b0 errors?\b|\bretry|\bRetry|--ignore|^\s{0,200}[{\[]?'\w{1,80}': |^ray init kwargs: "
@@ -190,8 +190,8 @@ _MOST_EVENTS, _FEW_EVENTS, _LITTLE_TEXT = 20_000, 500, 1 << 18
 """The most errors that are kept while a log is read, and the most errors and characters that may remain at its end
 before similar errors are thinned out, because every rule is tried on each."""
 _MOST_ALIKE, _MOST_KINDS = 5, 500
-"""Of errors that differ only in numbers, this many of the first, as many of the last, and the earliest by time are
-kept; of kinds of errors, this many of the first and of the last."""
+"""The number of errors that are kept of those that differ only in numbers: the first, the last, and the earliest by
+time. Of different kinds of errors, this many of the first and of the last are kept."""
 _NATURAL = re.compile(
     r"\s|\[(?:ERROR|Error|INFO|W\d|E\d)|E[A-Z]\w{4}\b|E\d{5}|Trace[bB]ack|Solution|Possible|Exception raised"
     r"|frame #|loc\(|///|Kernel |DEVICE|launch failed|$"

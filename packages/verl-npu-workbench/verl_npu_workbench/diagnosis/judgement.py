@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_npu.errors import LogError
+from verl_npu.errors import SourceError
 from verl_npu.findings import Finding
 from verl_npu.language import gettext as _
 
@@ -114,7 +114,7 @@ class _Reading:
 
     progress: Progress
     errors: tuple[LoggedError, ...]
-    """In the order of the log."""
+    """The errors, in the order of the log."""
     left_out: int = 0
 
 
@@ -315,16 +315,16 @@ def diagnose(paths: Sequence[Path], rules: Sequence[LogRule] = RULES) -> Diagnos
     """Diagnose all logs of a job together.
 
     Raises:
-        LogError: a log cannot be read, or a folder has none.
+        SourceError: a log cannot be read, or a folder has none.
     """
     files = [file for each in paths for file in _files(each)]
     reports = [faults_of(file) for file in files]
     if all(faults == () for faults in reports):
-        raise LogError(
+        raise SourceError(
             subject=str(files[0]),
-            expected=_("a report of ascend-fd that names a fault, or also the log of the job"),
+            expected=_("a report of ascend-fd that names a fault"),
             found=_("a report without a fault"),
-            fix=_("give the output of the job, too"),
+            fix=_("add the log of the job"),
         )
     return _conclude([_opened(*each, rules) for each in zip(files, reports, strict=True)], rules)
 
@@ -366,8 +366,8 @@ def _files(path: Path) -> Iterator[Path]:
     yield from files
 
 
-def _refusal(path: Path, found: str) -> LogError:
-    return LogError(
+def _refusal(path: Path, found: str) -> SourceError:
+    return SourceError(
         subject=str(path),
         expected=_("the log of a job, or a folder of logs"),
         found=found,

@@ -63,16 +63,17 @@ _SUBJECTS = (
     "vague",
     "mistakes",
 )
-"""The files with the more precise rules first: of two rules with the same precision, the first that matches counts."""
+"""The files, those with more precise rules first. Of two rules with the same precision, the first that matches
+counts."""
 _FIELD = re.compile(r"\{([a-z_]{1,40})\}")
 """A placeholder in a rule's sentence for a text from the log."""
 
 
 class Precision(enum.IntEnum):
-    """How much a text tells about the cause, the most first."""
+    """How much a text tells about the cause, from most to least."""
 
     OWN = 0
-    """An error of verl-npu, which itself says what to do."""
+    """An error of verl-npu, whose text says what to do."""
     EXACT = 1
     """The text has a single cause: it contains a frame, a file, or words that only one package uses."""
     SYMPTOM = 2
@@ -84,7 +85,7 @@ class Precision(enum.IntEnum):
     HINT = 5
     """It does not end a job, but is worth knowing beside the error that did."""
     GUESS = 6
-    """An unknown error, of which only the kind, the owner of the code, and candidates for the cause are known."""
+    """An unknown error. Only its kind, the owner of the code, and possible causes are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class LogRule(Rule[str]):
     means: str
     """The cause, with groups of the pattern in braces."""
     fix: str
-    """What to do, with groups of the pattern in braces."""
+    """The fix, with groups of the pattern in braces."""
     raised_in: re.Pattern[str] | None = None
     """A pattern that one of the last frames must match."""
     beside: re.Pattern[str] | None = None

@@ -50,8 +50,8 @@ _USUAL = (
 _NNAL = ("/usr/local/Ascend/nnal/atb", "/usr/local/Ascend/cann/nnal/atb")
 _SCRIPT = "set_env.sh"
 _WHY_SOURCED = _(
-    "torch_npu looks for CANN's libraries on LD_LIBRARY_PATH; without them `import torch` ends with "
-    "`libhccl.so: cannot open shared object file`"
+    "torch_npu looks for CANN's libraries on LD_LIBRARY_PATH; without that path `import torch` "
+    "ends with `libhccl.so: cannot open shared object file`"
 )
 _WHERE = _("in the shell that starts the job, and on each host before `ray start`")
 
@@ -96,7 +96,7 @@ def judge_cann(site: Site) -> Iterator[Finding]:
         return
     found = toolkit(site)
     if found is None and not site.is_ascend:
-        yield skipped("cann", _("none, and no other Ascend software is here"))
+        yield skipped("cann", _("no CANN, and no other Ascend software"))
     elif found is None:
         yield error(
             "cann",
@@ -104,7 +104,7 @@ def judge_cann(site: Site) -> Iterator[Finding]:
             if name
             else _("no CANN in the environment or in /usr/local/Ascend"),
             expected=str(need) or _("a CANN toolkit"),
-            why=_("torch_npu's compiled part is linked against CANN's libraries and cannot be loaded without them"),
+            why=_("torch_npu's compiled part needs CANN's libraries when it is loaded"),
             fix=_install(need),
         )
     elif not found.libraries:
@@ -141,7 +141,7 @@ def _judge_version(need: Need, found: Toolkit) -> Finding:
         "cann",
         where,
         expected=str(need),
-        why=_("torch_npu, vllm-ascend, and the operators of {pin} were built and tested with this").format(
+        why=_("torch_npu, vllm-ascend, and the operators of {pin} were built and tested with this CANN").format(
             pin=need.pin
         ),
         fix=_install(need),
@@ -159,7 +159,9 @@ def judge_nnal(site: Site) -> Iterator[Finding]:
     elif site.package(Component.VLLM_ASCEND) is None:
         yield skipped(
             "nnal",
-            _("not set up; only vllm-ascend needs it") if usual.is_dir() else _("none; only vllm-ascend needs it"),
+            _("not set up; only vllm-ascend needs nnal")
+            if usual.is_dir()
+            else _("not installed; only vllm-ascend needs nnal"),
         )
     else:
         there = usual.is_dir()
@@ -169,9 +171,9 @@ def judge_nnal(site: Site) -> Iterator[Finding]:
             if named
             else _("{usual}, but its environment is not set up").format(usual=usual)
             if there
-            else _("none in {usual}").format(usual=usual),
+            else _("no nnal in {usual}").format(usual=usual),
             expected=_("nnal of the same version as CANN"),
-            why=_("without it, vllm-ascend's operators end with `libatb.so: cannot open shared object file`"),
+            why=_("without nnal, vllm-ascend's operators end with `libatb.so: cannot open shared object file`"),
             fix=_("source {quote}  # {where}").format(quote=shlex.quote(str(usual / _SCRIPT)), where=_WHERE)
             if there
             else _("install nnal in CANN's version, then `source {nnal}/{script}` {where}").format(
@@ -235,7 +237,7 @@ class SharedLibrary:
     needed: tuple[str, ...]
     """The libraries that it needs."""
     search: tuple[str, ...]
-    """The folders in which it asks the loader to look for them, with `$ORIGIN` resolved."""
+    """The folders in which the file tells the loader to look for its libraries, with `$ORIGIN` resolved."""
     versions: Mapping[str, tuple[str, ...]]
     """The symbol versions that it needs from each library."""
     provides: tuple[str, ...]
@@ -358,7 +360,7 @@ class Lack:
 
 
 def lacks(site: Site, files: Sequence[Path], preloaded: Sequence[Path]) -> Iterator[Lack]:
-    """Yield the libraries that these files lack, and the driver's library even if only CANN's libraries need it.
+    """Yield the libraries that these files need and that are missing.
 
     `preloaded` are folders whose libraries are loaded earlier, such as torch's own. Other needs of CANN's libraries
     are not reported, because they find each other in ways that the files do not show.
@@ -488,7 +490,7 @@ def _judge(site: Site, name: str, component: Component, files: list[Path]) -> Fi
         judge = warning if perhaps else error
         return judge(
             name,
-            _("{library} is missing{others}; {wanted_by} needs it").format(
+            _("no {library}{others}, which {wanted_by} needs").format(
                 library=first.library, others=others, wanted_by=first.wanted_by
             ),
             expected=_("{library} from {whose}").format(library=first.library, whose=whose),
@@ -510,7 +512,7 @@ def _judge(site: Site, name: str, component: Component, files: list[Path]) -> Fi
 
 def _too_old(name: str, lack: Lack) -> Finding:
     place = lack.places[0]
-    found = _("{place} has no {symbol}; {wanted_by} needs it").format(
+    found = _("no {symbol} in {place}, although {wanted_by} needs this version").format(
         place=place, symbol=lack.symbol, wanted_by=lack.wanted_by
     )
     needed = _("a {library} with {symbol}").format(library=lack.library, symbol=lack.symbol)

@@ -46,7 +46,7 @@ def examine_nodes(arguments: Sequence[str]) -> dict[str, list[Finding]]:
         ray = importlib.import_module("ray")
         strategies = importlib.import_module("ray.util.scheduling_strategies")
     except ImportError as error:
-        raise _refused(_("an installed ray"), f"{type(error).__name__}: {error}", _("install ray")) from error
+        raise _refused(_("the package ray"), f"{type(error).__name__}: {error}", _("install ray")) from error
     address = os.environ.get("RAY_ADDRESS", "auto")
     _reach(address)
     ray.init(address=address, log_to_driver=False, logging_level="ERROR")
@@ -70,7 +70,7 @@ def examine_nodes(arguments: Sequence[str]) -> dict[str, list[Finding]]:
 def _reach(address: str) -> None:
     """Raise FleetError unless a separate process can join the cluster."""
     code = f"import ray; ray.init(address={address!r}, log_to_driver=False, logging_level='ERROR')"
-    fix = _("start it with `ray start --head` on this host, or set RAY_ADDRESS")
+    fix = _("start Ray with `ray start --head` on this host, or set RAY_ADDRESS")
     try:
         tried = subprocess.run(
             own_python("-c", code),
@@ -130,7 +130,9 @@ def read(answer: str, node: str) -> list[Finding]:
     except (ValueError, TypeError, KeyError) as error:
         last = (answer.strip().splitlines() or ["nothing"])[-1]
         raise _refused(
-            _("the findings of {node}").format(node=node), last, _("install this verl-npu on {node}").format(node=node)
+            _("the findings of {node}").format(node=node),
+            last,
+            _("install the same version of verl-npu on {node}").format(node=node),
         ) from error
 
 
@@ -142,7 +144,7 @@ def differences(nodes: Mapping[str, Sequence[Finding]]) -> list[Difference]:
         if name in _OWN:
             continue
         for node, findings in nodes.items():
-            said = next((finding.found for finding in findings if finding.code == name), _("nothing wrong"))
+            said = next((finding.found for finding in findings if finding.code == name), _("no problem"))
             found.setdefault(name, {}).setdefault(said, []).append(node)
     return [
         Difference(name, {said: tuple(where) for said, where in by.items()})

@@ -77,10 +77,10 @@ _EDITS = (
 )
 _WHY = {
     "verl": _(
-        "without a {package}, `import verl` fails, and fused kernels lack `kernels`; if this package is installed, "
-        "the line imports this package, which is right"
+        "if no {package} is installed, `import verl` fails, and the fused kernels lack `kernels`; if "
+        "this {package} is installed, the line imports this package and does no harm"
     ).format(package=_PACKAGE),
-    "vllm": _("every `list` became `List`, even in names and texts"),
+    "vllm": _("the earlier plugin replaced every `list` by `List`, even in names and texts"),
 }
 
 
@@ -89,9 +89,11 @@ def judge_earlier_plugin(site: Site) -> Iterator[Finding]:
     traces = find_traces(site)
     for trace in traces:
         report = error if trace.fails else warning
-        yield report("earlier-plugin", trace.found, expected=_("no trace of it"), why=trace.why, fix=trace.fix)
+        yield report(
+            "earlier-plugin", trace.found, expected=_("no trace of the earlier plugin"), why=trace.why, fix=trace.fix
+        )
     if not traces:
-        yield ok("earlier-plugin", _hook_line(site) or _("no trace of it"))
+        yield ok("earlier-plugin", _hook_line(site) or _("no trace of the earlier plugin"))
 
 
 def find_traces(site: Site) -> list[Trace]:
@@ -125,7 +127,7 @@ def _packages(site: Site, places: Sequence[Path]) -> Iterator[Trace]:
     }
     ours = [place for place in places if (place / _PACKAGE / "activation.py").is_file()]
     folders = [place for place in places if (place / _PACKAGE / "plugin.py").is_file()]
-    why = _("both have the same name: Python imports the first on its path, and pip takes one for the other")
+    why = _("both plugins have the same name: Python imports the first on its path, and pip confuses the two")
     for place in folders:
         package = place / _PACKAGE
         if place in ours:
@@ -224,7 +226,7 @@ def _hook_line(site: Site) -> str:
     folder = _folder(site, "verl", _places(site))
     for number, line in enumerate(_text(folder / "__init__.py").splitlines() if folder else (), 1):
         if re.match(rf"\s*import {_PACKAGE}\b", line):
-            return _("no trace of it; the line in {folder}/__init__.py:{number} imports this package").format(
-                folder=folder, number=number
-            )
+            return _(
+                "no trace of the earlier plugin; the line in {folder}/__init__.py:{number} imports this package"
+            ).format(folder=folder, number=number)
     return ""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from verl_npu.errors import CommandLineError
+from verl_npu.errors import CommandError
 from verl_npu.findings import Finding, Rule, Stage
 from verl_npu.language import gettext as _
 
@@ -82,7 +82,7 @@ SUBJECTS = (
             component.value,
             partial(packages.judge_versions, component=component),
             about=_(
-                "Checks that {name} is installed, supported on NPUs, and of a version that the pin's documents name."
+                "Checks that {name} is installed, works on NPUs, and has a version that the pin's documents name."
             ).format(name=component.value),
         )
         for component in packages.COMPARED
@@ -132,21 +132,21 @@ def examine(site: Site, level: Level = Level.STATIC, only: Sequence[str] = ()) -
     """Examine all subjects up to a level, or those that `only` names.
 
     Raises:
-        CommandLineError: `only` has an unknown name, or a subject of a higher level.
+        CommandError: `only` has an unknown name, or a subject of a higher level.
     """
     reached = _LEVELS[: _LEVELS.index(level) + 1]
     known = {name: subject for subject in SUBJECTS for name in (subject.code, *subject.parts)}
     for name in only:
         subject = known.get(name)
         if subject is None:
-            raise CommandLineError(
+            raise CommandError(
                 subject="--only",
                 expected=_("names of {names}").format(names=_(", ").join(NAMES)),
                 found=name,
                 fix=_("correct the name"),
             )
         if subject.level not in reached:
-            raise CommandLineError(
+            raise CommandError(
                 subject=f"--only {name}",
                 expected=f"--level {subject.level.value}",
                 found=f"--level {level.value}",

@@ -40,7 +40,7 @@ def judge_driver(site: Site) -> Iterator[Finding]:
     versions = {name: _read(site, path) for name, path in _FILES.items()}
     found = site.smi.version or versions["driver"]
     if not found:
-        yield skipped("driver", _("its version cannot be read here"))
+        yield skipped("driver", _("the driver's version cannot be read here"))
         return
     need = Need.of(site, Component.DRIVER)
     version = parse_version(found)
@@ -112,9 +112,9 @@ def _sick(sick: list[Npu], total: int) -> Finding:
         " (of {total})"
     ).format(total=total)
     needed = _("health OK")
-    fix = _("npu-smi info -t health -i {card}  # says why; ASCEND_RT_VISIBLE_DEVICES can leave the card out").format(
-        card=sick[0].card
-    )
+    fix = _(
+        "npu-smi info -t health -i {card}  # says why; set ASCEND_RT_VISIBLE_DEVICES to leave the card out"
+    ).format(card=sick[0].card)
     if all(npu.health.lower() == "warning" for npu in sick):
         return warning("npus", found, expected=needed, why=_("the card reports a minor alarm"), fix=fix)
     return error("npus", found, expected=needed, why=_("operators and collectives on this card fail or hang"), fix=fix)
@@ -136,7 +136,7 @@ def _memory(site: Site) -> Iterator[Finding]:
         more = _(" and {count} more").format(count=len(holders) - 4) if len(holders) > 4 else ""
         found, fix = (
             held + more,
-            _("kill {process}  # if it is a leftover of yours; otherwise wait until it ends").format(
+            _("kill {process}  # if the process is left from one of your jobs; otherwise wait until it ends").format(
                 process=holders[0].process
             ),
         )
@@ -151,7 +151,10 @@ def _memory(site: Site) -> Iterator[Finding]:
         "npu-memory",
         found,
         expected=_("NPUs that nobody else uses"),
-        why=_("a rollout engine takes gpu_memory_utilization as a share of the whole memory, and runs out of memory"),
+        why=_(
+            "a rollout engine takes the share gpu_memory_utilization of the whole memory, so it runs out "
+            "of memory if others use some of it"
+        ),
         fix=fix,
     )
 
@@ -184,8 +187,8 @@ def judge_shared_memory(site: Site) -> Iterator[Finding]:
             _("{size} MiB in /dev/shm").format(size=size >> 20),
             expected=_("at least {least_shared} GiB").format(least_shared=_LEAST_SHARED >> 30),
             why=_(
-                "Ray keeps its objects there, and verl passes weights to the rollout engine through it; if it is "
-                "full, processes end with `Bus error`"
+                "Ray keeps its objects in shared memory, and verl passes weights to the rollout engine "
+                "through shared memory; if it is full, processes end with `Bus error`"
             ),
             fix=_("docker run --ipc=host …  # outside of a container: mount -o remount,size=64g /dev/shm"),
         )
@@ -200,7 +203,10 @@ def judge_open_files(site: Site) -> Iterator[Finding]:
             "open-files",
             str(site.open_files),
             expected=_("at least {least_files}; 65536 on a cluster").format(least_files=_LEAST_FILES),
-            why=_("each Ray worker has a socket to every other, and ends with `Too many open files`"),
+            why=_(
+                "each Ray worker has a socket to every other worker; beyond the limit, workers end with `Too "
+                "many open files`"
+            ),
             fix=_("ulimit -n 65536  # in the shell that runs `ray start`"),
         )
 
@@ -256,7 +262,7 @@ def judge_ports(site: Site) -> Iterator[Finding]:
         name,
         _("a process listens at {str}").format(str=_(", ").join(map(str, taken[:5]))),
         expected=_("{named} free").format(named=named),
-        why=_("each HCCL rank listens at one of these, and ends with an error if it is taken"),
+        why=_("each HCCL rank listens at one of these ports, and ends with an error if the port is taken"),
         fix=_("export {range}=auto  # or end the process that listens: ss -ltnp 'sport = :{taken}'").format(
             range=_RANGE, taken=taken[0]
         ),

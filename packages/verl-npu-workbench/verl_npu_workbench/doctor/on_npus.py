@@ -69,7 +69,7 @@ def _rank(rank: int, count: int, meeting: str) -> None:
     torch.distributed.all_reduce(mine)
     expected = count * (count + 1) / 2
     if not bool((mine.cpu() == expected).all()):
-        raise RuntimeError(f"rank {rank}: expected {expected:g}, found {mine[0].item():g}")
+        raise RuntimeError(f"rank {rank}: expected {expected:g}; found {mine[0].item():g}")
     torch.distributed.destroy_process_group()
 
 

@@ -68,20 +68,20 @@ def judge_verl(site: Site) -> Iterator[Finding]:
         empty = site.package(Component.TORCH) is None
         yield (error if empty else warning)(
             "verl",
-            _("neither verl nor torch in this environment") if empty else _("none in this environment"),
+            _("neither verl nor torch in this environment") if empty else _("no verl in this environment"),
             expected=_("one of {pins}").format(pins=_(", ").join(PINS)),
-            why=_("verl decides which versions the other packages must have; without it they were not compared"),
+            why=_("verl decides which versions the other packages must have; without verl, no versions were compared"),
             fix=_(
                 "{env} --pin v0.7.1  # or another pin; prints the commands that install everything, in order"
             ).format(env=ENV),
         )
     elif judged is None:
-        yield skipped("verl", _("none in this environment"), expected=str(site.pin and site.pin.name))
+        yield skipped("verl", _("no verl in this environment"), expected=str(site.pin and site.pin.name))
     else:
         compared = site.pin.name_of(site.named) if site.pin and site.named else ""
         nearness = "" if judged.exact else _(", nearest to {pin}").format(pin=judged.pin)
         other = (
-            _("; the versions that {pin} needs are unknown, so none were compared").format(pin=judged.pin)
+            _("; the versions that {pin} needs are unknown, so no versions were compared").format(pin=judged.pin)
             if not compared
             else _("; compared with the needs of {compared}").format(compared=compared)
             if compared != judged.pin
@@ -101,7 +101,7 @@ def judge_patches(site: Site) -> Iterator[Finding]:
             "patches",
             _(", ").join(judged.refused),
             expected=_("a verl and a transformers that verl-npu's patches fit"),
-            why=_("if one of its patches does not fit, verl-npu does not apply the feature at all"),
+            why=_("if one patch of a feature does not fit, verl-npu does not apply the feature at all"),
             fix=_("verl-npu check --diff  # shows what differs"),
         )
     else:
@@ -111,14 +111,17 @@ def judge_patches(site: Site) -> Iterator[Finding]:
 
 def judge_ways_in(site: Site) -> Iterator[Finding]:
     """Check that every process that imports torch loads verl-npu."""
-    why = _("`import torch` calls it in every process, including Ray's workers; otherwise verl runs unpatched")
+    why = _(
+        "`import torch` calls the entry point in every process, including Ray's workers; without the "
+        "entry point, verl runs unpatched"
+    )
     switch = SWITCH.text(site.environ)
     found = [each for each in metadata.distributions(name=NAME, path=list(site.path)) if not is_earlier(each)]
     if not found:
         yield warning(
             "ways-in",
             _("verl-npu is on the path but not installed"),
-            expected=_("its entry point in {group}").format(group=_GROUP),
+            expected=_("verl-npu's entry point in {group}").format(group=_GROUP),
             why=why,
             fix=f"pip install {OURS}",
         )
@@ -126,7 +129,7 @@ def judge_ways_in(site: Site) -> Iterator[Finding]:
         yield error(
             "ways-in",
             f"verl-npu {found[0].version} has no entry point in {_GROUP}",
-            expected=_("its entry point in {group}").format(group=_GROUP),
+            expected=_("verl-npu's entry point in {group}").format(group=_GROUP),
             why=why,
             fix=f"pip install --force-reinstall --no-deps {OURS}",
         )
@@ -170,7 +173,7 @@ class Clash:
     source: str
     """The place where it was seen."""
     healed: str = ""
-    """How verl-npu makes them work; empty if it does not."""
+    """How verl-npu makes the two versions work together; empty if it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,20 +306,22 @@ class _Absence:
 
 _NEEDED: Mapping[Component, _Absence] = {
     Component.TORCH: _Absence(Severity.ERROR, _("verl and everything below it need PyTorch")),
-    Component.TORCH_NPU: _Absence(Severity.ERROR, _("without it PyTorch has no device `npu`, and verl finds no NPU")),
-    Component.TRANSFORMERS: _Absence(Severity.ERROR, _("verl imports it")),
-    Component.TENSORDICT: _Absence(Severity.ERROR, _("verl imports it")),
-    Component.NUMPY: _Absence(Severity.ERROR, _("verl imports it")),
-    Component.RAY: _Absence(Severity.ERROR, _("verl starts its workers with it")),
+    Component.TORCH_NPU: _Absence(
+        Severity.ERROR, _("without torch_npu, PyTorch has no device `npu`, and verl finds no NPU")
+    ),
+    Component.TRANSFORMERS: _Absence(Severity.ERROR, _("verl imports this package")),
+    Component.TENSORDICT: _Absence(Severity.ERROR, _("verl imports this package")),
+    Component.NUMPY: _Absence(Severity.ERROR, _("verl imports this package")),
+    Component.RAY: _Absence(Severity.ERROR, _("verl starts its workers with Ray")),
     Component.EINOPS: _Absence(
         Severity.WARNING,
         _("from 796871d7 to v0.7.1, use_remove_padding and Ulysses end with `No module named 'einops'`"),
     ),
-    Component.PEFT: _Absence(Severity.WARNING, _("verl's workers import it for LoRA")),
+    Component.PEFT: _Absence(Severity.WARNING, _("verl's workers import this package for LoRA")),
     Component.PYARROW: _Absence(
-        Severity.WARNING, _("the package datasets, with which verl reads its data, imports it")
+        Severity.WARNING, _("the package datasets, with which verl reads its data, imports this package")
     ),
-    Component.TRANSFER_QUEUE: _Absence(Severity.WARNING, _("main_ppo imports it from v0.9.1 on")),
+    Component.TRANSFER_QUEUE: _Absence(Severity.WARNING, _("from v0.9.1 on, main_ppo imports this package")),
 }
 """The packages that every job needs if the pin's documents name them; other packages are needed only by some jobs."""
 _WHY = {
@@ -324,8 +329,8 @@ _WHY = {
     Component.TORCH_NPU: _("vllm-ascend and CANN were tested with this version"),
     Component.VLLM: _("vllm-ascend changes vLLM's own classes, and fits only the vLLM with its own version number"),
     Component.VLLM_ASCEND: _("verl's rollout uses names in vLLM and vllm-ascend that differ between releases"),
-    Component.TENSORDICT: _("0.9.0, and versions outside this range, lose or reorder verl's batches"),
-    Component.NUMPY: _("packages that were compiled for the other major version cannot be imported"),
+    Component.TENSORDICT: _("tensordict 0.9.0, and versions outside this range, lose or reorder verl's batches"),
+    Component.NUMPY: _("packages that were compiled for another major version of numpy cannot be imported"),
     Component.MINDSPEED: _("MindSpeed changes Megatron's own classes, and fits only one Megatron"),
     Component.MEGATRON: _("MindSpeed changes Megatron's own classes, and fits only one Megatron"),
 }
@@ -399,7 +404,7 @@ def _unsupported(site: Site, need: Need, package: Package) -> Finding:
         name,
         str(package),
         expected=str(need),
-        why=_("it is made for CUDA, and programs that find it installed prefer it to the NPU's own code"),
+        why=_("this package is made for CUDA, and programs that find it use it instead of the NPU's own code"),
         fix=f"pip uninstall -y {name}",
     )
 
@@ -464,7 +469,10 @@ def judge_torch(site: Site) -> Iterator[Finding]:
             name,
             found,
             expected=_("torch {major}.{minor}").format(major=theirs.major, minor=theirs.minor),
-            why=_("libtorch_npu.so is compiled for one PyTorch; with another, it ends with `undefined symbol: _ZN…`"),
+            why=_(
+                "libtorch_npu.so is compiled for one release of PyTorch; with another release, its import "
+                "ends with `undefined symbol: _ZN…`"
+            ),
             fix=fix,
         )
     elif base.release != theirs.release or (asked and not asked.specifier.contains(mine, prereleases=True)):
@@ -523,7 +531,7 @@ def _without_vllm(site: Site, name: str) -> Iterator[Finding]:
             expected=_("vllm {of} and vllm-ascend {need_of}").format(
                 of=Need.of(site, Component.VLLM), need_of=Need.of(site, Component.VLLM_ASCEND)
             ),
-            why=_("reinforcement learning needs an engine to generate answers; only SFT works without"),
+            why=_("reinforcement learning needs an engine to generate answers; only SFT works without an engine"),
             fix=" && ".join(install_command(Need.of(site, part)) for part in (Component.VLLM, Component.VLLM_ASCEND)),
         )
 
@@ -537,7 +545,8 @@ def _judge_engine(site: Site, name: str, vllm: Package, ascend: Package) -> Find
         found,
         expected=_("the same version number for both"),
         why=_(
-            "vllm-ascend changes vLLM's own classes; if these differ, it ends with an ImportError at start, or worse"
+            "vllm-ascend changes vLLM's own classes; with another release, it ends with an ImportError "
+            "at its start, or computes wrongly"
         ),
         fix=_exchange(site, *_wrong_one(site, vllm.parsed, ascend.parsed)),
     )
@@ -561,7 +570,7 @@ def judge_megatron(site: Site) -> Iterator[Finding]:
     name = "megatron-pair"
     megatron, mindspeed = site.package(Component.MEGATRON), site.package(Component.MINDSPEED)
     if megatron is None and mindspeed is None:
-        yield skipped(name, _("neither is installed; FSDP does not need them"))
+        yield skipped(name, _("neither MindSpeed nor Megatron is installed; FSDP does not need them"))
     elif megatron is None:
         yield warning(
             name,
@@ -590,10 +599,13 @@ def _judge_megatron(name: str, megatron: Package, mindspeed: Package) -> Finding
     return warning(
         name,
         found,
-        expected=_("Megatron {major}.{minor}, for which this MindSpeed is made").format(
+        expected=_("Megatron {major}.{minor}, which this MindSpeed is made for").format(
             major=theirs.major, minor=theirs.minor
         ),
-        why=_("MindSpeed replaces Megatron's functions by name: if these differ, training fails or is silently wrong"),
+        why=_(
+            "MindSpeed replaces Megatron's functions by name; with another release, training fails or "
+            "gives wrong results silently"
+        ),
         fix=f"git -C Megatron-LM checkout core_{'v' if theirs.minor < 13 else 'r'}{theirs.base_version}",
     )
 

@@ -60,7 +60,9 @@ class Probe:
 
 def _import(name: str, module: str, *components: Component, before: str = "") -> Probe:
     code = f"{before}import {module}"
-    return Probe(f"import-{name}", Level.IMPORT, components, ("-c", code), 300.0, _("every job imports it"), module)
+    return Probe(
+        f"import-{name}", Level.IMPORT, components, ("-c", code), 300.0, _("every job imports these packages"), module
+    )
 
 
 PROBES = (
@@ -85,7 +87,7 @@ PROBES = (
         (Component.TORCH, Component.TORCH_NPU),
         ("-m", "verl_npu_workbench.doctor.on_npus", "operator"),
         180.0,
-        _("training consists of such operators"),
+        _("every training uses these operators"),
     ),
     Probe(
         "collective",
@@ -93,7 +95,7 @@ PROBES = (
         (Component.TORCH, Component.TORCH_NPU),
         ("-m", "verl_npu_workbench.doctor.on_npus", "collective"),
         300.0,
-        _("gradients and weights travel between NPUs in this way"),
+        _("collectives carry gradients and weights between NPUs"),
     ),
 )
 
@@ -130,8 +132,8 @@ def probe(site: Site, asked: Probe) -> Iterator[Finding]:
         _end(started)
         yield error(
             asked.name,
-            _("has not ended after {patience:g} s").format(patience=asked.patience),
-            expected=_("the end of the process"),
+            _("a process that still runs after {patience:g} s").format(patience=asked.patience),
+            expected=_("a process that ends"),
             why=asked.why,
             fix=_("{again}  # and read CANN's log in ~/ascend/log").format(again=asked.again),
         )

@@ -83,7 +83,7 @@ class Site:
     pin: Pin | None
     """The pin whose needs count; None if no verl is found and the user named none."""
     judged: Judged | None
-    """None if no verl is found."""
+    """The verl of the environment; None if there is none."""
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     python: str = platform.python_version()
@@ -158,7 +158,8 @@ class Site:
 
     @cached_property
     def named(self) -> Environment | None:
-        """The environment of the pin that fits the most installed packages; in doubt that of verl's documents.
+        """The pin's environment that fits most of the installed packages, or that of verl's documents if several fit
+        equally; None without a pin.
 
         None without a pin.
         """
@@ -193,8 +194,8 @@ class Need:
 
     component: Component
     pin: str
-    """The name of the pin, with the environment unless it is that of verl's own documents. Empty if no pin is known;
-    then nothing is needed."""
+    """The name of the pin, and of the environment unless it is that of verl's documents. Empty if no pin is known;
+    then no version is needed."""
     claims: tuple[Claim, ...]
 
     @classmethod
@@ -217,7 +218,7 @@ class Need:
         return not self.supported or any(claim.accepts(version) for claim in self.supported)
 
     def at_least_met_by(self, version: Version) -> bool:
-        """Tell whether the version is that of a document, or later."""
+        """Tell whether a version is the documented version or a later one."""
         named = [Version(each.version) for claim in self.supported for each in SpecifierSet(claim.needs)]
         return self.met_by(version) or not named or version >= min(named)
 
@@ -388,7 +389,7 @@ class Npu:
     used: int = 0
     """Used memory, in MB."""
     memory: int = 0
-    """In MB."""
+    """The memory in MB."""
     kind: str = ""
     """`a2`, `a3`, or `a5`; empty if the name does not tell."""
 
@@ -402,7 +403,7 @@ class Holder:
     process: int
     name: str
     memory: int
-    """In MB."""
+    """The memory in MB."""
 
 
 @dataclass(frozen=True, slots=True)

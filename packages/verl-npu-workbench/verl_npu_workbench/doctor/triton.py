@@ -60,7 +60,7 @@ def _judge_files(site: Site) -> Finding:
             expected=_("an intact triton-ascend; {file} is from upstream's triton").format(file=lost)
             if lost
             else _("an intact triton-ascend; triton/backends/ascend is missing"),
-            why=_("without it, Triton kernels end with `0 active drivers`"),
+            why=_("without triton-ascend's files, Triton kernels end with `0 active drivers`"),
             fix=fix,
         )
     if need.supported and triton.parsed is not None and need.met_by(triton.parsed):
@@ -71,7 +71,7 @@ def _judge_files(site: Site) -> Finding:
         "triton",
         _("{triton} together with triton-ascend {ascend}").format(triton=triton, ascend=ascend),
         expected=str(need) or _("only triton-ascend"),
-        why=_("both install the folder triton, and one has overwritten files of the other"),
+        why=_("both packages install the folder triton, and one has overwritten files of the other"),
         fix=fix,
     )
 

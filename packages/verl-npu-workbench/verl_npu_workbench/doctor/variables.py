@@ -43,7 +43,7 @@ class VariableRule:
 
 
 def _one_of(*words: str) -> Judge:
-    return lambda text, site: "" if text in words else _("none of these")
+    return lambda text, site: "" if text in words else _("an unknown value")
 
 
 def _number(least: float, most: float = float("inf")) -> Judge:
@@ -61,7 +61,7 @@ def unreadable_devices(text: str) -> str:
     """Return what is wrong with a list of visible NPUs, whatever the machine, or an empty text."""
     numbers = [each.strip() for each in text.split(",")]
     if not text.strip():
-        return _("no NPU at all")
+        return _("an empty list of NPUs")
     if not all(number.isdecimal() for number in numbers):
         return _("not numbers")
     if len({*numbers}) < len(numbers):
@@ -113,7 +113,7 @@ def _interface(text: str, site: Site) -> str:
 def _sleeping(text: str, site: Site) -> str:
     serves = site.package(Component.VLLM_ASCEND) is not None
     return (
-        _("vllm-ascend cannot sleep with this value")
+        _("a value with which vllm-ascend cannot sleep")
         if serves and EXPANDABLE_SEGMENTS in text.replace(" ", "")
         else ""
     )
@@ -128,11 +128,11 @@ def _weight_format(text: str, site: Site) -> str:
 def _without_v1(text: str, site: Site) -> str:
     vllm = site.package(Component.VLLM)
     recent = vllm is not None and vllm.parsed is not None and vllm.parsed.release >= (0, 11)
-    return _("vLLM 0.11 and newer has no V0 engine") if text == "0" and recent else ""
+    return _("a request for the V0 engine, which vLLM 0.11 and newer does not have") if text == "0" and recent else ""
 
 
 def _attention(text: str, site: Site) -> str:
-    return "" if re.search("ASCEND|CUSTOM", text.upper()) else _("not one of vllm-ascend's")
+    return "" if re.search("ASCEND|CUSTOM", text.upper()) else _("an attention that vllm-ascend does not have")
 
 
 def _preloaded(text: str, site: Site) -> str:
@@ -143,8 +143,10 @@ def _preloaded(text: str, site: Site) -> str:
 _SECONDS = _("a number of seconds")
 _READS_NZ = Version("0.11.0rc1")
 """The first vllm-ascend that reads the variable."""
-_HCCL_REFUSES = _("HCCL refuses other values when the first communicator is made")
-_HCCL_MEETS = _("the ranks of HCCL meet through it, and will not find each other")
+_HCCL_REFUSES = _("with any other value, HCCL ends with an error when the first communicator is made")
+_HCCL_MEETS = _(
+    "the ranks of HCCL meet through this interface or address, and do not find each other with a wrong one"
+)
 _INTERFACES = _("names of network interfaces that every host has")
 
 _EITHER = (Stage.SCRIPT, Stage.ENVIRONMENT)
@@ -161,13 +163,13 @@ RULES = (
     VariableRule(
         ALLOCATOR,
         _sleeping,
-        _("expandable_segments:False, or left out"),
+        _("expandable_segments:False, or no expandable_segments"),
         _("vllm-ascend's sleep mode ends with `Expandable segments are not compatible with memory pool`"),
     ),
     VariableRule(
         VISIBLE_DEVICES,
         _visible,
-        _("numbers of NPUs of this machine, separated by commas, each once"),
+        _("the numbers of some of this machine's NPUs, separated by commas, each number once"),
         _("CANN ends with an error, or shows fewer NPUs than the job uses"),
         Severity.ERROR,
     ),
@@ -181,8 +183,8 @@ RULES = (
     VariableRule(
         "ASCEND_LAUNCH_BLOCKING",
         _one_of("0"),
-        _("0, or left out"),
-        _("the host waits for each operator: training is several times slower, and graphs cannot be captured"),
+        _("0, or an unset variable"),
+        _("the host waits for each operator, so training is several times slower and graphs cannot be captured"),
         stages=_EITHER,
     ),
     VariableRule(
@@ -193,14 +195,17 @@ RULES = (
         Severity.ERROR,
         stages=_EITHER,
     ),
-    VariableRule("VLLM_USE_V1", _without_v1, _("1, or left out"), _("the engine does not start"), Severity.ERROR),
+    VariableRule(
+        "VLLM_USE_V1", _without_v1, _("1, or an unset variable"), _("the engine does not start"), Severity.ERROR
+    ),
     VariableRule(
         "VLLM_ATTENTION_BACKEND",
         _attention,
-        _("left out, though verl's quickstarts for Ascend up to v0.7 export XFORMERS"),
+        _("an unset variable, though verl's quickstarts for Ascend up to v0.7 export XFORMERS"),
         _(
-            "vllm-ascend ignores it and chooses the attention itself. But vLLM 0.8 to 0.10 reads XFORMERS as a "
-            "request for its V0 engine, and together with VLLM_USE_V1=1 it ends with NotImplementedError"
+            "vllm-ascend ignores this variable and chooses the attention itself. But vLLM 0.8 to 0.10 "
+            "takes XFORMERS as a request for its V0 engine, and ends with NotImplementedError if "
+            "VLLM_USE_V1=1 is set, too"
         ),
         stages=_EITHER,
     ),
@@ -246,7 +251,7 @@ RULES = (
         _("the CPU process group ends with `Unable to find address for` that name"),
         Severity.ERROR,
     ),
-    VariableRule("TP_SOCKET_IFNAME", _interface, _INTERFACES, _("TensorPipe connects through it")),
+    VariableRule("TP_SOCKET_IFNAME", _interface, _INTERFACES, _("TensorPipe connects through this interface")),
     VariableRule(
         "LD_PRELOAD",
         _preloaded,
@@ -264,7 +269,7 @@ def judge_variables(site: Site) -> Iterator[Finding]:
     if not wrong:
         names = {rule.name for rule in RULES} | {shared.name for shared in SHARED}
         count = len(names & {*site.environ})
-        yield ok("variables", _("{count} of the documented ones are set, all correctly").format(count=count))
+        yield ok("variables", _("{count} documented variables are set, all correctly").format(count=count))
 
 
 _ENDS = _("the import of verl ends with this error")
@@ -285,7 +290,7 @@ _COSTS = {
 
 
 def wrong_variables(site: Site, stage: Stage) -> Iterator[Finding]:
-    """Yield a finding for each wrong variable of a site that can be judged at this stage."""
+    """Yield a finding for each wrong variable of a site. Rules that belong to another stage are left out."""
     yield from _ours(site)
     for rule in RULES:
         text = site.environ.get(rule.name) if stage in rule.stages else None
@@ -294,7 +299,7 @@ def wrong_variables(site: Site, stage: Stage) -> Iterator[Finding]:
             fix = (
                 f"export {rule.name}={rule.value}"
                 if rule.value
-                else _("unset {rule}  # or correct it").format(rule=rule.name)
+                else _("unset {rule}  # or correct the value").format(rule=rule.name)
             )
             found = _("{text!r}: {trouble}").format(text=text, trouble=trouble)
             yield Finding(rule.name, rule.severity, found, expected=rule.expected, why=rule.why, fix=fix)
@@ -302,8 +307,8 @@ def wrong_variables(site: Site, stage: Stage) -> Iterator[Finding]:
 
 def _ours(site: Site) -> Iterator[Finding]:
     for variable, problem in wrong_settings(site.environ):
-        why = _COSTS.get(variable.name, _("the code that reads it ends the job with this error"))
-        fix = _("unset {variable}  # or correct it").format(variable=variable.name)
+        why = _COSTS.get(variable.name, _("the code that reads this variable ends the job with this error"))
+        fix = _("unset {variable}  # or correct the value").format(variable=variable.name)
         if problem.fix.startswith("did you mean"):
             fix = _("{fix}: {how}").format(fix=fix, how=problem.fix)
         yield error(variable.name, problem.found, expected=problem.expected, why=why, fix=fix)

@@ -19,20 +19,20 @@ class Kind(enum.Enum):
     """The activity of a process."""
 
     COLLECTIVE = _("is in a collective")
-    MEETING = _("waits for the other ranks to come")
+    MEETING = _("waits for the other ranks")
     SYNC = _("is in the weight sync")
     ENGINE = _("waits for the rollout engine")
-    RAY = _("waits for other processes by Ray")
+    RAY = _("waits in Ray for other processes")
     PROCESS = _("waits for another process")
     LOCK = _("waits for a lock")
     DEVICE = _("waits for its NPU")
-    OUTSIDE = _("waits for a network, a file or another program")
+    OUTSIDE = _("waits for a network, a file, or another program")
     SLEEP = _("sleeps")
     QUEUE = _("waits for something to do")
     COMPILE = _("compiles")
     CODE = _("is in its own code")
     IDLE = _("has nothing to do")
-    UNSEEN = _("cannot be looked into")
+    UNSEEN = _("cannot be inspected")
 
 
 FOR_OTHERS = frozenset({Kind.COLLECTIVE, Kind.MEETING, Kind.SYNC, Kind.ENGINE, Kind.RAY, Kind.PROCESS})
@@ -45,7 +45,7 @@ class Doing:
 
     kind: Kind
     call: str = ""
-    """The function that shows it, such as `all_reduce` or `ray.get`."""
+    """The function that shows the activity, such as `all_reduce` or `ray.get`."""
     place: str = ""
     """The line in the user's, verl's, or an engine's code that called the function."""
     text: str = ""
@@ -180,7 +180,7 @@ _OWN_THREADS = re.compile(
 
 
 def doing(threads: Sequence[Thread]) -> Doing:
-    """Return the activity of a process, which is that of its most telling thread."""
+    """Return the activity of a process: the most telling activity of its threads."""
     found = [each for each in (_doing_of_thread(thread) for thread in threads) if each is not None]
     if not found:
         return Doing(Kind.IDLE)

@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from verl_npu.errors import HangError
+from verl_npu.errors import CommandError
 
 from ..processes import own_python
 from . import host
 from .looking import PAUSE, Member, as_json, from_json, members_of
 
 _REACH = 60.0
-"""Seconds that the other hosts get besides the inspection itself: a Ray worker starts on each."""
+"""The seconds that other hosts get in addition to the inspection, because a Ray worker starts on each of them."""
 _LONGEST = 1 << 26
 
 
@@ -36,7 +36,7 @@ class Seen:
     silent: tuple[str, ...] = ()
     """The hosts of Ray's cluster that gave no answer."""
     problem: str = ""
-    """The reason if the other hosts could not be asked."""
+    """The reason why the other hosts could not be inspected; empty if they were."""
 
     @property
     def whole(self) -> bool:
@@ -48,12 +48,12 @@ def look(asked: str, pause: float = PAUSE) -> Seen:
     """Inspect a job's processes on all its hosts; without Ray, only on this one.
 
     Raises:
-        HangError: there is no such job, or more than one.
+        CommandError: there is no such job, or more than one.
     """
     seen = host.processes()
     try:
         job = host.chosen(host.jobs(seen), asked, seen)
-    except HangError:
+    except CommandError:
         address = host.gcs_address(host.Job(asked, "/", ()), seen) if host.is_ray_job(asked) else ""
         if not address:
             raise
@@ -89,7 +89,7 @@ def _ask(address: str, job: str, pause: float) -> Seen:
 
 
 def _ask_other_hosts(address: str, job: str, pause: float) -> Mapping[str, object]:
-    """Return the answers of the other hosts. Runs in the separate process."""
+    """Return the answers of the other hosts. This function runs in a separate process."""
     ray = importlib.import_module("ray")
     strategies = importlib.import_module("ray.util.scheduling_strategies")
     ray.init(address=address, log_to_driver=False, logging_level="ERROR")

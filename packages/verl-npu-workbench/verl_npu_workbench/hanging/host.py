@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_npu.errors import HangError
+from verl_npu.errors import CommandError
 
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -146,7 +146,7 @@ def chosen(found: Iterable[Job], asked: str, seen: Mapping[int, Process]) -> Job
     """Return the job with this Ray job id or process id; the only job if `asked` is empty.
 
     Raises:
-        HangError: there is no such job, or more than one.
+        CommandError: there is no such job, or more than one.
     """
     found = list(found)
     if asked.isdecimal() and not is_ray_job(asked):
@@ -155,23 +155,24 @@ def chosen(found: Iterable[Job], asked: str, seen: Mapping[int, Process]) -> Job
     if len(fitting) == 1:
         return fitting[0]
     names = ", ".join(f"{job.name} ({seen[job.roots[0]].title[:60]})" for job in found)
-    raise HangError(
+    raise CommandError(
         subject="--hang" + (f" {asked}" if asked else ""),
-        expected="one job on this host, named by a Ray job's id or the id of one of its processes",
+        expected="one job on this host, or the id of a Ray job or of a process",
         found=f"{len(found)}: {names}" if found else "no visible process of Ray and no rank of torchrun",
-        fix="name one of them"
+        fix="give one of these ids after --hang"
         if found
-        else "run this on a host of the job, as the job's user or as root, or name the id of one of its processes",
+        else "run this command on a host of the job, as the job's user or as root, or give the id of a "
+        "process of the job",
     )
 
 
 def _job_of_process(pid: int, found: Iterable[Job], seen: Mapping[int, Process]) -> Job:
     if pid not in seen:
-        raise HangError(
+        raise CommandError(
             subject=f"--hang {pid}",
             expected="the id of a process on this host",
             found="no such process",
-            fix="find it with `ps -eo pid,etime,cmd`",
+            fix="find the id with `ps -eo pid,etime,cmd`",
         )
     above = {pid, *ancestors(pid, seen)}
     return next((job for job in found if above & {*job.roots}), Job(str(pid), "", (pid,)))

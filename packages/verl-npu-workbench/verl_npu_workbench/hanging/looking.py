@@ -24,7 +24,7 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process of a job, over all looks."""
+    """One process of a job, and everything that was seen of it."""
 
     host: str
     pid: int
@@ -60,7 +60,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """The name of the process for a reader."""
+        """The process's name in the report."""
         rank = f"rank {self.rank}, " if self.rank >= 0 else ""
         return f"{short_title(self.title)} ({rank}pid {self.pid} on {self.host})"
 
@@ -77,7 +77,7 @@ def look_here(asked: str, pause: float = PAUSE) -> tuple[host.Job, list[Member]]
     """Inspect the processes of a job on this host several times.
 
     Raises:
-        HangError: there is no such job, or more than one.
+        CommandError: there is no such job, or more than one.
     """
     seen = host.processes()
     job = host.chosen(host.jobs(seen), asked, seen)

@@ -93,8 +93,8 @@ def _dump(spy: str, pid: int) -> Stacks:
 def _why(said: str) -> str:
     if "ermission" in said:
         return _(
-            "{package} has no permission to read it: run this as the job's user or as root; start a container with "
-            "--cap-add SYS_PTRACE"
+            "{package} may not read the process: run this command as the job's user or as root, and in a "
+            "container started with --cap-add SYS_PTRACE"
         ).format(package=PACKAGE)
     return f"{PACKAGE}: {said[:_LONGEST]}"
 
@@ -103,7 +103,7 @@ def _read(answer: bytes) -> Stacks:
     try:
         threads = [_thread(each) for each in json.loads(answer)[:_MOST_THREADS]]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        problem = _("unknown version of {package}: {kind} in its answer")
+        problem = _("{package} answered in an unknown format ({kind}), so its version is not supported")
         return Stacks(problem=problem.format(package=PACKAGE, kind=type(error).__name__))
     return Stacks(tuple(thread for thread in threads if thread.frames))
 

@@ -52,7 +52,7 @@ _OUTSIDE = (Kind.OUTSIDE, Kind.SLEEP, Kind.DEVICE, Kind.CODE, Kind.QUEUE, Kind.U
 
 
 def judge(members: Sequence[Member], whole: bool = True) -> Said:
-    """Judge a job by its processes; `whole` says whether they include those of all hosts."""
+    """Judge a job by its processes; `whole` says whether the processes of all hosts are included."""
     alive = [each for each in members if each.state not in "ZX"]
     seen = [each for each in alive if each.kind is not Kind.UNSEEN]
     for rule in (_stopped, _gone, _unseen, _works, _ranks, _deadlock, _outside):
@@ -64,12 +64,12 @@ def judge(members: Sequence[Member], whole: bool = True) -> Said:
         why = _("all visible processes wait for others, and none made progress")
         return Said(Verdict.STANDS, (), tuple(waiting), why, _LATER)
     why = _("no process of the job has anything to do")
-    return Said(Verdict.IDLE, (), (), why, _("look at the last output of its driver"))
+    return Said(Verdict.IDLE, (), (), why, _("read the last output of the job's driver"))
 
 
 _LATER = _(
-    "look again in some minutes: if the same process is still at the same line, it hangs there. This command has not "
-    "stopped or changed anything"
+    "run this command again in some minutes: if the same process is still at the same line, the "
+    "process hangs there. This command has not stopped or changed anything"
 )
 
 
@@ -84,8 +84,13 @@ def _stopped(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Sa
     ids = " ".join(str(each.pid) for each in stopped)
     host = stopped[0].host if len({each.host for each in stopped}) == 1 else ""
     call = _("`kill -CONT {ids}` on {host}").format(ids=ids, host=host) if host else f"`kill -CONT {ids}`"
-    why = _("it was stopped by a signal (SIGSTOP, Ctrl-Z, or a debugger), and does not run until it is continued")
-    to_do = _("{call}, unless a debugger holds it; then the job continues from there").format(call=call)
+    why = _(
+        "a signal (SIGSTOP, Ctrl-Z, or a debugger) stopped the process, and the process does not run "
+        "until it is continued"
+    )
+    to_do = _(
+        "run {call}, and the job continues; if a debugger holds the process, continue it in the debugger"
+    ).format(call=call)
     return Said(Verdict.HANGS, tuple(stopped), tuple(_waiting(alive)), why, to_do)
 
 
@@ -103,10 +108,7 @@ def _gone(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said 
             why = _(
                 "the process of rank {named} of {size} (group {group}) is gone, and the others wait for it"
             ).format(named=named, size=size, group=group)
-            to_do = _(
-                "end the job, and find the reason in the log of that rank: `verl-npu doctor --log LOG`, with Ray's "
-                "logs"
-            )
+            to_do = _("end the job, and read that rank's log and Ray's logs with `verl-npu doctor --log LOG`")
             return Said(Verdict.HANGS, (), tuple(waiting), why, to_do)
     return None
 
@@ -138,7 +140,8 @@ def _unseen(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Sai
     problem = Counter(each.problem for each in alive).most_common(1)[0][0]
     busy = [each for each in alive if each.busy > 0.2]
     why = _(
-        "{problem}; without it there is only the kernel's view, which does not distinguish waiting from slow work"
+        "{problem}; without py-spy, this command sees only the kernel's view, which does not "
+        "distinguish waiting from slow work"
     ).format(problem=problem)
     if busy:
         why = _("{why}. {busy} of {all} processes use a processor").format(why=why, busy=len(busy), all=len(alive))
@@ -151,8 +154,11 @@ def _works(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Said
         return None
     best = sorted(working, key=lambda each: (each.kind not in (Kind.CODE, Kind.COMPILE), -each.busy))
     waiting = [each for each in _waiting(alive) if not each.works]
-    slow = _("it made progress between the looks, and the others wait for it: the job is slow, but does not hang")
-    why = slow if waiting else _("it made progress between the looks")
+    slow = _(
+        "this process made progress while it was inspected, and the others wait for it: the job is "
+        "slow, but does not hang"
+    )
+    why = slow if waiting else _("this process made progress while it was inspected")
     to_do = _("wait; `verl-npu watch LOG` shows how long a step takes")
     return Said(Verdict.WORKS, tuple(best[:3]), tuple(waiting), why, to_do)
 
@@ -175,18 +181,18 @@ def _others(waiting: Sequence[Member], others: Sequence[Member], alive: Sequence
     locked = [each for each in others if each.kind in (Kind.LOCK, Kind.RAY)]
     odd = idle or locked or list(others)
     numbers = ", ".join(str(each.rank) for each in sorted(odd, key=lambda each: each.rank)[:8])
-    start = _("{ranks} wait in {calls}, but rank {numbers} is not there: it {does}").format(
+    start = _("{ranks} wait in {calls}, but rank {numbers} {does}").format(
         ranks=_ranks_of(waiting), calls=calls, numbers=numbers, does=odd[0].kind.value
     )
     if idle:
         to_do = _(
-            "end the job. That rank was not called, or has returned: in the code above that line, look for an `if` "
-            "that not all ranks take, and for a rank with less data"
+            "end the job. The missing rank does not take part in the collective: in the code above that "
+            "line, look for an `if` that not all ranks take, and for a rank with less data"
         )
         return Said(Verdict.HANGS, tuple(odd), tuple(waiting), start, to_do)
     if locked:
         to_do = _(
-            "end the job, and find out what holds the thing that it waits for at {place}: no process made progress"
+            "end the job, and look at the code at {place}, where the process waits: no process made progress"
         ).format(place=odd[0].place)
         return Said(Verdict.HANGS, tuple(odd), tuple(waiting), start, to_do)
     helper = _helper(odd, alive)
@@ -229,17 +235,23 @@ def _deadlock(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> S
     if outside or len(seen) < len(alive) or not whole:
         return None
     if locked:
-        why = _("it waits for a lock, no process made progress, and none waits for anything outside the job")
+        why = _(
+            "this process waits for a lock, no process made progress, and no process waits for anything "
+            "outside the job"
+        )
         to_do = _(
-            "end the job. The lock at {place} is held by a thread that waits itself, or was never released"
+            "end the job. At {place}, another thread holds the lock and waits, too, or the lock was never released"
         ).format(place=locked[0].place)
         return Said(Verdict.HANGS, tuple(locked), tuple(_waiting(acting)), why, to_do)
     workers = [each for each in rays if "ray::" in each.title]
     if rays and len(rays) == len(acting) and workers:
-        why = _("all wait for each other in ray.get: an actor for its own task, or two actors for each other")
+        why = _(
+            "the processes wait for each other in ray.get: an actor waits for its own task, or two "
+            "actors wait for each other"
+        )
         to_do = _(
-            "end the job. An actor runs one task at a time: in an actor's method, do not call ray.get for a result of "
-            "the same actor, or of an actor that waits for it"
+            "end the job. An actor runs one task at a time: in an actor's method, do not call ray.get "
+            "for a result of that actor itself, or of another actor that waits for that actor"
         )
         return Said(Verdict.HANGS, tuple(workers), tuple(rays), why, to_do)
     collective = [each for each in acting if each.kind in _RANK_KINDS]
@@ -256,7 +268,7 @@ def _is_launcher(member: Member, alive: Sequence[Member]) -> bool:
 
 def _all_together(collective: Sequence[Member]) -> Said:
     first = collective[0]
-    why = _("{ranks} wait in the same {call}, and none gets through: data does not arrive").format(
+    why = _("{ranks} wait in the same {call}, and no data arrives").format(
         ranks=_ranks_of(collective), call=_at(first)
     )
     to_do = _(
@@ -277,7 +289,7 @@ def _outside(alive: Sequence[Member], seen: Sequence[Member], whole: bool) -> Sa
     for fits in candidates:
         odd = [each for each in acting if fits(each)]
         if odd:
-            why, to_do = _("it {does}, and no process made progress").format(does=odd[0].kind.value), _LATER
+            why, to_do = _("this process {does}, and no process made progress").format(does=odd[0].kind.value), _LATER
             if odd[0].kind is Kind.DEVICE:
                 why = _("{why}; long work on an NPU looks the same").format(why=why)
                 to_do = _("`npu-smi info` shows whether the NPU computes (AICore); {later}").format(later=_LATER)

@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from verl_npu.errors import ContainerError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
 from ..pins import Pin
@@ -53,16 +53,19 @@ def container(
     those in `mounts`.
 
     Raises:
-        ContainerError: the server has fewer NPUs, the target has no image for them, or a mount is not an absolute
+        CommandError: the server has fewer NPUs, the target has no image for them, or a mount is not an absolute
         path.
     """
     if npus is not None:
         server.check(npus)
     for path in mounts:
         if not path.startswith("/") or ":" in path:
-            raise ContainerError(
+            raise CommandError(
                 subject=f"--mount {path}",
-                expected=_("the absolute path of a folder on the host, to be mounted at the same path"),
+                expected=_(
+                    "the absolute path of a folder on the host, because the container mounts the folder at the "
+                    "same path"
+                ),
                 found=path,
                 fix=_("give a path such as /data"),
             )
@@ -91,13 +94,13 @@ def _own_image(target: Target) -> str:
         if target.environment.published or not published
         else _("use {names} with --for {id}, or ").format(names=names, id=published[0].id)
     )
-    raise ContainerError(
+    raise CommandError(
         subject=_("an image of verl {target} for {npu} with {arch} processors").format(
             target=target.name, npu=target.npu.value.upper(), arch=target.arch.value
         ),
         expected=names if target.environment.published else _("a Dockerfile in verl's docker/ascend at this pin"),
-        found=_("none"),
-        fix=_("{other}give your own image with --image").format(other=other),
+        found=_("no image"),
+        fix=_("{other}give an image of your own with --image").format(other=other),
     )
 
 
@@ -189,12 +192,12 @@ class Server:
         """Check a number of NPUs.
 
         Raises:
-            ContainerError: it is above the server's number, or below 1.
+            CommandError: it is above the server's number, or below 1.
         """
         if 1 <= npus <= self.npus:
             return
         larger = [each.key for each in SERVERS.values() if each.npu is self.npu and each.npus >= npus > self.npus]
-        raise ContainerError(
+        raise CommandError(
             subject=f"--npus {npus}",
             expected=_("1 to {npus}, because one {name} has {npus}").format(npus=self.npus, name=self.name),
             found=str(npus),
@@ -207,12 +210,12 @@ class Server:
         """Check a number of NPUs for a pod of a job over that many nodes.
 
         Raises:
-            ContainerError: Ascend's scheduler gives no pod that number, or the server has fewer.
+            CommandError: Ascend's scheduler gives no pod that number, or the server has fewer.
         """
         self.check(npus)
         allowed = [str(count) for count in range(1, self.npus + 1) if self._is_given(count, nodes)]
         if str(npus) not in allowed:
-            raise ContainerError(
+            raise CommandError(
                 subject=f"--npus {npus}",
                 expected=_("{allowed}, because Ascend's scheduler gives no other number to a pod on {name}").format(
                     allowed=_(", ").join(allowed), name=self.name

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from verl_npu.errors import ContainerError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
 from .container import FILES, SHARED_MEMORY, Container
@@ -32,10 +32,10 @@ class Claim:
 
     @classmethod
     def parse(cls, text: str) -> Claim:
-        """Parse `NAME:/path`. Raises ContainerError."""
+        """Parse `NAME:/path`. Raises CommandError."""
         name, _unused, path = text.partition(":")
         if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME or not path.startswith("/"):
-            raise ContainerError(
+            raise CommandError(
                 subject=f"--claim {text}",
                 expected=_("NAME:/PATH, the name of a PersistentVolumeClaim and the path to mount it at"),
                 found=repr(text),
@@ -71,18 +71,17 @@ def job(
     """Return a job that the cluster would accept.
 
     Raises:
-        ContainerError: a name is invalid, there is no command, two volumes have one path, or Ascend's scheduler gives
+        CommandError: a name is invalid, there is no command, two volumes have one path, or Ascend's scheduler gives
             no pod that number of NPUs.
     """
     _check_name(name)
     _check_queue(queue)
     _check_paths(claims)
     if not command:
-        raise ContainerError(
+        raise CommandError(
             subject=_("a RayJob"),
-            expected=_("the job's command after --"),
-            found=_("none"),
-            fix=_("add -- bash YOUR_SCRIPT.sh"),
+            found=_("the job's command is missing"),
+            fix=_("add the command after --, for example -- bash YOUR_SCRIPT.sh"),
         )
     made.server.check_pod(made.npus, nodes)
     return Job(made, nodes, tuple(command), name, queue, tuple(claims), interface)
@@ -90,7 +89,7 @@ def job(
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
-        raise ContainerError(
+        raise CommandError(
             subject=f"--name {name}",
             expected=_("at most {longest_name} small letters, digits, and hyphens, starting with a letter").format(
                 longest_name=_LONGEST_NAME
@@ -102,11 +101,11 @@ def _check_name(name: str) -> None:
 
 def _check_queue(queue: str) -> None:
     if not _LABEL.fullmatch(queue):
-        raise ContainerError(
+        raise CommandError(
             subject=f"--queue {queue}",
             expected=_("the name of a Volcano queue: at most 63 letters and digits, with - _ . only inside"),
             found=repr(queue),
-            fix="kubectl get queue lists them",
+            fix="choose one of the queues that `kubectl get queue` lists",
         )
 
 
@@ -114,9 +113,9 @@ def _check_paths(claims: Sequence[Claim]) -> None:
     taken = [SHARED_MEMORY, *(file.path for file in FILES)]
     for claim in claims:
         if claim.path in taken:
-            raise ContainerError(
+            raise CommandError(
                 subject=f"--claim {claim.name}:{claim.path}",
-                expected=_("a path at which nothing else is mounted"),
+                expected=_("a path at which no other volume is mounted"),
                 found=claim.path,
                 fix="choose another path",
             )

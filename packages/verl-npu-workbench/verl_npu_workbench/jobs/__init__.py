@@ -1,5 +1,6 @@
-"""From a launch script to its job: what it starts, the settings composed for it, and its parallel layout.
+"""Finds the job that a launch script starts: its trainer, its composed settings, and its parallel layout.
 
-`capture` runs a script in a sandbox and notes what it calls, `trainer` finds the trainer among that, `job` has Hydra
-compose its settings (once: a `Job` is passed on), `keys` names upstream's settings; `layout`: parallel sizes.
+`capture` runs a script in a sandbox and records the programs that it calls. `trainer` finds the trainer among these
+calls. `job` lets Hydra compose the trainer's settings, once. `keys` names upstream's settings, and `layout` reads the
+parallel sizes.
 """

@@ -1,8 +1,9 @@
-"""What upstream's own code refuses of a configuration, evaluated from its source and never executed.
+"""An interpreter for upstream's source that finds the errors with which upstream refuses a configuration.
 
-Statements are followed as far as they depend on the configuration alone, into upstream's functions, methods and
-classes. An expression that needs anything else is unknown, and so is each condition that it stands in: nothing is said
-of what is unknown, and what a statement that cannot be followed may have changed is unknown from there on.
+It never executes upstream's code. It follows statements into upstream's functions, methods, and classes as long as
+they depend only on the configuration. An expression that depends on anything else is unknown, and so is a condition
+that contains it. Nothing is reported about unknown values. After a statement that cannot be followed, everything that
+it may have changed is unknown.
 """
 
 from __future__ import annotations
@@ -48,30 +49,32 @@ _BUILTINS: Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]] = {
     "list": ((list, tuple, dict), list),
     "len": ((str, list, tuple, dict), len),
 }
-"""Python's functions of one argument, with the types of which they are computed."""
-_OF_TEXTS = frozenset({"endswith", "lower", "startswith", "strip", "upper"})
+"""Python's functions of one argument that are evaluated, with the types of argument that they may get."""
+_STRING_METHODS = frozenset({"endswith", "lower", "startswith", "strip", "upper"})
 _DTYPES = frozenset({"bfloat16", "float16", "float32", "float64", "half"})
-_CHANGES = rb"\b%s\.(?:add|append|clear|extend|insert|pop|remove|setdefault|update)\("
+_MUTATING_CALL = rb"\b%s\.(?:add|append|clear|extend|insert|pop|remove|setdefault|update)\("
 _SECTION_TO_OBJECT = "omega_conf_to_dataclass"
-"""Upstream's helper that has Hydra make an object of a section, of the class that its `_target_` names."""
-_DEEPEST = 8
-"""Calls within each other that are followed."""
+"""Upstream's helper that lets Hydra turn a section into an object of the class in the section's `_target_`."""
+_MAX_DEPTH = 8
+"""The depth of nested calls up to which calls are followed."""
 
 
 class _Unknown(Exception):
-    """What the configuration alone does not tell."""
+    """A value does not follow from the configuration alone."""
 
 
-UNTOLD = object()
-"""In place of a value that is unknown."""
+UNKNOWN = object()
+"""Stands for an unknown value."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A part of the configuration, by its full key."""
+    """A section of the configuration."""
 
     values: dict[str, object]
+    """The values of the whole configuration, by full key."""
     key: str = ""
+    """The full key of the section."""
 
     def full(self, name: str) -> str:
         return f"{self.key}.{name}" if self.key else name
@@ -82,16 +85,17 @@ class _Section:
 
     def get(self, name: str) -> object:
         key = self.full(name)
-        value = self.values.get(key, UNTOLD)
-        # A section may be listed as well, with no value of its own.
-        if (value is UNTOLD or value == {}) and any(other.startswith(f"{key}.") for other in self.values):
+        value = self.values.get(key, UNKNOWN)
+        # A section may have an entry of its own, without a value.
+        if (value is UNKNOWN or value == {}) and any(other.startswith(f"{key}.") for other in self.values):
             return _Section(self.values, key)
-        # An interpolation that only the running job can follow, or a value that is yet to be given.
-        return UNTOLD if isinstance(value, str) and ("${" in value or value == "???") else value
+        # Only the running job can resolve the rest of the interpolations; `???` marks a missing value.
+        return UNKNOWN if isinstance(value, str) and ("${" in value or value == "???") else value
 
 
 class _Registry(dict[object, object]):
-    """A dictionary of upstream's. The names that other modules register in it are read when one is looked up."""
+    """A registry dictionary in upstream's code. Names that other modules register are read at the first look-up that
+    needs them."""
 
     def __init__(self, own: Mapping[object, object], registered: Iterator[object]) -> None:
         super().__init__(own)
@@ -104,7 +108,7 @@ class _Registry(dict[object, object]):
             raise _Unknown
         registered, self._registered = self._registered, None
         for each in registered:
-            self[each] = UNTOLD
+            self[each] = UNKNOWN
             if each == name:
                 break
         self._registered = registered
@@ -113,21 +117,21 @@ class _Registry(dict[object, object]):
 
 @dataclass(frozen=True, slots=True)
 class _Class:
-    """A class of upstream's."""
+    """A class in upstream's code."""
 
     target: Target
 
 
 @dataclass(frozen=True, slots=True)
 class _Dtype:
-    """A data type of torch's, which no value of a configuration is."""
+    """A torch data type. No value of a configuration equals it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A function of upstream's, with the names that it sees if it was defined within another."""
+    """A function in upstream's code, with the local names around it if it is nested."""
 
     module: str
     node: ast.FunctionDef
@@ -136,7 +140,7 @@ class _Function:
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """An object of a class of upstream's."""
+    """An object of one of upstream's classes."""
 
     of: Target
     attributes: dict[str, object] = field(default_factory=dict)
@@ -155,22 +159,22 @@ def _same(one: object, other: object) -> bool:
 
 
 def section(settings: Settings, key: str = "") -> object:
-    """Return a section of a configuration, or all of it, as an argument of what is followed."""
+    """Return a section of the configuration, or the whole configuration, as an argument for a followed function."""
     return _Section(dict(settings.values), key)
 
 
 def instance(of: Target, attributes: Mapping[str, object]) -> object:
-    """Return an object of a class of upstream's, of which nothing but these attributes is known."""
+    """Return an object of one of upstream's classes. Only the given attributes are known."""
     return _Object(of, dict(attributes))
 
 
 def refused(
     target: Target, args: Sequence[object], tree: SourceTree, known: Mapping[str, object] | None = None
 ) -> Iterator[str]:
-    """Yield the messages with which a function, or a class as an object of it is made, refuses its arguments.
+    """Yield the error messages with which a function, or a class when it is instantiated, refuses its arguments.
 
     Args:
-        known: the values of calls that depend on the job's size, by the text of the call.
+        known: the return values of calls that depend on the job's size, by the source text of the call.
     """
     said: list[str] = []
     with contextlib.suppress(_Unknown):
@@ -179,42 +183,49 @@ def refused(
 
 
 def returned(target: Target, args: Sequence[object], tree: SourceTree) -> object:
-    """Return the value that a function returns, or None if the source does not tell it."""
+    """Return the value that a function returns, or None if it is unknown."""
     with contextlib.suppress(_Unknown):
         found = _Reading(target.module, tree, [], {}).asked(target, args)
-        return None if found is UNTOLD else found
+        return None if found is UNKNOWN else found
     return None
 
 
 def refused_sections(settings: Settings, keys: Sequence[str], tree: SourceTree) -> Iterator[tuple[str, str]]:
-    """Yield a section's key and each message with which the class that it names in `_target_` refuses it."""
+    """Yield pairs of a section's key and an error message of the class in the section's `_target_`."""
     for key in keys:
         said: list[str] = []
         with contextlib.suppress(_Unknown):
-            _Reading("", tree, said, {}).of_section(_Section(dict(settings.values), key))
+            _Reading("", tree, said, {}).make_section(_Section(dict(settings.values), key))
         yield from ((key, each) for each in dict.fromkeys(said))
 
 
 def field_types(settings: Settings, key: str, tree: SourceTree) -> dict[str, str]:
-    """Return the annotated types of the fields of the class that a section names in `_target_`."""
+    """Return the annotated types of the fields of the class in a section's `_target_`."""
     with contextlib.suppress(_Unknown):
         return _Reading("", tree, [], {}).field_types(_Section(dict(settings.values), key))
     return {}
 
 
+def _runs_through(body: Sequence[ast.stmt]) -> bool:
+    """Tell whether a loop's body neither ends nor skips an iteration."""
+    inside = (each for node in body for each in ast.walk(node))
+    return not any(isinstance(each, ast.Break | ast.Continue) for each in inside)
+
+
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A function's body, in its module, and in its class if it is a method."""
+    """The interpreter inside one function of a module, or inside a method of the class `within`."""
 
     module: str
     tree: SourceTree
     said: list[str]
+    """The error messages found so far."""
     known: Mapping[str, object]
     within: Target | None = None
     depth: int = 0
 
     def asked(self, target: Target, args: Sequence[object]) -> object:
-        """Follow a function, a method with its object, or the making of one; return what it returns."""
+        """Follow a function, a method whose object is the first argument, or a class; return the result."""
         if not target.owner:
             return self._call(self._global(target.name), args, {})
         match self.tree.nodes(target):
@@ -223,24 +234,24 @@ class _Reading:
         raise _Unknown
 
     def run(self, statements: Sequence[ast.stmt], names: Names) -> _Returned | None:
-        """Follow statements; return what they return, if they do."""
+        """Follow statements; return the value of a `return` statement, or None if there was none."""
         for node in statements:
             match node:
                 case ast.Return(value=value):
-                    return _Returned(self._or_not_told(value, names) if value is not None else None)
+                    return _Returned(self._value_or_unknown(value, names) if value is not None else None)
                 case ast.Raise(exc=error):
-                    # What follows is judged as if the condition did not hold: all is said at once.
-                    self.said.append(self._said_of(error, names))
+                    # Go on as if the condition did not hold, so that all errors are found at once.
+                    self.said.append(self._message_of(error, names))
                     return None
                 case (
                     ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value)
                 ):
-                    found = self._or_not_told(value, names)
-                    if found is UNTOLD:
+                    found = self._value_or_unknown(value, names)
+                    if found is UNKNOWN:
                         self._forget(value, names)
                     self._bind(target, found, names)
                 case ast.AugAssign(target=target, op=op, value=value):
-                    self._bind(target, self._or_not_told(ast.BinOp(target, op, value), names), names)
+                    self._bind(target, self._value_or_unknown(ast.BinOp(target, op, value), names), names)
                 case ast.FunctionDef(name=name, decorator_list=[]):
                     names[name] = _Function(self.module, node, names)
                 case ast.ImportFrom(names=imported):
@@ -254,17 +265,25 @@ class _Reading:
                     ended = self.run(node.body if holds else node.orelse, names)
                     if ended is not None:
                         return ended
+                case ast.For(target=target, iter=sequence, body=body, orelse=[]) if _runs_through(body) and isinstance(
+                    values := self._value_or_unknown(sequence, names), list | tuple
+                ):
+                    for value in values:
+                        self._bind(target, value, names)
+                        ended = self.run(body, names)
+                        if ended is not None:
+                            return ended
                 case ast.Pass() | ast.Expr(value=ast.Constant()):
                     pass
-                case ast.Expr(value=ast.Call() as call) if self._or_not_told(call, names) is not UNTOLD:
+                case ast.Expr(value=ast.Call() as call) if self._value_or_unknown(call, names) is not UNKNOWN:
                     pass
                 case _:
                     if self._forget(node, names):
-                        return _Returned(UNTOLD)
+                        return _Returned(UNKNOWN)
         return None
 
     def _forget(self, node: ast.AST, names: Names) -> bool:
-        """Make unknown what a statement may change that is not followed; return whether it may also return."""
+        """Make everything unknown that a statement may change; tell whether the statement may return."""
         inside = list(ast.walk(node))
         calls = [each.func for each in inside if isinstance(each, ast.Call)]
         changing = [func for func in calls if not (isinstance(func, ast.Attribute) and func.attr == "get")]
@@ -275,10 +294,10 @@ class _Reading:
         for each in inside:
             match each:
                 case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
-                    self._bind(each, UNTOLD, names)
+                    self._bind(each, UNKNOWN, names)
                 case ast.Name(id=name, ctx=ast.Load()) if isinstance(inner := names.get(name), _Function):
                     if inner.names is names:
-                        names[name] = UNTOLD
+                        names[name] = UNKNOWN
                         self._forget(inner.node, names)
                 case ast.Name(id=name, ctx=ast.Load()) if isinstance(names.get(name), _Object | dict):
                     if id(each) in called or id(each) not in read:
@@ -290,16 +309,16 @@ class _Reading:
                     | ast.alias(asname=str(name))
                     | ast.alias(name=name)
                 ):
-                    names[name.partition(".")[0]] = UNTOLD
+                    names[name.partition(".")[0]] = UNKNOWN
         return any(isinstance(each, ast.Return) for each in inside)
 
     def _change(self, name: str, names: Names) -> None:
-        """Make unknown what an object or a dictionary holds."""
+        """Make the contents of an object or a dictionary unknown."""
         known = names.get(name)
         if isinstance(known, _Object):
             known.attributes.clear()
         elif isinstance(known, dict | _Section):
-            names[name] = UNTOLD
+            names[name] = UNKNOWN
 
     def _bind(self, target: ast.expr, value: object, names: Names) -> None:
         match target:
@@ -307,50 +326,50 @@ class _Reading:
                 names[name] = value
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 for part in parts:
-                    self._bind(part, UNTOLD, names)
+                    self._bind(part, UNKNOWN, names)
             case ast.Attribute(value=of, attr=name):
-                owner = self._or_not_told(of, names)
+                owner = self._value_or_unknown(of, names)
                 if isinstance(owner, _Object):
                     owner.attributes[name] = value
                 elif isinstance(owner, _Section):
                     owner.values[owner.full(name)] = value
-            case ast.Subscript(value=of, slice=index) if isinstance(owner := self._or_not_told(of, names), dict) and (
-                isinstance(key := self._or_not_told(index, names), str | int)
-            ):
+            case ast.Subscript(value=of, slice=index) if isinstance(
+                owner := self._value_or_unknown(of, names), dict
+            ) and (isinstance(key := self._value_or_unknown(index, names), str | int)):
                 owner[key] = value
             case _:
                 for each in ast.walk(target):
                     if isinstance(each, ast.Name):
                         self._change(each.id, names)
 
-    def _or_not_told(self, node: ast.expr, names: Names) -> object:
+    def _value_or_unknown(self, node: ast.expr, names: Names) -> object:
         try:
             return self._value(node, names)
         except ZeroDivisionError as error:
             self.said.append(f"ZeroDivisionError: {error}: {ast.unparse(node)}")
-            return UNTOLD
+            return UNKNOWN
         except (_Unknown, TypeError, ValueError, ArithmeticError, LookupError):
-            return UNTOLD
+            return UNKNOWN
 
     def _holds(self, test: ast.expr, names: Names) -> bool | None:
-        found = self._or_not_told(test, names)
-        return None if found is UNTOLD else bool(found)
+        found = self._value_or_unknown(test, names)
+        return None if found is UNKNOWN else bool(found)
 
     def _text(self, message: ast.expr | None, names: Names) -> str:
-        found = self._or_not_told(message, names) if message is not None else UNTOLD
-        return "" if found is UNTOLD else str(found)
+        found = self._value_or_unknown(message, names) if message is not None else UNKNOWN
+        return "" if found is UNKNOWN else str(found)
 
-    def _said_of(self, error: ast.expr | None, names: Names) -> str:
+    def _message_of(self, error: ast.expr | None, names: Names) -> str:
         message = error.args[0] if isinstance(error, ast.Call) and error.args else None
         return self._text(message, names) or ast.unparse(error or ast.Raise())
 
     def _value(self, node: ast.expr, names: Names) -> Any:
-        value = self._found(node, names)
-        if value is UNTOLD:
+        value = self._evaluate(node, names)
+        if value is UNKNOWN:
             raise _Unknown
         return value
 
-    def _found(self, node: ast.expr, names: Names) -> Any:
+    def _evaluate(self, node: ast.expr, names: Names) -> Any:
         match node:
             case ast.Constant(value=value):
                 return value
@@ -380,7 +399,7 @@ class _Reading:
                 return tuple(self._value(part, names) for part in parts)
             case ast.Dict(keys=keys, values=contents) if None not in keys:
                 named = zip((key for key in keys if key is not None), contents, strict=True)
-                return {self._value(key, names): self._or_not_told(each, names) for key, each in named}
+                return {self._value(key, names): self._value_or_unknown(each, names) for key, each in named}
             case ast.Subscript(value=of, slice=ast.Slice(lower=lower, upper=upper, step=None)):
                 ends = [None if each is None else self._value(each, names) for each in (lower, upper)]
                 return self._value(of, names)[slice(*ends)]
@@ -404,11 +423,15 @@ class _Reading:
             return owner.get(name)
         if isinstance(owner, _Object) and name in owner.attributes:
             return owner.attributes[name]
-        if isinstance(owner, _Class):
-            for _unused, nodes in self._defined([owner.target], name):
+        if isinstance(owner, _Class | _Object):
+            place = owner.target if isinstance(owner, _Class) else owner.of
+            for _unused, nodes in self._defined([place], name):
                 match nodes:
-                    case [ast.Assign(value=ast.Constant(value=value))]:
+                    case [ast.Assign(value=ast.Constant(value=value))] if isinstance(owner, _Class):
                         return value
+                    # A method may set a single value, but not the list of the known ones.
+                    case [ast.Assign(value=ast.List() as value)]:
+                        return self._value(value, {})
         raise _Unknown
 
     def _either(self, any_of: bool, values: Sequence[ast.expr], names: Names) -> Any:
@@ -422,7 +445,7 @@ class _Reading:
     def _called(self, call: ast.Call, names: Names) -> object:
         if self.known and (text := ast.unparse(call)) in self.known:
             return self.known[text]
-        args = [self._or_not_told(each, names) for each in call.args]
+        args = [self._value_or_unknown(each, names) for each in call.args]
         given = self._keywords(call, names)
         match call.func:
             case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name) if self.within is not None:
@@ -432,11 +455,11 @@ class _Reading:
                 args[0].attributes[str(args[1])] = args[2]
                 return None
             case ast.Attribute(value=of, attr=name):
-                return self._of_owner(self._value(of, names), name, args, given)
+                return self._call_method(self._value(of, names), name, args, given)
             case ast.Name(id="getattr") if isinstance(args[0], _Object) and isinstance(args[1], str):
                 return self._attribute(args[0], args[1])
             case ast.Name(id=name) if name == _SECTION_TO_OBJECT and len(args) == 1 and isinstance(args[0], _Section):
-                return self.of_section(args[0])
+                return self.make_section(args[0])
             case ast.Name(id="isinstance"):
                 return _is_instance(args[0], call.args[1])
             case ast.Name(id="dict") if not args:
@@ -450,7 +473,7 @@ class _Reading:
     def _keywords(self, call: ast.Call, names: Names) -> dict[str, object]:
         given: dict[str, object] = {}
         for each in call.keywords:
-            value = self._or_not_told(each.value, names)
+            value = self._value_or_unknown(each.value, names)
             if each.arg is not None:
                 given[each.arg] = value
             elif isinstance(value, dict):
@@ -459,14 +482,14 @@ class _Reading:
                 raise _Unknown
         return given
 
-    def _of_owner(self, owner: Any, name: str, args: Sequence[Any], given: Mapping[str, object]) -> object:
-        """Follow a method of a class or of an object, or compute one of Python's."""
+    def _call_method(self, owner: Any, name: str, args: Sequence[Any], given: Mapping[str, object]) -> object:
+        """Follow a method of one of upstream's classes or objects, or evaluate a method of a Python type."""
         match owner:
             case _Class(target=target):
-                return self._method(self._line(target), name, None, args, given)
+                return self._method(self._resolution_order(target), name, None, args, given)
             case _Object(of=of):
-                return self._method(self._line(of), name, owner, args, given)
-            case str() if name in _OF_TEXTS and not given and UNTOLD not in args:
+                return self._method(self._resolution_order(of), name, owner, args, given)
+            case str() if name in _STRING_METHODS and not given and UNKNOWN not in args:
                 return getattr(owner, name)(*args)
             case _Section() | dict() if name == "get" and not given:
                 return self._looked_up(owner, *args)
@@ -488,33 +511,33 @@ class _Reading:
             raise _Unknown
         return owner.get(name) if name in owner else default
 
-    def of_section(self, of: _Section) -> object:
-        """Return the object that Hydra makes of a section, and of those in it, by the class that each names."""
+    def make_section(self, of: _Section) -> object:
+        """Return the object that Hydra makes from a section and its subsections, by their `_target_` classes."""
         keys = (key.removeprefix(f"{of.key}.") for key in of.values)
         given = {key: self._in_section(of.get(key)) for key in keys if key.isidentifier()}
-        return self.made(self._named(of), [], given)
+        return self.made(self._named_class(of), [], given)
 
     def _in_section(self, value: object) -> object:
         if isinstance(value, _Section) and "_target_" in value:
             try:
-                return self.of_section(value)
+                return self.make_section(value)
             except _Unknown:
-                return UNTOLD
+                return UNKNOWN
         return value
 
-    def _named(self, of: _Section) -> Target:
-        """The class that a section names."""
+    def _named_class(self, of: _Section) -> Target:
+        """Return the class in a section's `_target_`."""
         module, _unused, name = str(of.get("_target_")).rpartition(".")
-        # A package may have it of one of its modules by `from … import *`.
+        # A package may get the class from one of its modules by `from … import *`.
         for place in (module, *self.tree.modules_below(module)) if module else ():
             with contextlib.suppress(_Unknown):
                 return self._class(place, name)
         raise _Unknown
 
     def field_types(self, of: _Section) -> dict[str, str]:
-        """Return the annotated types of the fields of the class that a section names."""
+        """Return the annotated types of the fields of the class in a section's `_target_`."""
         found: dict[str, str] = {}
-        for each in reversed(self._line(self._named(of))):
+        for each in reversed(self._resolution_order(self._named_class(of))):
             found |= {name: ast.unparse(node.annotation) for name, node in self._fields(each)}
         return found
 
@@ -528,10 +551,10 @@ class _Reading:
         try:
             return replace(self, module=module)._global(name)
         except _Unknown:
-            return UNTOLD
+            return UNKNOWN
 
     def _global(self, name: str) -> object:
-        """What a module's own name stands for: a class, a function, or a value that nothing changes."""
+        """Return the class, the function, or the constant value of a global name of the module."""
         for place in self.tree.chain(Target(self.module, name)):
             match self.tree.nodes(place):
                 case [*nodes] if any(isinstance(node, ast.ClassDef) for node in nodes):
@@ -544,7 +567,7 @@ class _Reading:
 
     def _constant(self, place: Target, value: ast.expr) -> object:
         text = self.tree.read(place.module) or b""
-        if re.search(_CHANGES % re.escape(place.name.encode()), text):
+        if re.search(_MUTATING_CALL % re.escape(place.name.encode()), text):
             raise _Unknown
         found = replace(self, module=place.module)._value(value, {})
         if isinstance(found, dict):
@@ -552,10 +575,10 @@ class _Reading:
         return found
 
     def _registered(self, registry: Target) -> Iterator[object]:
-        """The names under which a registry gets something anywhere in upstream's source, the nearest first.
+        """Yield the names that upstream's source registers in a registry, those of the nearest modules first.
 
         Raises:
-            _Unknown: one of them is not told there.
+            _Unknown: a registered name is unknown.
         """
         parsed = self.tree.parse(registry.module)
         functions = [node for node in parsed.body if isinstance(node, ast.FunctionDef)] if parsed is not None else []
@@ -574,16 +597,16 @@ class _Reading:
         for node in ast.walk(tree) if tree is not None else ():
             match node:
                 case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[first, *_]) if (
-                    name in stored and self._is(module, name, registry.module)
+                    name in stored and self._refers_to(module, name, registry.module)
                 ):
                     yield reading._value(first, {})
 
-    def _is(self, module: str, name: str, of: str) -> bool:
-        """Whether a name in a module is another module's."""
+    def _refers_to(self, module: str, name: str, of: str) -> bool:
+        """Tell whether a name in `module` refers to something in the module `of`."""
         return any(place.module == of for place in self.tree.chain(Target(module, name))) or module == of
 
     def _defined(self, line: Sequence[Target], name: str) -> Iterator[tuple[Target, Sequence[ast.stmt]]]:
-        """Yield those of these classes that define a name, and their definitions."""
+        """Yield the classes that define a name, with their definitions of it."""
         for each in line:
             if nodes := self.tree.nodes(Target(each.module, f"{each.qualname}.{name}")):
                 yield each, nodes
@@ -596,7 +619,8 @@ class _Reading:
         args: Sequence[object],
         given: Mapping[str, object],
     ) -> object:
-        """Follow a method: of an object, or of a class, which hands over the object itself if it needs one."""
+        """Follow a method of an object. For a method that is called on its class, `owner` is None and the object, if
+        any, is in `args`."""
         for each, nodes in self._defined(line, name):
             match nodes:
                 case [ast.FunctionDef(decorator_list=[]) as node]:
@@ -611,7 +635,7 @@ class _Reading:
         raise _Unknown
 
     def _within(self, module: str, within: Target | None) -> _Reading:
-        if self.depth > _DEEPEST:
+        if self.depth > _MAX_DEPTH:
             raise _Unknown
         return replace(self, module=module, within=within, depth=self.depth + 1)
 
@@ -622,36 +646,36 @@ class _Reading:
         given: Mapping[str, object],
         around: Mapping[str, object] | None = None,
     ) -> object:
-        """Follow a function with its arguments, and the names around it; return what it returns."""
+        """Follow a function with its arguments and the names around it; return its result."""
         taken = node.args
         names: Names = dict(around or {})
         defaults = [*taken.defaults, *(each or ast.Name("None") for each in taken.kw_defaults)]
         parameters = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs]
         for parameter, default in zip(reversed(parameters), reversed(defaults), strict=False):
-            names[parameter.arg] = default.value if isinstance(default, ast.Constant) else UNTOLD
+            names[parameter.arg] = default.value if isinstance(default, ast.Constant) else UNKNOWN
         names |= dict(zip((each.arg for each in parameters), args, strict=False)) | dict(given)
         for parameter in parameters[len(args) :]:
-            names.setdefault(parameter.arg, UNTOLD)
-        names |= {each.arg: UNTOLD for each in (taken.vararg, taken.kwarg) if each is not None}
+            names.setdefault(parameter.arg, UNKNOWN)
+        names |= {each.arg: UNKNOWN for each in (taken.vararg, taken.kwarg) if each is not None}
         ended = self.run(node.body, names)
         return None if ended is None else ended.value
 
     def made(self, target: Target, args: Sequence[object], given: Mapping[str, object]) -> _Object:
-        """Return an object of a class, once its `__init__`, or a dataclass's `__post_init__`, was followed."""
-        made, line = _Object(target), self._line(target)
+        """Return a new object of a class, after following `__init__`, or a dataclass's `__post_init__`."""
+        made, line = _Object(target), self._resolution_order(target)
         if any(self._defined(line, "__init__")):
             self._method(line, "__init__", made, args, given)
             return made
         for each in reversed(line):
             for name, node in self._fields(each):
-                made.attributes[name] = node.value.value if isinstance(node.value, ast.Constant) else UNTOLD
+                made.attributes[name] = node.value.value if isinstance(node.value, ast.Constant) else UNKNOWN
         made.attributes.update(given)
         if any(self._defined(line, "__post_init__")):
             self._method(line, "__post_init__", made, [], {})
         return made
 
-    def _line(self, target: Target) -> list[Target]:
-        """A class, and those that it inherits from, as far as their source is here."""
+    def _resolution_order(self, target: Target) -> list[Target]:
+        """Return a class and its base classes, as far as their source is available."""
         return [target, *self._bases(target)]
 
     def _bases(self, target: Target) -> list[Target]:
@@ -660,7 +684,7 @@ class _Reading:
             for base in node.bases if isinstance(node, ast.ClassDef) else ():
                 if isinstance(base, ast.Name):
                     try:
-                        found += self._line(self._class(target.module, base.id))
+                        found += self._resolution_order(self._class(target.module, base.id))
                     except _Unknown:
                         continue
         return found
@@ -677,13 +701,13 @@ def _is_instance(value: object, kinds: ast.expr) -> bool:
     named = [kind.id if isinstance(kind, ast.Name) else "" for kind in each]
     if named == ["Enum"] and isinstance(value, str):
         return False
-    if value is UNTOLD or isinstance(value, _Section) or not _TYPES.keys() >= {*named}:
+    if value is UNKNOWN or isinstance(value, _Section) or not _TYPES.keys() >= {*named}:
         raise _Unknown
     return isinstance(value, tuple(_TYPES[name] for name in named))
 
 
 def _stores(function: ast.FunctionDef, registry: str) -> bool:
-    """Whether a function puts something into a module's dictionary."""
+    """Tell whether a function stores something in the dictionary `registry`."""
     return any(
         isinstance(each, ast.Subscript)
         and isinstance(each.ctx, ast.Store)

@@ -1,4 +1,4 @@
-"""What a launch script would start, found out by running it in a sandbox with stand-ins for all that it starts."""
+"""Runs a launch script in a sandbox, with stand-ins for its programs, and returns the recorded calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from verl_npu import progress
 from verl_npu.ascend.variables import VIRTUAL_CACHE
-from verl_npu.errors import ScriptError
+from verl_npu.errors import SourceError
 from verl_npu.language import gettext as _
 
 from ..sandbox import Ended, Limits, Pipe, Sandbox, check_possible, device_cache, importable, run
@@ -29,9 +29,10 @@ STANDINS = (
     *("pkill", "killall", "fuser", "sleep", "docker", "systemctl", "sudo", "nohup"),
     *("ifconfig", "ip", "hostname", "npu-smi", "nvidia-smi", "huggingface-cli", "hf", "modelscope"),
 )
-"""Programs that a script does not get: it gets a stand-in that notes the call."""
+"""Programs that are replaced by a stand-in that records the call."""
 _LIMITS = Limits(60.0, memory=4 << 30, file=256 << 20)
-# Sourced by each bash before the script: a file that is only on the cluster is noted, and not an error.
+# Each bash sources this before the script, so that sourcing a file that is only on the cluster is recorded and does
+# not end the script.
 _PRELUDE = r"""
 ulimit() { builtin ulimit "$@" 2>/dev/null || true; }
 source() { if [ -e "$1" ]; then builtin source "$@"; else verl-npu-missing "$1"; fi; }
@@ -39,65 +40,65 @@ source() { if [ -e "$1" ]; then builtin source "$@"; else verl-npu-missing "$1";
 """
 _MISSING = "verl-npu-missing"
 _MOST_CALLS = 10_000
-"""What is kept of the calls: a script that writes more there is no launch script."""
+"""The largest number of calls that are kept. No launch script makes more."""
 _MOST_TEXT = 4 << 20
-"""Bytes of a script."""
-_OF_THE_SHELL = re.compile(r"PATH$|PWD$|OLDPWD$|SHLVL$|_$|LD_|PYTHON|VIRTUAL_ENV|CONDA|BASH|STAND_IN_")
-"""Variables that say where the caller's own programs are: they mean nothing in a sandbox."""
+"""The largest size of a script in bytes."""
+_SHELL_VARIABLES = re.compile(r"PATH$|PWD$|OLDPWD$|SHLVL$|_$|LD_|PYTHON|VIRTUAL_ENV|CONDA|BASH|STAND_IN_")
+"""Variables that describe the caller's own programs. They have no meaning in the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where a script finds what it gets."""
+    """The folders that a script gets."""
 
     programs: Path
-    """The stand-ins."""
+    """The folder of the stand-ins."""
     state: Path
-    """What they remember."""
+    """The folder in which the stand-ins remember earlier calls."""
     home: Path
 
 
 def fresh_home() -> Path:
-    """Return the home that there is in a sandbox: an empty folder, where the user's own is, so that what a script
-    names below it is what it would read."""
+    """Return the home folder in a sandbox. It is empty but has the path of the user's own, so that a script's paths
+    below it stay the same."""
     return Path.home().absolute()
 
 
-_INSIDE = _Places(Path("/stand-ins"), Path("/stand-in-state"), fresh_home())
+_SANDBOX_PLACES = _Places(Path("/stand-ins"), Path("/stand-in-state"), fresh_home())
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A program that the script called, with what it would have got."""
+    """One call of a program by the script."""
 
     program: str
     arguments: tuple[str, ...]
     folder: Path
     environment: Mapping[str, str]
-    """All variables; `Capture.exports` has those that the script set."""
+    """All variables of the call; `Capture.exports` has only those that the script set."""
     runtime: str = ""
-    """The text of the file with a runtime environment that `ray job submit` was given."""
+    """The text of the runtime environment's file, if the call is `ray job submit` with such a file."""
 
     def has(self, name: str, value: str) -> bool:
-        """Return whether it got this variable with this value."""
+        """Tell whether the program got this variable with this value."""
         return self.environment.get(name) == value
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What came of running a script."""
+    """The result of running a script."""
 
     script: Path
     tree: Path
     calls: tuple[Call, ...]
     missing: tuple[str, ...]
-    """Files that the script sources and that are not here."""
+    """Files that the script sources but that do not exist here."""
     ended: Ended
     before: Mapping[str, str]
     """The variables that the script was started with."""
 
     def exports(self, call: Call) -> dict[str, str]:
-        """Return what the script had exported when it made this call."""
+        """Return the variables that the script had exported when it made this call."""
         shell = ("PWD", "OLDPWD", "SHLVL", "_")
         return {
             name: value
@@ -106,14 +107,16 @@ class Capture:
         }
 
     def inherited(self, call: Call) -> dict[str, str]:
-        """Return what this call got of the variables that the user has set, as the user has set them."""
-        own = _environment({}, _INSIDE)
+        """Return the user's variables that this call got with the user's values."""
+        own = _environment({}, _SANDBOX_PLACES)
         return {name: value for name, value in self.before.items() if name not in own and call.has(name, value)}
 
 
 def tree_of(script: Path) -> Path:
-    """Return the root of the source tree that a script belongs to: the nearest folder above with a package `verl` or a
-    `.git`, else the script's own folder."""
+    """Return the root of the source tree that a script belongs to.
+
+    The root is the nearest folder above the script with a package `verl` or a `.git`, or else the script's own folder.
+    """
     for folder in script.resolve().parents:
         if (folder / "verl" / "__init__.py").is_file() or (folder / ".git").exists():
             return folder
@@ -127,31 +130,31 @@ def capture(
     given: Mapping[str, str] | None = None,
     unconfined: bool = False,
 ) -> Capture:
-    """Run `script` in a sandbox, from the root of `tree`, and return what it called; nothing of it is really started.
+    """Run `script` in a sandbox, from the root of `tree`, and return its calls. Stand-ins replace all its programs.
 
     Args:
-        given: variables that the user sets for it, of which it gets what `allowed` lets pass.
-        unconfined: without a sandbox, as the user asks for: the stand-ins are on its PATH, and nothing else is kept
-            from it.
+        given: variables that the user sets for the script. It gets those that `allowed` lets pass.
+        unconfined: run without a sandbox, because the user asks for it. The stand-ins are on the script's PATH, but
+            the script can reach everything else.
 
     Raises:
-        ScriptError: the script cannot be read, has a syntax error, or did not end in time.
-        SandboxError: there can be no sandbox here.
+        SourceError: the script cannot be read, has a syntax error, or did not end in time.
+        SandboxError: no sandbox is possible here.
     """
     check_text(script)
     check_possible(unconfined)
     with tempfile.TemporaryDirectory(prefix="verl-npu-") as made, Pipe() as pipe:
         folder = Path(made)
         inside, root = script.resolve(), tree.resolve()
-        places = _Places(folder / "stand-ins", folder / "state", folder / "home") if unconfined else _INSIDE
+        places = _Places(folder / "stand-ins", folder / "state", folder / "home") if unconfined else _SANDBOX_PLACES
         programs = _stand_ins(folder / "stand-ins", places)
-        texts = [*arguments, *(path.read_text(errors="replace") for path in _with_its_own(inside))]
+        texts = [*arguments, *(path.read_text(errors="replace") for path in _script_files(inside))]
         named = words_of(texts, root, inside.parent)
         before = _environment(allowed(given or {}, named), places)
         if unconfined:
             places.state.mkdir()
             places.home.mkdir()
-        with progress.step(_("running {script} with stand-ins for what it starts").format(script=script)):
+        with progress.step(_("running {script} with stand-ins for its programs").format(script=script)):
             ended = run(
                 None if unconfined else _sandbox(inside, root, programs, places),
                 ["bash", str(inside), *arguments],
@@ -165,13 +168,13 @@ def capture(
     calls, missing = _calls(data)
     result = Capture(inside, root, calls, missing, ended, before)
     if ended.limit:
-        raise ScriptError(
+        raise SourceError(
             subject=str(script),
-            expected=_("a script that ends, as nothing that it starts is really run"),
-            found=_("{limit}; its last call was {shown}").format(limit=ended.limit, shown=_shown(calls)),
+            expected=_("the script to end quickly, because stand-ins replace the programs that it starts"),
+            found=_("{limit}; the last call was {shown}").format(limit=ended.limit, shown=_shown(calls)),
             fix=_(
-                "it computes for longer itself, or waits for something that only the cluster has: give the trainer's "
-                "own command instead: verl-npu rehearse -- python3 -m verl.trainer.main_ppo key=value …"
+                "give the trainer's own command instead (verl-npu rehearse -- python3 -m verl.trainer.main_ppo "
+                "key=value …): the script computes too long or waits for something that only the cluster has"
             ),
         )
     return result
@@ -180,45 +183,46 @@ def capture(
 def _sandbox(script: Path, tree: Path, programs: Path, places: _Places) -> Sandbox:
     cache = device_cache()
     return Sandbox(
-        read_only=(*importable(tree), *([cache] if cache.is_dir() else []), *_with_its_own(script)),
+        read_only=(*importable(tree), *([cache] if cache.is_dir() else []), *_script_files(script)),
         tree=tree,
         folders=(places.home, places.state),
         files={places.programs: programs},
     )
 
 
-def _with_its_own(script: Path) -> list[Path]:
-    """A script, and the shell files beside it and in folders beside it, which it may source; no link leads out."""
+def _script_files(script: Path) -> list[Path]:
+    """Return the script and the shell files that it may source: those beside it and one folder below. Links that lead
+    outside are left out."""
     beside = [*script.parent.glob("*.sh"), *script.parent.glob("*/*.sh")]
     own = [path for path in beside if path.is_file() and path.resolve().is_relative_to(script.parent)]
     return [script, *(path for path in own if path != script)]
 
 
 def check_text(script: Path) -> None:
-    """Raise ScriptError if a script cannot be read, or bash cannot parse it; nothing of it is run."""
+    """Raise SourceError if a script cannot be read or bash cannot parse it. The script does not run."""
     if not script.is_file():
-        raise ScriptError(
+        raise SourceError(
             subject=str(script), expected=_("a launch script"), found=_("no such file"), fix=_("check the path")
         )
     if (size := script.stat().st_size) > _MOST_TEXT:
-        raise ScriptError(
+        raise SourceError(
             subject=str(script),
-            expected=_("a launch script, of {most_text} MiB at most").format(most_text=_MOST_TEXT >> 20),
+            expected=_("a launch script of at most {most_text} MiB").format(most_text=_MOST_TEXT >> 20),
             found=_("{size} MiB").format(size=size >> 20),
             fix=_("check the path"),
         )
-    # bash's own parser: nothing is executed by -n.
+    # With -n, bash parses the script and executes nothing.
     bash = shutil.which("bash") or "/bin/bash"
     parsed = subprocess.run(
         [bash, "-n", str(script.resolve())], capture_output=True, text=True, errors="replace", check=False
     )
     if parsed.returncode != 0:
         first = (parsed.stderr.strip().splitlines() or ["bash cannot parse it"])[0]
-        raise ScriptError(
+        raise SourceError(
             subject=str(script),
             expected=_("a shell script that bash can parse"),
             found=re.sub(r"^\S*?: (?=line)", "", first),
-            fix=_("fix that line; `bash -n` shows the same"),
+            fix=_("fix this line and check the script with `bash -n`"),
         )
 
 
@@ -227,7 +231,7 @@ def _stand_ins(folder: Path, places: _Places) -> Path:
     program = folder / "stand_in.py"
     program.write_bytes(Path(stand_in.__file__).read_bytes())
     for name in (*STANDINS, _MISSING):
-        # A shell line and not a link: the interpreter is told to look at nothing of the environment.
+        # This is a shell line instead of a link, because the interpreter must ignore the environment (-I -S).
         start = f'exec -a {name} "$STAND_IN_PYTHON" -I -S {places.programs}/stand_in.py {name} "$@"'
         (folder / name).write_text(f"#!/bin/bash -p\n{start}\n")
         (folder / name).chmod(0o755)
@@ -236,7 +240,7 @@ def _stand_ins(folder: Path, places: _Places) -> Path:
 
 
 def _environment(given: Mapping[str, str], places: _Places) -> dict[str, str]:
-    """The variables that a script starts with: what the user gave, and those of a fresh login."""
+    """Return the variables that a script starts with: the user's, and those of a fresh login."""
     plain = {
         "HOME": str(places.home),
         "USER": os.environ.get("USER", "root"),
@@ -246,7 +250,7 @@ def _environment(given: Mapping[str, str], places: _Places) -> dict[str, str]:
         "TERM": "dumb",
         "BASH_ENV": f"{places.programs}/prelude",
     }
-    kept = {name: value for name, value in given.items() if not _OF_THE_SHELL.match(name)}
+    kept = {name: value for name, value in given.items() if not _SHELL_VARIABLES.match(name)}
     return {**kept, **plain}
 
 
@@ -255,7 +259,7 @@ def _plumbing(descriptor: int, places: _Places) -> dict[str, str]:
         "STAND_IN_CALLS": str(descriptor),
         "STAND_IN_PYTHON": sys.executable,
         "STAND_IN_STATE": str(places.state),
-        # What a script asks Python is answered as on NPUs, if the device is compiled already.
+        # Python answers the script's queries as on a machine with NPUs, if the virtual device is compiled already.
         "STAND_IN_NPUS": "2" if device_cache().is_dir() else "0",
     }
 
@@ -271,7 +275,7 @@ def _calls(data: bytes) -> tuple[tuple[Call, ...], tuple[str, ...]]:
         try:
             call = _call(json.loads(line))
         except (ValueError, RecursionError):
-            continue  # what a killed stand-in left half written, or what the script itself wrote there
+            continue  # a killed stand-in left half a line, or the script itself wrote there
         if call.program == _MISSING:
             missing += call.arguments[:1]
         else:
@@ -280,7 +284,7 @@ def _calls(data: bytes) -> tuple[tuple[Call, ...], tuple[str, ...]]:
 
 
 def _call(read: object) -> Call:
-    """Raises ValueError if it is no call."""
+    """Return a recorded call; raise ValueError if the record has another form."""
     if not isinstance(read, dict):
         raise ValueError(read)
     program, arguments, folder, variables = map(read.get, ("program", "arguments", "folder", "environment"))
@@ -294,5 +298,5 @@ def _call(read: object) -> Call:
 
 def _shown(calls: Sequence[Call]) -> str:
     if not calls:
-        return _("none of a program that is known here")
+        return _("not recorded")
     return " ".join([calls[-1].program, *calls[-1].arguments])[:120]

@@ -1,7 +1,7 @@
-"""Composes a trainer's configuration with Hydra, in a process of its own that is started in the source tree.
+"""The program that composes a trainer's configuration with Hydra. It runs as a process of its own, in the source tree.
 
-It reads a request as JSON from stdin and writes the answer as JSON to stdout. Hydra keeps what it has composed in
-global state, and looks for configurations relative to the folder that it is in.
+It reads a request as JSON from stdin and writes the answer as JSON to stdout. Hydra needs a process of its own because
+it keeps global state and looks for configurations relative to the current folder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any  # Hydra and OmegaConf hand out what they have no types f
 def main() -> int:
     request = json.load(sys.stdin)
     sys.path.insert(0, request["tree"])
-    # Whatever a resolver or a plugin prints must not be taken for the answer.
+    # Output of a resolver or a plugin must not end up in the answer.
     answer, sys.stdout = sys.stdout, sys.stderr
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
@@ -25,7 +25,7 @@ def main() -> int:
         with initialize_config_dir(version_base=None, config_dir=request["folder"]):
             config = compose(config_name=request["name"], overrides=request["overrides"])
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        # A parser's error does not name the override that it could not parse.
+        # The message of a parser's error does not name the override.
         override = getattr(error, "override", None)
         json.dump({"error": f"{override}: {error}" if override else str(error)}, answer)
         return 0
@@ -42,8 +42,8 @@ def main() -> int:
 def _flatten(
     section: Any, prefix: str, values: dict[str, object], interpolations: dict[str, str], dangling: dict[str, str]
 ) -> None:
-    """Write a section's values under their full keys, the interpolations that they are written as, and of those the
-    ones that refer to a key that is not there."""
+    """Add a section's values to `values` under their full keys, its interpolations to `interpolations`, and those that
+    refer to a missing key to `dangling`."""
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
@@ -58,7 +58,9 @@ def _flatten(
         except OmegaConfBaseException as error:
             if isinstance(error, InterpolationKeyError):
                 dangling[path] = text
-            value = text  # it refers to what exists only while a trainer runs, or must be given and is not
+            value = (
+                text  # it refers to something that exists only in a running trainer, or it is mandatory and missing
+            )
         if isinstance(value, DictConfig):
             values[path] = {}
             _flatten(value, f"{path}.", values, interpolations, dangling)

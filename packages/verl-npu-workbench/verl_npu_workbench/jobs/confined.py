@@ -1,4 +1,4 @@
-"""What the programs of a job see in a sandbox: what they import, the source tree, and an empty home."""
+"""The sandbox of a job's programs: the packages that they import, the source tree, and an empty home folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .capture import fresh_home
 from .trainer import Trainer
 
 _PROCESSORS = Path("/sys/devices/system")
-"""Where programs look for the machine's processors: vLLM's build for CPUs ends if it finds none."""
+"""Where programs look for the machine's processors. vLLM's build for CPUs ends if it finds no processor there."""
 
 
 def sandbox_of(
@@ -23,8 +23,8 @@ def sandbox_of(
     """Return the sandbox of a program that imports the tree's code.
 
     Args:
-        reads: what of ours it reads.
-        writes: folders outside by where they are inside.
+        reads: files and folders of verl-npu that the program reads.
+        writes: the folders that the program writes to, by their paths in the sandbox.
     """
     seen = (*(path.resolve() for path in reads), *importable(tree), *_sources(trainer, tree))
     machine = [path for path in (device_cache(), _PROCESSORS) if path.is_dir()]
@@ -32,14 +32,14 @@ def sandbox_of(
 
 
 def named(trainer: Trainer) -> set[str]:
-    """Return the variables that a trainer's script, its settings, or files that those name may ask for."""
+    """Return the environment variables that a trainer's script, its settings, or the files named there may read."""
     return words_of(trainer.overrides, trainer.folder) | set(trainer.inherited)
 
 
 def script_paths(trainer: Trainer) -> list[str]:
-    """Return the folders that a script has Python import from; a folder that has no package is none of them.
+    """Return the folders with packages that a script adds to PYTHONPATH.
 
-    What a stranger's script names may be the user's home.
+    Private folders, such as the user's home, are left out: somebody else's script may name them.
     """
     entries = [entry for entry in trainer.exports.get("PYTHONPATH", "").split(os.pathsep) if entry]
     return [entry for entry in entries if _has_packages(Path(entry))]
@@ -51,5 +51,5 @@ def _has_packages(folder: Path) -> bool:
 
 def _sources(trainer: Trainer, tree: Path) -> list[Path]:
     own = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), environment.MINDSPEED.text(), *script_paths(trainer)]
-    # The tree is there by its parts, so that its root can be written to.
+    # The sandbox has the tree's parts already, so that programs can write to its root.
     return [path for path in map(Path, filter(None, own)) if path.is_dir() and path != tree]

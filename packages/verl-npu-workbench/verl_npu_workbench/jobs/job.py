@@ -1,4 +1,4 @@
-"""A job: a trainer with its whole configuration, as Hydra composes it from the revision's files and the overrides."""
+"""A job: a trainer with the configuration that Hydra composes from verl's files and the trainer's overrides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from verl_npu import progress
-from verl_npu.errors import CompositionError
+from verl_npu.errors import JobSettingError
 from verl_npu.language import gettext as _
 
 from ..processes import own_python
@@ -31,22 +31,24 @@ from .trainer import Trainer
 _LIMITS = Limits(120.0, memory=4 << 30, file=256 << 20)
 _LARGEST_SOURCE = 4 << 20
 _COMPOSING = Path("/composing.py")
-_FOLLOWS_ALL = re.compile(rb"OmegaConf\.(resolve\(config\)|to_container\((self\.)?config, resolve=True\))")
-_OF_THE_ENVIRONMENT = re.compile(r"\boc\.env:\s*(\w+)")
+_RESOLVES_ALL = re.compile(rb"OmegaConf\.(resolve\(config\)|to_container\((self\.)?config, resolve=True\))")
+_ENVIRONMENT_REFERENCE = re.compile(r"\boc\.env:\s*(\w+)")
 _MOST_FILES = 1000
 _CONFIGURATIONS = Path("verl", "trainer", "config")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a trainer's configuration comes from."""
+    """The source of a trainer's configuration."""
 
     source: Path
-    """The file of the trainer."""
+    """The trainer's own file."""
     folder: Path
+    """The folder of the configuration's YAML files."""
     name: str
+    """The name of the main YAML file, without its ending."""
     moved: str = ""
-    """The folder that the script names, if it is not here and this tree's own is taken instead."""
+    """The folder that the script names, if it does not exist and the tree's own folder is used instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +57,26 @@ class Job:
 
     trainer: Trainer
     tree: Path
-    """The source tree that it is started in."""
+    """The source tree that the trainer starts in."""
     entry: Entry
     settings: Settings
-    """With interpolations followed."""
+    """The settings with interpolations resolved."""
     interpolations: Mapping[str, str]
-    """Those settings that refer to others, as they are written."""
+    """The settings that refer to other settings, as they are written."""
     dangling: Mapping[str, str]
-    """Of those, the ones that refer to what is not there."""
+    """The interpolations that refer to missing settings."""
     config: Mapping[str, object]
-    """All of it section by section, with interpolations as they are written: OmegaConf makes a configuration of it."""
+    """The whole configuration as nested sections, with interpolations as they are written, for OmegaConf."""
 
 
 def entry_of(trainer: Trainer, tree: Path) -> Entry:
-    """Find the configuration that a trainer's `@hydra.main` and its command line name.
+    """Return the source of the configuration that a trainer's `@hydra.main` and command line name.
 
     Raises:
-        CompositionError: the trainer is not in the tree nor installed, or has no configuration of Hydra's.
+        JobSettingError: the trainer is neither in the tree nor installed, or has no Hydra configuration.
     """
     source = _source(trainer, tree)
-    path, name = _decorated(source)
+    path, name = _hydra_main_arguments(source)
     given = trainer.option("--config-path") or trainer.option("-cp") or trainer.option("--config-dir")
     name = trainer.option("--config-name") or trainer.option("-cn") or name
     folder = (source.parent / (given or path or ".")).resolve()
@@ -83,43 +85,42 @@ def entry_of(trainer: Trainer, tree: Path) -> Entry:
     own = tree / _CONFIGURATIONS
     if given and (own / f"{name.removesuffix('.yaml')}.yaml").is_file():
         return Entry(source, own, name.removesuffix(".yaml"), moved=given)
-    raise CompositionError(
+    raise JobSettingError(
         subject=_("the configuration of {module}").format(module=trainer.module),
-        expected=_("a folder with its YAML files"),
-        found=_("no folder {folder}").format(folder=folder),
-        fix=_("check --config-path, which is relative to the folder of the trainer's own file"),
+        found=_("the folder {folder} does not exist").format(folder=folder),
+        fix=_("correct --config-path, which is relative to the folder of the trainer's own file"),
     )
 
 
 def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
-    """Compose the settings that a trainer would get, in a sandbox: Hydra runs plugins of the tree.
+    """Compose a trainer's settings with Hydra, in a sandbox, because Hydra runs plugins of the tree.
 
     Args:
-        unconfined: without a sandbox, as the user asks for.
+        unconfined: compose without a sandbox, because the user asks for it.
 
     Raises:
-        CompositionError: Hydra refuses an override, or cannot be asked.
-        SandboxError: there can be no sandbox here.
+        JobSettingError: Hydra refuses an override or cannot run.
+        SandboxError: no sandbox is possible here.
     """
     entry = entry_of(trainer, tree)
     check_possible(unconfined)
     with progress.step(_("composing the settings of {module}").format(module=trainer.module)):
         answer = _answer(trainer, tree, entry, unconfined)
     if "error" in answer:
-        raise CompositionError(
+        raise JobSettingError(
             subject=_("the overrides of {module}").format(module=trainer.module),
-            expected=_("overrides that Hydra takes"),
+            expected=_("overrides that Hydra accepts"),
             found=" ".join(str(answer["error"]).split())[:400],
             fix=_(
-                "compare the key with the revision's own configuration: a key that is not there takes a + in front, "
-                "and one that was moved has another place now"
+                "look the key up in this verl's own configuration: put + in front of a key that does not exist there, "
+                "and use the new name of a key that was moved"
             ),
         )
     parts = ("values", "interpolations", "dangling", "config")
     values, interpolations, dangling, config = (answer.get(part) for part in parts)
-    texts = _is_of_texts(interpolations) and _is_of_texts(dangling)
+    texts = _maps_strings(interpolations) and _maps_strings(dangling)
     if not (isinstance(values, dict) and isinstance(config, dict) and texts):
-        raise _not_composed(trainer, _("an answer of another form"))
+        raise _not_composed(trainer, _("an answer with unexpected types"))
     return Job(
         trainer=trainer,
         tree=tree,
@@ -132,22 +133,22 @@ def compose(trainer: Trainer, tree: Path, unconfined: bool = False) -> Job:
 
 
 def follows_all(job: Job) -> bool:
-    """Return whether a trainer follows all its interpolations before its first step, as its file says."""
-    return _FOLLOWS_ALL.search(job.entry.source.read_bytes()) is not None
+    """Tell from a trainer's source whether it resolves all interpolations before its first step."""
+    return _RESOLVES_ALL.search(job.entry.source.read_bytes()) is not None
 
 
-def _is_of_texts(read: object) -> bool:
+def _maps_strings(read: object) -> bool:
     return isinstance(read, dict) and all(isinstance(value, str) for value in read.values())
 
 
 def _answer(trainer: Trainer, tree: Path, entry: Entry, unconfined: bool) -> Mapping[str, object]:
-    """What `composing` writes, as a program of its own."""
+    """Run the program `composing` and return its answer."""
     request = {"tree": str(tree), "folder": str(entry.folder), "name": entry.name, "overrides": trainer.overrides}
     program, sandbox, environment = Path(composing.__file__), None, dict(os.environ)
     if not unconfined:
         sandbox = sandbox_of(trainer, tree, _configurations(entry, tree))
         sandbox = dataclasses.replace(sandbox, files={_COMPOSING: program})
-        read = _read_of_the_environment(trainer, entry, tree)
+        read = _variables_read(trainer, entry, tree)
         exported = {name: value for name, value in trainer.exports.items() if name in read}
         environment = {**allowed(environment, read), **exported, "HOME": str(fresh_home())}
         program = _COMPOSING
@@ -156,44 +157,44 @@ def _answer(trainer: Trainer, tree: Path, entry: Entry, unconfined: bool) -> Map
         ended, answer = ask(sandbox, own_python(str(program)), tree, environment, _LIMITS, log, request)
         said = ended.output.decode(errors="replace").strip().splitlines()
     if ended.limit:
-        raise CompositionError(
+        raise JobSettingError(
             subject=_("the configuration of {module}").format(module=trainer.module),
-            expected=_("Hydra to compose it in seconds"),
+            expected=_("Hydra to compose it within the limits of time and memory"),
             found=ended.limit,
-            fix=_("look for a YAML file whose anchors grow without end"),
+            fix=_("look for a YAML file whose anchors expand without end"),
         )
     if ended.status != 0:
         raise _not_composed(trainer, (said or [f"status {ended.status}"])[-1][:300])
     if answer.wrong:
-        raise _not_composed(trainer, _("{wrong} for an answer").format(wrong=answer.wrong))
+        raise _not_composed(trainer, _("{wrong} as the answer").format(wrong=answer.wrong))
     return answer.content
 
 
-def _read_of_the_environment(trainer: Trainer, entry: Entry, tree: Path) -> set[str]:
-    """The variables that a configuration asks for."""
+def _variables_read(trainer: Trainer, entry: Entry, tree: Path) -> set[str]:
+    """Return the environment variables that a configuration reads."""
     shown = entry.folder.is_relative_to(tree) or not is_private(entry.folder)
     files = itertools.islice(entry.folder.rglob("*.yaml"), _MOST_FILES) if shown else ()
     texts = [*trainer.overrides, *(path.read_text(errors="replace") for path in files if path.is_file())]
-    return {name for text in texts for name in _OF_THE_ENVIRONMENT.findall(text)}
+    return {name for text in texts for name in _ENVIRONMENT_REFERENCE.findall(text)}
 
 
 def _configurations(entry: Entry, tree: Path) -> list[Path]:
-    """The folder of the configuration if it lies elsewhere: a script may name any, and one that has it is shown."""
+    """Return the configuration's folder if it is outside of the tree, has the configuration, and is not private."""
     elsewhere = not entry.folder.is_relative_to(tree) and not is_private(entry.folder)
     return [entry.folder] if elsewhere and (entry.folder / f"{entry.name}.yaml").is_file() else []
 
 
-def _not_composed(trainer: Trainer, found: str) -> CompositionError:
-    return CompositionError(
+def _not_composed(trainer: Trainer, found: str) -> JobSettingError:
+    return JobSettingError(
         subject=_("the configuration of {module}").format(module=trainer.module),
-        expected=_("Hydra to compose it"),
+        expected=_("an answer from Hydra"),
         found=found,
-        fix=_("install the packages of your verl into {prefix}, hydra-core among them").format(prefix=sys.prefix),
+        fix=_("install hydra-core and your verl's other packages into {prefix}").format(prefix=sys.prefix),
     )
 
 
 def _source(trainer: Trainer, tree: Path) -> Path:
-    """The trainer's file: of the tree, or installed."""
+    """Return the trainer's file, in the tree or installed."""
     module = trainer.module
     if module.endswith(".py") or "/" in module:
         found = trainer.folder / module
@@ -210,16 +211,15 @@ def _source(trainer: Trainer, tree: Path) -> Path:
             path = Path(place).joinpath(*module.split(".")[1:]).with_suffix(".py")
             if path.is_file():
                 return path
-    raise CompositionError(
+    raise JobSettingError(
         subject=_("the trainer {module}").format(module=module),
-        expected=_("it in {tree}, or installed").format(tree=tree),
-        found=_("neither"),
-        fix=_("give the source tree that the script belongs to: --verl PATH"),
+        found=_("not found in {tree} and not installed").format(tree=tree),
+        fix=_("give the source tree of the script with --verl PATH"),
     )
 
 
-def _decorated(source: Path) -> tuple[str, str]:
-    """The config_path and config_name of `@hydra.main`, read from the source."""
+def _hydra_main_arguments(source: Path) -> tuple[str, str]:
+    """Return the config_path and config_name of `@hydra.main`, read from the source."""
     try:
         with source.open("rb") as file:
             text = file.read(_LARGEST_SOURCE + 1)
@@ -227,11 +227,11 @@ def _decorated(source: Path) -> tuple[str, str]:
             raise ValueError(_("more than {largest_source} MiB").format(largest_source=_LARGEST_SOURCE >> 20))
         parsed = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise CompositionError(
+        raise JobSettingError(
             subject=_("the trainer {source}").format(source=source),
             expected=_("a Python file"),
-            found=_("{error} as Python reads it").format(error=error),
-            fix=_("start a trainer with python3 or torchrun, and shell scripts with bash"),
+            found=_("a file that Python cannot parse ({error})").format(error=error),
+            fix=_("start only Python files with python3 or torchrun, and shell scripts with bash"),
         ) from error
     for node in ast.walk(parsed):
         if not isinstance(node, ast.FunctionDef):
@@ -242,9 +242,8 @@ def _decorated(source: Path) -> tuple[str, str]:
                 found = [given.get("config_path"), given.get("config_name")]
                 path, name = (str(n.value) if isinstance(n, ast.Constant) and n.value else "" for n in found)
                 return path, name
-    raise CompositionError(
+    raise JobSettingError(
         subject=_("the trainer {source}").format(source=source),
-        expected=_("a function with @hydra.main"),
-        found=_("none"),
-        fix=_("only trainers that are configured with Hydra can be rehearsed; all of verl's are"),
+        found=_("the file has no function with @hydra.main"),
+        fix=_("choose a trainer that Hydra configures, such as one of verl's own"),
     )

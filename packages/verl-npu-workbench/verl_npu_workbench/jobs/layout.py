@@ -1,4 +1,4 @@
-"""A job's parallel layout: among how many NPUs its models are divided, and whether those can be divided so."""
+"""A job's parallel layout: the number of NPUs that share each model, and whether it divides the job's NPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .trainer import Trainer
 
 
 class Framework(enum.Enum):
-    """What divides NPUs, and ends the job if it cannot."""
+    """A part of the job that divides the NPUs among its ranks, and ends the job if it cannot."""
 
     MEGATRON = "Megatron"
     FSDP = "FSDP"
@@ -24,48 +24,49 @@ class Framework(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
-    """The parallel sizes of a model that is trained."""
+    """The parallel sizes of a trained model."""
 
     tensor: int = 1
     pipeline: int = 1
     context: int = 1
     sequence: int = 1
-    """Of Ulysses: the NPUs share sequences, and each has whole layers."""
+    """Ulysses sequence parallelism: the NPUs share sequences, and each NPU has whole layers."""
     expert: int = 1
     expert_tensor: int = 1
 
     @property
     def sharing(self) -> int:
-        """NPUs that share a sequence."""
+        """The number of NPUs that share a sequence."""
         return self.tensor * self.context * self.sequence
 
     @property
     def replica(self) -> int:
-        """NPUs among which a replica of the model is divided."""
+        """The number of NPUs that share a replica of the model."""
         return self.pipeline * self.sharing
 
     @property
     def fewest(self) -> int:
-        """The fewest NPUs with these sizes: experts lie across the others, but for the pipeline."""
+        """The smallest number of NPUs for these sizes. Expert parallelism may span all dimensions but the pipeline."""
         experts = self.expert * self.expert_tensor if self.expert > 1 else 1
         return self.pipeline * math.lcm(self.sharing, experts)
 
     def divides(self, npus: int) -> bool:
-        """Return whether so many NPUs are whole replicas."""
+        """Tell whether this number of NPUs makes whole replicas."""
         return npus % self.replica == 0
 
     def replicas(self, npus: int) -> int:
-        """Return how many replicas of the model there are, each with data of its own."""
+        """Return the number of data-parallel replicas of the model."""
         return max(npus // self.replica, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Indivisible:
-    """Sizes that do not divide the NPUs."""
+    """Parallel sizes that do not divide the number of NPUs."""
 
     by: Framework
+    """The part of the job that refuses them."""
     key: str
-    """The setting, or the section with the settings."""
+    """The setting, or the section of the settings."""
     sizes: str
     npus: int
 
@@ -73,16 +74,16 @@ class Indivisible:
 def parallelism_of(settings: Settings, role: str = ACTOR) -> Parallelism:
     """Return the parallel sizes of a role."""
     if is_megatron(settings, role):
-        return _of_megatron(settings, role)
+        return _megatron_sizes(settings, role)
     keys = (f"{role}.ulysses_sequence_parallel_size", f"{role}.fsdp_config.ulysses_sequence_parallel_size")
     return Parallelism(sequence=max(size(settings, key) for key in keys))
 
 
-def _of_megatron(settings: Settings, role: str) -> Parallelism:
+def _megatron_sizes(settings: Settings, role: str) -> Parallelism:
     def of(name: str) -> int:
         return size(settings, f"{role}.megatron.{name}_parallel_size")
 
-    # Megatron takes the tensor dimension for that of the experts if it is null.
+    # Megatron uses the tensor-parallel size for the experts if theirs is null.
     experts = settings.whole(f"{role}.megatron.expert_tensor_parallel_size")
     return Parallelism(
         tensor=of("tensor_model"),
@@ -94,27 +95,28 @@ def _of_megatron(settings: Settings, role: str) -> Parallelism:
 
 
 def npus_of(trainer: Trainer, settings: Settings) -> int:
-    """Return all NPUs of a trainer; 0 if neither torchrun's words nor the settings say."""
+    """Return the NPUs of a trainer on all nodes; 0 if neither torchrun's arguments nor the settings give the
+    number."""
     if trainer.ranks:
         return trainer.ranks * trainer.nodes if trainer.counted else 0
     return settings.whole(NPUS) * settings.whole(NODES, 1)
 
 
 def indivisible(settings: Settings, npus: int) -> Iterator[Indivisible]:
-    """Yield the sizes that do not divide the trainer's NPUs, or the rollout's own."""
+    """Yield the sizes that do not divide the trainer's NPUs, or the rollout's if it has NPUs of its own."""
     if npus <= 0:
         return
-    yield from _of_trainer(settings, npus)
+    yield from _trainer_sizes(settings, npus)
     npus = rollout_npus(settings) or npus
     key = f"{ROLLOUT}.tensor_model_parallel_size"
     if npus % size(settings, key):
         yield Indivisible(Framework.ROLLOUT, key, str(size(settings, key)), npus)
 
 
-def _of_trainer(settings: Settings, npus: int) -> Iterator[Indivisible]:
+def _trainer_sizes(settings: Settings, npus: int) -> Iterator[Indivisible]:
     if is_megatron(settings):
         for role in (ACTOR, REFERENCE):
-            sizes = _of_megatron(settings, role)
+            sizes = _megatron_sizes(settings, role)
             if not sizes.divides(npus):
                 text = f"TP {sizes.tensor} x PP {sizes.pipeline} x CP {sizes.context} = {sizes.replica}"
                 yield Indivisible(Framework.MEGATRON, f"{role}.megatron", text, npus)

@@ -1,4 +1,4 @@
-"""The modes of verl's v1 trainer, by its own code: their names, and what each asserts."""
+"""The modes of verl's v1 trainer: their names and their assertions, read from verl's source."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _TRAINERS, _DECORATOR = "verl.trainer.ppo.v1", "register_trainer"
 _CODE = "trainer-mode"
 
 
-def of_modes(module: str, settings: Settings, tree: SourceTree) -> Iterator[Finding]:
-    """Find what the trainer of the chosen mode would refuse; `module` is the program that starts it."""
+def mode_findings(module: str, settings: Settings, tree: SourceTree) -> Iterator[Finding]:
+    """Yield the errors that the v1 trainer of the chosen mode would raise; `module` is the program that starts it."""
     if module != "verl.trainer.main_ppo" or not settings.truth("trainer.use_v1"):
         return
     mode, known = settings.text(MODE), trainers(tree)
@@ -29,12 +29,12 @@ def of_modes(module: str, settings: Settings, tree: SourceTree) -> Iterator[Find
         yield error(_CODE, mode, subject=MODE, why=why, fix=_("choose one of {names}").format(names=names))
         return
     for message in refused(known[mode], [section(settings)], tree):
-        why = _("its trainer refuses the configuration: {message}").format(message=" ".join(message.split()))
-        yield error(_CODE, mode, subject=MODE, why=why, fix=_("change the settings that it names"))
+        why = _("the trainer of this mode refuses the settings: {message}").format(message=" ".join(message.split()))
+        yield error(_CODE, mode, subject=MODE, why=why, fix=_("change the settings that the error names"))
 
 
 def trainers(tree: SourceTree) -> dict[str, Target]:
-    """Return the classes of verl's v1 trainer by the names of their modes."""
+    """Return the trainer classes of verl's v1 trainer, by mode name."""
     found: dict[str, Target] = {}
     for module in tree.modules_below(_TRAINERS) if "verl" in tree else ():
         parsed = tree.parse(module)

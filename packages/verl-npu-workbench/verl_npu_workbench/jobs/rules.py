@@ -1,7 +1,8 @@
-"""What is known to be wrong with a launch script before it runs: each rule looks at one thing.
+"""The rules that find problems in a launch script before it runs; each rule checks one thing.
 
-Refused is only what is shown to fail: by Hydra, by an assertion of upstream's that a rule names, by MindSpeed, or by
-verl-npu itself, whose own functions are asked that end the job. What cannot be shown is a warning.
+A rule refuses a script only if the failure is certain: Hydra raises it, an assertion in upstream's code raises it,
+MindSpeed raises it, or verl-npu itself ends the job. The rule calls the same verl-npu function as the job does. A
+problem that is not certain is a warning.
 """
 
 from __future__ import annotations
@@ -63,18 +64,19 @@ from .keys import (
     ROLLOUT,
     has_critic,
     is_megatron,
+    is_separate,
     may_sleep,
 )
 from .layout import Framework, indivisible, npus_of, parallelism_of
-from .modes import of_modes
+from .modes import mode_findings
 from .settings import Settings
-from .successor import of_recipe
+from .successor import successor_findings
 from .trainer import Trainer
 
 _ROLLOUT_CONFIG = Target("verl.workers.config.rollout", "RolloutConfig")
-_OF_WORKERS = r"(?:HCCL|VLLM|ASCEND|PYTORCH_NPU|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM|COMBINED)\w*"
-_ASSIGNED = re.compile(rf"^[ \t]*({_OF_WORKERS})=", re.MULTILINE)
-_EXPORTED = re.compile(rf"^[ \t]*(?:export|declare -x)[ \t]+(?:\w+=\S*[ \t]+)*({_OF_WORKERS})\b", re.MULTILINE)
+_WORKER_VARIABLES = r"(?:HCCL|VLLM|ASCEND|PYTORCH_NPU|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM|COMBINED)\w*"
+_ASSIGNED = re.compile(rf"^[ \t]*({_WORKER_VARIABLES})=", re.MULTILINE)
+_EXPORTED = re.compile(rf"^[ \t]*(?:export|declare -x)[ \t]+(?:\w+=\S*[ \t]+)*({_WORKER_VARIABLES})\b", re.MULTILINE)
 _SIZES = (
     r"trainer\.(n_gpus_per_node|nnodes)|data\.train_batch_size"
     r"|actor_rollout_ref\.(actor\.ppo_mini_batch_size|rollout\.(n|tensor_model_parallel_size))"
@@ -87,10 +89,10 @@ _DATA = (".parquet", ".json", ".jsonl")
 _REWARD_MODEL = "reward_model.model.path"
 
 _COLOCATED = re.compile(rb"max_colocate_count(?:: int)? ?= ?(\d{1,3})")
-_NO_MODEL = ("~/models/deepseek-llm-7b-chat", "~/models/gemma-1.1-7b-it")
-"""The models of verl's own configurations, of reinforcement learning and of fine-tuning."""
+_DEFAULT_MODELS = ("~/models/deepseek-llm-7b-chat", "~/models/gemma-1.1-7b-it")
+"""The default models in verl's configurations for reinforcement learning and for fine-tuning."""
 _PLACEHOLDER = re.compile(r"(?<![^\s'\"\[\],:=])(?:[^\s'\"\[\],:=]*/)?(?:path/to|PATH/TO)/[^\s'\"\[\],]*")
-_OF_WEIGHT_SYNC = frozenset(
+_WEIGHT_SYNC_VARIABLES = frozenset(
     each.name
     for each in (
         environment.WEIGHT_SYNC_TIMEOUT,
@@ -108,29 +110,30 @@ class Script:
     trainer: Trainer
     settings: Settings
     pin: str
-    """The revision with a lock that its tree is nearest to."""
+    """The locked revision that is nearest to the script's verl."""
     text: str
-    """The script itself; empty if only a command was given."""
+    """The text of the script; empty if only a command was given."""
     submitted: bool
-    """It is handed to a Ray cluster with `ray job submit`: workers get the runtime environment's variables alone."""
+    """Whether the script hands the job to a Ray cluster with `ray job submit`. Workers then get only the variables of
+    the runtime environment."""
     runtime: Mapping[str, str] | None
-    """The variables of that runtime environment; None if they cannot be read here."""
+    """The variables of the runtime environment; None if they cannot be read here."""
     sources: SourceTree
-    """The verl that it starts."""
+    """The source of the verl that the script starts."""
 
     @property
     def npus(self) -> int:
-        """All NPUs of the trainer; 0 if neither torchrun's words nor the settings say."""
+        """The NPUs of the trainer on all nodes; 0 if neither torchrun's arguments nor the settings give the number."""
         return npus_of(self.trainer, self.settings)
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """The variables that the job's processes get from it, and from the shell that it is started in."""
+        """The variables that the job's processes get from the script and from the shell that starts the script."""
         return (self.runtime or {}) if self.submitted else {**self.trainer.inherited, **self.trainer.exports}
 
     @cached_property
     def section(self) -> Section:
-        """The settings as the job's own functions get them."""
+        """The settings in the form in which the job's functions receive them."""
         from omegaconf import OmegaConf
 
         nested: dict[str, Any] = {}
@@ -138,11 +141,11 @@ class Script:
             *sections, last = key.split(".")
             section = nested
             for name in sections:
-                # A stranger's configuration may call a value a section.
+                # A recipe's configuration may use one key both as a value and as a section.
                 if not isinstance(section.get(name), dict):
                     section[name] = {}
                 section = section[name]
-            # OmegaConf would raise an error for a value that is yet to be given.
+            # OmegaConf raises an error for a mandatory value that is missing.
             if value != "???":
                 section[last] = _literal(value)
         config: Section = OmegaConf.create(nested)
@@ -150,9 +153,10 @@ class Script:
 
 
 def _literal(value: object) -> object:
-    """A value whose interpolations nobody follows: those that are left are known to a running job alone."""
+    """Return a value with its interpolations escaped. The remaining interpolations can only be resolved in the running
+    job."""
     if isinstance(value, str):
-        # As OmegaConf reads it, backslashes in front of an interpolation are two for one.
+        # OmegaConf reads two backslashes in front of an interpolation as one.
         return re.sub(r"(?<!\\)(\\*)\$\{", lambda found: 2 * found[1] + "\\${", value)
     if isinstance(value, list):
         return [_literal(each) for each in value]
@@ -161,43 +165,44 @@ def _literal(value: object) -> object:
     return value
 
 
-# What the job itself refuses: its own functions are asked.
+# Problems that verl-npu refuses in the job: these rules call the functions that the job calls.
 
 
-def _of(feature: str, ask: Callable[[Script], object], code: str, about: str = "") -> Rule[Script]:
-    """Return the rule of what a feature refuses; what a rule of the rollout's is about, that one says."""
+def _feature_rule(feature: str, ask: Callable[[Script], object], code: str, about: str = "") -> Rule[Script]:
+    """Return a rule that calls a feature's check. Leave `about` empty if the rollout's rule of this code has one."""
 
     def asked(script: Script) -> Iterator[Finding]:
-        yield from refusals(code, ask, script) if _in_force(script, feature) else ()
+        yield from refusals(code, ask, script) if _is_applied(script, feature) else ()
 
     return Rule(code, asked, (Stage.SCRIPT, Stage.JOB), about=about)
 
 
-def _ask_the_rollout(script: Script, code: str) -> None:
+def _check_rollout(script: Script, code: str) -> None:
     rollout.check(script.section, (code,))
 
 
-def _in_force(script: Script, feature: str) -> bool:
-    """Whether the job asks what a feature refuses: it is left in, and its settings are known, with an engine if it is
-    about that."""
+def _is_applied(script: Script, feature: str) -> bool:
+    """Tell whether the job will run a feature's checks: the feature is not disabled, and the settings that the checks
+    read are known."""
     left_out = environment.DISABLE.text(script.environ).replace(" ", "").split(",")
     off = _is_off(script) or feature in left_out
     return not off and (ENGINE in script.settings or (feature == "device" and bool(script.settings.values)))
 
 
 def _is_off(script: Script) -> bool:
-    """Whether verl-npu stays off in the job; it does if it is told so in a word that it does not know."""
+    """Tell whether verl-npu is off in the job. It also stays off if its switch has an unknown value."""
     try:
         return environment.SWITCH.read(script.environ) == "off"
     except SettingError:
         return True
 
 
-def _segments(script: Script) -> Iterator[Finding]:
-    """Whether a recipe registers an engine of its own is not in its settings: such a job decides as it runs."""
+def _expandable_segments(script: Script) -> Iterator[Finding]:
+    """Refuse expandable segments in verl's own trainers; warn in recipes, which may register an engine of their
+    own."""
     setting, engine = script.environ.get(ALLOCATOR, ""), script.settings.text(ENGINE)
     upstreams = script.trainer.module.startswith(("verl.", "verl/")) and "verl" in script.sources
-    if upstreams and _in_force(script, "rollout"):
+    if upstreams and _is_applied(script, "rollout"):
 
         def remedy(section: Section) -> str:
             return rollout.sleep_mode_overrides_of(section, _fields(script.sources), lambda mode: True)
@@ -211,15 +216,15 @@ def _segments(script: Script) -> Iterator[Finding]:
             "rollout.expandable_segments",
             _("expandable segments beside an engine that may sleep"),
             subject=f"{ALLOCATOR}={setting}",
-            why=_("vllm-ascend's sleep mode does not work with them; the job ends at its start if its engine sleeps"),
-            fix=_("leave {expandable_segments} out, or set {free_cache_engine}=False").format(
+            why=_("vllm-ascend's sleep mode cannot use expandable segments, so the job ends if its engine sleeps"),
+            fix=_("remove {expandable_segments}, or set {free_cache_engine}=False").format(
                 expandable_segments=EXPANDABLE_SEGMENTS, free_cache_engine=FREE_CACHE_ENGINE
             ),
         )
 
 
 def _fields(sources: SourceTree) -> frozenset[str] | None:
-    """Return the names of the fields of a verl's RolloutConfig, or None if it has no such class."""
+    """Return the field names of verl's RolloutConfig, or None if this verl has no such class."""
     nodes = [node for node in sources.nodes(_ROLLOUT_CONFIG) if isinstance(node, ast.ClassDef)]
     if not nodes:
         return None
@@ -227,29 +232,30 @@ def _fields(sources: SourceTree) -> frozenset[str] | None:
     return frozenset(field.id for field in fields if isinstance(field, ast.Name))
 
 
-# What upstream, Hydra or MindSpeed refuse, and what may fail.
+# Problems that upstream, Hydra, or MindSpeed refuse, and problems that may make a job fail.
 
 
 def _device(script: Script) -> Iterator[Finding]:
-    device, in_force = script.settings.text(DEVICE), _in_force(script, "device")
+    device, in_force = script.settings.text(DEVICE), _is_applied(script, "device")
     if in_force:
         yield from refusals(
             "device-setting", lambda _: resolve_device(script.section, script.trainer.overrides), script
         )
     source = script.sources.read(script.trainer.module) if script.trainer.module.startswith("verl.") else None
-    # From ccd7d934 on upstream's trainers set it to npu themselves, and verl-npu has them leave cpu alone.
+    # From ccd7d934 on, upstream's trainers set the device to npu themselves; with verl-npu they keep cpu.
     kept = b"auto_set_" not in (source or b"") or (device == "cpu" and in_force)
-    # From v0.9.0 on verl asks Ray for the platform's own resource, whatever the setting is.
+    # From v0.9.0 on, verl asks Ray for the platform's own resource, whatever the setting is.
     by_name = b"ray_resource_name" not in (script.sources.read("verl.single_controller.ray.base") or b"")
     by_ray = by_name and script.trainer.ranks == 0 and ENGINE in script.settings
     if by_ray and kept and device not in ("", "npu") and not (device == "cuda" and in_force):
-        # With verl-npu off the script may be meant for CUDA, and a trainer that is not read may set it as well.
+        # With verl-npu off, the script may be meant for CUDA. A trainer whose source is missing may set the device
+        # too.
         yield (warning if device == "cuda" or source is None else error)(
             "device-setting",
             device,
             subject=DEVICE,
-            why=_("Ray has no resource of that name on NPUs: verl ends, or waits for it without end"),
-            fix=_("leave {device} out, or set it to npu").format(device=DEVICE),
+            why=_("Ray has no resource of that name on NPUs, so verl stops with an error or waits forever"),
+            fix=_("remove {device}, or set it to npu").format(device=DEVICE),
         )
 
 
@@ -262,67 +268,69 @@ def _shadowed(script: Script) -> Iterator[Finding]:
         if values.get(key, value) != value:
             yield warning(
                 "shadowed",
-                _("{values} and later {value}").format(values=values[key], value=value),
+                _("two values, {values} and later {value}").format(values=values[key], value=value),
                 subject=key,
-                why=_("Hydra takes the last one"),
-                fix=_("leave one of them out"),
+                why=_("Hydra takes the last value"),
+                fix=_("remove one of the two values"),
             )
         values[key] = value
 
 
 def _empty(script: Script) -> Iterator[Finding]:
     settings = script.settings
-    for key in dict.fromkeys((*settings.matching(_SIZES), *validated.no_numbers(settings, script.sources))):
+    for key in dict.fromkeys((*settings.matching(_SIZES), *validated.non_numbers(settings, script.sources))):
         found = settings.get(key)
         if isinstance(found, str) and found != "???" and "${" not in found:
             yield error(
                 "empty",
-                _("the text {found!r}, and no number").format(found=found) if found.strip() else _("no value"),
+                _("the text {found!r} instead of a number").format(found=found)
+                if found.strip()
+                else _("an empty value"),
                 subject=key,
-                why=_("verl computes with it"),
+                why=_("verl needs a number to compute with"),
                 fix=_(
-                    "write a number without quotes, a variable that is assigned before, or a variable of the "
-                    "environment as ${oc.decode:${oc.env:NAME}}"
+                    "write a number without quotes, use a shell variable that has a value, or read an environment "
+                    "variable with ${oc.decode:${oc.env:NAME}}"
                 ),
             )
 
 
-_DIVIDES = {
+_DIVISION_RULES = {
     Framework.MEGATRON: _(
-        "megatron.core.parallel_state.initialize_model_parallel raises: the world size is not divisible"
+        "megatron.core.parallel_state.initialize_model_parallel raises an error because this product does not divide "
+        "the world size"
     ),
-    Framework.FSDP: _("the device mesh (dp, sp) of verl's FSDP workers needs their product to be the number of NPUs"),
-    Framework.ROLLOUT: _("verl asserts that the NPUs are divisible by the size of a rollout replica"),
+    Framework.FSDP: _(
+        "the device mesh of verl's FSDP workers needs data-parallel size x sequence-parallel size = number of NPUs"
+    ),
+    Framework.ROLLOUT: _("verl asserts that the size of a rollout replica divides the number of NPUs"),
 }
 
 
 def _parallel_sizes(script: Script) -> Iterator[Finding]:
     for each in indivisible(script.settings, script.npus):
-        sizes = _("sizes whose product divides") if each.by is Framework.MEGATRON else _("a size that divides")
         yield error(
             "parallel-sizes",
             ngettext("{sizes} on {npus} NPU", "{sizes} on {npus} NPUs", each.npus).format(
                 sizes=each.sizes, npus=each.npus
             ),
             subject=each.key,
-            why=_DIVIDES[each.by],
-            fix=_("choose {sizes} the NPUs").format(sizes=sizes),
+            why=_DIVISION_RULES[each.by],
+            fix=_("choose sizes whose product divides the number of NPUs")
+            if each.by is Framework.MEGATRON
+            else _("choose a size that divides the number of NPUs"),
         )
-
-
-def _trains(script: Script) -> bool:
-    """Whether it is no program that only generates or evaluates: those compose a trainer's configuration as well, and
-    do not validate it."""
-    return re.search(r"generat|eval|infer|serv", script.trainer.name) is None
 
 
 def _source_of_trainer(script: Script) -> bytes:
     return script.sources.read(script.trainer.module) or b""
 
 
-def _refusing(script: Script) -> Callable[..., Finding]:
-    """What upstream's `validate_config` refuses is refused only if the trainer asks it: its own file does, or
-    RayPPOTrainer itself, as at 796871d7."""
+def _validation_severity(script: Script) -> Callable[..., Finding]:
+    """Return `error` if the trainer calls upstream's `validate_config`, and `warning` otherwise.
+
+    The call is in the trainer's own file, or in RayPPOTrainer (as at 796871d7).
+    """
     trainer = script.sources.read("verl.trainer.ppo.ray_trainer") or b""
     asks = script.trainer.module == "verl.trainer.main_ppo" or re.search(
         rb"(?<![\w.])validate_config\(", _source_of_trainer(script)
@@ -330,9 +338,12 @@ def _refusing(script: Script) -> Callable[..., Finding]:
     return error if asks or b"self._validate_config()" in trainer else warning
 
 
-def _roles(script: Script) -> list[str]:
-    """Whoever is trained. A recipe may do without a critic whatever its estimator is, as recipe.spin and
-    verl.experimental.vla.main_sac do."""
+def _trained_roles(script: Script) -> list[str]:
+    """Return the sections of the models that are trained.
+
+    A recipe may train without a critic whatever its estimator is, as recipe.spin and verl.experimental.vla.main_sac
+    do.
+    """
     module = script.trainer.module
     upstreams = module.startswith("verl.trainer.") or (
         module.startswith("verl.") and b"Role.Critic" in _source_of_trainer(script)
@@ -346,28 +357,28 @@ def _batches(script: Script) -> Iterator[Finding]:
     sizes = parallelism_of(settings)
     # Ranks that share a sequence have the same samples.
     replica = sizes.replica if megatron else sizes.sequence
-    if _is_verls(script) and _trains(script):
-        for each in validated.of_shares(settings, script.npus, replica, script.sources):
-            yield _refused(_refusing(script), "batches", script, each)
+    if _starts_verl_workers(script) and script.trainer.trains:
+        for each in validated.batch_refusals(settings, script.npus, replica, script.sources):
+            yield _refused(_validation_severity(script), "batches", script, each)
 
 
 def _choices(script: Script) -> Iterator[Finding]:
     settings = script.settings
     registers = settings.text(f"{MODEL}.external_lib") or "VERL_USE_EXTERNAL_MODULES" in script.environ
-    if registers or ESTIMATOR not in settings or not _trains(script):
+    if registers or ESTIMATOR not in settings or not script.trainer.trains:
         return
     try:
-        own = list(_own_texts(script))
+        own = list(_user_sources(script))
     except SourceError:
         return
-    for each in validated.of_names(settings, _roles(script), script.sources):
+    for each in validated.name_refusals(settings, _trained_roles(script), script.sources):
         named = settings.text(each.key).encode()
         if not any(re.search(rb"[\"']%s[\"']" % re.escape(named), text) for text in own):
             yield _refused(error, "choices", script, each)
 
 
-def _own_texts(script: Script) -> Iterator[bytes]:
-    """The sources of a recipe, or a reward, of the user's: they may register names of their own."""
+def _user_sources(script: Script) -> Iterator[bytes]:
+    """Yield the sources of the user's recipe and reward functions, which may register names of their own."""
     package, top = script.trainer.module.rpartition(".")[0], script.trainer.module.partition(".")[0]
     if package not in ("", "verl.trainer") and all(map(str.isidentifier, package.split("."))):
         sources = script.sources if top in script.sources else SourceTree.at(script.trainer.folder, (top,))
@@ -378,24 +389,24 @@ def _own_texts(script: Script) -> Iterator[bytes]:
             yield path.read_bytes()
 
 
-def _is_verls(script: Script) -> bool:
-    """Whether a trainer starts verl's own workers, with as many NPUs as its settings say."""
+def _starts_verl_workers(script: Script) -> bool:
+    """Tell whether a trainer starts verl's own workers on as many NPUs as its settings say."""
     module = script.trainer.module
     return module == "verl.trainer.main_ppo" or b"verl.workers.fsdp_workers" in _source_of_trainer(script)
 
 
 def _validation(script: Script) -> Iterator[Finding]:
     settings = script.settings
-    if not _trains(script):
+    if not script.trainer.trains:
         return
     if ESTIMATOR in settings:
         said: set[str] = set()
         for make, found in (
-            (error, validated.of_sections(settings, _roles(script), script.sources)),
-            # Trainers that stream their samples have no batch.
+            (error, validated.section_refusals(settings, _trained_roles(script), script.sources)),
+            # Trainers that stream samples have no train_batch_size.
             (
-                _refusing(script),
-                validated.of_validation(settings, script.sources) if settings.whole(BATCH) > 0 else (),
+                _validation_severity(script),
+                validated.validation_refusals(settings, script.sources) if settings.whole(BATCH) > 0 else (),
             ),
         ):
             for each in found:
@@ -407,7 +418,7 @@ def _validation(script: Script) -> Iterator[Finding]:
 def _refused(make: Callable[..., Finding], code: str, script: Script, refusal: validated.Refusal) -> Finding:
     return make(
         code,
-        script.settings.text(refusal.key) or _("settings that verl's own code does not take"),
+        script.settings.text(refusal.key) or _("settings that verl does not accept"),
         subject=refusal.key,
         why=_("verl ends the job with this error: {message}").format(message=" ".join(refusal.message.split())),
         fix=_("change the setting to a value that this verl accepts"),
@@ -428,7 +439,7 @@ def _overrides(script: Script) -> Iterator[Finding]:
                 problem.found,
                 subject=f"{request.worker}: {problem.subject}",
                 expected=problem.expected,
-                why=_("MindSpeed {revision}, which {pin}'s documents name, expects {expected}").format(
+                why=_("MindSpeed {revision}, the version that {pin}'s documents name, expects {expected}").format(
                     revision=contract.revision, pin=script.pin, expected=problem.expected
                 ),
                 fix=problem.fix,
@@ -444,36 +455,37 @@ def _variables(script: Script) -> Iterator[Finding]:
 
 
 def _reads(script: Script, variable: str) -> bool:
-    """Whether it is certain that the job reads a variable of verl-npu's, and ends if it is wrong."""
+    """Tell whether the job is certain to read a variable of verl-npu, and to end if its value is wrong."""
     settings, told_off = script.settings, environment.SWITCH.text(script.environ).lower() == "off"
     if variable in (environment.SWITCH.name, environment.DISABLE.name, environment.FORCE.name):
         return environment.STRICT.text(script.environ) not in ("", "0") and not told_off
     if told_off:
         return False
     if variable == environment.PLACEMENT_TIMEOUT.name:
-        return script.trainer.ranks == 0 and ENGINE in settings and _in_force(script, "device")
+        return script.trainer.ranks == 0 and ENGINE in settings and _is_applied(script, "device")
     if variable == environment.TOKEN_BUDGET.name:
-        return settings.truth(f"{ACTOR}.use_dynamic_bsz") and _in_force(script, "micro_batches")
-    if variable in _OF_WEIGHT_SYNC:
-        return _is_apart(script) and _in_force(script, "weight_sync")
+        return settings.truth(f"{ACTOR}.use_dynamic_bsz") and _is_applied(script, "micro_batches")
+    if variable in _WEIGHT_SYNC_VARIABLES:
+        return _has_separate_engine(script) and _is_applied(script, "weight_sync")
     return True
 
 
-def _is_apart(script: Script) -> bool:
-    """Whether the engine has NPUs of its own, to which a weight sync brings the trainer's weights."""
-    return re.search(r"one_step_off|fully_async", script.trainer.module) is not None
+def _has_separate_engine(script: Script) -> bool:
+    """Tell whether the rollout engine has NPUs of its own and gets the trainer's weights by weight sync."""
+    by_recipe = re.search(r"one_step_off|fully_async", script.trainer.module) is not None
+    return by_recipe or is_separate(script.settings)
 
 
 def unexported(text: str, exports: Collection[str]) -> Iterator[Finding]:
-    """Warn of variables of workers that a script's text sets, and neither it nor anything else exports."""
+    """Warn of worker variables that a script sets but does not export; `exports` are exported already."""
     exported = {*_EXPORTED.findall(text), *exports}
     for name in dict.fromkeys(_ASSIGNED.findall(text)):
         if name not in exported:
             yield warning(
                 "exports",
-                _("that the script sets it and does not export it"),
+                _("an assignment without export"),
                 subject=name,
-                why=_("no process that the script starts sees it"),
+                why=_("the processes that the script starts do not see the variable"),
                 fix=_("write export {name}=…").format(name=name),
             )
 
@@ -483,13 +495,13 @@ def _exports(script: Script) -> Iterator[Finding]:
     if not script.submitted or script.runtime is None:
         return
     for name in script.trainer.exports:
-        if re.fullmatch(_OF_WORKERS, name) and name not in script.runtime:
+        if re.fullmatch(_WORKER_VARIABLES, name) and name not in script.runtime:
             yield warning(
                 "exports",
-                _("that the script exports it and hands the job to a cluster with ray job submit"),
+                _("an export in a script that submits its job with ray job submit"),
                 subject=name,
-                why=_("a submitted job gets the variables of its runtime environment, and not those of the shell"),
-                fix=_("put {name} under env_vars of the file that --runtime-env names").format(name=name),
+                why=_("a submitted job gets only the variables of its runtime environment, not those of the shell"),
+                fix=_("add {name} to env_vars in the file that --runtime-env names").format(name=name),
             )
 
 
@@ -508,62 +520,66 @@ def _visible_devices(script: Script) -> Iterator[Finding]:
         variables = {VISIBLE_DEVICES: listed, VIRTUAL_NPUS: virtual or None}
         yield (error if by_torchrun else warning)(
             "visible-devices",
-            trouble
-            or ngettext(
-                "{count} NPU, and {each} of each node are asked for",
-                "{count} NPUs, and {each} of each node are asked for",
+            _("{text!r}: {trouble}").format(text=listed, trouble=trouble)
+            if trouble
+            else ngettext(
+                "{count} visible NPU, but the job asks for {each} on each node",
+                "{count} visible NPUs, but the job asks for {each} on each node",
                 count or 0,
             ).format(count=count, each=each),
             subject=", ".join(f"{name}={text}" for name, text in variables.items() if text is not None),
             why=_(
-                "torchrun starts a process for each NPU, and those beyond the list end with `invalid device ordinal`"
+                "torchrun starts a process for each NPU that the job asks for, and processes beyond the list end with "
+                "`invalid device ordinal`"
             )
             if by_torchrun
             else _(
-                "Ray counts these NPUs alone, unless it was started with another list, and verl ends or waits for "
-                "the others"
+                "Ray counts only these NPUs, unless it was started with another list, and verl stops or waits for "
+                "the missing NPUs"
             ),
-            fix=_("set {virtual_npus} to {each}, or ask for fewer").format(virtual_npus=VIRTUAL_NPUS, each=each)
+            fix=_("set {virtual_npus} to {each}, or ask for fewer NPUs").format(virtual_npus=VIRTUAL_NPUS, each=each)
             if listed is None
-            else _("list as many NPUs as a node is to use, or unset {visible_devices}").format(
+            else _("list as many NPUs as the job uses on a node, or unset {visible_devices}").format(
                 visible_devices=VISIBLE_DEVICES
             ),
         )
 
 
 def _ray_cpus(script: Script) -> Iterator[Finding]:
-    """Source: the bundles of `get_placement_groups`, which hold `max_colocate_count` CPUs each."""
+    """Refuse fewer CPUs than Ray's placement groups need.
+
+    Source: `get_placement_groups` makes bundles of `max_colocate_count` CPUs.
+    """
     settings, each = script.settings, script.settings.whole(NPUS)
     modules = ("verl.trainer.ppo.ray_trainer", "verl.single_controller.ray.base")
     counts = (_COLOCATED.search(script.sources.read(module) or b"") for module in modules)
     beside = next((int(found[1]) for found in counts if found), 1)
-    # verl's own trainers read the first, and recipes of an earlier day the second.
+    # verl's own trainers read the first key, and older recipes the second.
     upstreams = script.trainer.module.startswith("verl.")
     for key in ("ray_kwargs.ray_init.num_cpus", *(() if upstreams else ("ray_init.num_cpus",))):
         cpus = settings.get(key)
         if script.trainer.ranks == 0 and ENGINE in settings and isinstance(cpus, int) and 0 < cpus < beside * each:
             yield error(
                 "ray-cpus",
-                _("{cpus}, for {each} NPUs").format(cpus=cpus, each=each),
+                _("{cpus} CPUs for {each} NPUs").format(cpus=cpus, each=each),
                 subject=key,
-                why=_("verl asks Ray for {beside} CPUs beside each NPU, and the job cannot be placed").format(
-                    beside=beside
-                ),
-                fix=_("leave it out, or set it to {needed} or more: verl's own runner takes one, too").format(
-                    needed=beside * each + 1
-                ),
+                why=_(
+                    "verl asks Ray for {beside} CPUs with each NPU and one more for its runner, so Ray cannot place "
+                    "the job"
+                ).format(beside=beside),
+                fix=_("remove {key}, or set it to at least {needed}").format(key=key, needed=beside * each + 1),
             )
 
 
 def _placeholders(script: Script) -> Iterator[Finding]:
     for key in script.settings.matching(r"actor_rollout_ref\.model\.path|model\.(path|partial_pretrain)"):
         path = script.settings.text(key)
-        if path in _NO_MODEL and not Path(path).expanduser().exists():
+        if path in _DEFAULT_MODELS and not Path(path).expanduser().exists():
             yield warning(
                 "placeholders",
-                _("{path}, which is verl's own default").format(path=path),
+                _("verl's default model, {path}").format(path=path),
                 subject=key,
-                why=_("the script names no model, and this one is hardly yours"),
+                why=_("the script names no model, and the default model is not on this machine"),
                 fix=_("add {key}=YOUR_MODEL").format(key=key),
             )
     for word in script.trainer.overrides:
@@ -576,8 +592,8 @@ def _placeholders(script: Script) -> Iterator[Finding]:
                 "placeholders",
                 _("{path}, which is not on this machine").format(path=path),
                 subject=key,
-                why=_("the script's author has left the path for you to fill in"),
-                fix=_("write your own path there"),
+                why=_("the script's author left this path for you to fill in"),
+                fix=_("replace the path by your own"),
             )
 
 
@@ -590,44 +606,47 @@ def _imports(script: Script) -> Iterator[Finding]:
         for unmet in unmet_imports(modules, parts[0], "verl", script.sources):
             yield error(
                 "imports",
-                _("no {missing} in the verl that it is judged by").format(missing=unmet.missing),
+                _("no {missing} in the verl that the script was checked against").format(missing=unmet.missing),
                 subject=unmet.module,
                 why=_("line {line} imports {unmet}, and the trainer ends there with an ImportError").format(
                     line=unmet.line, unmet=unmet.name
                 ),
-                fix=_("take the script and its trainer from the revision of this verl, or the verl that they are for"),
+                fix=_("use a script and a verl of the same revision"),
             )
 
 
 def _groups(script: Script) -> Iterator[Finding]:
     package = script.trainer.module.rpartition(".")[0]
     top = package.partition(".")[0]
-    if not all(map(str.isidentifier, package.split("."))) or _HAVE_OUR_GROUPS.match(script.trainer.module):
+    if not all(map(str.isidentifier, package.split("."))) or _SUPPORTED_TRAINERS.match(script.trainer.module):
         return
     with contextlib.suppress(SourceError):
         sources = script.sources if top in script.sources else SourceTree.at(script.trainer.folder, (top,))
         texts = ((module, sources.read(module) or b"") for module in sources.modules_below(package))
-        makers = (each for each, text in texts if b"ray.util.collective" in text and _MAKES_A_GROUP.search(text))
+        makers = (each for each, text in texts if b"ray.util.collective" in text and _GROUP_CALL.search(text))
         module = next(makers, None)
         if module is not None:
             yield warning(
                 "ray-collective-hccl",
-                _("a group of ray.util.collective in {module}").format(module=module),
+                _("a communication group of ray.util.collective in {module}").format(module=module),
                 subject=script.trainer.module,
-                why=_("Ray's collectives have no HCCL, and verl-npu makes the groups of verl's own recipes alone"),
-                fix=_("start verl's own recipe, or see what else `verl-npu explain ray-collective-hccl` names"),
+                why=_(
+                    "Ray's collectives do not support HCCL, and verl-npu replaces their groups only in verl's own "
+                    "recipes"
+                ),
+                fix=_("start verl's own recipe, or read `verl-npu explain ray-collective-hccl` for other ways"),
             )
 
 
 def _weight_format(script: Script) -> Iterator[Finding]:
     asked = [rule for rule in rollout.RULES if rule.code == "rollout.weight_format"]
-    for finding in find(asked, script.section, Stage.SCRIPT) if _in_force(script, "rollout") else ():
+    for finding in find(asked, script.section, Stage.SCRIPT) if _is_applied(script, "rollout") else ():
         yield warning(
             "rollout.weight_format",
             finding.found,
             subject=f"{ROLLOUT}.engine_kwargs.vllm.additional_config",
-            why=_("the job warns of it, and goes on"),
-            fix=_("leave {nz_key} out of it").format(nz_key=NZ_KEY),
+            why=_("the job prints a warning and continues"),
+            fix=_("remove {nz_key} from additional_config").format(nz_key=NZ_KEY),
         )
 
 
@@ -643,45 +662,111 @@ def _token_budget(script: Script) -> Iterator[Finding]:
             refusal,
             severity=Severity.WARNING,
             subject=key,
-            why=_("a rank holds {subject}; the update ends with an error if one is longer, or is padded so").format(
-                subject=refusal.subject
-            ),
-            fix=_("raise it, or lower {max_prompt} or {max_response}").format(
-                max_prompt=MAX_PROMPT, max_response=MAX_RESPONSE
+            why=_(
+                "a rank makes {subject}, and the update ends with an error if a sequence is longer, padding included"
+            ).format(subject=refusal.subject),
+            fix=_("raise {key}, or lower {max_prompt} or {max_response}").format(
+                key=key, max_prompt=MAX_PROMPT, max_response=MAX_RESPONSE
             ),
         )
 
 
 def _sync_check(script: Script) -> Iterator[Finding]:
     asked = environment.WEIGHT_SYNC_CHECK.text(script.environ) == Check.ENGINE.value
-    if _is_apart(script) and asked and script.settings.text(ENGINE) == "sglang" and _in_force(script, "weight_sync"):
+    if (
+        _has_separate_engine(script)
+        and asked
+        and script.settings.text(ENGINE) == "sglang"
+        and _is_applied(script, "weight_sync")
+    ):
         for refusal in refusals("weight-proof", lambda _: refuse_proof(), script):
             yield replace(refusal, severity=Severity.WARNING)
 
 
+def _task_queue(script: Script) -> Iterator[Finding]:
+    """Source: NPUGraph::capture_begin of torch_npu.
+
+    This is only a warning, because the engine's own settings may still leave graphs out.
+    """
+    variable, own = "TASK_QUEUE_ENABLE", "VLLM_ASCEND_TASK_QUEUE_ENABLE"
+    settings, environ = script.settings, script.environ
+    has_own = own.encode() in (script.sources.read("verl.plugin.platform.platform_npu") or b"")
+    level = (environ.get(own) if has_own else None) or environ.get(variable)
+    captures = settings.text(ENGINE) == "vllm" and settings.get(f"{ROLLOUT}.enforce_eager") is False
+    if level == "2" and captures:
+        yield warning(
+            "task-queue",
+            _("level 2 of torch_npu's task queue beside an engine that captures graphs"),
+            subject=f"{variable}={level}",
+            why=_("torch_npu ends a capture with `Do not support TASK_QUEUE_ENABLE = 2 during NPU graph capture`"),
+            fix=_("export {own}=1, which changes the engine alone").format(own=own)
+            if has_own
+            else _("export {variable}=1, or set {key}=True").format(variable=variable, key=f"{ROLLOUT}.enforce_eager"),
+        )
+
+
+def _reward_model(script: Script) -> Iterator[Finding]:
+    """Source: verl's `RewardModelManager` and `RewardLoopWorker`.
+
+    The agent loops ask a reward model that has NPUs of its own. Only `compute_rm_score` wakes up its engine, and only
+    a reward function returns the `reward_extra_info` that the agent loops read.
+    """
+    section, settings = "reward.reward_model", script.settings
+    pool, sleeps = f"{section}.enable_resource_pool", f"{section}.rollout.free_cache_engine"
+    function = settings.text("reward.custom_reward_function.path")
+    manager, worker, loop = (
+        script.sources.read(f"verl.experimental.{name}") or b""
+        for name in ("reward_loop.reward_model", "reward_loop.reward_loop", "agent_loop.agent_loop")
+    )
+    if not settings.truth(f"{section}.enable") or not settings.truth(pool):
+        return
+    if not function and b'return {"reward_score": rm_score}' in worker and b'result["reward_extra_info"]' in loop:
+        yield error(
+            "reward-model",
+            _("a reward model with NPUs of its own and no reward function"),
+            subject=f"{pool}=True",
+            why=_("verl's agent loop ends with `KeyError: 'reward_extra_info'`, and the first step waits forever"),
+            fix=_(
+                "set {pool}=False, or set reward.custom_reward_function to a function that asks the model at its "
+                "argument reward_router_address"
+            ).format(pool=pool),
+        )
+    is_left_asleep = b"free_cache_engine" in manager and b"enable_resource_pool" not in manager
+    if is_left_asleep and settings.truth(sleeps) and settings.text(f"{section}.rollout.name") == "vllm":
+        yield warning(
+            "reward-model",
+            _("a reward model with NPUs of its own whose engine sleeps"),
+            subject=f"{sleeps}=True",
+            why=_("verl's trainers put the engine to sleep at the start and never wake it up, so its requests wait"),
+            fix=_("set {key}=False").format(key=sleeps),
+        )
+
+
 def _fused_kernels(script: Script) -> Iterator[Finding]:
-    """Of the two ways to compute the fused loss only one launches kernels, and Megatron's trainer has no other."""
+    """Warn of the fused loss in Triton. The other implementation launches no kernels, but Megatron's trainer lacks
+    it."""
     key, way = f"{MODEL}.use_fused_kernels", f"{MODEL}.fused_kernel_options.impl_backend"
     if not script.settings.truth(key) or not (is_megatron(script.settings) or script.settings.text(way) == "triton"):
         return
-    is_fixed = _in_force(script, "fused_kernels")
+    is_fixed = _is_applied(script, "fused_kernels")
     yield warning(
         "fused-kernels",
-        _("Triton kernels that Ascend's compiler refuses with upstream's blocks: {names}").format(
+        _("Triton kernels that Ascend's compiler refuses with upstream's block sizes: {names}").format(
             names=_(", ").join(BLOCKS)
         ),
         subject=f"{key}=True",
         why=_(
-            "verl-npu's feature fused_kernels launches them with smaller ones where the installed compiler refuses "
-            "these; results and speed on an NPU cannot be shown here"
+            "verl-npu's feature fused_kernels launches them with smaller blocks if the installed compiler refuses "
+            "upstream's; their results and speed on an NPU cannot be checked here"
         )
         if is_fixed
         else _(
-            "the job ends with `ub overflow` (verl issue 7950), and up to v0.7.0 a vocabulary that is no multiple of "
-            "1024 gives wrong log probabilities without an error"
+            "the job ends with `ub overflow` (verl issue 7950); up to v0.7.0, a vocabulary size that is not a "
+            "multiple of 1024 gives wrong log-probabilities without an error"
         ),
         fix=_(
-            "`verl-npu kernels {module}` compiles them, `verl-npu rehearse --kernels` as the job launches them"
+            "compile the kernels with `verl-npu kernels {module}`, or as the job launches them with "
+            "`verl-npu rehearse --kernels`"
         ).format(module=MODULE)
         if is_fixed
         else _("let verl-npu apply fused_kernels, or set {key}=False").format(key=key),
@@ -698,25 +783,25 @@ def _liger(script: Script) -> Iterator[Finding]:
                 _("kernels of liger-kernel in place of the model's layers"),
                 subject=f"{key}=True",
                 why=_(
-                    "{source} calls liger-kernel not supported; its releases from the end of 2025 on have "
-                    "code for NPUs, which was not tried with this verl"
+                    "{source} says that liger-kernel is not supported; liger-kernel's releases since the end of 2025 "
+                    "have code for NPUs, but nobody has tried them with this verl"
                 ).format(source=claims[0].source),
-                fix=_("set {key}=False: verl-npu puts the NPU's fused operators into these layers").format(key=key),
+                fix=_("set {key}=False, and verl-npu uses the NPU's fused operators in these layers").format(key=key),
             )
 
 
 def _files(script: Script) -> Iterator[Finding]:
     missing: dict[str, None] = {}
     for key in script.settings.matching(_PATHS):
-        if key.startswith(f"{CRITIC}.") and CRITIC not in _roles(script):
+        if key.startswith(f"{CRITIC}.") and CRITIC not in _trained_roles(script):
             continue
         if key == _REWARD_MODEL and not script.settings.truth("reward_model.enable"):
             continue
         value = script.settings.get(key)
         for each in value if isinstance(value, list) else [value]:
-            if not isinstance(each, str) or _PLACEHOLDER.search(each) or each in _NO_MODEL:
+            if not isinstance(each, str) or _PLACEHOLDER.search(each) or each in _DEFAULT_MODELS:
                 continue
-            # A model without a slash in front may be a name of the hub; data are files.
+            # A model path without a leading slash may be a name on the hub; data are always files.
             is_file = each.startswith(("/", "~")) or each.endswith(_DATA)
             if is_file and not (script.trainer.folder / Path(each).expanduser()).exists():
                 missing[each] = None
@@ -727,143 +812,152 @@ def _files(script: Script) -> Iterator[Finding]:
                 "{count} path that is not on this machine", "{count} paths that are not on this machine", len(missing)
             ).format(count=len(missing)),
             subject=_(", ").join(missing),
-            why=_("the job reads them on the machines that it runs on"),
-            fix=_("make sure that they are on every node"),
+            why=_("the job reads these paths on the machines that it runs on"),
+            fix=_("make sure that the paths exist on every node"),
         )
 
 
-_HAVE_OUR_GROUPS = re.compile(r"(?:verl|recipe\.(?:fully_async_policy|gkd|one_step_off_policy))\.")
-"""Trainers whose weight sync's groups verl-npu makes (verl_npu.features.weight_sync), where there are any."""
-_MAKES_A_GROUP = re.compile(rb"\b(?:create|init)_collective_group\(")
+_SUPPORTED_TRAINERS = re.compile(r"(?:verl|recipe\.(?:fully_async_policy|gkd|one_step_off_policy))\.")
+"""Trainers whose Ray collective groups verl-npu replaces (see verl_npu.features.weight_sync)."""
+_GROUP_CALL = re.compile(rb"\b(?:create|init)_collective_group\(")
 
-_BEFORE = (Stage.SCRIPT,)
-_OF_ENGINES = (
+_SCRIPT_ONLY = (Stage.SCRIPT,)
+_ENGINE_RULES = (
     "rollout.ranks",
     "rollout.heads",
     "rollout.additional_config",
     "rollout.rl_config",
     "rollout.engine_arguments",
 )
-"""The rollout's rules that a script is asked as a job is."""
+"""The codes of the rollout's rules that are checked for a script exactly as in a job."""
 RULES: tuple[Rule[Script], ...] = (
     Rule(
         "device-setting",
         _device,
         (Stage.SCRIPT, Stage.JOB),
-        about="A trainer.device that the job is given by name and that is no NPU.",
+        about="A trainer.device other than npu.",
     ),
-    Rule("imports", _imports, _BEFORE, about="What a trainer imports, before anything else, and its verl has not."),
+    Rule("imports", _imports, _SCRIPT_ONLY, about="Names that a trainer imports at its start and its verl lacks."),
     Rule(
         "ray-collective-hccl",
         _groups,
-        _BEFORE,
-        about="A group of Ray's collectives, which have no HCCL, in a trainer that is not one of verl's own.",
+        _SCRIPT_ONLY,
+        about="A group of Ray's collectives, which do not support HCCL, in a trainer that is not verl's own.",
     ),
-    Rule("shadowed", _shadowed, _BEFORE, about="A key that is given with two values: the later one wins."),
+    Rule("shadowed", _shadowed, _SCRIPT_ONLY, about="A key with two values. The later value wins."),
     Rule(
         "empty",
         _empty,
-        _BEFORE,
-        about="A size that is empty, as of a variable that nothing was assigned to, or that is no number.",
+        _SCRIPT_ONLY,
+        about="A size that is not a number, or is empty, for example because of a shell variable without a value.",
     ),
-    Rule("parallel-sizes", _parallel_sizes, _BEFORE, about="Sizes that do not divide the NPUs."),
-    Rule("batches", _batches, _BEFORE, about="Mini-batches, or micro-batches, that verl's workers cannot divide."),
+    Rule(
+        "parallel-sizes", _parallel_sizes, _SCRIPT_ONLY, about="Parallel sizes that do not divide the number of NPUs."
+    ),
+    Rule("batches", _batches, _SCRIPT_ONLY, about="Mini-batches or micro-batches that verl's workers cannot divide."),
     Rule(
         "validation",
         _validation,
-        _BEFORE,
-        about="Settings that verl refuses as it validates its configuration, or makes objects of its sections.",
+        _SCRIPT_ONLY,
+        about="Settings that verl refuses when it validates its configuration or builds objects from it.",
     ),
-    Rule("choices", _choices, _BEFORE, about="Values that verl looks up by name and does not find."),
+    Rule("choices", _choices, _SCRIPT_ONLY, about="Names, for example of an estimator, that verl does not know."),
     Rule(
         "trainer-mode",
-        lambda script: of_modes(script.trainer.module, script.settings, script.sources),
-        _BEFORE,
+        lambda script: mode_findings(script.trainer.module, script.settings, script.sources),
+        _SCRIPT_ONLY,
         about="Settings, or a checkpoint engine, that the chosen mode of verl's v1 trainer refuses.",
     ),
     Rule(
         "successor",
-        lambda script: of_recipe(script.trainer, script.settings, script.sources),
-        _BEFORE,
-        about="The settings of verl's v1 trainer that stand for those of fully_async_policy or one_step_off_policy.",
+        lambda script: successor_findings(script.trainer, script.settings, script.sources),
+        _SCRIPT_ONLY,
+        about="A recipe (fully_async_policy, one_step_off_policy) that settings of verl's v1 trainer can replace.",
     ),
     Rule(
         "mindspeed-overrides",
         _overrides,
         (Stage.SCRIPT, Stage.JOB),
-        about="Each worker's overrides, by the MindSpeed that the documents of the script's verl name.",
+        about="MindSpeed overrides that the MindSpeed named in the documents of the script's verl refuses.",
     ),
-    *(_of("rollout", partial(_ask_the_rollout, code=code), code) for code in _OF_ENGINES),
-    _of(
+    *(_feature_rule("rollout", partial(_check_rollout, code=code), code) for code in _ENGINE_RULES),
+    _feature_rule(
         "rollout",
         lambda script: rollout.refuse(rollout.unread_parallelism(script.section, script.sources)),
         "rollout.unread_parallelism",
     ),
-    _of(
+    _feature_rule(
         "rollout",
         lambda script: rollout.refuse(rollout.sizes_in_one_word(script.section, script.sources)),
         "rollout.sizes_in_one_word",
     ),
-    Rule("rollout.expandable_segments", _segments, (Stage.SCRIPT, Stage.JOB)),
-    _of(
+    Rule("rollout.expandable_segments", _expandable_segments, (Stage.SCRIPT, Stage.JOB)),
+    _feature_rule(
         "fleet",
         lambda script: refuse_other_values(script.environ, script.trainer.name),
         "required-variables",
-        "Variables with a value with which the job would compute wrongly, where verl-npu gives workers its own.",
+        "Variables with a value that would make the job compute wrong results; verl-npu gives workers another value.",
     ),
     Rule(
         "variables",
         _variables,
         (Stage.SCRIPT, Stage.ENVIRONMENT, Stage.JOB),
-        about="What an exported variable has to hold, as far as that can be told without the machine that it is for.",
+        about="Exported variables with a value that is wrong on any machine.",
     ),
     Rule(
         "fused-kernels",
         _fused_kernels,
-        _BEFORE,
-        about="Triton kernels of verl's fused loss that Ascend's compiler refuses, and what verl-npu does about them.",
+        _SCRIPT_ONLY,
+        about="Triton kernels of verl's fused loss, which Ascend's compiler refuses with upstream's block sizes.",
     ),
     Rule(
         "liger-kernel",
         _liger,
-        _BEFORE,
-        about="liger-kernel, where the documents of the script's verl say that NPUs do not run it.",
+        _SCRIPT_ONLY,
+        about="liger-kernel, if the documents of the script's verl say that NPUs do not support it.",
     ),
-    Rule("exports", _exports, _BEFORE, about="Variables that are set and do not reach Ray's workers."),
+    Rule("exports", _exports, _SCRIPT_ONLY, about="Variables that the script sets but Ray's workers do not get."),
+    Rule(
+        "reward-model",
+        _reward_model,
+        _SCRIPT_ONLY,
+        about="A reward model with NPUs of its own that verl never wakes up, or whose scores verl cannot read.",
+    ),
+    Rule("task-queue", _task_queue, _SCRIPT_ONLY, about="A level of torch_npu's task queue at which graphs fail."),
     Rule("rollout.weight_format", _weight_format, (Stage.SCRIPT, Stage.JOB)),
     Rule(
         "weight-proof",
         _sync_check,
         (Stage.SCRIPT, Stage.JOB),
-        about="A proof of its weights that an SGLang engine apart from its trainer cannot give.",
+        about="A proof of the synced weights, which SGLang cannot give if it does not share the trainer's NPUs.",
     ),
     Rule(
         "token-budget",
         _token_budget,
-        _BEFORE,
-        about="A token budget below the longest sequence that the settings allow; no sequence need become as long.",
+        _SCRIPT_ONLY,
+        about="A token budget that is smaller than the longest sequence that the settings allow.",
     ),
     Rule(
         "visible-devices",
         _visible_devices,
-        _BEFORE,
-        about="A list of visible NPUs with fewer than each node is to use; Ray may have been started with another.",
+        _SCRIPT_ONLY,
+        about="A list of visible NPUs that is shorter than the number of NPUs that the job uses on each node.",
     ),
-    Rule("ray-cpus", _ray_cpus, _BEFORE, about="Fewer CPUs for Ray than a node is to use NPUs."),
+    Rule("ray-cpus", _ray_cpus, _SCRIPT_ONLY, about="Fewer CPUs for Ray than the job's placement groups need."),
     Rule(
         "placeholders",
         _placeholders,
-        _BEFORE,
-        about="Paths that the script's author has left to fill in. An absolute one may be on the cluster.",
+        _SCRIPT_ONLY,
+        about="Paths that the script's author left for you to fill in. An absolute path may exist on the cluster.",
     ),
-    Rule("files", _files, _BEFORE, about="Paths that do not exist here; the cluster may have them."),
+    Rule("files", _files, _SCRIPT_ONLY, about="Paths that do not exist on this machine. The cluster may have them."),
 )
 
 
 def findings(script: Script) -> list[Finding]:
-    """Return what all rules find that can be asked from a script, refusals first."""
+    """Return the findings of all rules that can be checked in a script, refusals first."""
     found = list(find(RULES, script, Stage.SCRIPT))
-    # Sizes that do not divide are refused by upstream and by verl-npu: they are told once.
+    # Both upstream and verl-npu refuse sizes that do not divide the NPUs. Report them once.
     told = {finding.subject for finding in found if finding.code == "parallel-sizes"}
     found = [finding for finding in found if finding.code != "rollout.ranks" or finding.subject not in told]
     return sorted(found, key=lambda finding: not finding.refused)

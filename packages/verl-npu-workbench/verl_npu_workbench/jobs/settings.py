@@ -1,4 +1,4 @@
-"""A trainer's settings by their full keys, and overrides as Hydra reads them."""
+"""A trainer's settings by their full keys, and overrides in Hydra's syntax."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What Hydra composed, as far as it has been changed."""
+    """Settings as Hydra composed them, with later changes."""
 
     values: Mapping[str, object]
 
@@ -27,7 +27,7 @@ class Settings:
         return "" if value is None or value == {} else str(value)
 
     def number(self, key: str, default: float = 0) -> float:
-        """Return a value as a number; the default if it is none."""
+        """Return a value as a number, or the default if it is not a number."""
         value = self.get(key)
         if isinstance(value, bool):
             return default
@@ -39,36 +39,36 @@ class Settings:
         return value if isinstance(value, int | float) else default
 
     def whole(self, key: str, default: int = 0) -> int:
-        """Return a value as a whole number; the default if it is none."""
+        """Return a value as a whole number, or the default if it is not a finite number."""
         value = self.number(key, default)
         return int(value) if math.isfinite(value) else default
 
     def truth(self, key: str) -> bool:
-        """Return whether a value is true, as YAML and Python write it."""
+        """Tell whether a value is true, as YAML or Python spells it."""
         value = self.get(key)
         return value is True or str(value).lower() == "true"
 
     def ending(self, *endings: str) -> Iterator[str]:
-        """Yield the keys whose last part is one of these."""
+        """Yield the keys whose last part is one of `endings`."""
         for key in self.values:
             if key.rpartition(".")[2] in endings:
                 yield key
 
     def matching(self, pattern: str) -> Iterator[str]:
-        """Yield the keys that match all of a pattern."""
+        """Yield the keys that match a pattern from beginning to end."""
         compiled = re.compile(pattern)
         for key in self.values:
             if compiled.fullmatch(key):
                 yield key
 
     def directly_in(self, section: str) -> Iterator[str]:
-        """Yield the keys of a section, and not those of sections in it."""
+        """Yield the keys of a section, without the keys of its subsections."""
         for key in self.values:
             if key.rpartition(".")[0] == section:
                 yield key
 
     def changed(self, after: Mapping[str, object]) -> Settings:
-        """Return them with other values; a section that is replaced loses its keys."""
+        """Return the settings with the values in `after`. A section that gets a value loses its keys."""
         kept = {
             key: value
             for key, value in self.values.items()
@@ -78,12 +78,12 @@ class Settings:
 
 
 def override(key: str, value: object) -> str:
-    """Return an override that sets a key whether it is there or not."""
+    """Return an override that sets a key, and adds the key if it does not exist."""
     return f"++{key}={written(value)}"
 
 
 def written(value: object) -> str:
-    """Return a value as Hydra's command line has it."""
+    """Return a value in the syntax of Hydra's command line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -93,7 +93,7 @@ def written(value: object) -> str:
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{key}:{written(each)}" for key, each in value.items()) + "}"
     if isinstance(value, str):
-        # Hydra takes a backslash as it is, unless a quote or the end comes after it.
+        # Hydra keeps a backslash as it is, except in front of a quote and at the end.
         return "'" + re.sub(r"(?<!\\)(\\*)('|\Z)", _escaped, value) + "'"
     return str(value)
 

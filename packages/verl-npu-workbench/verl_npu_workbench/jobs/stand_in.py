@@ -1,7 +1,7 @@
-"""What runs in a sandbox instead of python, torchrun, ray, pip and their like: it notes that it was called.
+"""The stand-in that runs in a sandbox instead of python, torchrun, ray, pip, and similar programs.
 
-It is started by its path, without this package and without site-packages, under the name that was called. Each call
-is one line of JSON on the file descriptor that STAND_IN_CALLS names.
+It records its call as one line of JSON on the file descriptor in STAND_IN_CALLS. It starts by its path, without this
+package and without site-packages; its first argument is the name of the program that was called.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 
 THROUGH = ("sudo", "nohup")
-"""Programs whose arguments are the command that matters."""
+"""Programs that only start the command in their arguments."""
 _LARGEST_FILE = 1 << 18
 
 
@@ -22,25 +22,25 @@ def main() -> int:
     if name in THROUGH and arguments:
         os.execvp(arguments[0], arguments)
     if name.startswith("python") and arguments[:2] == ["-c", "import torch_npu"]:
-        # How scripts for several kinds of device ask which they are on: here it is NPUs.
+        # Scripts for several kinds of devices use this import to detect NPUs.
         return 0
-    if name.startswith("python") and _is_a_question(arguments):
+    if name.startswith("python") and _is_query(arguments):
         os.environ.pop("BASH_ENV", None)
         os.environ.setdefault("VIRTUAL_ASCEND", os.environ["STAND_IN_NPUS"])
         python = os.environ["STAND_IN_PYTHON"]
-        # Python finds its environment by the name that it is called by.
+        # Python finds its virtual environment by the path in argv[0].
         os.execv(python, [python, *arguments])
     record(name, arguments)
     return ANSWERS[name](arguments) if name in ANSWERS else 0
 
 
 def record(name: str, arguments: list[str]) -> None:
-    """Note the call in one line."""
+    """Record the call as one line of JSON."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STAND_IN_")}
     call = {"program": name, "arguments": arguments, "folder": os.getcwd(), "environment": environment}
     line = json.dumps({**call, "runtime": _runtime_environment(name, arguments)})
     descriptor = int(os.environ["STAND_IN_CALLS"])
-    # Lines of several processes at once stay whole.
+    # The lock keeps lines whole when several processes write at once.
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     data = line.encode() + b"\n"
     while data:
@@ -49,7 +49,8 @@ def record(name: str, arguments: list[str]) -> None:
 
 
 def _runtime_environment(name: str, arguments: list[str]) -> str:
-    """The file that `ray job submit` is given, as it is at this moment: the script may have written it."""
+    """Return the text of the runtime environment's file for `ray job submit`. The script may write the file itself, so
+    it is read at the call."""
     if name != "ray" or arguments[:2] != ["job", "submit"]:
         return ""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
@@ -62,13 +63,14 @@ def _runtime_environment(name: str, arguments: list[str]) -> str:
         return ""
 
 
-def _is_a_question(arguments: list[str]) -> bool:
-    """Whether python is only asked to compute something, as scripts do in `$(python3 -c …)`."""
+def _is_query(arguments: list[str]) -> bool:
+    """Tell whether python only computes something for the script, as in `$(python3 -c …)`."""
     return bool(arguments) and arguments[0] in ("-c", "-", "-V", "--version")
 
 
 def _ray(words: list[str]) -> int:
-    # Scripts wait until `ray status` counts the NPUs of all nodes. Only they know how many: one node more each time.
+    # Scripts wait until `ray status` shows the NPUs of all nodes. The stand-in does not know how many nodes that is,
+    # so each call shows one node more.
     if words[:1] == ["status"]:
         counter = os.path.join(os.environ["STAND_IN_STATE"], "ray-status")
         with open(counter, "a+") as file:
@@ -80,7 +82,7 @@ def _ray(words: list[str]) -> int:
 
 
 def _npus() -> int:
-    """NPUs of a node, as `ray start --resources` had them in this script."""
+    """Return the NPUs of a node, as this script's `ray start --resources` gave them."""
     try:
         with open(os.path.join(os.environ["STAND_IN_STATE"], "ray-npus")) as file:
             return int(file.read())

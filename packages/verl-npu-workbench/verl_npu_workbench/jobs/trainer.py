@@ -1,4 +1,4 @@
-"""The trainer among what a launch script calls: its module, its Hydra overrides, and how it is started."""
+"""Finds the trainer among the programs that a launch script calls: its module, its overrides, and how it starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from verl_npu.errors import ScriptError
+from verl_npu.errors import SourceError
 from verl_npu.language import gettext as _
 
 from ..secrecy.variables import restored
@@ -18,18 +18,18 @@ from .capture import Call, Capture
 
 _TORCHRUN_FLAGS = ("--standalone", "--no-python", "--no_python", "-m", "--module", "--run-path", "--run_path")
 _TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
-_FEWEST_OVERRIDES = 3
-"""Of a trainer that a script starts beside converters and downloads, which have options of their own."""
+_MIN_OVERRIDES = 3
+"""The fewest overrides that tell a trainer from converters and downloads, which have options of their own."""
 _SETTING = re.compile(r"\+{0,2}[A-Za-z_][\w.@/]*=.*|~[A-Za-z_].*", re.DOTALL)
 _LARGEST_YAML = 1 << 18
-"""Characters: upstream's have a thousand, and reading a million takes nine seconds."""
+"""The largest number of characters. Upstream's files have a thousand; parsing a million takes nine seconds."""
 _PYTHON = re.compile(r"\b(python[\d.]*|torchrun)\b")
 
-_OF_CLUSTER = re.compile(
+_CLUSTER_VARIABLES = re.compile(
     r"HCCL_|.*_SOCKET|LD_|MASTER_|RAY_ADDRESS$|ASCEND_RT_VISIBLE_DEVICES$|ASCEND_VISIBLE_DEVICES$|CUDA_VISIBLE_DEVICES$"
     r"|.*_proxy$|.*_PROXY$|HF_ENDPOINT$|PYTHONPATH$|BASH_ENV$|PATH$|HOME$|GLOO_|WANDB_|SWANLAB_"
 )
-"""Variables of a script that name interfaces, addresses, libraries and devices of the cluster."""
+"""Variables of a script that name interfaces, addresses, libraries, and devices of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +37,33 @@ class Trainer:
     """One training that a script starts."""
 
     module: str
-    """The module's name, or the path of a file from the folder that it was started in."""
+    """The module's name, or the path of a file relative to `folder`."""
     overrides: tuple[str, ...]
     options: tuple[str, ...]
-    """What else stands on its command line: Hydra's own options, such as --config-name=…"""
+    """The rest of the command line: Hydra's own options, such as --config-name=…"""
     ranks: int
-    """Processes that torchrun starts on each node; 0 if Ray starts the workers."""
+    """The number of processes that torchrun starts on each node; 0 if Ray starts the workers."""
     folder: Path
-    """The folder that it was started in."""
+    """The folder in which the trainer starts."""
     exports: Mapping[str, str]
-    """The variables that the script, or a runtime environment of Ray, sets for it."""
+    """The variables that the script or Ray's runtime environment sets for the trainer."""
     nodes: int = 1
-    """That torchrun starts processes on: the most, if a script names a range."""
+    """The number of torchrun's nodes; the largest, if the script names a range."""
     counted: bool = True
-    """Whether the script says how many those are; otherwise torchrun counts a machine's devices itself."""
+    """Whether the script gives the numbers of processes and nodes; otherwise torchrun counts a machine's devices."""
     inherited: Mapping[str, str] = field(default_factory=dict)
-    """The user's own variables that it gets as they are."""
+    """The user's own variables that the trainer gets unchanged."""
 
     @property
     def name(self) -> str:
-        """The last part of its module or file, without an ending."""
+        """The last part of the module's or file's name, without an ending."""
         return re.split(r"[./]", self.module.removesuffix(".py"))[-1]
+
+    @property
+    def trains(self) -> bool:
+        """Tell whether the program trains. Programs that only generate or evaluate compose a trainer's configuration,
+        too, but do not validate it."""
+        return re.search(r"generat|eval|infer|serv", self.name) is None
 
     def option(self, name: str) -> str:
         """Return the value of one of Hydra's options, or an empty text."""
@@ -71,63 +77,67 @@ class Trainer:
 
 
 def is_of_cluster(variable: str) -> bool:
-    """Whether an environment variable's name is of what only the script's cluster has."""
-    return bool(_OF_CLUSTER.match(variable))
+    """Tell whether an environment variable names something that only the script's cluster has."""
+    return bool(_CLUSTER_VARIABLES.match(variable))
 
 
 def trainer_of(captured: Capture) -> Trainer:
     """Return the trainer that a script starts.
 
     Raises:
-        ScriptError: it starts none, or more than one.
+        SourceError: the script starts no trainer, or more than one.
     """
-    started = [trainer for call in captured.calls if (trainer := _of_call(call, captured))]
-    # A short one is only looked for where nothing else can be the trainer.
-    found = [each for each in started if len(each.overrides) >= _FEWEST_OVERRIDES] or list(filter(_is_short, started))
+    started = [trainer for call in captured.calls if (trainer := _called_trainer(call, captured))]
+    # A command with few overrides counts only if no other command can be the trainer.
+    found = [each for each in started if len(each.overrides) >= _MIN_OVERRIDES] or list(filter(_is_short, started))
     different = list(dict.fromkeys(_name(trainer) for trainer in found))
     if len(different) > 1:
-        raise ScriptError(
+        raise SourceError(
             subject=str(captured.script),
             expected=_("one trainer"),
             found=f"{len(different)}: {'; '.join(different)[:400]}",
-            fix=_("rehearse them one at a time: verl-npu rehearse -- and the command"),
+            fix=_("give one trainer's command after `verl-npu rehearse --`"),
         )
     if not found:
         called = list(dict.fromkeys(" ".join([call.program, *call.arguments[:3]]) for call in captured.calls))
         said = captured.ended.output.decode(errors="replace").strip().splitlines()
-        raise ScriptError(
+        raise SourceError(
             subject=str(captured.script),
             expected=_("a script that starts a trainer with Hydra's key=value settings"),
-            found=(_("calls of {called}").format(called=_("; ").join(called)[:300]) if called else _("none"))
+            found=(
+                _("calls of {called}").format(called=_("; ").join(called)[:300])
+                if called
+                else _("a script that calls no program")
+            )
             + (
-                _(". It ended with status {status}: {said}").format(status=captured.ended.status, said=said[-1][:200])
+                _(" and ends with status {status} ({said})").format(status=captured.ended.status, said=said[-1][:200])
                 if captured.ended.status
                 else ""
             ),
-            fix=_("give the arguments that the script needs after --, or the trainer's own command"),
+            fix=_("add the script's arguments after --, or give the trainer's own command"),
         )
     return found[0]
 
 
 def trainer_of_command(words: Sequence[str], folder: Path, exports: Mapping[str, str]) -> Trainer:
-    """Return the trainer of a command line that the user gave.
+    """Return the trainer that the user's command line starts.
 
     Raises:
-        ScriptError: it is no command that starts a trainer.
+        SourceError: the command starts no trainer.
     """
     trainer = _started(list(words), folder, exports)
     if trainer is None:
-        raise ScriptError(
+        raise SourceError(
             subject=" ".join(words)[:200] or _("the command"),
             expected=_("a command such as python3 -m verl.trainer.main_ppo key=value …"),
-            found=_("no module or file that is started with key=value settings"),
-            fix=_("give the command as it stands in your script, with its variables filled in"),
+            found=_("a command that starts no module or file with key=value settings"),
+            fix=_("copy the command from your script and fill in its variables"),
         )
     return trainer
 
 
 def with_secrets(trainer: Trainer, environ: Mapping[str, str]) -> Trainer:
-    """Return a trainer to be started outside of a sandbox: with the secrets that its script was not given."""
+    """Return a trainer with the secrets that were hidden from its script, for a start outside of a sandbox."""
     return replace(
         trainer,
         overrides=tuple(restored(word, environ) for word in trainer.overrides),
@@ -137,7 +147,7 @@ def with_secrets(trainer: Trainer, environ: Mapping[str, str]) -> Trainer:
 
 
 def runtime_environment(captured: Capture) -> dict[str, str] | None:
-    """Return the variables of the runtime environment that a script submits its job with; None if it submits none."""
+    """Return the variables of the runtime environment with which a script submits its job; None if it submits none."""
     for call in captured.calls:
         if call.program == "ray" and call.arguments[:2] == ("job", "submit"):
             return _submitted(list(call.arguments[2:]), call.runtime)[0]
@@ -148,7 +158,7 @@ def _name(trainer: Trainer) -> str:
     return " ".join([trainer.module, *trainer.options, *trainer.overrides])
 
 
-def _of_call(call: Call, captured: Capture) -> Trainer | None:
+def _called_trainer(call: Call, captured: Capture) -> Trainer | None:
     words = [call.program, *call.arguments]
     exports = captured.exports(call)
     if words[:3] == ["ray", "job", "submit"]:
@@ -159,18 +169,18 @@ def _of_call(call: Call, captured: Capture) -> Trainer | None:
 
 
 def _is_short(trainer: Trainer) -> bool:
-    """Whether a command has nothing but a setting or two, and options of Hydra's."""
+    """Tell whether a command has only settings and options of Hydra."""
     hydras = all(word.startswith(("--config-", "-cn", "-cp")) or not word.startswith("-") for word in trainer.options)
     return hydras and bool(trainer.overrides) and all(map(_SETTING.fullmatch, trainer.overrides))
 
 
 def _started(words: list[str], folder: Path, exports: Mapping[str, str]) -> Trainer | None:
-    """Return what `python`, `torchrun` or a shell line starts."""
+    """Return the trainer that a command of `python` or `torchrun`, or a shell line, starts."""
     while words and re.fullmatch(r"[A-Za-z_]\w*=.*", words[0], re.DOTALL):
         name, _unused, value = words.pop(0).partition("=")
         exports = {**exports, name: value}
     if words[:1] in (["bash"], ["sh"]) and words[1:2] == ["-c"] and len(words) > 2:
-        return _started(_of_a_line(words[2]), folder, exports)
+        return _started(_command_in_line(words[2]), folder, exports)
     if words[:2] == ["uv", "run"]:
         words = list(itertools.dropwhile(lambda word: not re.fullmatch(r"python[\d.]*|torchrun", word), words))
     if not words:
@@ -195,14 +205,14 @@ def _started(words: list[str], folder: Path, exports: Mapping[str, str]) -> Trai
     return Trainer(module, tuple(overrides), tuple(options), ranks, folder, dict(exports), nodes, counted)
 
 
-def _of_a_line(line: str) -> list[str]:
-    """Return the words of the trainer's command in a shell line; others, such as `cd`, may stand before it."""
+def _command_in_line(line: str) -> list[str]:
+    """Return the words of the trainer's command in a shell line. Other commands, such as `cd`, may precede it."""
     try:
         lexer = shlex.shlex(line.replace("\\\n", " "), posix=True, punctuation_chars=";&|\n")
         lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
         words = list(lexer)
     except ValueError:
-        return []  # bash would not take it either
+        return []  # bash could not parse the line, either
     commands: list[list[str]] = [[]]
     for word in itertools.takewhile(lambda word: not word.startswith("#"), words):
         if word and not word.strip(";&|\n"):
@@ -213,7 +223,7 @@ def _of_a_line(line: str) -> list[str]:
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Tell Hydra's options from overrides. An option and its value may be two words."""
+    """Separate Hydra's options from overrides. An option and its value may be two words."""
     options: list[str] = []
     overrides: list[str] = []
     takes_value = False
@@ -222,12 +232,13 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
             takes_value = not takes_value and word in ("--config-path", "-cp", "--config-name", "-cn", "--config-dir")
             options.append(word)
         elif word.strip():
-            overrides.append(word)  # Hydra is the judge of it
+            overrides.append(word)  # Hydra judges whether it is valid
     return options, overrides
 
 
 def _torchrun(words: list[str]) -> tuple[int, int, bool, list[str]]:
-    """Return the processes on a node, the nodes, whether both are said, and what follows torchrun's own options."""
+    """Return the processes on a node, the nodes, whether both numbers are given, and the words after torchrun's own
+    options."""
     ranks, nodes, counted, is_module = 1, 1, True, False
     while words and words[0].startswith("-"):
         word = words.pop(0)
@@ -250,7 +261,7 @@ def _torchrun(words: list[str]) -> tuple[int, int, bool, list[str]]:
 
 
 def _submitted(words: list[str], runtime: str) -> tuple[dict[str, str], list[str]]:
-    """Return the variables of a Ray job's runtime environment, whose text this is, and the job's own command."""
+    """Return the variables in the runtime environment's text, and the job's own command."""
     variables: dict[str, str] = {}
     while words and words[0] != "--":
         word = words.pop(0)
@@ -267,7 +278,10 @@ def _submitted(words: list[str], runtime: str) -> tuple[dict[str, str], list[str
 
 
 def _runtime_env(path: str, text: str) -> dict[str, str]:
-    """The env_vars of a stranger's YAML: only scalars are made, so that anchors cannot grow. None without PyYAML."""
+    """Return the env_vars of a runtime environment's YAML text, or nothing if PyYAML is not installed.
+
+    Only scalars are constructed, because anchors in somebody else's file could expand without end.
+    """
     if importlib.util.find_spec("yaml") is None:
         return {}
     import yaml
@@ -281,16 +295,16 @@ def _runtime_env(path: str, text: str) -> dict[str, str]:
         scalars = [(name, value) for name, value in _pairs(variables) if isinstance(value, yaml.ScalarNode)]
         return {name: str(make.construct_object(value)) for name, value in scalars}
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ScriptError(
+        raise SourceError(
             subject=_("the runtime environment {path}").format(path=path),
             expected="YAML",
             found=(str(error).splitlines() or [type(error).__name__])[0],
-            fix=_("fix the file that ray job submit --runtime-env names"),
+            fix=_("correct the file that ray job submit --runtime-env names"),
         ) from error
 
 
 def _pairs(node: object) -> Iterator[tuple[str, object]]:
-    """Yield the keys and nodes of a mapping, those that it merges first; each mapping once."""
+    """Yield the keys and nodes of a mapping, merged mappings first; each mapping once."""
     import yaml
 
     waiting, seen = [node], set[int]()
@@ -307,5 +321,5 @@ def _pairs(node: object) -> Iterator[tuple[str, object]]:
                 waiting.append(value)
             elif isinstance(key, yaml.ScalarNode):
                 merged.append((key.value, value))
-    # What a mapping says itself comes last, and wins.
+    # The mapping's own keys come last and win.
     yield from reversed(merged)

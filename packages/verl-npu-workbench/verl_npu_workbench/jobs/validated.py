@@ -1,6 +1,7 @@
-"""The settings that verl's own code refuses, found by following the source of the script's verl.
+"""The settings that verl's own code refuses, found by interpreting the source of the script's verl.
 
-It follows the validation, the classes of sections, look-ups by name, and how workers share a mini-batch.
+The interpreter follows verl's validation, the classes of sections, look-ups by name, and the division of mini-batches
+among workers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from verl_npu.registry.source.tree import SourceTree, Target
 
-from .asserted import UNTOLD, field_types, instance, refused, refused_sections, returned, section
+from .asserted import UNKNOWN, field_types, instance, refused, refused_sections, returned, section
 from .keys import ACTOR, CRITIC, ENGINE, ESTIMATOR, REFERENCE, ROLES, ROLLOUT, has_critic, has_reference
 from .settings import Settings
 
@@ -22,6 +23,9 @@ _CRITIC = Target("verl.trainer.ppo.utils", "need_critic")
 _ROLLOUTS = Target("verl.workers.rollout.base", "get_rollout_class")
 _DTYPE = Target("verl.utils.torch_dtypes", "PrecisionType.to_dtype")
 _REWARDS = "reward_manager.registry"
+_TRACKING = Target("verl.utils.tracking", "Tracking")
+_CONTROLLER = Target(_ALGORITHMS, "get_kl_controller")
+_WORKERS = Target("verl.trainer.main_ppo", "TaskRunner")
 _DIVIDING = Target("verl.workers.engine.utils", "prepare_micro_batches")
 _LEGACY = "trainer.use_legacy_worker_impl"
 _NUMBERS = ("int", "float", "Optional[int]", "Optional[float]", "int | None", "float | None")
@@ -29,14 +33,14 @@ _NUMBERS = ("int", "float", "Optional[int]", "Optional[float]", "int | None", "f
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A message with which upstream's code refuses a key, or a section."""
+    """An error message with which upstream's code refuses a key or a section."""
 
     key: str
     message: str
 
 
-def of_validation(settings: Settings, tree: SourceTree) -> Iterator[Refusal]:
-    """Yield the refusals of `validate_config`, which is a method of the trainer in older revisions."""
+def validation_refusals(settings: Settings, tree: SourceTree) -> Iterator[Refusal]:
+    """Yield the errors of `validate_config`, which is a method of the trainer in older revisions."""
     function, trainer = _VALIDATION
     critic = returned(_CRITIC, [section(settings)], tree)
     roles = {
@@ -51,19 +55,29 @@ def of_validation(settings: Settings, tree: SourceTree) -> Iterator[Refusal]:
     yield from (Refusal(ROLES, each) for each in said)
 
 
-def of_sections(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
-    """Yield the refusals by the classes that upstream makes of the sections."""
+def section_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
+    """Yield the errors of the classes that upstream instantiates from the sections."""
     for key, said in refused_sections(settings, [*roles, ROLLOUT], tree):
         yield Refusal(key, said)
 
 
-def of_names(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
-    """Yield the refusals of values that upstream looks up by name and does not find."""
+def name_refusals(settings: Settings, roles: Sequence[str], tree: SourceTree) -> Iterator[Refusal]:
+    """Yield the errors for values that upstream looks up by name and does not find."""
     for key, target, before in _looked_up(settings, roles):
         value = settings.get(key)
         if isinstance(value, str) and value and value != "???" and "${" not in value:
             for message in refused(target, [*before, value], tree):
                 yield Refusal(key, message)
+    for role in roles:
+        add = "add_critic_worker" if role == CRITIC else "add_actor_rollout_worker"
+        method = Target(_WORKERS.module, f"{_WORKERS.qualname}.{add}")
+        for message in refused(method, [instance(_WORKERS, {}), section(settings)], tree):
+            yield Refusal(f"{role}.strategy", message)
+    for message in refused(_TRACKING, [UNKNOWN, UNKNOWN, settings.get("trainer.logger")], tree):
+        yield Refusal("trainer.logger", message)
+    if settings.truth("algorithm.use_kl_in_reward"):
+        for message in refused(_CONTROLLER, [section(settings, "algorithm.kl_ctrl")], tree):
+            yield Refusal("algorithm.kl_ctrl", message)
     engine, mode = settings.get(ENGINE), settings.get(f"{ROLLOUT}.mode") or "async"
     if isinstance(engine, str) and engine != "???":
         for message in refused(_ROLLOUTS, [engine, mode], tree):
@@ -74,23 +88,23 @@ def _looked_up(settings: Settings, roles: Sequence[str]) -> Iterator[tuple[str, 
     yield ESTIMATOR, Target(_ALGORITHMS, "get_adv_estimator_fn"), ()
     yield f"{ACTOR}.policy_loss.loss_mode", Target(_ALGORITHMS, "get_policy_loss_fn"), ()
     if settings.truth(f"{ACTOR}.use_kl_loss"):
-        yield f"{ACTOR}.kl_loss_type", _KL, (UNTOLD, UNTOLD)
+        yield f"{ACTOR}.kl_loss_type", _KL, (UNKNOWN, UNKNOWN)
     if settings.truth("algorithm.use_kl_in_reward"):
-        yield "algorithm.kl_penalty", _KL, (UNTOLD, UNTOLD)
+        yield "algorithm.kl_penalty", _KL, (UNKNOWN, UNKNOWN)
     if settings.text("reward.reward_manager.source") == "register":
         find = Target(f"verl.experimental.reward_loop.{_REWARDS}", "get_reward_manager_cls")
         yield "reward.reward_manager.name", find, ()
     elif "reward.reward_manager.name" not in settings and not settings.truth("reward_model.use_reward_loop"):
         yield "reward_model.reward_manager", Target(f"verl.workers.{_REWARDS}", "get_reward_manager_cls"), ()
     for role in (*roles, *([REFERENCE] if has_reference(settings) else [])):
-        # A reference's workers are of the actor's kind.
+        # The reference uses the actor's worker class.
         if settings.text(f"{ACTOR if role == REFERENCE else role}.strategy") in ("fsdp", "fsdp2"):
             for part in (f"{role}.fsdp_config", f"{role}.model.fsdp_config"):
                 yield f"{part}.model_dtype", _DTYPE, ()
 
 
-def of_shares(settings: Settings, npus: int, replica: int, tree: SourceTree) -> Iterator[Refusal]:
-    """Yield the refusals of workers that divide a mini-batch among ranks, and a rank's share into micro-batches."""
+def batch_refusals(settings: Settings, npus: int, replica: int, tree: SourceTree) -> Iterator[Refusal]:
+    """Yield the errors of workers that divide a mini-batch among ranks, and a rank's share into micro-batches."""
     ranks, mini = npus // max(replica, 1), f"{ACTOR}.ppo_mini_batch_size"
     batch = settings.whole(mini) * settings.whole(f"{ROLLOUT}.n")
     if not ranks or batch <= 0 or ESTIMATOR not in settings:
@@ -109,7 +123,7 @@ def of_shares(settings: Settings, npus: int, replica: int, tree: SourceTree) -> 
         "self.engine.get_data_parallel_size()": ranks,
     }
     method = Target(worker.module, f"{worker.qualname}.train_mini_batch")
-    unshared = list(refused(method, [instance(worker, {}), UNTOLD], tree, taken))
+    unshared = list(refused(method, [instance(worker, {}), UNKNOWN], tree, taken))
     yield from (Refusal(mini, each) for each in unshared)
     micro = settings.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu")
     is_fixed = settings.get(f"{ACTOR}.use_dynamic_bsz") is False and not settings.truth(f"{ACTOR}.use_prefix_grouper")
@@ -124,8 +138,8 @@ def of_shares(settings: Settings, npus: int, replica: int, tree: SourceTree) -> 
             yield Refusal(f"{ACTOR}.ppo_micro_batch_size_per_gpu", message)
 
 
-def no_numbers(settings: Settings, tree: SourceTree) -> Iterator[str]:
-    """Yield the keys with a text that is no number where the class of their section says that it is one."""
+def non_numbers(settings: Settings, tree: SourceTree) -> Iterator[str]:
+    """Yield the keys that have a text as value although the class of their section declares a number."""
     for target in settings.matching(r"(actor_rollout_ref|critic|algorithm)\..*_target_"):
         key = target.removesuffix("._target_")
         if key.startswith(CRITIC) and not has_critic(settings):

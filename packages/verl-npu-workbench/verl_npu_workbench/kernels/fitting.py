@@ -42,7 +42,7 @@ def fit(target: Target, judged: Sequence[Judged], request: Request) -> list[Judg
 
 
 def _fitted(target: Target, judged: Judged, request: Request) -> Judged:
-    """Try the nearest blocks first; once some fit, try the others at the same distance, and stop."""
+    """Try the nearest blocks first. Once some blocks fit, try the rest at the same distance, and stop."""
     arguments, best = judged.arguments, judged.best
     if arguments is None:
         return judged

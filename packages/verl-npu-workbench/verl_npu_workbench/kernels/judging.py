@@ -142,7 +142,7 @@ def _key_of(kernel: Kernel) -> str:
 
 
 def _groups(kernels: Sequence[Kernel]) -> Iterator[list[Kernel]]:
-    """Yield groups of a few kernels of the same file, which is then read once for each group."""
+    """Yield groups of a few kernels of the same file, because the file is read once for each group."""
     by_file: dict[str, list[Kernel]] = {}
     for each in kernels:
         by_file.setdefault(each.file, []).append(each)

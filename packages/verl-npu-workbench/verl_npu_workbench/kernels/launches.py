@@ -11,7 +11,7 @@ from pathlib import Path
 
 from verl_npu import environment
 from verl_npu.ascend.variables import VIRTUAL_NPUS
-from verl_npu.errors import KernelError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
 from ..processes import ProcessTree
@@ -31,7 +31,7 @@ def read(path: Path) -> list[Kernel]:
     """Return a kernel with its arguments for each launch in a file. The file is not trusted.
 
     Raises:
-        KernelError: the file cannot be read, has another format, or has no launches.
+        CommandError: the file cannot be read, has another format, or has no launches.
     """
     try:
         size = path.stat().st_size
@@ -39,10 +39,10 @@ def read(path: Path) -> list[Kernel]:
     except OSError as error:
         raise _no_launches(path, str(error.strerror)) from error
     if size > _MOST_BYTES:
-        raise _no_launches(path, _("{size} MiB").format(size=size >> 20))
+        raise _no_launches(path, _("a file of {size} MiB").format(size=size >> 20))
     found = [_launch(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
-        raise _no_launches(path, _("no launch"))
+        raise _no_launches(path, _("a file without launches"))
     # Parallel processes record the same launches.
     return list({(each.file, each.name, repr(each.cases)): each for each in found}.values())
 
@@ -66,14 +66,14 @@ def _why(cases: object) -> str:
     return str(each.get("why", ""))
 
 
-def _no_launches(path: Path, found: str) -> KernelError:
-    return KernelError(
+def _no_launches(path: Path, found: str) -> CommandError:
+    return CommandError(
         subject=str(path),
-        expected=_("launches of Triton kernels, one per line"),
+        expected=_("a file with launches of Triton kernels, one in each line"),
         found=found,
         fix=_(
-            "run the program with {virtual}=1 and {name}=FILE; it must import torch before triton and launch its "
-            "kernels on tensors of virtual NPUs"
+            "record the launches again: run the program with {virtual}=1 and {name}=FILE, let it import "
+            "torch before triton, and launch its kernels on tensors of virtual NPUs"
         ).format(virtual=VIRTUAL_NPUS, name=environment.LAUNCHES.name),
     )
 
@@ -120,7 +120,7 @@ def run(command: Sequence[str], chain: Toolchain, file: Path) -> int:
     The program's output goes to stderr, because stdout belongs to the command.
 
     Raises:
-        KernelError: the program cannot be started.
+        CommandError: the program cannot be started.
     """
     variables = {
         VIRTUAL_NPUS: "1",
@@ -135,11 +135,11 @@ def run(command: Sequence[str], chain: Toolchain, file: Path) -> int:
             while process.poll() is None:
                 time.sleep(_LOOK)
         except OSError as error:
-            raise KernelError(
+            raise CommandError(
                 subject=command[0],
                 expected=_("a program that can be started"),
                 found=str(error.strerror),
-                fix=_("check its name and path"),
+                fix=_("check the program's name and path"),
             ) from error
         finally:
             tree.end(_PATIENCE)

@@ -59,7 +59,9 @@ def said(outcome: Outcome, root: Path) -> str:
             of=f"{outcome.there / 8192:.0f}",
         )
         guesses = outcome.why
-        return _("{text}, with guessed arguments: {guesses}").format(text=text, guesses=guesses) if guesses else text
+        return (
+            _("{text}; these arguments are guessed: {guesses}").format(text=text, guesses=guesses) if guesses else text
+        )
     if outcome.verdict is Verdict.COMPILES:
         return _("after an overflow, the compiler {did}").format(did=outcome.notes[-1]) if outcome.notes else ""
     file = shown(outcome.file, root)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_npu.errors import KernelError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 
@@ -34,7 +34,7 @@ def find(named: str, unpacked: Path) -> Target:
     Nothing is imported.
 
     Raises:
-        KernelError: `named` does not exist, or has no kernels.
+        CommandError: `named` does not exist, or has no kernels.
     """
     path = Path(named)
     if path.suffix == ".whl" and path.is_file():
@@ -51,13 +51,13 @@ def find(named: str, unpacked: Path) -> Target:
     candidates = [top] if top.is_file() else sorted(top.rglob("*.py"))
     files = tuple(each for each in candidates if has_kernels(each))
     if not files:
-        raise KernelError(
+        raise CommandError(
             subject=named,
             expected=_("Python source with Triton kernels (@triton.jit)"),
             found=ngettext("none in {count} file", "none in {count} files", len(candidates)).format(
                 count=len(candidates)
             ),
-            fix=_("name a module, file, folder, or wheel that has kernels"),
+            fix=_("give a module, file, folder, or wheel that has kernels"),
         )
     return Target(root, files)
 
@@ -98,11 +98,11 @@ def _installed(named: str) -> Path:
         for path in (base.with_name(f"{base.name}.py"), base):
             if path.is_file() or path.is_dir():
                 return path.resolve()
-    raise KernelError(
+    raise CommandError(
         subject=named,
         expected=_("an installed module, a Python file, a folder, or a wheel"),
-        found=_("none of these"),
-        fix=_("check the name; if the package is not installed, name its folder or its wheel"),
+        found=_("another name"),
+        fix=_("check the name, or give the folder or the wheel of a package that is not installed"),
     )
 
 
@@ -111,16 +111,19 @@ def _unpacked(wheel: Path, into: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive:
             wanted = [each for each in archive.infolist() if each.filename.endswith(".py")]
             if sum(each.file_size for each in wanted) > _MOST_UNPACKED:
-                raise KernelError(
+                raise CommandError(
                     subject=str(wheel),
                     expected=_("a wheel"),
                     found=_("more than 4 GiB of source code"),
-                    fix=_("name another file"),
+                    fix=_("give another file"),
                 )
             for each in wanted:
                 archive.extract(each, into)
     except (OSError, zipfile.BadZipFile) as error:
-        raise KernelError(
-            subject=str(wheel), expected=_("a wheel"), found=str(error), fix=_("download it again, or name its folder")
+        raise CommandError(
+            subject=str(wheel),
+            expected=_("a wheel"),
+            found=str(error),
+            fix=_("download the wheel again, or give its unpacked folder"),
         ) from error
     return into

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_npu import environment, progress
-from verl_npu.errors import KernelError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
 from ..doctor.triton import CANN_OF
@@ -28,7 +28,7 @@ _DEPENDENCIES = ("numpy>=1.26,<3", "pybind11>=2.13,<4")
 """Packages that triton-ascend imports."""
 _PYTHONS = ((3, 11), (3, 10))
 """The Python versions that both triton-ascend and we support."""
-_NOT_NEEDED = ("ascendnpuir/bin/bishengir-opt", "ascendnpuir/bin/bishengir-opt-a5")
+_UNNEEDED_FILES = ("ascendnpuir/bin/bishengir-opt", "ascendnpuir/bin/bishengir-opt-a5")
 _DONE = "toolchain.json"
 _QUERY = "import json, sys; print(json.dumps([list(sys.version_info[:2]), sys.prefix, sys.base_prefix]))"
 _SECONDS = 1800.0
@@ -65,7 +65,7 @@ class Soc(enum.Enum):
 
     @property
     def question(self) -> Mapping[str, object]:
-        """The properties that the compiler is told."""
+        """The properties that the compiler gets."""
         return _SOCS[self]
 
 
@@ -147,7 +147,7 @@ def prepare(pair: Pair, python: str = "", wheels: Path | None = None) -> Toolcha
         wheels: a folder with the wheels, for a machine without a network.
 
     Raises:
-        KernelError: the compiler cannot be installed, or its files are damaged.
+        CommandError: the compiler cannot be installed, or its files are damaged.
     """
     chosen = _python(python)
     folder = checked(home()) / "compilers" / f"{pair.front}-{pair.back}-py{chosen.version[0]}{chosen.version[1]}"
@@ -155,7 +155,7 @@ def prepare(pair: Pair, python: str = "", wheels: Path | None = None) -> Toolcha
         _install(pair, chosen, folder, wheels)
     damaged = _damaged(folder)
     if damaged:
-        raise KernelError(
+        raise CommandError(
             subject=str(folder),
             expected=_("the compiler as it was installed"),
             found=_("{file} is missing or has another size").format(file=damaged),
@@ -170,7 +170,7 @@ def _damaged(folder: Path) -> str:
         for line in record.read_text(errors="replace").splitlines():
             name, _unused, size = (*line.rsplit(",", 2), "", "")[:3]
             # Scripts are elsewhere, and Python rewrites its .pyc files.
-            if not size.isdigit() or name.startswith("..") or name.endswith(".pyc") or name in _NOT_NEEDED:
+            if not size.isdigit() or name.startswith("..") or name.endswith(".pyc") or name in _UNNEEDED_FILES:
                 continue
             path = folder / name.strip('"')
             if not path.is_file() or path.stat().st_size != int(size):
@@ -179,15 +179,17 @@ def _damaged(folder: Path) -> str:
 
 
 def checked(folder: Path) -> Path:
-    """Make a folder and return it. Raise KernelError if others can write to it, because programs are run from it."""
+    """Make a folder and return it. Raise CommandError if others can write to it, because programs are run from it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = folder.stat()
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
-        raise KernelError(
+        raise CommandError(
             subject=str(folder),
-            expected=_("a folder that nobody else can write to, because compilers are run from it"),
-            found=_("owner {owner}, mode {mode}").format(owner=found.st_uid, mode=f"{found.st_mode & 0o777:o}"),
-            fix=_("run chmod go-w {folder}, or name another folder with {name}").format(
+            expected=_("a folder that only you can write to"),
+            found=_("a folder of the user {owner} with the mode {mode}, from which compilers would run").format(
+                owner=found.st_uid, mode=f"{found.st_mode & 0o777:o}"
+            ),
+            fix=_("run chmod go-w {folder}, or set {name} to another folder").format(
                 folder=folder, name=environment.KERNELS.name
             ),
         )
@@ -205,11 +207,11 @@ def _python(named: str) -> Python:
         seen.append(
             f"{each} ({'.'.join(map(str, found.version))})" if found else _("{name} (not found)").format(name=each)
         )
-    raise KernelError(
+    raise CommandError(
         subject=_("the interpreter that triton-ascend runs in"),
-        expected=_("Python 3.10 or 3.11, the versions that it supports"),
+        expected=_("Python 3.10 or 3.11, the only versions that triton-ascend supports"),
         found=_(", ").join(seen),
-        fix=_("name an interpreter with --python PATH"),
+        fix=_("give an interpreter with --python PATH"),
     )
 
 
@@ -242,7 +244,7 @@ def _install(pair: Pair, python: Python, folder: Path, wheels: Path | None) -> N
             said, failed = [_("still downloading after {minutes} min").format(minutes=round(_SECONDS / 60))], True
         if failed:
             raise _missing(pair, python, said)
-        for each in _NOT_NEEDED:
+        for each in _UNNEEDED_FILES:
             (into / each).unlink(missing_ok=True)
         content = {"front": pair.front, "back": pair.back, "python": list(python.version)}
         (into / _DONE).write_text(json.dumps(content))
@@ -259,25 +261,24 @@ def _installer(python: Python) -> list[str]:
     uv = shutil.which("uv")
     if uv:
         return [uv, "pip", "install", "--quiet", "--only-binary", ":all:", "--python", python.program]
-    raise KernelError(
+    raise CommandError(
         subject=_("downloading the compiler"),
-        expected=_("pip in {program}, or uv").format(program=python.program),
-        found=_("neither"),
+        found=_("{program} has no pip, and the program uv is not installed").format(program=python.program),
         fix="pip install 'verl-npu-workbench[kernels]'",
     )
 
 
-def _missing(pair: Pair, python: Python, said: Sequence[str]) -> KernelError:
+def _missing(pair: Pair, python: Python, said: Sequence[str]) -> CommandError:
     wrong = [each for each in said if "error" in each.lower()] or list(said) or ["nothing"]
     version = ".".join(map(str, python.version))
     names = f"'{FRONT}=={pair.front}' '{BACK}=={pair.back}' {' '.join(repr(each) for each in _DEPENDENCIES)}"
-    return KernelError(
+    return CommandError(
         subject=_("Ascend's Triton compiler"),
         expected=_("{pair} for Python {version} from the package index that pip is set up to use").format(
             pair=pair.text, version=version
         ),
         found=" ".join(wrong[-1].split())[:300],
-        fix=_("on a machine with a network: {command}; then add --wheels wheels").format(
-            command=f"pip download --no-deps --only-binary :all: --python-version {version} -d wheels {names}"
-        ),
+        fix=_(
+            "run `{command}` on a machine with a network, copy the folder wheels here, and add --wheels wheels"
+        ).format(command=f"pip download --no-deps --only-binary :all: --python-version {version} -d wheels {names}"),
     )

@@ -11,9 +11,9 @@ from verl_npu.language import gettext as _
 
 NOT_SHOWN = (
     _("correct results or speed on an NPU"),
-    _("whether the kernel ends if it waits for signals in a loop or a condition"),
+    _("that a kernel ends if it waits for signals in a loop or a condition"),
     _("the last stage of the compiler, hivmc, which only CANN has"),
-    _("the result of your CANN's compiler, if that is another version"),
+    _("the result of your CANN's own compiler, if its version differs"),
 )
 """Properties that a successful compilation does not show."""
 
@@ -139,7 +139,7 @@ class Judged:
     kernel: Kernel
     tried: tuple[tuple[Arguments, Outcome], ...] = ()
     fits: tuple[Blocks, ...] = ()
-    """For a kernel that overflows, the blocks that compile and are nearest to its author's."""
+    """For a kernel that overflows: the blocks that compile and are nearest to the author's."""
     searched: int = 0
     """Number of blocks that were compiled to find them."""
 

@@ -91,7 +91,14 @@ def look(request: Request, environ: Mapping[str, str]) -> Host:
     npus = tried(lambda: count_npus(environ, request.npus), 0)
     added = tried(lambda: variables(environ, interfaces, own if nodes > 1 else ""), dict[str, str]())
     if find_spec("ray") is None:
-        refusals.append(refused("verl-npu launch", _("an installed ray"), _("none"), "pip install 'ray[default]'"))
+        refusals.append(
+            refused(
+                "verl-npu launch",
+                "",
+                _("the package {package} is not installed").format(package="ray"),
+                "pip install 'ray[default]'",
+            )
+        )
     given = {**environ, **added, "RAY_ADDRESS": f"{head}:{request.port}"}
     return Host(request, nodes, is_head, head, own, npus, added, given, refusals)
 
@@ -105,11 +112,11 @@ def _who(request: Request, environ: Mapping[str, str]) -> tuple[int, str]:
         expected = _("{count} different hosts, including the head").format(count=nodes)
         raise refused("--hosts", expected, ",".join(hosts), _("correct the list, --nodes, or --head"))
     if nodes > 1 and (head in ("", "localhost") or head.startswith("127.")):
-        expected = _("a name or address under which the other hosts reach the head")
-        raise refused("--head", expected, head or _("none"), _("add --head HOST"))
+        expected = _("a name or an address at which the other hosts reach the head")
+        raise refused("--head", expected, head or _("no head"), _("add --head HOST"))
     for name in ("SLURM_STEP_NUM_NODES", "OMPI_COMM_WORLD_SIZE"):
         if nodes == 1 and environ.get(name, "1") != "1":
-            expected, fix = _("the hosts that take part"), _("add --hosts, or --nodes and --head")
+            expected, fix = _("the list or the number of the hosts"), _("add --hosts, or --nodes and --head")
             raise refused("verl-npu launch", expected, f"{name}={environ[name]}", fix)
     return nodes, head
 
@@ -122,8 +129,8 @@ def variables(environ: Mapping[str, str], interfaces: Mapping[str, str], own: st
     """
     for variable, known in ((_GLOO, [*interfaces]), (_ADDRESS, [*interfaces.values()])):
         if (value := environ.get(variable)) and value not in known:
-            found = _("none of {known}").format(known=", ".join(known))
-            fix = _("correct it, or unset it to use the interface that reaches the head")
+            found = _("another value than {known}").format(known=", ".join(known))
+            fix = _("correct the variable, or unset it to use the interface that reaches the head")
             raise refused(f"{variable}={value}", _("an interface or an address of this host"), found, fix)
     wanted = {advice.name: advice.value for advice in ON_EVERY_HOST}
     for name in (name for name, address in interfaces.items() if own and address == own):
@@ -147,6 +154,6 @@ def count_npus(environ: Mapping[str, str], expected: int | None) -> int:
         count = min(count, len([each for each in shown.split(",") if each.strip().isdecimal()]))
         found += _(", of which {name}={value} shows {count}").format(name=VISIBLE_DEVICES, value=shown, count=count)
     if not count or expected not in (None, count):
-        fix = _("see `verl-npu doctor`; VIRTUAL_ASCEND=2 uses two virtual NPUs")
+        fix = _("run `verl-npu doctor` to find the reason, or set VIRTUAL_ASCEND=2 to use two virtual NPUs")
         raise refused(_("NPUs of this host"), str(expected or _("at least one")), found, fix)
     return count

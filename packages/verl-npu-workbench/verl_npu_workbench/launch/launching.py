@@ -26,7 +26,7 @@ GRACE = 60.0
 """Seconds for a job to end by itself after a host was lost; Ray and verl may need half of them to notice."""
 _ENDING = 10.0
 _TOLD = 120.0
-"""Seconds for which a host that cannot take part tries to tell the head, or a head the other hosts."""
+"""The seconds for which a host that cannot take part tries to tell the head or, if it is the head, the other hosts."""
 _LOOK = 0.2
 
 
@@ -49,7 +49,7 @@ def _trouble(host: Host) -> str:
     """Return why this host cannot take part: its refusals, or the doctor's errors; empty if it can."""
     if host.refusals or not host.request.doctor:
         return "; ".join(map(str, host.refusals))
-    with progress.step(_("the doctor examines this machine")):
+    with progress.step(_("checking this machine with the doctor")):
         command = own_python("-m", "verl_npu", "doctor", "--json")
         done = subprocess.run(command, env=dict(host.environ), capture_output=True, text=True, check=False)
     try:
@@ -67,7 +67,9 @@ def _lead(host: Host, own: Member, say: Say) -> tuple[int, str]:
         _turn_away(host, own, say)
         if host.refusals:
             raise host.refusals[0]
-        raise refused(_("the head"), _("to take part"), own.trouble, _("fix that, or add --no-doctor"))
+        raise refused(
+            _("the head"), _("a host that can take part"), own.trouble, _("fix this problem, or add --no-doctor")
+        )
     try:
         meeting = Meeting(port, own, host.nodes)
     except OSError as error:
@@ -128,8 +130,8 @@ def _gather(host: Host, meeting: Meeting, say: Say) -> None:
                 say(there)
                 said = waiting.detail = there
             if time.monotonic() > ends:
-                fix = _("look at the output of verl-npu launch on the missing nodes, or raise --wait")
-                raise refused(_("the nodes of this launch"), _("all of them"), there, fix)
+                fix = _("read the output of verl-npu launch on the missing nodes, or raise --wait")
+                raise refused(_("the nodes of this launch"), _("an answer from every node"), there, fix)
             time.sleep(_LOOK)
 
 
@@ -141,7 +143,9 @@ def _address(host: str) -> str:
 
 def _lost(member: Member) -> LaunchError:
     subject = _("the node {node}").format(node=member)
-    return refused(subject, _("to take part"), member.trouble, _("fix that, and start again on all nodes"))
+    return refused(
+        subject, _("a host that can take part"), member.trouble, _("fix this problem, and start again on all nodes")
+    )
 
 
 def _run(host: Host, meeting: Meeting, processes: ProcessTree, say: Say) -> tuple[int, str]:
@@ -150,8 +154,11 @@ def _run(host: Host, meeting: Meeting, processes: ProcessTree, say: Say) -> tupl
         ray = processes.start(host.ray(), host.environ)
         _await(lambda: ray.process.poll() is not None, meeting)
         if ray.process.returncode:
-            found, fix = " | ".join(ray.last_lines(8)), _("fix that, and start again on all nodes")
-            raise refused(_("Ray on the head"), _("to start"), found, fix)
+            found, fix = (
+                " | ".join(ray.last_lines(8)) or _("no output"),
+                _("fix this problem, and start again on all nodes"),
+            )
+            raise refused(_("Ray on the head"), _("a successful start"), found, fix)
         meeting.start()
         _await(lambda: all(member.ready for member in meeting.members[1:]), meeting)
     sys.stdout.flush()
@@ -187,7 +194,7 @@ def _follow(host: Host, own: Member, say: Say) -> tuple[int, str]:
         return 2, own.trouble
     if connection is None:
         expected = _("verl-npu launch at {address} within {wait:g} s").format(address=head, wait=wait)
-        fix = _("start it there, too, look at its output there, or open its ports in the firewall")
+        fix = _("start verl-npu launch on the head, read its output there, or open its ports in the firewall")
         raise refused(_("the head"), expected, _("no answer"), fix)
     say(f"{own} waits for the other nodes; the head is {head}")
     processes = ProcessTree()

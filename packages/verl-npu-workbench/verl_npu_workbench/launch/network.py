@@ -11,7 +11,7 @@ from verl_npu.language import gettext as _
 
 
 def refused(subject: str, expected: str, found: str, fix: str) -> LaunchError:
-    """Return the error of a refused launch."""
+    """Return the error of a refused launch. If `expected` is empty, `found` is a plain sentence."""
     return LaunchError(subject=subject, expected=expected, found=found, fix=fix)
 
 
@@ -33,7 +33,10 @@ def resolve(host: str) -> str:
     try:
         return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
-        expected, fix = _("the name or the IPv4 address of a host"), _("correct it, or add it to /etc/hosts")
+        expected, fix = (
+            _("the name or the IPv4 address of a host"),
+            _("correct the name, or add the host to /etc/hosts"),
+        )
         raise refused(host, expected, str(error.strerror), fix) from error
 
 
@@ -44,9 +47,9 @@ def towards(host: str) -> str:
         try:
             asked.connect((address, 9))  # for UDP this only looks up the route
         except OSError as error:
-            raise refused(host, _("a route to it"), str(error.strerror), _("bring the interface up")) from error
+            raise refused(host, _("a route to this host"), str(error.strerror), _("bring the interface up")) from error
         own = str(asked.getsockname()[0])
     if own.startswith("127."):
-        fix = _("correct its entry in /etc/hosts, or give its address")
+        fix = _("correct the host's entry in /etc/hosts, or give the host's address")
         raise refused(host, _("an address that other hosts can reach"), address, fix)
     return own

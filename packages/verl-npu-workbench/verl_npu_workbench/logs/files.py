@@ -34,7 +34,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR
 
 
 class NoLog(Exception):
-    """The file is not a log; the text says what it is."""
+    """The file is not a log. The text says what the file is instead."""
 
 
 def is_stream(path: Path) -> bool:

@@ -50,9 +50,9 @@ class Waiting:
     """The time that each side waits for the other, as the median of the recent steps."""
 
     trainer: float
-    """As a share of a step."""
+    """The trainer's waiting time as a share of a step."""
     servers: float | None
-    """As a share of the time between two syncs; None if verl does not log it."""
+    """The servers' waiting time as a share of the time between two syncs; None if verl does not log it."""
     text: str
     """The side that waits and the advice, as a sentence without a full stop; empty if the log does not tell."""
 
@@ -104,9 +104,9 @@ def _fully_async(trainer: float, steps: Sequence[Step]) -> Waiting:
     servers = median([*idle, *[0.0] * (len(steps) - len(idle))])
     if trainer >= _LONG and servers >= _LONG:
         text = _(
-            "each side waits for the other in turn, the trainer for {trainer:.0%} of a step and the servers for "
-            "{servers:.0%}: a larger async_training.staleness_threshold (below 1) or a larger "
-            "trigger_parameter_sync_step keeps both busy, with staler answers"
+            "the trainer and the servers wait for each other in turn, the trainer for {trainer:.0%} of a "
+            "step and the servers for {servers:.0%}: a larger async_training.staleness_threshold (below "
+            "1) or a larger trigger_parameter_sync_step keeps both busy, with older answers"
         )
     elif trainer >= _LONG:
         text = _(
@@ -119,7 +119,9 @@ def _fully_async(trainer: float, steps: Sequence[Step]) -> Waiting:
             "give the trainer more NPUs and the servers fewer"
         )
     else:
-        text = _("neither side waits for long: the trainer for {trainer:.0%} of a step, the servers for {servers:.0%}")
+        text = _(
+            "neither side waits for long: the trainer waits for {trainer:.0%} of a step, the servers for {servers:.0%}"
+        )
     return Waiting(trainer, servers, text.format(trainer=trainer, servers=servers))
 
 
@@ -127,13 +129,15 @@ def _one_step_off(trainer: float) -> Waiting:
     text = ""
     if trainer >= _LONG:
         text = _(
-            "the trainer waits for answers for {trainer:.0%} of a step: more NPUs for the servers help if all answers "
-            "have a similar length; if a few are much longer, end those earlier"
+            "the trainer waits for answers for {trainer:.0%} of a step: give the servers more NPUs if "
+            "all answers have a similar length, or limit the response length if a few answers are much "
+            "longer"
         )
     elif trainer < _HARDLY:
         text = _(
-            "the servers wait for the trainer: their answers are ready before it asks, and they get no prompts until "
-            "the next sync; verl does not log for how long. Give the trainer more NPUs and the servers fewer"
+            "the servers wait for the trainer: their answers are ready before the trainer asks, and the "
+            "servers get no prompts until the next sync; verl does not log for how long. Give the "
+            "trainer more NPUs and the servers fewer"
         )
     return Waiting(trainer, None, text.format(trainer=trainer))
 
@@ -146,9 +150,10 @@ def _separate_async(trainer: float, steps: Sequence[Step]) -> Waiting:
     text = ""
     if trainer >= _LONG and unbroken:
         text = _(
-            "each side waits for the other in turn: the trainer for {trainer:.0%} of a step, and the servers were "
-            "idle at each of the last {count} syncs. A larger trainer.v1.separate_async.num_warmup_batches gives the "
-            "servers work in advance, with staler answers"
+            "the trainer and the servers wait for each other in turn: the trainer waits for "
+            "{trainer:.0%} of a step, and the servers were idle at each of the last {count} syncs. A "
+            "larger trainer.v1.separate_async.num_warmup_batches gives the servers work in advance, with "
+            "older answers"
         )
     elif trainer >= _LONG and any(_LENT in step for step in steps):
         text = _(
@@ -163,13 +168,13 @@ def _separate_async(trainer: float, steps: Sequence[Step]) -> Waiting:
         )
     elif unbroken:
         text = _(
-            "the servers wait for the trainer: they were idle at each of the last {count} syncs, and verl does not "
-            "log for how long; the trainer waits for {trainer:.0%} of a step. Give the trainer more NPUs and the "
-            "servers fewer"
+            "the servers wait for the trainer: the servers were idle at each of the last {count} syncs "
+            "(verl does not log for how long), and the trainer waits for {trainer:.0%} of a step. Give "
+            "the trainer more NPUs and the servers fewer"
         )
     elif all(each > 1 for each in spans):
         text = _(
-            "neither side waits for long: the trainer for {trainer:.0%} of a step, and the servers were busy at each "
-            "of the last {count} syncs"
+            "neither side waits for long: the trainer waits for {trainer:.0%} of a step, and the servers "
+            "were busy at each of the last {count} syncs"
         )
     return Waiting(trainer, None, text.format(trainer=trainer, count=len(steps)))

@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from verl_npu.errors import TrainingLogError
+from verl_npu.errors import SourceError
 from verl_npu.language import gettext as _
 from verl_npu.language import ngettext
 
@@ -228,37 +228,37 @@ class TrainingLog:
     def notes(self) -> list[str]:
         """Return remarks about this log for a reader, as sentences without a full stop."""
         said = [
-            _(
-                "it went back from step {after} to step {to}; for a step that was run twice, the later run counts"
-            ).format(after=restart.after, to=restart.to)
+            _("the log goes back from step {after} to step {to}; if a step ran twice, the later run counts").format(
+                after=restart.after, to=restart.to
+            )
             for restart in self.restarts[:_SHOWN]
         ]
         more = self.went_back - _SHOWN
         if more > 0:
-            text = ngettext("it went back {count} more time", "it went back {count} more times", more)
+            text = ngettext("the log goes back {count} more time", "the log goes back {count} more times", more)
             said.append(text.format(count=more))
         if self.left_over:
             said.append(
-                _("{steps} from an earlier run, and no later run has reached that far").format(
+                _("{steps} from an earlier run, because no later run has reached these steps").format(
                     steps=_steps(self.left_over)
                 )
             )
         gaps = self.gaps()
         if gaps:
-            said.append(_("it has no line for step {rows}").format(rows=_rows(gaps)))
+            said.append(_("the log has no line for step {rows}").format(rows=_rows(gaps)))
         if self.left_out:
             said.append(
                 _(
-                    "it has {count} steps, which are too many: only the first {first}, the last {latest}, and one in "
-                    "every {stride} of the others are used"
+                    "the log has {count} steps, which are too many; the first {first} steps, the last {latest}, "
+                    "and one in every {stride} steps between them are used"
                 ).format(count=self.count, first=_FIRST, latest=_LATEST, stride=self.stride)
             )
         if self.damaged:
             said.append(
-                _("{damaged} values in its step lines are damaged and were ignored").format(damaged=self.damaged)
+                _("{damaged} values in the step lines are damaged and were ignored").format(damaged=self.damaged)
             )
         if self.cut:
-            said.append(_("its last line is cut off, and the incomplete value was ignored"))
+            said.append(_("the last line of the log is cut off, and its incomplete value was ignored"))
         return said
 
 
@@ -318,7 +318,7 @@ class Assembly:
             self._thin()
 
     def leaves_out(self, line: str) -> bool:
-        """Tell whether a line can be skipped, because its step would be dropped at once.
+        """Tell whether a line of a very long log can be skipped, because its step would be dropped at once.
 
         Only for lines that many others follow. Most lines of a very long log are such.
         """
@@ -423,14 +423,14 @@ def _event_files(path: Path) -> list[Path]:
     found = sorted(file for file in files if file.is_file())
     folders = sorted({str(file.parent) for file in found})
     if len(folders) != 1:
-        raise TrainingLogError(
+        raise SourceError(
             subject=str(path),
             expected=_("the folder of one training's TensorBoard files (events.out.tfevents.…)"),
             found=_("the files of {count} trainings: {folders}").format(
                 count=len(folders), folders=_(", ").join(folders)
             )
             if folders
-            else _("none"),
+            else _("no TensorBoard files"),
             fix=_("give the folder that directly contains them"),
         )
     # Their names begin with the time of their creation.
@@ -443,7 +443,7 @@ def _events(files: Sequence[Path]) -> Iterator[StepLine]:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         from tensorboard.util import tensor_util
     except ImportError as error:
-        raise TrainingLogError(
+        raise SourceError(
             subject=str(files[0]),
             expected=_("the package tensorboard, which reads TensorBoard's files"),
             found=_("an import error: {error}").format(error=error),
@@ -502,7 +502,7 @@ class Follower(ABC):
         """Read new lines; return True if there were any.
 
         Raises:
-            TrainingLogError: the file is not a log, or cannot be read.
+            SourceError: the file is not a log, or cannot be read.
         """
 
     def log(self) -> TrainingLog:
@@ -697,7 +697,7 @@ def follow(path: Path) -> Follower:
     """Return a reader of an existing log.
 
     Raises:
-        TrainingLogError: the log does not exist.
+        SourceError: the log does not exist.
     """
     if is_stream(path):
         try:
@@ -713,7 +713,7 @@ def read(path: Path) -> TrainingLog:
     """Read a whole log, which does not grow any more.
 
     Raises:
-        TrainingLogError: the file is not a log, cannot be read, or has no step.
+        SourceError: the file is not a log, cannot be read, or has no step.
     """
     return whole(follow(path))
 
@@ -722,25 +722,26 @@ def whole(follower: Follower) -> TrainingLog:
     """Read the rest of a log, which does not grow any more, and return all of it.
 
     Raises:
-        TrainingLogError: the file is not a log, cannot be read, or has no step.
+        SourceError: the file is not a log, cannot be read, or has no step.
     """
     follower.poll()
     log = follower.finish()
     if not log.steps:
-        raise _unreadable(follower.path, _("no step in it"))
+        raise _unreadable(follower.path, _("a file without a step"))
     return log
 
 
-def _unreadable(path: Path, found: str) -> TrainingLogError:
-    return TrainingLogError(
+def _unreadable(path: Path, found: str) -> SourceError:
+    return SourceError(
         subject=str(path),
         expected=_(
-            "a log of a training with verl: a console log (lines `step:1 - …`), its file logger's, or TensorBoard's"
+            "a log of a training with verl: a console log (lines `step:1 - …`), a log of verl's file "
+            "logger, or TensorBoard files"
         ),
         found=found,
         fix=_(
-            "wait for its first step (`verl-npu doctor --hang` says whether the job makes progress), or give the file "
-            "with the job's output, or the folder with its TensorBoard files"
+            "wait for the first step (`verl-npu doctor --hang` says whether the job makes progress), or "
+            "give the file with the job's output, or the folder with the job's TensorBoard files"
         ),
     )
 

@@ -148,7 +148,7 @@ class Image:
     """Name and tag of the base image, without the registry."""
     source: Source
     arch: str = ""
-    """`arm` or `x86`; empty if one name covers both."""
+    """The processor architecture, `arm` or `x86`; empty if one image name covers both."""
     mounts: tuple[str, ...] = ()
     """The host's folders for a job's files that the image's document mounts, each at the same path."""
     tools: tuple[str, ...] = ()

@@ -77,17 +77,17 @@ def names_of(trainer: Trainer, settings: Settings) -> Names | None:
         raise PlanError(
             subject=_("the trainer {module}").format(module=trainer.module),
             expected=_("one of verl's trainers: reinforcement learning, fsdp_sft_trainer, or sft_trainer"),
-            found=_("settings of none of them"),
-            fix=_("plan a script that runs GRPO, PPO, DAPO, or supervised fine-tuning"),
+            found=_("settings of another trainer"),
+            fix=_("choose a script that runs GRPO, PPO, DAPO, or supervised fine-tuning"),
         )
     if settings.text(names.strategy) not in _STRATEGIES:
         raise PlanError(
             subject=names.strategy,
-            expected=_("{strategies} for fine-tuning: plans support nothing else yet").format(
+            expected=_("{strategies}, because plans of fine-tuning support nothing else yet").format(
                 strategies=_(" or ").join(_STRATEGIES)
             ),
             found=settings.text(names.strategy) or _("none"),
-            fix=_("plan it with FSDP"),
+            fix=_("set FSDP in the script for the plan"),
         )
     _check_counted(trainer)
     return names
@@ -98,16 +98,16 @@ def _check_counted(trainer: Trainer) -> None:
     if not trainer.ranks:
         raise PlanError(
             subject=_("the trainer {module}").format(module=trainer.module),
-            expected=_("a start with torchrun, whose --nproc_per_node and --nnodes say the number of NPUs"),
+            expected=_("a start with torchrun, whose --nproc_per_node and --nnodes give the number of NPUs"),
             found=_("a start with Ray or Python"),
-            fix=_("plan a script that uses torchrun with the same settings"),
+            fix=_("choose a script that uses torchrun with the same settings"),
         )
     if not trainer.counted:
         raise PlanError(
             subject=_("the trainer {module}").format(module=trainer.module),
             expected=_("numbers for torchrun's --nproc_per_node and --nnodes"),
-            found=_("a value that torchrun would replace by the machine's own count"),
-            fix=_("give the number of NPUs: --nproc_per_node=8"),
+            found=_("a value for which torchrun counts the NPUs of the machine"),
+            fix=_("give the number of NPUs, for example --nproc_per_node=8"),
         )
 
 
@@ -121,7 +121,7 @@ def module_of(job: Job) -> str:
             subject=_("the trainer {module}").format(module=module),
             expected=_("a file in {tree}").format(tree=job.tree),
             found=str(job.entry.source),
-            fix=_("give the source tree that has it: --verl PATH"),
+            fix=_("give the source tree of the script with --verl PATH"),
         )
     return ".".join(source.relative_to(tree).with_suffix("").parts)
 
@@ -145,7 +145,7 @@ def tuning_share(
     data = replicas_of(world, sizes, _("--nnodes x --nproc_per_node of torchrun"))
     batches = _micro_batches(names, settings, sizes.sequence, bounded)
     most = positive(settings, MAX_LENGTH)
-    step = _of_rank(names, settings, data, batches[0])
+    step = _rank_batch(names, settings, data, batches[0])
     shared, packed = sizes.sequence > 1, settings.truth(names.packed)
     notes = []
     if shared and names.engines and not packed:
@@ -184,7 +184,7 @@ def _micro_batches(names: Names, settings: Settings, sequence_parallel: int, bou
     )
 
 
-def _of_rank(names: Names, settings: Settings, data: int, batch: MicroBatch) -> int:
+def _rank_batch(names: Names, settings: Settings, data: int, batch: MicroBatch) -> int:
     """Return the number of sequences that a rank has in a step."""
     together = positive(settings, BATCH)
     # fsdp_sft_trainer.py, `_normalize_config_bsz`; with engines, the last micro batch may be smaller.

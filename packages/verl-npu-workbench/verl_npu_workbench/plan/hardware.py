@@ -36,9 +36,9 @@ class Hardware:
     flops: Figure
     """bfloat16 operations per second."""
     bandwidth: Figure
-    """Bytes of its own memory per second."""
+    """The bandwidth of the NPU's memory in bytes per second."""
     link: Figure
-    """Bytes to the other NPUs of its node per second."""
+    """The bandwidth to the other NPUs of a node in bytes per second."""
     network: Figure
     """Bytes to other nodes per second."""
     host: Figure
@@ -82,11 +82,13 @@ def reserve_of(groups: int, peak: int, exports: Mapping[str, str]) -> tuple[Rese
             ).format(buffer=buffer, groups=groups),
         ),
         Reserve(
-            _("operators' workspace"), _WORKSPACE, _("an assumption: 1 GiB; no public source says how much they need")
+            _("operators' workspace"),
+            _WORKSPACE,
+            _("an assumption, 1 GiB, because no public source says how much memory the operators need"),
         ),
         Reserve(
             "fragmentation",
             int(peak * _FRAGMENTS),
-            _("an assumption: 5 % of the tensors, with expandable segments, which verl turns on"),
+            _("an assumption: 5 % of the tensors, because verl turns on expandable segments"),
         ),
     )

@@ -119,7 +119,7 @@ class RankJob:
     buckets: int = 0
     """Bytes of the checkpoint engine's buffers during a sync; 0 if no checkpoint engine sends the weights."""
     picture: Picture | None = None
-    """None if the model takes no pictures."""
+    """The pictures of the prompts; None if the model takes no pictures."""
     critic: bool = False
     reference: bool = False
     trainer: str = ""
@@ -148,6 +148,8 @@ class StartJob:
     """The settings that name the made-up model and data, and the NPUs."""
     rows: int
     """Rows of made-up data."""
+    trains: bool = True
+    """False if the program builds no trainer's workers."""
 
     @classmethod
     def of_json(cls, told: Mapping[str, Any]) -> StartJob:
@@ -156,29 +158,29 @@ class StartJob:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """How far a job came on one rank, and the error that ended it."""
+    """How far a job got on one rank, and the error that ended it."""
 
     passed: Sequence[str] = ()
     """The parts that it passed."""
     missing: Sequence[str] = ()
-    """Errors that say nothing of the script, such as a package that is not installed here."""
+    """Errors that say nothing about the script, for example that a package is not installed here."""
     part: str = ""
     """The part that it ended in; empty if it passed all."""
     error: str = ""
     """The name of the exception and its message."""
     where: str = ""
-    """The file and the line of upstream's code that raised it."""
+    """The file and the line number of upstream's code that raised the error."""
     code: str = ""
-    """That line."""
+    """The line of code itself."""
     host: int = 0
     """Bytes of this machine's memory that it took at most."""
 
     @classmethod
     def of_json(cls, told: Mapping[str, object]) -> Started:
-        """Return what a rank answered. Raises ValueError if it is of another form."""
+        """Return a rank's answer. Raises ValueError if the answer has another form."""
         found = _read(cls, told)
         if not {*found.passed, found.part} <= {"", *(part.value for part in Part)}:
-            raise ValueError(_("a part that is unknown"))
+            raise ValueError(_("an unknown part"))
         return found
 
 
@@ -222,7 +224,7 @@ class Outcome:
     phases: Sequence[PhaseCost] = ()
     timeline: Sequence[Point] = ()
     groups: int = 0
-    """Process groups with other ranks, each of which has communication buffers of its own."""
+    """The number of process groups with other ranks. Each group has communication buffers of its own."""
     host: int = 0
     """Bytes of this machine's memory that the rank's process used."""
     seconds: float = 0.0

@@ -17,7 +17,7 @@ from .planning import TORCHRUN_NODES, TORCHRUN_RANKS, Planned
 from .rollout import BUCKET, Rollout
 from .verdict import Fit, PhaseFit, Verdict
 
-_RECOMPUTATION = _("keeps only each layer's input")
+_RECOMPUTATION = _("keeps only the input of each layer and computes the activations again")
 _SHARING = _("splits a sequence among more NPUs")
 _DIVIDING_ALL = _("divides weights, gradients, and the optimizer's state among all NPUs")
 _DIVIDING_MORE = _("divides weights, gradients, and the optimizer's state among more NPUs")
@@ -55,18 +55,18 @@ def knobs(planned: Planned, verdict: Verdict) -> list[Knob]:
     if not failing:
         return []
     if planned.rollout is not None:
-        return list(dict.fromkeys(_of_reinforcement(planned, planned.rollout, verdict, failing)))
+        return list(dict.fromkeys(_reinforcement_knobs(planned, planned.rollout, verdict, failing)))
     names = names_of(planned.trainer, planned.settings)
-    return list(dict.fromkeys(_of_fine_tuning(planned, names, verdict, failing))) if names else []
+    return list(dict.fromkeys(_fine_tuning_knobs(planned, names, verdict, failing))) if names else []
 
 
-def _of_reinforcement(
+def _reinforcement_knobs(
     planned: Planned, rollout: Rollout, verdict: Verdict, failing: Sequence[PhaseFit]
 ) -> Iterator[Knob]:
     for fit in failing:
         phase = Phase(fit.phase)
         if phase in (Phase.ROLLOUT, Phase.SERVERS):
-            yield from _of_rollout(rollout, verdict, fit)
+            yield from _rollout_knobs(rollout, verdict, fit)
         if phase in (Phase.WEIGHT_SYNC, Phase.SERVERS_SYNC):
             yield from _smaller_buckets(planned, rollout)
         if fit.cost and _room(fit, verdict) > 0:
@@ -83,7 +83,9 @@ def _of_reinforcement(
         yield from _more_npus(planned, max(_times(fit, verdict) for fit in divided))
 
 
-def _of_fine_tuning(planned: Planned, names: Names, verdict: Verdict, failing: Sequence[PhaseFit]) -> Iterator[Knob]:
+def _fine_tuning_knobs(
+    planned: Planned, names: Names, verdict: Verdict, failing: Sequence[PhaseFit]
+) -> Iterator[Knob]:
     settings = planned.settings
     roomy = [fit for fit in failing if _room(fit, verdict) > 0]
     for fit in roomy:
@@ -115,7 +117,7 @@ def _room(fit: PhaseFit, verdict: Verdict) -> int:
 
 
 def _times(fit: PhaseFit, verdict: Verdict) -> int:
-    """Return the factor, a power of two, by which NPUs must increase at least for the models' state to fit."""
+    """Return the smallest power of two by which the number of NPUs must grow so that the models' state fits."""
     there = max(_room(fit, verdict) + _state(fit), 1)
     return int(2 ** max(math.ceil(math.log2(max(_state(fit), 1) / there)), 1))
 
@@ -135,7 +137,7 @@ def _fewer_activations(planned: Planned, fit: PhaseFit, verdict: Verdict) -> Ite
     yield from _smaller(planned, fit, verdict)
     if phase in (Phase.UPDATE_ACTOR, Phase.LOG_PROB):
         yield from _switched_on(
-            settings, f"{ACTOR}.entropy_from_logits_with_chunking", _("never holds all logits twice")
+            settings, f"{ACTOR}.entropy_from_logits_with_chunking", _("never holds two copies of all logits")
         )
     if phase is Phase.UPDATE_ACTOR:
         yield from _switched_on(
@@ -170,13 +172,15 @@ def _dividing(mini: int, most: int) -> int:
     return next((each for each in range(most, 0, -1) if mini % each == 0), 1)
 
 
-def _of_rollout(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> Iterator[Knob]:
+def _rollout_knobs(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> Iterator[Knob]:
     fitting = math.floor(_spare(rollout, verdict, engine) / _UTILIZATION_STEP) * _UTILIZATION_STEP
     if max(rollout.least / verdict.capacity, _LEAST_UTILIZATION) <= fitting:
         share = round(min(fitting, _MOST_UTILIZATION), 2)
         if not math.isclose(share, rollout.utilization):
             change = (f"{ROLLOUT}.gpu_memory_utilization", share)
-            yield Knob((change,), _("gives the engine what it needs, and leaves the rest to the trainer"))
+            yield Knob(
+                (change,), _("gives the engine only the memory that it needs, and leaves the rest to the trainer")
+            )
 
 
 def _spare(rollout: Rollout, verdict: Verdict, engine: PhaseFit) -> float:
@@ -211,7 +215,7 @@ def _smaller_buckets(planned: Planned, rollout: Rollout) -> Iterator[Knob]:
 
 
 def _offloads(settings: Settings, phase: Phase) -> Iterator[Knob]:
-    """Yield the offloads that help a phase: while one model is updated, the other one may be offloaded."""
+    """Yield the offloads that help a phase. While one model is updated, the other model may be offloaded."""
     others = {Phase.UPDATE_ACTOR: ("critic",), Phase.UPDATE_CRITIC: ("actor",)}
     for name, why in _OFFLOADS:
         for role in others.get(phase, ("actor", "critic")):

@@ -23,8 +23,8 @@ _NAMES = ("prompt", "response")
 _TEXTS = ("input", "output")
 """The keys in verl's own dump: verl/trainer/ppo/ray_trainer.py, `_dump_generations`."""
 _EXPECTED = _(
-    'one sequence per line, {"prompt": 512, "response": 2048}, a CSV file with the columns prompt and response, or '
-    "the files that verl wrote to trainer.rollout_data_dir"
+    'JSON lines such as {"prompt": 512, "response": 2048}, a CSV file with the columns prompt '
+    "and response, or the files that verl wrote to trainer.rollout_data_dir"
 )
 
 
@@ -42,7 +42,7 @@ def measured_lengths(path: Path, tokenizer: Path) -> tuple[Length, ...]:
     files = sorted(path.glob("*.jsonl"), key=_step) if path.is_dir() else [path]
     rows = [row for file in files for row in _rows(file)]
     if not rows:
-        raise _wrong(path, _("no sequence"))
+        raise _wrong(path, _("a file without sequences"))
     places = [_("{path}, sequence {number}").format(path=path, number=number) for number in range(1, len(rows) + 1)]
     if all(_TEXTS[0] in row and _TEXTS[1] in row for row in rows):
         return _counted(path, rows, tokenizer)
@@ -112,10 +112,9 @@ def _counted(path: Path, rows: Iterable[Mapping[str, object]], folder: Path) -> 
     if not file.is_file():
         raise PlanError(
             subject=str(path),
-            expected=_("the model's tokenizer.json in {folder}, to count the tokens of verl's texts").format(
+            found=_("the tokens of verl's texts cannot be counted, because {folder} has no tokenizer.json").format(
                 folder=folder
             ),
-            found=_("none"),
             fix=_("give the model's folder with its tokenizer: --model-config FOLDER"),
         )
     from tokenizers import Tokenizer

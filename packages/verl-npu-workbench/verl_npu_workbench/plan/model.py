@@ -103,7 +103,7 @@ def model_of(path: str, given: Path | None, folder: Path) -> Model:
             subject=_("the model {source}").format(source=source),
             expected=_("a configuration that the installed transformers accepts"),
             found=(done.stderr.strip().splitlines() or ["no output"])[-1][:300],
-            fix=_("give the model's config.json, with its model_type: --model-config PATH"),
+            fix=_("give the model's config.json, which has a model_type, with --model-config PATH"),
         )
     told = json.loads(done.stdout.splitlines()[-1])
     _take_tokenizer(folder_of(path, given), folder)
@@ -126,17 +126,18 @@ def _config(path: str, given: Path | None) -> tuple[dict[str, object], str]:
     if given is not None:
         raise PlanError(
             subject=f"--model-config {given}",
-            expected=_("a config.json, or a folder with one"),
-            found=_("none"),
+            expected=_("a config.json, or a folder with a config.json"),
+            found=_("no config.json"),
             fix=_("give the config.json of the model that the script trains"),
         )
     known = published(path)
     if known is None:
         raise PlanError(
             subject=_("the model {path!r}").format(path=path),
-            expected=_("a folder with its config.json, or one of ") + _(", ").join(each.name for each in PUBLISHED),
-            found=_("neither"),
-            fix=_("give the model's config.json: --model-config PATH"),
+            expected=_("a folder with the model's config.json, or one of ")
+            + _(", ").join(each.name for each in PUBLISHED),
+            found=_("another path"),
+            fix=_("give the model's config.json with --model-config PATH"),
         )
     return {"model_type": known.kind, **known.settings}, _("{known}, as published").format(known=known.name)
 
@@ -144,7 +145,7 @@ def _config(path: str, given: Path | None) -> tuple[dict[str, object], str]:
 def _read(file: Path) -> dict[str, object]:
     try:
         read = json.loads(file.read_text())
-        found = "none"
+        found = "no config.json"
     except (OSError, ValueError) as error:
         read, found = None, str(error)
     if isinstance(read, dict) and "model_type" in read:
@@ -176,7 +177,7 @@ def picture_of(model: Model, tokens: int, share: Share) -> tuple[Picture | None,
             subject="--picture-tokens",
             expected=_("a Qwen image-text model"),
             found=model.source,
-            fix=_("omit --picture-tokens"),
+            fix=_("remove --picture-tokens"),
         )
     shortest = min((prompt for prompt, _unused in (*share.lengths, *share.scored_lengths)), default=share.prompt)
     if tokens >= shortest:
@@ -188,7 +189,7 @@ def picture_of(model: Model, tokens: int, share: Share) -> tuple[Picture | None,
         )
     if model.picture is None:
         return None, []
-    notes = [] if tokens else [_("prompts have no pictures in this plan: add them with --picture-tokens")]
+    notes = [] if tokens else [_("prompts have no pictures in this plan; --picture-tokens adds pictures")]
     return replace(model.picture, tokens=tokens), notes
 
 
@@ -201,9 +202,9 @@ def check_text_only(model: Model, tokens: int) -> None:
     if tokens or model.picture is not None:
         raise PlanError(
             subject="--picture-tokens" if tokens else _("the model {source}").format(source=model.source),
-            expected=_("only text: plans do not support fine-tuning with pictures yet"),
+            expected=_("text only, because plans do not support fine-tuning with pictures yet"),
             found=_("{tokens} tokens").format(tokens=tokens) if tokens else _("an image-text model"),
-            fix=_("omit --picture-tokens") if tokens else _("plan the language model"),
+            fix=_("remove --picture-tokens") if tokens else _("choose a language model without pictures"),
         )
 
 

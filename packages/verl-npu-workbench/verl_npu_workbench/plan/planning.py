@@ -73,7 +73,7 @@ class Request:
     prompt: int | None = None
     """Tokens of the prompts; None means the most that the script allows."""
     lengths: Path | None = None
-    """A file of measured lengths, which replaces both."""
+    """A file of measured lengths, which replaces the two lengths."""
     spread: float = 0.0
     """Standard deviation of the answers' lengths divided by their mean, `response`; 0 if all are equal."""
     picture: int = 0
@@ -96,7 +96,7 @@ class Planned:
     model: Model
     share: Share
     rollout: Rollout | None
-    """None for fine-tuning."""
+    """The rollout; None for fine-tuning."""
     outcomes: tuple[Outcome, ...]
     hardware: Hardware
     seconds: float
@@ -109,12 +109,12 @@ class Planned:
 
 
 def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], None] = lambda text: None) -> Planned:
-    """Run one rank of each kind in phantom memory, and return the cost of its phases.
+    """Run one rank of each kind in phantom memory, and return the cost of the phases.
 
     `told` is called with a line for each rank that is started.
 
     Raises:
-        CompositionError: Hydra does not accept the script's settings.
+        JobSettingError: Hydra does not accept the script's settings.
         PlanError: the model or the lengths are unknown, or sizes do not match.
     """
     started = time.monotonic()
@@ -206,11 +206,10 @@ def _check_megatron(settings: Settings) -> None:
     if is_megatron(settings) and not is_installed("megatron.core"):
         raise PlanError(
             subject=f"{ACTOR}.strategy=megatron",
-            expected=_("megatron-core in this environment, because a plan runs verl's own workers"),
-            found=_("none"),
+            found=_("a plan runs verl's own workers, but the package megatron-core is not installed"),
             fix=_(
-                "install the version that `verl-npu setup --pin PIN` names for the script's verl, or plan with "
-                "scripts/plan.sh, which makes the environment"
+                "install the megatron-core that `verl-npu setup --pin PIN` names for the script's verl, or "
+                "run scripts/plan.sh, which makes the environment"
             ),
         )
 
@@ -297,7 +296,7 @@ def ask_rank(
     if done.limit:
         raise PlanError(
             subject=_("rank {rank}").format(rank=job.rank),
-            expected=_("an end within {seconds:.0f} s and within this machine's memory").format(
+            expected=_("the rank to finish within {seconds:.0f} s and within this machine's memory").format(
                 seconds=request.seconds
             ),
             found=_("{limit}; its log is {log}").format(limit=done.limit, log=log),
@@ -305,7 +304,7 @@ def ask_rank(
         )
     try:
         if answer.wrong:
-            raise ValueError(_("its answer is {wrong}").format(wrong=answer.wrong))
+            raise ValueError(_("the answer is {wrong}").format(wrong=answer.wrong))
         return read(answer.content)
     except ValueError as error:
         lines = done.output.decode(errors="replace").strip().splitlines()
@@ -406,7 +405,7 @@ def changes_of(settings: Settings, share: Share, model: Path) -> dict[str, objec
 
 
 def made_up(settings: Settings, model: Path) -> dict[str, object]:
-    """Return the settings that name a model without weights, and leave out what only a whole job has."""
+    """Return the settings for a model without weights and without the parts that only a whole job has."""
     changes: dict[str, object] = {key: str(model) for key in _MODELS if key in settings}
     changes |= dict.fromkeys(settings.ending("use_torch_compile"), False)
     changes |= dict.fromkeys(settings.ending("use_dist_checkpointing"), False)

@@ -121,7 +121,7 @@ def read(path: Path) -> Mapping[str, object]:
         subject=str(path),
         expected=_("a plan of format {format} that `verl-npu plan --json` wrote").format(format=_FORMAT),
         found=told,
-        fix=_("write it again with this verl-npu, or give another file"),
+        fix=_("make the plan again with this verl-npu, or give another file"),
     )
 
 

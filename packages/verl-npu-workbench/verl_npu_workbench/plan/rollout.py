@@ -1,4 +1,5 @@
-"""Computes the rollout engine's memory by its own rule: a share of the NPU, of which the cache gets the rest."""
+"""Computes the memory of the rollout engine by the engine's rule: a fixed share of the NPU, with the rest of it as
+cache."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Rollout:
     utilization: float
     taken: int
     weights: int
-    """Weights on the trainer's NPUs; 0 if the engine has NPUs of its own."""
+    """The engine's weights on the trainer's NPUs; 0 if the engine has NPUs of its own."""
     engine_weights: int
     npus: int
     """NPUs of all engines together."""
@@ -95,8 +96,8 @@ def rollout_of(settings: Settings, model: Model, share: Share, hardware: Hardwar
     if cache < token * length:
         notes.append(
             _(
-                "rollout: gpu_memory_utilization {utilization} leaves no room beside the engine's weights for the "
-                "key-value cache of one sequence of {length} tokens"
+                "rollout: with gpu_memory_utilization {utilization}, the engine's weights leave too little "
+                "memory for the key-value cache of one sequence of {length} tokens"
             ).format(utilization=utilization, length=length)
         )
     return Rollout(

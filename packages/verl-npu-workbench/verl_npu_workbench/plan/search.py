@@ -27,8 +27,8 @@ _ALIKE = 0.98
 _LEAST_BYTES = 2 * _ALIKE
 """Bytes per parameter from which gradients count as undivided."""
 _WHOLE = _(
-    ". Each NPU holds all gradients, because verl adds them up undivided and divides them only after the last micro "
-    "batch of a mini batch"
+    ". Each NPU holds all gradients, because verl divides gradients among NPUs only after the "
+    "last micro-batch of a mini-batch"
 )
 
 
@@ -122,8 +122,8 @@ def _stays(before: Planned, verdict: Verdict, after: Planned, judged: Verdict) -
         whole = Holder.GRADIENTS.value in largest[:1] and alike[largest[0]] >= after.model.parameters * _LEAST_BYTES
         return (
             _(
-                "{phase}: more NPUs do not help, because the memory that is as large with {world} NPUs as with "
-                "{share_world} exceeds the {capacity:.1f} GiB of one NPU: {sizes}"
+                "{phase}: more NPUs do not help, because the part of the memory that does not shrink from "
+                "{share_world} to {world} NPUs exceeds the {capacity:.1f} GiB of one NPU: {sizes}"
             ).format(
                 phase=phase.phase,
                 world=after.share.world,
@@ -139,7 +139,7 @@ def _stays(before: Planned, verdict: Verdict, after: Planned, judged: Verdict) -
 def _too_many(worth: Sequence[Knob], most: int) -> str:
     """Say that only more NPUs are left to try, and that they would be too many; empty otherwise."""
     return (
-        _("the models' state would need {npus} NPUs, and at most {most} are proposed").format(
+        _("the models' state needs {npus} NPUs, and plans propose at most {most}").format(
             npus=worth[0].npus, most=most
         )
         if worth and most
@@ -160,7 +160,7 @@ class Probe:
     size: int
     fits: bool
     phase: str
-    """Of the phases whose micro batches have this size, the one that needs the most memory."""
+    """The phase that needs the most memory, of all phases with micro-batches of this size."""
     needed: int
     """The bytes that this phase needs."""
 
@@ -188,7 +188,7 @@ def largest_micro_batch(
     Raises:
         PlanError: as `plan`.
     """
-    batch = _of_update(planned)
+    batch = _update_micro_batch(planned)
     sizes = _sizes(planned, batch)
     probes: dict[int, Probe] = {}
     fitting, failing = -1, len(sizes)
@@ -214,7 +214,7 @@ def largest_micro_batch(
     )
 
 
-def _of_update(planned: Planned) -> MicroBatch:
+def _update_micro_batch(planned: Planned) -> MicroBatch:
     return next(batch for batch in planned.share.micro_batches if batch.phase in (Phase.UPDATE_ACTOR, Phase.TRAINING))
 
 
@@ -231,7 +231,7 @@ def _sizes(planned: Planned, batch: MicroBatch) -> Sequence[int]:
 
 def _probe(size: int, before: Planned, planned: Planned) -> Probe:
     """Judge the phases whose micro batches have this size; by default, other phases inherit the update's budget."""
-    update = _of_update(before)
+    update = _update_micro_batch(before)
     sizes = {batch.phase: batch.size for batch in before.share.micro_batches}
     alike = {update.phase.value} | {
         batch.phase.value

@@ -75,7 +75,7 @@ class MicroBatch:
     key: str
     """The setting that determines their size."""
     dynamic: bool
-    """Whether a token budget limits them, instead of a number of sequences."""
+    """Whether a token budget limits the micro-batches, instead of a number of sequences."""
     size: int
     """Sequences per micro batch, or, if dynamic, tokens on one NPU."""
     sequence_parallel: int
@@ -204,7 +204,7 @@ def share_of(
         mini=max(settings.whole(MINI_BATCH, prompts) * answers // data, 1),
         padded=""
         if settings.truth(PACKED)
-        else _("use_remove_padding is off, so a shorter sequence needs as much memory as the longest one"),
+        else _("use_remove_padding is off, so a shorter sequence needs as much memory as the longest sequence"),
         response=response,
         prompt=prompt,
         measured=measured,
@@ -338,8 +338,9 @@ def _given(
     if length < sum(one):
         notes.append(
             _(
-                "the plan's sequences have {length} tokens instead of the {one} that the script allows, because "
-                "several of these fill a token budget, while one of the longest leaves part of it empty"
+                "the plan's sequences have {length} tokens instead of the {one} that the script allows, "
+                "because several of the shorter sequences fill a token budget, while one of the longest "
+                "leaves a part of the budget empty"
             ).format(length=length, one=sum(one))
         )
     if any(batch.dynamic and batch.number(length, sequences) > _MANY for batch in batches):
@@ -356,9 +357,9 @@ def _given(
 
 def _overdrawn(batch: MicroBatch, size: int, length: int, of: int) -> str:
     return _(
-        "verl divides {of} sequences evenly, so a micro batch of {phase} can have {sequences} tokens instead of "
-        "{budget}; the plan shows this with few sequences and {key}={size}. {token_budget}=1 keeps micro batches "
-        "within their budget"
+        "verl divides {of} sequences evenly, so a micro-batch of {phase} can have {sequences} tokens "
+        "instead of {budget}. The plan shows this with few sequences and {key}={size}. "
+        "{token_budget}=1 keeps micro-batches within their budget"
     ).format(
         of=of,
         phase=batch.phase.value,
@@ -377,13 +378,13 @@ def _cut_to(most: Length, budget: int, measured: Sequence[Length], notes: list[s
         most = (0, min(most[1], budget))
     cut = [(min(prompt, most[0]), min(response, most[1])) for prompt, response in measured]
     notes.append(
-        _("of the {count} sequences, a rank gets the consecutive ones with the most tokens in total").format(
+        _("a rank gets those consecutive sequences, of all {count}, that have the most tokens in total").format(
             count=len(measured)
         )
     )
     longer = sum(before != after for before, after in zip(measured, cut, strict=True))
     if longer:
-        notes.append(_("{longer} of them are longer than the script allows and are cut").format(longer=longer))
+        notes.append(_("{longer} sequences are longer than the script allows and are cut").format(longer=longer))
     return cut
 
 
@@ -406,8 +407,8 @@ def _greatest(most: Length, budget: int, prompt: int | None, response: int | Non
         )
     notes.append(
         _(
-            "a sequence of {asked} tokens exceeds the token budget of {budget}; the plan uses {sequences} of {left} "
-            "tokens"
+            "a sequence of {asked} tokens exceeds the token budget of {budget}, so the plan uses "
+            "{sequences} of {left} tokens"
         ).format(
             asked=sum(asked),
             budget=budget,
@@ -444,7 +445,7 @@ def positive(settings: Settings, key: str) -> int:
         subject=key,
         expected=_("a positive number"),
         found=settings.text(key) or _("none"),
-        fix=_("set it in the script"),
+        fix=_("set this value in the script"),
     )
 
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +42,8 @@ CODE = "start"
 _STAND_IN = "Qwen/Qwen3-8B"
 _PROMPT, _RESPONSE, _PICTURE = 16, 16, 4
 """Tokens. Whether upstream refuses a batch does not depend on the lengths of its sequences."""
+_READ_FROM_UPSTREAM = frozenset({"batches", "choices", "parallel-sizes", "trainer-mode", "validation"})
+"""Rules of lint that follow upstream's code without running it."""
 _REWARD_MODELS = ("reward_model.enable", "reward.reward_model.enable")
 _SECONDS = 300.0
 _FEWEST_ROWS = 64
@@ -80,7 +83,7 @@ def _model(job: Job, request: Request) -> tuple[Model, list[str]]:
     except PlanError as unknown:
         if request.model_config is not None:
             raise
-        note = _("{unknown}; {stand_in} stands in for it").format(unknown=unknown.subject, stand_in=_STAND_IN)
+        note = _("{unknown}; {stand_in} replaces the model").format(unknown=unknown.subject, stand_in=_STAND_IN)
         return model_of(_STAND_IN, None, folder), [note]
 
 
@@ -95,6 +98,7 @@ def _job(job: Job, model: Model) -> StartJob:
         arguments=[*options, *job.trainer.overrides],
         overrides=rank.changes,
         rows=max(*batches, _FEWEST_ROWS),
+        trains=job.trainer.trains,
     )
 
 
@@ -157,11 +161,21 @@ def _refusal(told: Started, trainer: Trainer) -> Finding:
         CODE,
         " ".join(told.error.split())[:600],
         subject=_(", ").join(settings) or Part(told.part).value,
-        why=_("upstream ends the job with these words in {where}: `{code}`").format(
+        why=_("upstream ends the job with this error in {where}: `{code}`").format(
             where=told.where, code=told.code.strip()
         ),
         fix=_("change the setting that upstream refuses"),
     )
+
+
+def without_repeats(read: list[Finding], started: Sequence[Finding]) -> list[Finding]:
+    """Return what lint found by reading, without the refusals of settings that the start refuses as well.
+
+    The start shows upstream's own error and line, so lint shows that refusal alone.
+    """
+    words = [word for each in started if each.refused for word in each.subject.split(_(", "))]
+    keys = {word.lstrip("+").partition("=")[0] for word in words}
+    return [each for each in read if not (each.refused and each.code in _READ_FROM_UPSTREAM and each.subject in keys)]
 
 
 def _missing(text: str) -> Finding:
@@ -170,8 +184,8 @@ def _missing(text: str) -> Finding:
         Severity.OK,
         " ".join(text.split())[:300],
         subject=_("not judged"),
-        why=_("the start did not reach upstream's later checks"),
-        fix=_("run it where the job's own packages and files are"),
+        why=_("the start ended before upstream's later checks"),
+        fix=_("run lint again on a machine that has the job's packages and files"),
     )
 
 

@@ -64,11 +64,12 @@ _TRAINING_ASSUMPTIONS = (
 )
 _ROLLOUT_ASSUMPTIONS = (
     _(
-        "an engine takes at most {graphs:.1f} ms per layer and token of the longest answer that the script allows, "
-        "like the slowest of five published jobs; with enforce_eager, it takes {eager:.1f} ms, like the one published "
-        "job, while users reported 3.5 to 4.3 ms (benchmarks/plan_baselines.py)"
+        "an engine takes at most {graphs:.1f} ms for each layer and token of the longest answer that "
+        "the script allows, like the slowest of five published jobs. With enforce_eager, an engine "
+        "takes {eager:.1f} ms, like the only published job; users reported 3.5 to 4.3 ms "
+        "(benchmarks/plan_baselines.py)"
     ).format(graphs=GRAPHS * 1000.0, eager=EAGER * 1000.0),
-    _("in the best case, all answers have the planned length; the engine decodes all of its sequences together"),
+    _("in the best case, all answers have the planned length, and the engine decodes all its sequences together"),
 )
 _BOTH_WAYS = 2
 

@@ -67,7 +67,7 @@ def judge(planned: Planned) -> Verdict:
     groups = max(outcome.groups for outcome in planned.outcomes) + engine
     peak = max((cost.peak for outcome in planned.outcomes for cost in outcome.phases), default=0)
     reserve = reserve_of(groups, peak, planned.trainer.exports)
-    phases = [_of_phase(phase, planned, groups, capacity) for phase in Phase]
+    phases = [_phase_fit(phase, planned, groups, capacity) for phase in Phase]
     found = [phase for phase in phases if phase is not None]
     if any(outcome.error for outcome in planned.outcomes):
         fit = Fit.FAILED
@@ -76,11 +76,11 @@ def judge(planned: Planned) -> Verdict:
     return Verdict(fit, tuple(found), reserve, capacity)
 
 
-def _of_phase(phase: Phase, planned: Planned, groups: int, capacity: int) -> PhaseFit | None:
+def _phase_fit(phase: Phase, planned: Planned, groups: int, capacity: int) -> PhaseFit | None:
     if phase is Phase.ROLLOUT:
-        return _of_rollout(planned.rollout, planned, groups, capacity) if planned.rollout else None
+        return _rollout_fit(planned.rollout, planned, groups, capacity) if planned.rollout else None
     if phase in (Phase.SERVERS, Phase.SERVERS_SYNC):
-        return _of_servers(phase, planned.rollout, planned, capacity) if planned.rollout else None
+        return _servers_fit(phase, planned.rollout, planned, capacity) if planned.rollout else None
     outcomes = planned.outcomes
     costs = [(cost, outcome.rank) for outcome in outcomes for cost in outcome.phases if cost.phase == phase.value]
     if not costs:
@@ -93,7 +93,7 @@ def _of_phase(phase: Phase, planned: Planned, groups: int, capacity: int) -> Pha
     return PhaseFit(phase.value, rank, cost.peak, needed, fit, holders, cost)
 
 
-def _of_rollout(rollout: Rollout, planned: Planned, groups: int, capacity: int) -> PhaseFit:
+def _rollout_fit(rollout: Rollout, planned: Planned, groups: int, capacity: int) -> PhaseFit:
     """Judge the rollout: the engine beside the memory that the trainer keeps after the actor's update."""
     kept, held = 0, Counter({Holder.RESERVE.value: 0})
     if not rollout.own_npus:
@@ -111,7 +111,7 @@ def _of_rollout(rollout: Rollout, planned: Planned, groups: int, capacity: int) 
     return PhaseFit(Phase.ROLLOUT.value, 0, kept, needed, Fit.FITS if fits else Fit.DOES_NOT, dict(held), None)
 
 
-def _of_servers(phase: Phase, rollout: Rollout, planned: Planned, capacity: int) -> PhaseFit | None:
+def _servers_fit(phase: Phase, rollout: Rollout, planned: Planned, capacity: int) -> PhaseFit | None:
     """Judge the engine on an NPU that only serves; None if the rollout phase already covers it."""
     syncs = phase is Phase.SERVERS_SYNC
     if not (rollout.bucket if syncs else rollout.servers and not rollout.own_npus):

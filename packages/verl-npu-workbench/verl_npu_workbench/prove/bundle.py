@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from verl_npu.errors import ProofError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 from verl_npu.version import __version__
 
@@ -116,7 +116,7 @@ def redacted(proof: Proof, redact: Redaction) -> Proof:
 
 
 def read(path: Path) -> Proof:
-    """Read a bundle. Raise ProofError if the file is not one."""
+    """Read a bundle. Raise CommandError if the file is not one."""
     try:
         if not path.is_file():
             raise OSError(_("no such file") if not path.exists() else _("not a regular file"))
@@ -124,7 +124,7 @@ def read(path: Path) -> Proof:
             said, corpus = (_member(archive, name, path) for name in (PROOF, CORPUS))
     # The last three errors: the file is damaged, or compressed or encrypted in a way that Python cannot read.
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
-        raise ProofError(
+        raise CommandError(
             subject=str(path),
             expected=_("a bundle, proof-DATE.zip, that `verl-npu prove` wrote"),
             found=str(error) or type(error).__name__,
@@ -146,7 +146,7 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Reader:
     try:
         info = archive.getinfo(name)
     except KeyError:
-        raise ProofError(
+        raise CommandError(
             subject=str(path),
             expected=_("an archive with {proof} and {corpus}").format(proof=PROOF, corpus=CORPUS),
             found=_("other files"),
@@ -158,7 +158,7 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Reader:
     too_much = Answer({}, _("more than {most_bytes} MiB").format(most_bytes=_MOST_BYTES >> 20))
     answer = Answer.read(data) if len(data) <= _MOST_BYTES else too_much
     if answer.wrong:
-        raise ProofError(
+        raise CommandError(
             subject=subject, expected=_("a JSON object"), found=answer.wrong, fix=_("ask the sender for a new bundle")
         )
     return Reader(dict(answer.content), subject)
@@ -167,11 +167,11 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> Reader:
 def _check_schema(said: Reader, path: Path) -> None:
     found = said.raw().get("schema")
     if found != SCHEMA:
-        raise ProofError(
+        raise CommandError(
             subject=str(path),
             expected=_("format {number}").format(number=SCHEMA),
             found=repr(found)[:40],
-            fix=_("read it with the version of verl-npu that made it, or with a later one"),
+            fix=_("read the bundle with the version of verl-npu that made the bundle, or with a later version"),
         )
 
 
@@ -198,5 +198,7 @@ def differences(old: Proof, new: Proof) -> Sequence[str]:
                 )
             elif earlier.verdict is not check.verdict:
                 lines.append(f"{stage.name}, {check.name}: {earlier.verdict.value} -> {check.verdict.value}")
-    lines += [_("{stage}, {check}: no longer made").format(stage=stage, check=name) for stage, name in checks]
+    lines += [
+        _("{stage}, {check}: missing in the new bundle").format(stage=stage, check=name) for stage, name in checks
+    ]
     return lines

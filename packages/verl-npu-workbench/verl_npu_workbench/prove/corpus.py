@@ -39,7 +39,8 @@ class Result:
     sample: tuple[float, ...]
     """Evenly spaced numbers; NaN and infinities are replaced by finite numbers."""
     units: Mapping[str, float]
-    """Distances from float64's result in units of the last place, of the NPU and of the CPU in the same type."""
+    """The distances of the NPU's and of the CPU's results from float64's, in units of the last place of the same
+    type."""
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -154,7 +155,9 @@ def compared(recorded: Iterable[Observation], found: Iterable[Observation]) -> I
     for one in recorded:
         other = there.get(one.key)
         if other is not None and one.kind in (Kind.OPERATOR, Kind.MEMORY):
-            yield from _of_memory(one, other) if one.kind is Kind.MEMORY else _of_operator(one, other)
+            yield from (
+                _memory_differences(one, other) if one.kind is Kind.MEMORY else _operator_differences(one, other)
+            )
 
 
 def in_both(recorded: Iterable[Observation], found: Iterable[Observation]) -> int:
@@ -162,14 +165,14 @@ def in_both(recorded: Iterable[Observation], found: Iterable[Observation]) -> in
     return len({each.key for each in recorded} & {each.key for each in found})
 
 
-def _of_memory(one: Observation, other: Observation) -> Iterator[Difference]:
+def _memory_differences(one: Observation, other: Observation) -> Iterator[Difference]:
     for name, size in one.figures.items():
         if other.figures.get(name, size) != size:
             text = f"{name}: {size:.0f} recorded, {other.figures[name]:.0f} here"
             yield Difference(other=Other.MEMORY, name=one.name, case=one.case, text=text)
 
 
-def _of_operator(one: Observation, other: Observation) -> Iterator[Difference]:
+def _operator_differences(one: Observation, other: Observation) -> Iterator[Difference]:
     def difference(kind: Other, text: str) -> Difference:
         return Difference(other=kind, name=one.name, case=one.case, text=text)
 
@@ -187,10 +190,10 @@ def _of_operator(one: Observation, other: Observation) -> Iterator[Difference]:
                 text = f"{mine.name}: {mine.dtype}{mine.shape} recorded, {its.dtype}{its.shape} here"
                 yield difference(Other.LOOKS, text)
             elif mine.digest != its.digest:
-                yield difference(*_of_numbers(mine, its))
+                yield difference(*_number_difference(mine, its))
 
 
-def _of_numbers(mine: Result, its: Result) -> tuple[Other, str]:
+def _number_difference(mine: Result, its: Result) -> tuple[Other, str]:
     away = _distance(mine.sample, its.sample, mine.dtype)
     allowed = _ALLOWED + mine.units.get("largest", 0.0) + its.units.get("largest", 0.0)
     text = f"{mine.name}: {away:.3g} units of the last place away in {len(mine.sample)} samples, {allowed:.3g} allowed"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_npu.errors import ProofError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
 from .. import places
@@ -28,7 +28,7 @@ class Asked:
     """The request for a proof, and its circumstances."""
 
     made: str
-    """The date, such as 2026-01-31."""
+    """The date of the proof, such as 2026-01-31."""
     minutes: float
     npus: int
     """Number of NPUs that it may use; 0 for all."""
@@ -65,27 +65,27 @@ class Folder:
     path: Path
 
     def begin(self, asked: Asked) -> None:
-        """Write the request into a folder that has no proof yet. Raise ProofError if it has one."""
+        """Write the request into a folder that has no proof yet. Raise CommandError if it has one."""
         if (self.path / _ASKED).exists():
-            raise ProofError(
+            raise CommandError(
                 subject=f"--output {self.path}",
                 expected=_("a folder without a proof"),
                 found=_("an earlier proof"),
-                fix=_("continue it with --resume, or give another folder"),
+                fix=_("continue the earlier proof with --resume, or give another folder"),
             )
         with writing(self.path):
             (self.path / "stages").mkdir(parents=True, exist_ok=True)
         self.write(_ASKED, asked.as_json())
 
     def asked(self) -> Asked:
-        """Return the request for the proof. Raise ProofError if the folder has none."""
+        """Return the request for the proof. Raise CommandError if the folder has none."""
         path = self.path / _ASKED
         if not path.is_file():
-            raise ProofError(
+            raise CommandError(
                 subject=f"--output {self.path}",
                 expected=_("a folder with a proof to continue"),
                 found=_("no {file}").format(file=_ASKED),
-                fix=_("give the folder of the proof, or omit --resume"),
+                fix=_("give the folder of the proof, or remove --resume"),
             )
         return asked_of(Reader(self._content(path), str(path)))
 
@@ -127,13 +127,13 @@ class Folder:
         return found
 
     def write(self, name: str, content: object) -> None:
-        """Write a JSON file atomically. Raise ProofError if the file system refuses."""
+        """Write a JSON file atomically. Raise CommandError if the file system refuses."""
         put(self.path / name, json.dumps(content, indent=1).encode())
 
     def _content(self, path: Path) -> object:
         answer = Answer.read(path.read_bytes())
         if answer.wrong:
-            raise ProofError(
+            raise CommandError(
                 subject=str(path),
                 expected=_("JSON that `verl-npu prove` wrote"),
                 found=answer.wrong,
@@ -143,20 +143,20 @@ class Folder:
 
 
 def put(path: Path, data: bytes) -> None:
-    """Replace a file atomically. Raise ProofError if the file system refuses."""
+    """Replace a file atomically. Raise CommandError if the file system refuses."""
     with writing(path):
         places.put(path, data)
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError into a ProofError."""
+    """Turn an OSError into a CommandError."""
     try:
         yield
     except OSError as error:
-        raise ProofError(
+        raise CommandError(
             subject=str(path),
-            expected=_("free space and permission to write it"),
+            expected=_("free disk space, and permission to write the file"),
             found=error.strerror or str(error),
             fix=_("make room and continue with --resume, which keeps finished stages"),
         ) from error

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_npu.errors import ProofError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
 from .corpus import Observation, observation_of
@@ -156,7 +156,7 @@ def _lines(path: Path) -> list[bytes]:
         return []
     lines = data.split(b"\n")[:-1]
     if len(lines) > _MOST_LINES or any(len(line) > _LONGEST_LINE for line in lines):
-        raise ProofError(
+        raise CommandError(
             subject=str(path),
             expected=_("at most {lines} lines of at most {bytes} bytes").format(
                 lines=_MOST_LINES, bytes=_LONGEST_LINE
@@ -171,7 +171,7 @@ def _parsed(line: bytes, path: Path, number: int) -> object:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ProofError(
+        raise CommandError(
             subject=_("{path}, line {line}").format(path=path, line=number + 1),
             expected=_("JSON that a stage wrote"),
             found=described(error),

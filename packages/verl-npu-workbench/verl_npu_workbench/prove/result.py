@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from verl_npu.errors import ProofError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
 Item = TypeVar("Item")
@@ -69,7 +69,7 @@ class StageResult:
     limit: float = 0.0
     """The stage's time limit in seconds."""
     waited: float = 0.0
-    """The part of `seconds` in which its processes waited for a processor, which does not count."""
+    """The part of `seconds` in which the stage's processes waited for a processor. It does not count."""
     checks: tuple[Check, ...] = ()
 
     def as_json(self) -> dict[str, object]:
@@ -123,7 +123,7 @@ def judged(
 
 
 class Reader:
-    """Reads the parts of a JSON object and checks their types. Methods raise a ProofError that names the part."""
+    """Reads the parts of a JSON object and checks their types. Methods raise a CommandError that names the part."""
 
     def __init__(self, content: object, subject: str, where: str = "") -> None:
         self._subject, self._where = subject, where
@@ -180,7 +180,7 @@ class Reader:
         """Return the object itself, whose parts are not checked."""
         return self._content
 
-    def wrong(self, key: str, expected: str) -> ProofError:
+    def wrong(self, key: str, expected: str) -> CommandError:
         """Return an error that says that a part is not as expected."""
         return self._wrong(key, expected, self._content.get(key))
 
@@ -192,13 +192,13 @@ class Reader:
     def _place(self, key: str) -> str:
         return f"{self._where}.{key}" if self._where and key else key or self._where
 
-    def _wrong(self, key: str, expected: str, found: object) -> ProofError:
+    def _wrong(self, key: str, expected: str, found: object) -> CommandError:
         shown = repr(found)
-        return ProofError(
+        return CommandError(
             subject=self._subject,
             expected=_("{part} to be {expected}").format(part=self._place(key) or _("the whole"), expected=expected),
             found=_("nothing") if found is None else shown if len(shown) <= 60 else f"{shown[:60]}…",
-            fix=_("the file is damaged or from another version of verl-npu: ask the sender for a new one"),
+            fix=_("ask the sender for a new file: this file is damaged or from another version of verl-npu"),
         )
 
 

@@ -40,7 +40,7 @@ def run(
     told_of: Callable[[StageResult], None],
     recipe: Sequence[str] = (),
 ) -> None:
-    """Run stages one after the other and save their results. Raise ProofError if a result cannot be saved.
+    """Run stages one after the other and save their results. Raise CommandError if a result cannot be saved.
 
     Args:
         folder: the folder of the proof.

@@ -49,7 +49,7 @@ STAGES = (
     Stage(
         name="models",
         title=_("models of the patched families: logits, gradients, and a step, patched and unpatched"),
-        meaning=_("a training would follow different gradients than on other hardware"),
+        meaning=_("a training would follow other gradients than on other hardware"),
         share=0.13,
     ),
     Stage(

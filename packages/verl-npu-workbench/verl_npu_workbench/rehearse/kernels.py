@@ -25,7 +25,7 @@ def prepare() -> Toolchain:
     """Return the compiler.
 
     Raises:
-        KernelError: the compiler cannot be installed.
+        CommandError: the compiler cannot be installed.
     """
     return toolchain.prepare(PAIRS[0])
 
@@ -54,7 +54,7 @@ def judge(
         unconfined: whether to compile without a sandbox.
 
     Raises:
-        KernelError: the job's file is not a list of launches.
+        CommandError: the job's file is not a list of launches.
         SandboxError: no sandbox can be made on this machine.
     """
     began = time.monotonic()

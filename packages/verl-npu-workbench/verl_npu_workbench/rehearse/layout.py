@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from verl_npu.errors import RehearsalError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
 from ..jobs.keys import ROLLOUT, has_critic, is_separate, rollout_npus, size
@@ -45,16 +45,16 @@ def layout_of(settings: Settings, npus: int | None, torchrun: bool) -> Layout:
     `npus` is the user's choice; None means the fewest NPUs that have each dimension, and at most `MOST`.
 
     Raises:
-        RehearsalError: there are too few NPUs for the script's separate rollout.
+        CommandError: there are too few NPUs for the script's separate rollout.
     """
     separate = rollout_npus(settings) > 0 and not torchrun
     wanted = _wanted(settings)
     limit = npus if npus is not None else MOST
     if separate:
         if limit < 2:
-            raise RehearsalError(
+            raise CommandError(
                 subject="--npus",
-                expected=_("at least 2, because trainer and rollout have NPUs of their own in this script"),
+                expected=_("at least 2, because the trainer and the rollout do not share NPUs in this script"),
                 found=str(npus),
                 fix=_("give --npus 2 or more"),
             )

@@ -74,7 +74,8 @@ _ERROR = re.compile(
     r"^(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Failure|Warning)|Stop(?:Async)?Iteration"
     r"|[a-z_]\w*(?:\.\w+)*\.[A-Z]\w+)(?:: ?(?P<text>.*))?$"
 )
-"""An error's name: it ends like one of Python's own, or is a class with its module, such as queue.Empty."""
+"""A pattern for an error's name, which ends like the names of Python's errors or contains its module, such as
+queue.Empty."""
 _ECHOES = ("ray.exceptions", "RayTaskError", "ChildFailedError", "torch.distributed.elastic")
 """Errors that only repeat an error of another process."""
 _PHASES = (
@@ -119,7 +120,7 @@ def _first_failure(run: Run, tree: Path) -> Failure:
     if run.ended.limit:
         last = max(run.steps, default=0)
         return Failure(
-            _("it did not end: {limit}, at step {last}").format(limit=run.ended.limit, last=last),
+            _("the job was stopped at step {last}: {limit}").format(limit=run.ended.limit, last=last),
             _("the job"),
             _phase_of(real),
             Owner.UNKNOWN,
@@ -142,9 +143,11 @@ def _last_words(run: Run, lines: Sequence[str]) -> str:
     last = uncoloured(line)[:400]
     done = _done(run)
     ended = ngettext(
-        "it ended with status {status} after {done} step", "it ended with status {status} after {done} steps", done
+        "the job ended with status {status} after {done} step",
+        "the job ended with status {status} after {done} steps",
+        done,
     ).format(status=run.ended.status, done=done)
-    return _("no error was found: {ended}; its last line: {last}").format(ended=ended, last=last)
+    return _("no error was found; {ended}; the last line: {last}").format(ended=ended, last=last)
 
 
 def _done(run: Run) -> int:

@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from verl_npu.ascend.variables import VIRTUAL_NPUS
-from verl_npu.errors import RehearsalError
+from verl_npu.errors import CommandError
 from verl_npu.features import load
 from verl_npu.language import gettext as _
 
@@ -98,12 +98,12 @@ def prepare(
 
 
 def chosen_architecture(settings: Settings, asked: str) -> Architecture:
-    """Return the architecture that the user or the model's path names. Raise RehearsalError if neither does."""
+    """Return the architecture that the user or the model's path names. Raise CommandError if neither does."""
     if asked:
         for each in ARCHITECTURES:
             if each.name == asked:
                 return each
-        raise RehearsalError(
+        raise CommandError(
             subject="--architecture",
             expected=_("one of ") + _(", ").join(each.name for each in ARCHITECTURES),
             found=repr(asked),
@@ -126,11 +126,10 @@ def small_model_of(architecture: Architecture, layers: int, folder: Path) -> Pat
     try:
         transformers = version("transformers")
     except PackageNotFoundError as error:
-        raise RehearsalError(
+        raise CommandError(
             subject=_("this environment"),
-            expected=_("the packages that your verl needs"),
-            found=_("no transformers"),
-            fix=_("run verl-npu with the Python in which your verl is installed"),
+            found=_("the package {package} is not installed").format(package="transformers"),
+            fix=_("run verl-npu with the Python of the environment in which your verl is installed"),
         ) from error
     # A new version of the generator must not use older models.
     made_by = hashlib.sha256(small_model.source()).hexdigest()[:8]
@@ -151,11 +150,11 @@ def small_model_of(architecture: Architecture, layers: int, folder: Path) -> Pat
         if done.returncode != 0:
             found = (done.stderr.strip().splitlines() or ["no output"])[-1][:300]
             is_full = os.strerror(errno.ENOSPC) in found
-            raise RehearsalError(
+            raise CommandError(
                 subject=_("a small model of the architecture {architecture}").format(architecture=architecture.name),
-                expected=_("a model made by transformers {transformers}").format(transformers=transformers),
+                expected=_("a model that transformers {transformers} makes").format(transformers=transformers),
                 found=found,
-                fix=_("free some disk space, or give another --output")
+                fix=_("free some disk space, or choose another --output")
                 if is_full
                 else _("install the transformers version that your verl requires, or rehearse with --architecture"),
             )
@@ -235,19 +234,22 @@ def engine_for(
     """Return the engine that generates for this trainer.
 
     Raises:
-        RehearsalError: it would be transformers' generate, but the trainer's weight sync needs vLLM or SGLang.
+        CommandError: it would be transformers' generate, but the trainer's weight sync needs vLLM or SGLang.
     """
     engine = rollout_engine(settings, asked, own_npus, installed)
     package = trainer.rpartition(".")[0]
     if engine.name == "virtual" and package in _syncing_packages():
         vllm = installed("vllm")
-        raise RehearsalError(
+        raise CommandError(
             subject=f"{trainer}, {ENGINE}={settings.text(ENGINE)}",
             expected=_("vLLM, because this trainer cannot send weights to a substitute engine"),
             found=_("vLLM {vllm}, but --rollout chooses another engine").format(vllm=vllm) if vllm else _("no vLLM"),
             fix=_("give --rollout vllm")
             if vllm
-            else _("rehearse it at ccd7d934, where scripts/rehearse.sh --verl CHECKOUT installs vLLM for CPUs"),
+            else _(
+                "rehearse the script at ccd7d934 with scripts/rehearse.sh --verl CHECKOUT, which installs "
+                "vLLM for CPUs"
+            ),
         )
     return engine
 

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from verl_npu import progress
-from verl_npu.errors import RehearsalError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 from verl_npu.manifest import read_manifests
 
@@ -74,7 +74,7 @@ def scale_down(job: Job, name: str, request: Request) -> ScaledJob:
     """Make a small model and data, and scale the job's settings.
 
     Raises:
-        RehearsalError: the model's architecture is unknown, there are too few NPUs, or the trainer's rollout engine is
+        CommandError: the model's architecture is unknown, there are too few NPUs, or the trainer's rollout engine is
             not installed and has no substitute.
     """
     trainer, entry = job.trainer, job.entry
@@ -150,7 +150,7 @@ def _new_folder(output: Path, name: str) -> Path:
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise RehearsalError(
+        raise CommandError(
             subject="--output",
             expected=_("a writable folder"),
             found=f"{output}: {error}",

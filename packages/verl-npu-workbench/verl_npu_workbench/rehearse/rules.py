@@ -140,7 +140,7 @@ def _model(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {**models, **adapters}
 
 
-@_rule("shapes", _("The script repeats sizes of the full model; the small one has its own."))
+@_rule("shapes", _("The script repeats sizes of the full model. The small model has other sizes."))
 def _shapes(script: Settings, now: Settings, setup: Setup) -> Changed:
     config = json.loads((setup.model / "config.json").read_text())
     text = config.get("text_config", config)
@@ -156,8 +156,8 @@ def _shapes(script: Settings, now: Settings, setup: Setup) -> Changed:
 @_rule(
     "distributed checkpoint",
     _(
-        "The tree's own converter converts the small model. If it cannot, mbridge loads the safetensors, and loading "
-        "a distributed checkpoint is not shown."
+        "The tree's own converter converts the small model. If the converter fails, mbridge loads "
+        "the safetensors, and loading a distributed checkpoint is not shown."
     ),
 )
 def _dist_checkpoint(script: Settings, now: Settings, setup: Setup) -> Changed:
@@ -221,7 +221,10 @@ def _longest(settings: Settings) -> int:
 
 @_rule(
     "token budgets",
-    _("They keep their ratio to the longest sequence, so that dynamic batches split as often as in the script."),
+    _(
+        "Token budgets keep their ratio to the longest sequence, so that dynamic batches split as "
+        "often as in the script."
+    ),
 )
 def _budgets(script: Settings, now: Settings, setup: Setup) -> Changed:
     before, after = _longest(script), _longest(now)
@@ -250,7 +253,7 @@ def _budgets(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("overlong buffer", _("It must be shorter than the response, and keeps its ratio to it."))
+@_rule("overlong buffer", _("The length must be below the response's, and keeps its ratio to the response's length."))
 def _overlong(script: Settings, now: Settings, setup: Setup) -> Changed:
     before, after = script.whole(MAX_RESPONSE), now.whole(MAX_RESPONSE)
     return {
@@ -296,7 +299,7 @@ def _batches(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 @_rule(
     "samples",
-    _("{most_samples} answers per prompt show grouping and advantages as well as 16.").format(
+    _("{most_samples} answers for each prompt show grouping and advantages as well as 16 answers.").format(
         most_samples=_MOST_SAMPLES
     ),
 )
@@ -308,8 +311,8 @@ def _samples(script: Settings, now: Settings, setup: Setup) -> Changed:
 @_rule(
     "mini batches",
     _(
-        "They keep their ratio to the batch, so that a step has as many optimizer steps, as far as whole prompts "
-        "allow."
+        "Mini-batches keep their ratio to the batch, so that a step has as many optimizer steps as "
+        "in the script, as far as whole prompts allow."
     ),
 )
 def _mini_batches(script: Settings, now: Settings, setup: Setup) -> Changed:
@@ -327,7 +330,10 @@ def _mini_batches(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 @_rule(
     "micro batches",
-    _("At most {most_micro}, so that gradients are still accumulated over several.").format(most_micro=_MOST_MICRO),
+    _(
+        "A micro-batch has at most {most_micro} sequences, so that gradients still accumulate over "
+        "several micro-batches."
+    ).format(most_micro=_MOST_MICRO),
 )
 def _micro_batches(script: Settings, now: Settings, setup: Setup) -> Changed:
     names = ("ppo_micro", "log_prob_micro", "forward_micro", "micro")
@@ -371,7 +377,10 @@ def _npus(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("parallel sizes", _("Each dimension has size 2 if there are enough NPUs: all of its communication happens."))
+@_rule(
+    "parallel sizes",
+    _("Each kind of parallelism has size 2 if there are enough NPUs, so that all its communication happens."),
+)
 def _parallel(script: Settings, now: Settings, setup: Setup) -> Changed:
     layout = setup.layout
     sizes = {
@@ -417,7 +426,7 @@ def _parallel(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("pipeline stages", _("They count layers of the full model; the small one is split evenly."))
+@_rule("pipeline stages", _("These settings count layers of the full model. The small model is split evenly."))
 def _stages(script: Settings, now: Settings, setup: Setup) -> Changed:
     names = (
         "virtual_pipeline_model_parallel_size",
@@ -434,8 +443,8 @@ def _stages(script: Settings, now: Settings, setup: Setup) -> Changed:
 @_rule(
     "Ray",
     _(
-        "Placement groups ask for more CPUs than a small machine has, and would wait; the dashboard would take as "
-        "much memory as a worker."
+        "Placement groups would wait for more CPUs than a small machine has, and the dashboard would "
+        "take as much memory as a worker."
     ),
 )
 def _ray(script: Settings, now: Settings, setup: Setup) -> Changed:
@@ -446,7 +455,7 @@ def _ray(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed | {f"{name}.include_dashboard": False for name in sections if name != "ray_init"}
 
 
-@_rule("helper processes", _("One of each kind, because they share two cores."))
+@_rule("helper processes", _("One worker of each kind, because the workers share two cores."))
 def _workers(script: Settings, now: Settings, setup: Setup) -> Changed:
     one = (
         f"{ROLLOUT}.agent.num_workers",
@@ -479,7 +488,7 @@ def _duration(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("warm-up", _("It ends before the last step, so that the learning rate is above zero at least once."))
+@_rule("warm-up", _("The warm-up ends before the last step, so that the learning rate is above zero at least once."))
 def _warm_up(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {
         key: setup.steps if key.endswith("lr_decay_steps") else max(setup.steps - 1, 0)
@@ -488,14 +497,17 @@ def _warm_up(script: Settings, now: Settings, setup: Setup) -> Changed:
     }
 
 
-@_rule("validation", _("Once, at the last step, if the script validates at all."))
+@_rule("validation", _("The job validates once, at the last step, if the script validates at all."))
 def _validation(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {"trainer.test_freq": setup.steps} if script.whole("trainer.test_freq") > 0 else {}
 
 
 @_rule(
     "checkpoints",
-    _("One at the last step if the script saves any, in the run's own folder; no earlier run is resumed."),
+    _(
+        "The job saves one checkpoint, at the last step, if the script saves any. It is in the run's "
+        "own folder, and no earlier run is resumed."
+    ),
 )
 def _checkpoints(script: Settings, now: Settings, setup: Setup) -> Changed:
     changed: dict[str, object] = {"trainer.default_local_dir": str(setup.folder / "checkpoints")}
@@ -511,12 +523,12 @@ def _checkpoints(script: Settings, now: Settings, setup: Setup) -> Changed:
     return changed
 
 
-@_rule("logger", _("Only the console: other loggers need an account or a server."))
+@_rule("logger", _("The job logs only to the console, because other loggers need an account or a server."))
 def _logger(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {"trainer.logger": ["console"]} if "trainer.logger" in script else {}
 
 
-@_rule("profiler", _("It profiles the first step and writes to the run's own folder."))
+@_rule("profiler", _("The profiler records the first step and writes to the run's own folder."))
 def _profiler(script: Settings, now: Settings, setup: Setup) -> Changed:
     paths = script.matching(r"(global_profiler|.*\.profiler)\.save_path")
     changed: dict[str, object] = {key: str(setup.folder / "profile") for key in paths if script.get(key)}
@@ -543,8 +555,8 @@ def _sleep(script: Settings, now: Settings, setup: Setup) -> Changed:
 @_rule(
     "rollout ranks",
     _(
-        "The installed vLLM is the build for CPUs, which starts an engine's ranks outside of verl's workers: the "
-        "workers would have no engine to send weights to."
+        "The installed vLLM is the build for CPUs, which starts an engine's ranks outside of verl's "
+        "workers, so the workers would have no engine to send weights to."
     ),
 )
 def _rollout_ranks(script: Settings, now: Settings, setup: Setup) -> Changed:
@@ -552,7 +564,7 @@ def _rollout_ranks(script: Settings, now: Settings, setup: Setup) -> Changed:
     return {key: 1} if setup.no_sleep and now.whole(key) > 1 else {}
 
 
-@_rule("quantization and drafts", _("The engine that replaces the script's has neither."))
+@_rule("quantization and drafts", _("The engine that replaces the script's engine does not have these settings."))
 def _tensors(script: Settings, now: Settings, setup: Setup) -> Changed:
     given = script.matching(r"actor_rollout_ref\.rollout\.(quantization|mtp\.enable|mtp\.enable_rollout)")
     return {key: (False if "mtp" in key else None) for key in given if setup.engine and script.get(key)}
@@ -560,7 +572,7 @@ def _tensors(script: Settings, now: Settings, setup: Setup) -> Changed:
 
 @_rule(
     "weight buckets",
-    _("Each rank in a weight sync keeps two of them in memory, and the small model is smaller than one."),
+    _("Each rank of a weight sync keeps two buckets in memory, and the small model is smaller than one bucket."),
 )
 def _buckets(script: Settings, now: Settings, setup: Setup) -> Changed:
     sizes = script.ending("update_weights_bucket_megabytes")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_npu.errors import RehearsalError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Architecture:
     name: str
     """transformers' model type."""
     pattern: str
-    """A pattern for the lower-case path of such a model."""
+    """A pattern for the lower-case path of a model of this architecture."""
     text: Mapping[str, object]
     vision: Mapping[str, object]
     flat: bool = False
@@ -56,7 +56,7 @@ def _read() -> Iterator[Architecture]:
 
 
 ARCHITECTURES = tuple(_read())
-"""In search order: more specific patterns first."""
+"""The architectures in search order, more specific patterns first."""
 
 
 def source() -> bytes:
@@ -68,18 +68,19 @@ def architecture_of(path: str) -> Architecture:
     """Return the architecture that a model's path names.
 
     Raises:
-        RehearsalError: the path names no known architecture.
+        CommandError: the path names no known architecture.
     """
     # The last parts of a path name the model; a folder above may name another one.
     for part in reversed([part.lower() for part in re.split(r"[/\\]", path) if part]):
         for each in ARCHITECTURES:
             if re.search(each.pattern, part):
                 return each
-    raise RehearsalError(
+    raise CommandError(
         subject=_("the model {path!r}").format(path=path),
-        expected=_("a path that names its architecture: ") + _(", ").join(each.name for each in ARCHITECTURES),
-        found=_("none of them"),
-        fix=_("name the architecture: --architecture NAME"),
+        expected=_("a path that names one of these architectures: ")
+        + _(", ").join(each.name for each in ARCHITECTURES),
+        found=_("another path"),
+        fix=_("give the architecture with --architecture NAME"),
     )
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from verl_npu import environment, progress
 from verl_npu.ascend.variables import VIRTUAL_CACHE, VIRTUAL_NPUS
-from verl_npu.errors import RehearsalError
+from verl_npu.errors import CommandError
 from verl_npu.language import gettext as _
 
 from ..jobs.capture import fresh_home
@@ -68,7 +68,7 @@ def convert(job: Job, model: Path, folder: Path, npus: int, unconfined: bool) ->
     """Make the model's distributed checkpoint, mcore, with the tree's own program. Return an error, or nothing."""
     program = _converter(job.tree)
     if program is None:
-        return _("this tree has no converter")
+        return _("the source tree has no converter")
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1", "--nproc-per-node=1"]
     target = str(written(folder) / "mcore")
     command = [*start, str(program), "--hf_model_path", str(model), "--output_path", target]
@@ -96,9 +96,9 @@ def prepare_device(npus: int) -> None:
     """Compile the virtual device outside the sandbox, in which the result would be lost.
 
     Raises:
-        RehearsalError: the device cannot be loaded.
+        CommandError: the device cannot be loaded.
     """
-    with progress.step(_("loading the virtual device, which is compiled once")):
+    with progress.step(_("loading the virtual device (compiled at the first use)")):
         tried = subprocess.run(
             own_python("-c", "import torch, torch_npu"),
             env=os.environ | {VIRTUAL_NPUS: str(npus)},
@@ -107,13 +107,13 @@ def prepare_device(npus: int) -> None:
             check=False,
         )
     if tried.returncode != 0:
-        raise RehearsalError(
+        raise CommandError(
             subject=_("the virtual Ascend"),
             expected=_("a virtual device that loads in this environment"),
             found=(tried.stderr.strip().splitlines() or ["no output"])[-1][:300],
             fix=_(
-                "install virtual-ascend (its wheel, or packages/virtual-ascend of the checkout) and g++, until "
-                "`VIRTUAL_ASCEND=2 python -c 'import torch'` works"
+                "install g++ and virtual-ascend (its wheel, or packages/virtual-ascend of the checkout), and "
+                "check with `VIRTUAL_ASCEND=2 python -c 'import torch'`"
             ),
         )
 

@@ -158,15 +158,14 @@ def sandbox_program() -> tuple[str, ...]:
     if found is None:
         raise SandboxError(
             subject=_("running a launch script's programs and its source tree in a sandbox"),
-            expected=_("the program bwrap"),
-            found=_("none on PATH"),
+            found=_("the program bwrap is not on PATH"),
             fix=_FIX.format(more=""),
         )
     program, said = _tried(found)
     if not program:
         raise SandboxError(
             subject=_("running a launch script's programs and its source tree in a sandbox"),
-            expected=_("a sandbox made by {found}").format(found=found),
+            expected=_("a working sandbox from {found}").format(found=found),
             found=said,
             fix=_FIX.format(more=_(" and allow user namespaces (in a container: --security-opt seccomp=unconfined)")),
         )

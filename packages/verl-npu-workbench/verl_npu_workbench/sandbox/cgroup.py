@@ -28,7 +28,7 @@ class Group:
     """A cgroup, or a scope that systemd makes for the command."""
 
     folder: Path | None
-    """None for a scope until its process runs in it."""
+    """The folder of the control group; None for a scope until its process runs in it."""
     command: tuple[str, ...] = ()
     """A prefix for the command that makes the scope; empty if the process itself joins."""
     members: int | None = None

@@ -68,9 +68,9 @@ class Watch:
         """Describe the exceeded limit; empty if there is none. This is cheap enough to call many times a second."""
         limits, now = self.limits, time.monotonic()
         if now - self.started > limits.seconds:
-            return _("it was still running after {seconds:.0f} s").format(seconds=limits.seconds)
+            return _("a program that was still running after {seconds:.0f} s").format(seconds=limits.seconds)
         if self.log.stat().st_size > 64 * limits.output:
-            return _("it printed more than {value} MiB").format(value=64 * limits.output >> 20)
+            return _("a program that printed more than {value} MiB").format(value=64 * limits.output >> 20)
         # The machine's number of threads shows a fork bomb before there are too many processes to inspect.
         if now < self.next and _all_threads() - self.others < limits.processes:
             return ""
@@ -84,19 +84,19 @@ class Watch:
     def refused(self) -> str:
         """Describe the memory limit if the kernel has enforced it; empty otherwise."""
         if self.group is not None and self.group.refused():
-            return _("it took more than {memory} MiB of memory").format(memory=self.limits.memory >> 20)
+            return _("a program that took more than {memory} MiB of memory").format(memory=self.limits.memory >> 20)
         return ""
 
     def _used(self, inside: Sequence[int]) -> str:
         limits = self.limits
         if len(inside) > limits.processes:
-            return _("it had {count} processes at once, of {processes} that are allowed").format(
+            return _("a program with {count} processes at once, although {processes} are allowed").format(
                 count=len(inside), processes=limits.processes
             )
         if found := self.refused():
             return found
         if limits.memory and memory_of(inside, limits.memory) > limits.memory:
-            return _("it took more than {memory} MiB of memory").format(memory=limits.memory >> 20)
+            return _("a program that took more than {memory} MiB of memory").format(memory=limits.memory >> 20)
         if limits.written:
             return next(filter(None, (_too_much_in(folder, limits.written) for folder in self.written)), "")
         return ""
@@ -240,9 +240,9 @@ def _count(opened: int, counted: _Counted, most: int, depth: int) -> None:
         counted.entries += len(names)
         if counted.entries > _MOST_ENTRIES or depth > _DEEPEST:
             raise OverflowError(
-                _("it wrote more than {most_entries} files, or folders with more than {deepest} levels").format(
-                    most_entries=_MOST_ENTRIES, deepest=_DEEPEST
-                )
+                _(
+                    "a program that wrote more than {most_entries} files, or folders with more than {deepest} levels"
+                ).format(most_entries=_MOST_ENTRIES, deepest=_DEEPEST)
             )
         for name in names:
             try:
@@ -257,6 +257,6 @@ def _count(opened: int, counted: _Counted, most: int, depth: int) -> None:
             if below is not None:
                 _count(below, counted, most, depth + 1)
         if counted.size > most:
-            raise OverflowError(_("it wrote more than {most} MiB of files").format(most=most >> 20))
+            raise OverflowError(_("a program that wrote more than {most} MiB of files").format(most=most >> 20))
     finally:
         os.close(opened)

@@ -178,7 +178,7 @@ _TRAILING = ",;:.)]}"
 _NEXT_SETTING = re.compile(r"[&,;][\w.\-]+=")
 _CODE = re.compile(r"[A-Za-z_][\w.]*(?:\[.*|\(.*)?|lambda\b.*")
 _READS_SECRET = re.compile(r"(?:[A-Za-z_]\w*\.)+\w+[(\[]|\w+\((?:\)|[\"'\w])")
-"""Code that reads a secret, such as `os.environ[…]`, but holds none."""
+"""Code that reads a secret, such as `os.environ[…]`, but does not contain it."""
 _FRAME = re.compile(rf"(?m)^{_PREFIX}\s*File \"[^\"\n]*\", line \d+[^\n]*\n(?P<code>[^\n]*)")
 _LITERAL = re.compile(rf"{_QUOTE}(?P<text>[^\"'\n]*?){_QUOTE}(?P<name>[ \t]*:)?")
 _BARE_ITEM = re.compile(r"[^\s,()\[\]{}\"':]+(?![ \t]*:)")

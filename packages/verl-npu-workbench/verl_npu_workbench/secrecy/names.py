@@ -62,9 +62,9 @@ shape sharding size skip sock sort spec special speculative start stat states st
 thinking throughput tools total type types unexpected unk unused usage use video vision weight weights window
 """
 _QUALIFIER_WORDS = frozenset(_QUALIFIERS.split())
-"""Words with which a weak name is that of a setting, a part of a model, a data set, or a metric."""
+"""Words that show that a weak name belongs to a setting, a part of a model, a data set, or a metric."""
 _UNITS = ("s", "sec", "second", "seconds", "ms")
-"""Last words of such a name."""
+"""The last words of a name that belongs to a setting, a part of a model, a data set, or a metric."""
 _SECRET_BEFORE = re.compile(
     r"(?i)\b(api|secret|access|private|account|storage|encryption|signing|master|license|client|bot"
     r"|auth|bearer|refresh|session|personal|service|wandb|hf|ssh|security)(?:[ -]access)?[ -]$"
@@ -88,7 +88,7 @@ _MESSAGE = re.compile(
     r"|authentication|unknown|unsupported|unauthorized|found|given|got|expected|for|of|in|to|from|and|or|with|the|a|an"
     r"|are|will|which|that|mismatch|per)\b[a-z ,.]*"
 )
-"""A sentence about a secret behind its name, such as `is missing`."""
+"""A sentence that follows the name of a secret, such as `is missing`."""
 _PATH = re.compile(r"[\"']?(?:~|\.{0,2})/[\w.+@=/\-]*")
 _SETTING = re.compile(
     r"\+{0,2}(?:actor_rollout_ref|actor|rollout|ref|critic|data|algorithm|trainer|reward|reward_model|env|model|optim|engine"

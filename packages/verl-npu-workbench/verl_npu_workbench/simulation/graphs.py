@@ -11,7 +11,7 @@ from importlib import metadata
 from types import ModuleType
 from typing import Any
 
-from verl_npu.errors import GraphError
+from verl_npu.errors import JobSettingError
 from verl_npu.features.weight_sync.engines.captured import remember
 
 
@@ -44,10 +44,10 @@ def note_weights(module: ModuleType) -> None:
 
 
 def check_eager(settings: Any) -> None:
-    """Raise GraphError if an engine on NPUs with these vLLM settings would capture graphs that were not tested."""
+    """Raise JobSettingError if an engine on NPUs with these vLLM settings would capture untested graphs."""
     asked = _asked(settings) if settings.device_config.device_type == "npu" else ""
     if asked:
-        raise GraphError(
+        raise JobSettingError(
             subject="an engine of vLLM on virtual NPUs (VIRTUAL_ASCEND is set)",
             expected=f"no graphs, or {_offered()}: no others were compared with eager mode",
             found=asked,

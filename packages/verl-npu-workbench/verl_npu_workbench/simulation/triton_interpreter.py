@@ -70,7 +70,7 @@ _UNSPECIALIZED: dict[tuple[str, str], Mapping[str, Sequence[str | int]]] = {}
 
 
 def offer_triton() -> None:
-    """Make `import triton` find the Triton that the variable names, if none is installed."""
+    """If no Triton is installed, let `import triton` find the one in the folder that VERL_NPU_KERNEL_TRITON gives."""
     folder = environment.KERNEL_TRITON.text().strip()
     if folder and folder not in sys.path:
         # At the end, because an installed Triton comes first.

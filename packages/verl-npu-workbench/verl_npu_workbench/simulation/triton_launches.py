@@ -43,7 +43,7 @@ class Launch:
 
     function: FunctionType
     arguments: Mapping[str, object]
-    """By parameter, with defaults."""
+    """The arguments by parameter name, defaults included."""
     grid: tuple[int, ...]
     options: Mapping[str, object] = field(default_factory=dict)
     """num_warps and other options of the compiler, besides the kernel's own parameters."""

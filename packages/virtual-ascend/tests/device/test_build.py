@@ -125,8 +125,8 @@ def test_no_compiler_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(BuildError) as error:
         build.compiler()
     assert str(error.value) == (
-        "compiling the virtual Ascend: expected a C++ compiler (g++, clang++, or $CXX), found none; "
-        "install one, for example with apt-get install g++"
+        "compiling the virtual Ascend: expected a C++ compiler (g++, clang++, or $CXX); found no compiler; "
+        "install a compiler, for example with apt-get install g++"
     )
 
 
@@ -165,7 +165,7 @@ def test_the_key_changes_with_the_sources_and_with_torch(tmp_path: Path) -> None
 def test_a_file_that_is_no_library_says_to_delete_it(tmp_path: Path) -> None:
     broken = tmp_path / f"{build.NAME}.so"
     broken.write_text("not ELF")
-    with pytest.raises(BuildError, match="delete it, and it will be compiled again"):
+    with pytest.raises(BuildError, match="delete the file; the next start compiles the library again"):
         build.load(broken)
 
 
@@ -178,7 +178,7 @@ def test_a_finished_library_in_a_cache_that_cannot_be_written_to_is_used(
     built.write_bytes(b"\x7fELF")
     publish(built, finished)
     before = sorted(path.name for path in finished.parent.iterdir())
-    # No compiler, no lock: whoever runs the tests may be allowed to write anywhere.
+    # No compiler and no lock, because the user who runs the tests may be allowed to write anywhere.
     monkeypatch.setattr(build, "compile_once", lambda target, make: pytest.fail("it was to be compiled"))
     assert build.library("0", tmp_path) == finished
     assert sorted(path.name for path in finished.parent.iterdir()) == before
@@ -195,7 +195,7 @@ def test_compiling_is_never_silent_for_long(
     with pytest.raises(BuildError):
         build.library("0.0", tmp_path)
     said = capfd.readouterr().err
-    assert "the first time only: about" in said
+    assert "once: about" in said
     assert "still compiling: 0 s of about" in said
 
 
@@ -208,11 +208,11 @@ def test_a_process_that_waits_for_the_compiler_says_so(
     target.parent.mkdir()
     with FileLock(target.parent / "lock"), pytest.raises(BuildError) as error:
         build.compile_once(target, lambda path: None)
-    assert "waiting for another process that compiles the virtual Ascend" in capfd.readouterr().err
+    assert "waiting for another process to compile the virtual Ascend" in capfd.readouterr().err
     assert "to finish within 0 s" in str(error.value)
 
 
-def test_what_is_announced_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_announced_time_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     monkeypatch.setattr(build, "_unit", lambda: 0.0057)

@@ -1,8 +1,8 @@
 """Our own torch_npu against a wheel's: `python -m tests.differential WHEEL_FOLDER [--python PROGRAM] [--table]`.
 
-WHEEL_FOLDER is what `pip install --no-deps --target` made of a torch_npu, PROGRAM a Python with the torch that belongs
-to it. Fails if ours accepts anything that the wheel refuses. With --table it takes up the counts in counts.json, and
-makes the tables of the documentation anew.
+WHEEL_FOLDER is the folder of a torch_npu from `pip install --no-deps --target`, PROGRAM a Python with the torch that
+belongs to it. Fails if ours accepts anything that the wheel refuses. With --table it adds the counts to counts.json,
+and rewrites the tables of the documentation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .comparing import Kind, compared
 
 
 def main() -> None:
-    """Observe both, compare, and say what differs."""
+    """Observe both, compare, and print the differences."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path, metavar="WHEEL_FOLDER")
     parser.add_argument("--python", default=sys.executable, metavar="PROGRAM")
@@ -32,7 +32,7 @@ def main() -> None:
             print(f"{one.kind.value}: {one.area}: {one.what}: {one.reason}")
     if asked.table:
         table.write(version, found)
-    print(table.of_counts({version: table.summary(found)}))
+    print(table.counts_table({version: table.summary(found)}))
     sys.exit(any(one.kind is Kind.FALSE_YES for one in found))
 
 

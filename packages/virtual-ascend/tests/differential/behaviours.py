@@ -1,4 +1,4 @@
-"""What both torch_npus are asked beside operators: devices, streams, events, memory, options."""
+"""Questions to both torch_npus beside operators: devices, streams, events, memory, options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["BEHAVIOURS", "SAME"]
 
 _TEXTS = {
-    # The answer is compared where the text starts with "=".
+    # A text that begins with "=" has its answer compared.
     "=set_device(9)": "torch.npu.set_device(9)",
     "=set_device('npu:1')": "(torch.npu.set_device('npu:1'), torch.npu.current_device(), torch.npu.set_device(0))",
     "=set_device('npu')": "torch.npu.set_device('npu')",
@@ -139,6 +139,6 @@ def _ask(text: str) -> Any:
 BEHAVIOURS: dict[str, Callable[[], Any]] = {
     label.removeprefix("="): functools.partial(_ask, text) for label, text in _TEXTS.items()
 }
-"""By name; of all of them it is compared whether they return or raise."""
+"""The behaviors by name; for each, it is compared whether both return or raise."""
 SAME = frozenset(label[1:] for label in _TEXTS if label.startswith("="))
-"""Those whose answer is compared as well."""
+"""The behaviors whose answer is compared as well."""

@@ -1,4 +1,4 @@
-"""The calls of operators that both torch_npus are asked for: valid ones by hand, and bad ones made from them.
+"""The operator calls that both torch_npus get: valid ones by hand, and bad ones made from them.
 
 A tensor is described and not made here, so that a call can be changed, named and sent to another process.
 """
@@ -12,7 +12,7 @@ __all__ = ["Call", "T", "calls"]
 
 FLOATS = ("float32", "float16", "bfloat16")
 FLOAT = "float"
-"""Stands for each of FLOATS in turn."""
+"""A placeholder for each of FLOATS in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Call:
 
 
 def ints(*values: int, dtype: str = "int64") -> T:
-    """A vector of whole numbers."""
+    """Return a vector of whole numbers."""
     return T((len(values),), dtype, tuple(values))
 
 
@@ -207,7 +207,7 @@ def _inference() -> Iterator[tuple[str, tuple[object, ...], dict[str, object]]]:
 
 
 def calls() -> Iterator[Call]:
-    """Valid calls in each floating-point type, and of the first one of each operator and arguments the bad ones."""
+    """Yield valid calls in each floating-point type, and bad ones from the first of each operator and arguments."""
     for number, (operator, args, options) in enumerate(_valid()):
         for dtype in FLOATS:
             made = tuple(_typed(arg, dtype) for arg in args)
@@ -226,7 +226,7 @@ def _typed(value: object, dtype: str) -> object:
 
 
 def show(value: object) -> str:
-    """A short text of an argument."""
+    """Return a short text of an argument."""
     if isinstance(value, T):
         return f"{value.dtype}{list(value.shape)}"
     return f"[{', '.join(map(show, value))}]" if isinstance(value, list) else repr(value)

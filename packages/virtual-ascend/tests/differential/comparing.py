@@ -1,4 +1,4 @@
-"""What two observations of the same things say of each other."""
+"""The comparison of two observations of the same things."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Difference", "Kind", "compared"]
 TOLERANCE = 0.02
 NONE = "NoneType"
 AREAS = {"call": "calls", "gradient": "gradients", "behaviour": "behaviours"}
-"""What was done, by the beginning of its label."""
+"""The area of an observation, by the beginning of its label."""
 
 
 class Kind(Enum):
-    """How the two compare."""
+    """The result of a comparison."""
 
     EQUAL = "equal"
     FALSE_YES = "false yes"
@@ -41,7 +41,7 @@ class Difference:
 
 
 def compared(ours: dict[str, Any], wheel: dict[str, Any], used: dict[str, list[str]]) -> list[Difference]:
-    """Compare all that was observed. Both hold results by name; what ended a process has the end "ends"."""
+    """Compare all observations. Both hold results by name; a call that ended a process has the end "ends"."""
     found = _names(ours["names"], wheel["names"])
     found += _used(ours["names"], wheel["names"], used)
     found += _schemas(ours["schemas"], wheel["schemas"])
@@ -68,7 +68,7 @@ def _names(ours: dict[str, Any], wheel: dict[str, Any]) -> list[Difference]:
     return found
 
 
-# What our own code needs in its modules, and what it takes from one of them for another: no program asks for it there.
+# Names that our own modules need, or take from each other: no program asks for them there.
 UNIMPLEMENTED = frozenset({"is_older_than", "leave_out", "missing", "not_implemented"})
 INSIDE = UNIMPLEMENTED | {"Absent", "F", "IMPLEMENTED", "MISSING", "TYPE_CHECKING", "TracebackType"}
 MODULES = frozenset(
@@ -89,7 +89,7 @@ def _name(module: str, name: str, there: bool) -> Difference:
 
 
 def _used(ours: dict[str, Any], wheel: dict[str, Any], used: dict[str, list[str]]) -> list[Difference]:
-    """Names that libraries use: those that the wheel has, ours should have."""
+    """Compare the names that libraries use: ours should have those that the wheel has."""
     found = []
     for name, users in used.items():
         module, _, last = name.rpartition(".")
@@ -167,7 +167,7 @@ def _close(a: float, b: float) -> bool:
 
 
 def counts(found: list[Difference]) -> dict[str, Counter[Kind]]:
-    """By area, how many comparisons ended how."""
+    """Count the results of comparisons by area."""
     by_area: dict[str, Counter[Kind]] = {}
     for one in found:
         by_area.setdefault(one.area, Counter())[one.kind] += 1

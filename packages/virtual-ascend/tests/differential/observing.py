@@ -1,5 +1,7 @@
-"""One of the two processes: `python -m tests.differential.observing FIRST` makes the calls from number FIRST on, and
-prints a line of JSON before each and one after it, so that a call that ends the process can be told."""
+"""One of the two processes: `python -m tests.differential.observing FIRST` makes the calls from number FIRST on.
+
+It prints a line of JSON before and after each call, so that a call that ends the process can be identified.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,13 @@ from .behaviours import BEHAVIOURS
 from .calls import Call, T, calls
 
 SECONDS = 20
-SHOWN = 64  # elements of a result that are compared
+SHOWN = 64  # the elements of a result that are compared
 
 _OURS = (os.path.join("virtual_ascend", "operators"), os.path.join("virtual_ascend", "real"))
 
 
 def work() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Everything that is observed, by name and in order."""
+    """Yield all observations, by name and in order."""
     yield "names", names
     yield "schemas", schemas
     for label, behaviour in BEHAVIOURS.items():
@@ -46,7 +48,7 @@ def made(call: Call) -> Any:
 
 
 def differentiated(call: Call) -> list[Any]:
-    """The gradients of the floating-point arguments; None of those that the results do not depend on."""
+    """Return the gradients of the floating-point arguments; None for those that the results do not depend on."""
     import torch
     import torch_npu
 
@@ -63,7 +65,7 @@ def differentiated(call: Call) -> list[Any]:
 
 
 def tensor(value: object) -> Any:
-    """The argument that a description stands for."""
+    """Return the argument that a description describes."""
     import torch
 
     if isinstance(value, list):
@@ -81,7 +83,7 @@ def tensor(value: object) -> Any:
 
 
 def ended(action: Callable[[], Any], shown: Callable[[Any], Any]) -> dict[str, Any]:
-    """How an action ended: what it returned, or what it raised, and whether that was raised by our reference."""
+    """Return the end of an action: its result, or its error, and whether our reference raised it."""
     try:
         return {"end": "returns", "what": shown(action())}
     except Exception as error:
@@ -95,12 +97,12 @@ def ended(action: Callable[[], Any], shown: Callable[[Any], Any]) -> dict[str, A
 
 
 def as_text(value: Any) -> Any:
-    """A result of a behaviour."""
+    """Return a behavior's result as text."""
     return repr(value)[:200]
 
 
 def as_results(value: Any) -> list[dict[str, Any]]:
-    """The results of an operator."""
+    """Return an operator's results."""
     import torch
 
     if isinstance(value, list | tuple):
@@ -112,7 +114,7 @@ def as_results(value: Any) -> list[dict[str, Any]]:
 
 
 def names() -> dict[str, Any]:
-    """By module, its public names; of a function its parameters, of a class its public members."""
+    """Return the public names of each module, with the parameters of functions and the public members of classes."""
     import importlib
 
     import torch_npu  # noqa: F401
@@ -130,7 +132,7 @@ def names() -> dict[str, Any]:
 
 
 def offered(module: types.ModuleType) -> dict[str, Any]:
-    """The names of a module, also those that its `__getattr__` makes when they are asked for."""
+    """Return the names of a module, also those that its `__getattr__` makes on request."""
     lazy = (name for name in getattr(module, "__all__", ()) if hasattr(module, name))
     return {**vars(module), **{name: getattr(module, name) for name in lazy}}
 
@@ -154,7 +156,7 @@ MODULES = (
 
 
 def of_torch_npu(name: str, value: object) -> bool:
-    """Whether a name is not one that the module took from elsewhere."""
+    """Tell whether a name is the module's own, not taken from elsewhere."""
     if isinstance(value, types.ModuleType):
         return value.__name__.startswith("torch_npu")
     return not str(getattr(value, "__module__", None) or "torch_npu").startswith(
@@ -173,7 +175,7 @@ def of_torch_npu(name: str, value: object) -> bool:
 
 
 def described(value: Any) -> dict[str, Any]:
-    """What can be compared of a name."""
+    """Return the properties of a name that can be compared."""
     out: dict[str, Any] = {"missing": type(value).__name__ == "Unimplemented"}
     if inspect.isclass(value):
         out["members"] = sorted(name for name in dir(value) if not name.startswith("_") and hasattr(value, name))
@@ -186,7 +188,7 @@ def described(value: Any) -> dict[str, Any]:
 
 
 def schemas() -> dict[str, list[str]]:
-    """The schemas of the operators that we write, where this torch_npu has them."""
+    """Return the schemas of the operators that we write, where this torch_npu has them."""
     import torch
     import torch_npu  # noqa: F401
     from virtual_ascend import operators
@@ -200,7 +202,7 @@ def schemas() -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """Observe."""
+    """Observe, and print the results."""
     warnings.simplefilter("ignore")
     first = int(sys.argv[1])
     chosen = set(sys.argv[2:])

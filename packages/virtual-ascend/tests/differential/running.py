@@ -1,4 +1,4 @@
-"""The two processes: what they are given, and what they observed, also if a call ended one of them."""
+"""The two processes: their variables, and their observations, even if a call ended one of them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["observe", "ours", "used", "version_of", "wheel"]
 
 PROJECT = Path(__file__).resolve().parents[2]
 USED = Path(__file__).with_name("used.json")
-ENDINGS = 200  # processes, after which something else must be wrong
+ENDINGS = 200  # more processes than this mean that something else is wrong
 
 
 def version_of(folder: Path) -> str:
-    """The version of the torch_npu in a folder."""
+    """Return the version of the torch_npu in a folder."""
     found = re.search(r"__version__ = '([\w.]+)'", (folder / "torch_npu" / "version.py").read_text())
     if found is None:
         raise SystemExit(f"expected a torch_npu with a version in {folder}")
@@ -27,13 +27,13 @@ def version_of(folder: Path) -> str:
 
 
 def used() -> dict[str, list[str]]:
-    """By name, the libraries that use it."""
+    """Return the libraries that use each name."""
     known: dict[str, list[str]] = json.loads(USED.read_text())
     return known
 
 
 def ours(version: str) -> dict[str, str]:
-    """The variables of a process with our own torch_npu."""
+    """Return the variables of a process with our own torch_npu."""
     return {
         "VIRTUAL_ASCEND_TORCH_NPU": "ours",
         "VIRTUAL_ASCEND_TORCH_NPU_VERSION": version,
@@ -42,12 +42,12 @@ def ours(version: str) -> dict[str, str]:
 
 
 def wheel(folder: Path) -> dict[str, str]:
-    """The variables of a process with a wheel's torch_npu."""
+    """Return the variables of a process with a wheel's torch_npu."""
     return {"VIRTUAL_ASCEND_TORCH_NPU": "real", "PYTHONPATH": f"{folder.resolve()}{os.pathsep}{PROJECT}"}
 
 
 def observe(settings: dict[str, str], python: str = sys.executable, only: Sequence[str] = ()) -> dict[str, Any]:
-    """What one torch_npu has and does; a call that ends its process is noted, and the rest goes on in a new one."""
+    """Observe one torch_npu; a call that ends its process is noted, and the rest goes on in a new one."""
     env = {
         key: value
         for key, value in os.environ.items()
@@ -68,7 +68,7 @@ def observe(settings: dict[str, str], python: str = sys.executable, only: Sequen
         if done.returncode == 0:
             return results
         if begun is None:
-            raise SystemExit(f"expected observations, found status {done.returncode}: {done.stderr[-2000:]}")
+            raise SystemExit(f"expected observations; found status {done.returncode}: {done.stderr[-2000:]}")
         first = begun[0] + 1
         results[begun[1]] = {"end": "ends", "said": f"signal {-done.returncode}"}
     raise SystemExit(f"expected at most {ENDINGS} calls that end their process")

@@ -1,4 +1,4 @@
-"""The tables of what was compared, in the documentation: the counts by wheel, and folded below them what differs."""
+"""The tables of the comparison in the documentation: the counts by wheel, and folded below them the differences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from .comparing import Difference, Kind, counts
 
-__all__ = ["COUNTS", "DOCS", "PAGES", "of_counts", "shown", "summary", "write"]
+__all__ = ["COUNTS", "DOCS", "PAGES", "counts_table", "shown", "summary", "write"]
 
 COUNTS = Path(__file__).with_name("counts.json")
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference"
@@ -22,12 +22,12 @@ REFUSES = "ours refuses; the code of the wheel does not"
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A part of what differs, which a reader opens."""
+    """A part of the differences, which a reader opens."""
 
     area: str
     kind: Kind
     title: dict[str, str]
-    """By language."""
+    """The title by language."""
 
 
 FOLDS = (
@@ -55,7 +55,7 @@ PAGES = {"virtual-ascend.md": "en", "virtual-ascend.zh-CN.md": "zh"}
 
 
 def summary(found: list[Difference]) -> dict[str, Any]:
-    """The counts of one wheel, and the reasons of what differs."""
+    """Return the counts of one wheel, and the reasons of the differences."""
     why = Counter((one.area, one.kind.value, _short(one)) for one in found if one.kind is not Kind.EQUAL)
     return {
         "counts": {area: {kind.value: c[kind] for kind in Kind if c[kind]} for area, c in counts(found).items()},
@@ -64,7 +64,7 @@ def summary(found: list[Difference]) -> dict[str, Any]:
 
 
 def write(version: str, found: list[Difference]) -> None:
-    """Take up the counts of one wheel, and make the tables in both languages anew."""
+    """Add the counts of one wheel, and rewrite the tables in both languages."""
     known = json.loads(COUNTS.read_text()) if COUNTS.is_file() else {}
     known[version] = summary(found)
     known = dict(sorted(known.items(), key=lambda item: Version(item[0])))
@@ -77,13 +77,13 @@ def write(version: str, found: list[Difference]) -> None:
 
 
 def shown(known: dict[str, Any], language: str) -> str:
-    """All that a page shows of it."""
+    """Return the whole section of a page."""
     folds = (_folded(known, fold, language) for fold in FOLDS)
-    return "\n\n".join([of_counts(known), *(text for text in folds if text)])
+    return "\n\n".join([counts_table(known), *(text for text in folds if text)])
 
 
-def of_counts(known: dict[str, Any]) -> str:
-    """How many comparisons ended how: a row for each area, under it one for each wheel whose numbers are its own."""
+def counts_table(known: dict[str, Any]) -> str:
+    """Return the counts: a row for each area, under it one for each wheel whose numbers differ."""
     lines = ["| area | torch_npu | compared | equal | false yes | false no | other |", "|---|---|---|---|---|---|---|"]
     areas = list(dict.fromkeys(area for one in known.values() for area in one["counts"]))
     for area in reversed(areas):
@@ -97,7 +97,7 @@ def of_counts(known: dict[str, Any]) -> str:
 
 
 def _folded(known: dict[str, Any], fold: Fold, language: str) -> str:
-    """A table of reasons with the number for each wheel, which is folded; empty if there are none."""
+    """Return a folded table of reasons with the number for each wheel; empty if there are none."""
     rows: dict[str, dict[str, int]] = {}
     for version, one in known.items():
         for area, kind, reason, count in one["why"]:
@@ -114,7 +114,7 @@ def _folded(known: dict[str, Any], fold: Fold, language: str) -> str:
 
 
 def _short(one: Difference) -> str:
-    # Single calls are too many to be listed: their reasons are, each with its operator.
+    # Single calls are too many to list, so the table has their reasons, each with its operator.
     if one.area in ("calls", "gradients"):
         operator = one.what.split()[1].partition("(")[0]
         return f"`{operator}`: {one.reason}"

@@ -1,4 +1,4 @@
-"""Callables whose forward and backward are graphs compute what they computed before."""
+"""Callables whose forward and backward passes are graphs compute the same as before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph is: operators with the addresses that they had, done again on whatever lies there."""
+"""A graph repeats operators at the addresses that they had, on whatever data is there."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture
 def told(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[str]]:
-    """What has been told of graphs, each line once in a test."""
+    """Return a function that reads the lines printed about graphs; each line comes once in a test."""
     return lambda: capsys.readouterr().err.splitlines()
 
 
 def captured(ascend: ModuleType, work: Callable[[], Any], **options: object) -> tuple[Any, Any]:
-    """A graph of what `work` does, and what it returned."""
+    """Return a graph of `work`, and the result of `work`."""
     graph = ascend.npu.NPUGraph()
     with torch.no_grad(), ascend.npu.graph(graph, **options):
         results = work()
@@ -281,7 +281,7 @@ def test_an_operator_in_python_that_writes_writes_at_a_replay_alone(ascend: Modu
 
 
 def test_an_operator_in_python_may_return_one_tensor_twice(ascend: ModuleType) -> None:
-    """As MLA's, whose last two results are one empty tensor."""
+    """MLA's operator is one: its last two results are one empty tensor."""
     caches = [torch.zeros(2, 4, 1, width, device="npu", dtype=torch.float16) for width in (64, 512)]
     kv, gamma = new(1, 1, 1, 576).half(), torch.ones(512, device="npu").half()
     angles, slots = torch.zeros(1, 1, 1, 64, device="npu").half(), torch.tensor([3], device="npu")
@@ -349,3 +349,15 @@ def test_fused_attention_is_captured(ascend: ModuleType) -> None:
     query.copy_(torch.randn(1, 2, 4, 8))
     graph.replay()
     assert torch.equal(out, torch.nn.functional.scaled_dot_product_attention(query, query, query))
+
+
+def test_a_task_queue_of_two_levels_is_refused_as_torch_npu_does(
+    ascend: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASK_QUEUE_ENABLE", "2")
+    with (
+        pytest.raises(RuntimeError, match="Do not support TASK_QUEUE_ENABLE = 2 during NPU graph capture"),
+        ascend.npu.graph(ascend.npu.NPUGraph()),
+    ):
+        pass
+    assert not ascend.npu.is_current_stream_capturing()

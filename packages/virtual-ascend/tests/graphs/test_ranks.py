@@ -80,7 +80,7 @@ def test_collectives_are_replayed_by_all_ranks(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def slept(python: Run) -> dict[str, dict[str, Any]]:
-    """What came of a graph whose weight sleeps, by VIRTUAL_ASCEND_GRAPHS."""
+    """Return the results of a graph whose weight sleeps, by VIRTUAL_ASCEND_GRAPHS."""
     found = {}
     for mode in ("told", "strict"):
         done = python(SLEEP, VIRTUAL_ASCEND_GRAPHS=mode)
@@ -96,7 +96,7 @@ def test_a_replay_on_memory_that_sleeps_computes_with_nan_and_says_so(slept: dic
     assert told["stderr"].count("argument mat2 of aten::mm (Float [4, 4]), unmapped at <string>:") == 1
 
 
-def test_strict_is_an_error_until_it_is_mended(slept: dict[str, dict[str, Any]]) -> None:
+def test_strict_is_an_error_until_it_is_fixed(slept: dict[str, dict[str, Any]]) -> None:
     strict = slept["strict"]
     assert "(VIRTUAL_ASCEND_GRAPHS=strict)" in strict["asleep"]
     assert strict["woken"] == str([[float("nan")] * 4])  # its memory is there, and new

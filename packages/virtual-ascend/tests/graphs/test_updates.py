@@ -1,4 +1,4 @@
-"""Tasks of a graph that are given other arguments, and events between a graph and what is outside of it."""
+"""Tasks of a graph that get other arguments, and events between a graph and work outside it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Attention:
             self.event.record(self.stream)
 
     def expected(self, lengths: list[int]) -> torch.Tensor:
-        """What it is without a graph."""
+        """Return the result without a graph."""
         out = torch.zeros_like(self.query)
         self.attend(out, lengths)
         return out
@@ -86,7 +86,7 @@ def test_who_waits_for_an_event_that_nobody_records_is_told(attention: Attention
     attention.graph.replay()
     with pytest.raises(RuntimeError, match="waits for an ExternalEvent"):
         attention.out.add_(1)
-    with pytest.raises(RuntimeError, match="on a real NPU this would never return"):
+    with pytest.raises(RuntimeError, match="on a real NPU, this call would never return"):
         attention.npu.synchronize()
     with pytest.raises(RuntimeError, match="still waits for an ExternalEvent"):
         attention.graph.replay()

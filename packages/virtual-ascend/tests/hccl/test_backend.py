@@ -1,4 +1,4 @@
-"""Collectives of two ranks, each against what it must give; and what happens when a rank dies."""
+"""Collectives of two ranks give the right results; and the death of a rank is an error."""
 
 # ruff: noqa: E501 - the lines of programs in strings
 
@@ -107,7 +107,7 @@ print(json.dumps(out)); dist.destroy_process_group()
 """
 )
 
-# torch_npu's words, of ProcessGroupHCCL.cpp and HCCLUtils.cpp.
+# torch_npu's words, from ProcessGroupHCCL.cpp and HCCLUtils.cpp.
 REFUSED = {
     "premul": "Cannot use ReduceOp.PREMUL_SUM with HCCL",
     "or": "Cannot use ReduceOp.BOR with HCCL",
@@ -369,7 +369,7 @@ def test_a_wrong_size_is_an_error_and_ends_no_process(shapes: list[dict[str, Any
     "packages/virtual-ascend/virtual_ascend/hccl", "packages/virtual-ascend/virtual_ascend/device/csrc"
 )
 def test_a_collective_that_ends_while_the_interpreter_does_takes_nothing_down(tmp_path: Path) -> None:
-    # Gloo's thread drops the tensor last, whose storage Python knows: to free it takes the lock that rank 0 never
+    # Gloo's thread drops the tensor last. Python knows its storage, so freeing it takes the lock, which rank 0 never
     # gives back before it ends. torch's own gloo aborts here with "terminate called without an active exception".
     code = (
         START

@@ -1,4 +1,4 @@
-"""Strangers who connect to the ports of libhccl.so: the ranks drop them, say so, and meet all the same."""
+"""Strangers who connect to the ports of libhccl.so: the ranks drop them, report it, and meet all the same."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def connect(stack: ExitStack, port: int) -> socket.socket:
 
 def says(message: bytes) -> Stranger:
     def stranger(stack: ExitStack, port: int) -> None:
-        with suppress(OSError):  # it may be dropped before it has said all, or be heard after that
+        with suppress(OSError):  # the stranger may be dropped early, or be heard afterwards
             connect(stack, port).sendall(message)
 
     return stranger
@@ -79,7 +79,7 @@ STRANGERS: dict[str, tuple[Stranger, str]] = {
 
 
 def listening(pid: int) -> set[int]:
-    """The ports at which a process listens."""
+    """Return the ports at which a process listens."""
     inodes = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):
@@ -90,7 +90,7 @@ def listening(pid: int) -> set[int]:
 
 @contextmanager
 def job(folder: Path, **environment: str | None) -> Iterator[tuple[list[subprocess.Popen[str]], set[int]]]:
-    """Ranks that wait for the last one, and the ports at which they listen; leaving lets the last one come."""
+    """Yield ranks that wait for the last one, and the ports at which they listen; leaving lets the last one come."""
     path = str(library(cache_folder()))
     ranks = start_ranks(JOB, folder, SIZE, HCCL_SO_PATH=path, HCCL_CONNECT_TIMEOUT="30", **environment)
     try:
@@ -111,7 +111,7 @@ def job(folder: Path, **environment: str | None) -> Iterator[tuple[list[subproce
 
 @pytest.fixture(autouse=True)
 def files() -> Iterator[None]:
-    """A thousand connections need as many files."""
+    """Raise the limit of open files: a thousand connections need a thousand."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, before[1]), before[1]))
     yield

@@ -1,4 +1,4 @@
-"""ATB's operators against torch's own attention, and what they refuse."""
+"""ATB's operators agree with torch's own attention, and refuse bad arguments."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from virtual_ascend.operators import atb, inference, schemas  # noqa: E402
 from virtual_ascend.operators import attention as attention_operators  # noqa: E402
 from virtual_ascend.operators.sampling import npu_top_k_top_p  # noqa: E402
 
+from .drawing import draw, ints  # noqa: E402
+
 pytestmark = [pytest.mark.filterwarnings("ignore:.*computes float32 on virtual NPUs only")]
 
 HEADS, KEY_HEADS, SIZE, BLOCK = 4, 2, 8, 16
@@ -24,16 +26,8 @@ LENGTHS = (5, 1, 20)
 SCALE = 0.3
 
 
-def draw(*shape: int, seed: int = 0) -> Any:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def ints(*values: int) -> Any:
-    return torch.tensor(values, dtype=torch.int32)
-
-
 def expected(query: Any, key: Any, value: Any, keep: Any = None) -> Any:
-    """torch's attention of one sequence: [S,N,D] to [L,Nkv,D]."""
+    """Return torch's attention of one sequence: [S,N,D] to [L,Nkv,D]."""
     shared = HEADS // KEY_HEADS
     q, k, v = query.transpose(0, 1), *(t.repeat_interleave(shared, 1).transpose(0, 1) for t in (key, value))
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep, scale=SCALE).transpose(0, 1)
@@ -44,7 +38,7 @@ def causal(rows: int, columns: int) -> Any:
 
 
 def caches() -> tuple[Any, Any, Any, list[Any], list[Any]]:
-    """Two caches of sequences of LENGTHS, their block table, and their keys and values."""
+    """Return two caches of sequences of LENGTHS, their block table, and their keys and values."""
     keys = [draw(length, KEY_HEADS, SIZE, seed=1 + n) for n, length in enumerate(LENGTHS)]
     values = [draw(length, KEY_HEADS, SIZE, seed=9 + n) for n, length in enumerate(LENGTHS)]
     table = torch.tensor([[3, 0], [1, 0], [4, 2]], dtype=torch.int32)
@@ -121,7 +115,7 @@ def test_packed_sequences_attend_as_the_mask_says(dtype: Any) -> None:
     total = sum(LENGTHS)
     query, key, value = (draw(total, n, SIZE, seed=n).to(dtype) for n in (HEADS, KEY_HEADS, KEY_HEADS))
     keep = causal(32, 32)
-    keep[:, 1] = True  # and the second token is seen by the first
+    keep[:, 1] = True  # and the first token sees the second
     mask = torch.zeros(32, 32, dtype=dtype).masked_fill(~keep, float("-inf") if dtype == torch.float16 else 1)
     out = torch.empty_like(query)
     atb._npu_flash_attention(query, key, value, mask, ints(*LENGTHS), SCALE, HEADS, KEY_HEADS, out)

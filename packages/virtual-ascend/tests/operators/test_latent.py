@@ -11,21 +11,15 @@ torch = pytest.importorskip("torch")
 from virtual_ascend import operators as ops  # noqa: E402
 from virtual_ascend.operators import inference  # noqa: E402
 
+from .drawing import draw, ints  # noqa: E402
+
 pytestmark = [pytest.mark.filterwarnings("ignore:.*computes float32 on virtual NPUs only")]
 
 HEADS, NOPE, ROPE, LATENT, VALUE = 3, 128, 64, 512, 16
 
 
-def draw(*shape: int, seed: int = 0) -> Any:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def ints(*values: Any) -> Any:
-    return torch.tensor(values, dtype=torch.int32)
-
-
 def angles(count: int) -> tuple[Any, Any, Any]:
-    """cos and sin [count,1,1,64], the same for both halves, and the turns as complex numbers [count,1,1,32]."""
+    """Return cos and sin [count,1,1,64], with equal halves, and the rotations as complex numbers [count,1,1,32]."""
     turns = draw(count, 1, 1, ROPE // 2, seed=7)
     cos, sin = (torch.cat([part, part], -1) for part in (turns.cos(), turns.sin()))
     return cos, sin, torch.polar(torch.ones_like(turns), turns)

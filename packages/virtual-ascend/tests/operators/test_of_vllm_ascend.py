@@ -1,4 +1,4 @@
-"""The operators of vllm-ascend's own library against torch, what they refuse, and where they are."""
+"""The operators of vllm-ascend's own library agree with torch, refuse bad arguments, and are where it has them."""
 
 from __future__ import annotations
 

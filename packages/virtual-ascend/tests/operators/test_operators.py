@@ -1,4 +1,4 @@
-"""The reference operators against formulas written another way. They are plain torch: the CPU serves."""
+"""The reference operators against formulas written another way. They are plain torch, so the CPU is enough."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from virtual_ascend import operators as ops  # noqa: E402
 
+from .drawing import draw  # noqa: E402
+
 TEMPLATE = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
 functional = torch.nn.functional
 
 
-def draw(*shape: int, seed: int = 0, **options: Any) -> Any:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
-
-
 def kept(mode: int, i: int, j: int, rows: int, columns: int, before: int, after: int) -> bool:
-    """The documented rule, score by score."""
+    """Apply the documented rule, score by score."""
     shift = columns - rows
     return {
         0: j - i <= after and i - j <= before,
@@ -34,7 +32,7 @@ def kept(mode: int, i: int, j: int, rows: int, columns: int, before: int, after:
 
 
 def expected(q: Any, k: Any, v: Any, keep: Any, scale: float) -> Any:
-    """[B,N,S,D] through torch's own attention; rows that keep nothing are zero."""
+    """Compute [B,N,S,D] with torch's own attention; rows that keep nothing are zero."""
     repeat = q.shape[1] // k.shape[1]
     k, v = (t.repeat_interleave(repeat, 1) for t in (k, v))
     out = functional.scaled_dot_product_attention(q, k, v, attn_mask=keep, scale=scale)
@@ -448,7 +446,7 @@ def test_apply_adam_w_equals_torch() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Cannot create tensor with interal format")
-@pytest.mark.usefixtures("npu")  # its format is asked of the device
+@pytest.mark.usefixtures("npu")  # the device knows its format
 def test_a_format_cast_keeps_values_and_refuses_unknown_formats() -> None:
     x = draw(2, 3)
     assert torch.equal(ops.npu_format_cast(x, 29), x)
@@ -620,7 +618,7 @@ def test_grouped_matmul_add_adds_each_groups_product() -> None:
 
 
 def _angles(positions: Any, width: int) -> tuple[Any, Any]:
-    """Positions to angles [T,width] of one head, and a table of cosines and sines for them."""
+    """Return the angles [T,width] of one head at positions, and a table of cosines and sines for them."""
     table = torch.outer(torch.arange(50.0), torch.logspace(0, -2, width))
     return table[positions], torch.cat([table.cos(), table.sin()], -1)
 

@@ -1,4 +1,4 @@
-"""Properties of the reference operators over drawn shapes, against torch's own functions: the CPU serves."""
+"""Properties of the reference operators over drawn shapes, against torch's own functions; the CPU is enough."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def draw(seed: int, *shape: int, **options: Any) -> Any:
 
 
 def alike(ours: Any, theirs: Any, inputs: tuple[Any, ...], seed: int) -> None:
-    """Values, and the gradients of every input, agree."""
+    """Check that values, and the gradients of every input, agree."""
     torch.testing.assert_close(ours, theirs)
     weights = draw(seed + 1, *theirs.shape)
     mine, others = (torch.autograd.grad((out * weights).sum(), inputs, allow_unused=True) for out in (ours, theirs))
@@ -151,7 +151,7 @@ def test_tokens_go_to_their_experts_and_back(
     pairs = [(t, c) for e in range(experts) for t in range(tokens) for c in range(copies) if indices[t, c] == e]
     kept = pairs if not dropped else pairs[:dropped]
     if not kept:
-        return  # the documentation says nothing of dropping everything
+        return  # the documentation does not say what happens if everything is dropped
     permuted, places = ops.npu_moe_token_permute(x, indices if chosen else indices[:, 0], dropped or None)
     torch.testing.assert_close(permuted, torch.stack([x[t] for t, _ in kept]))
     assert places.dtype is torch.int32

@@ -1,4 +1,4 @@
-"""Rows are quantised to int8 by themselves or by scales that are given, as the documentation says."""
+"""Rows are quantized to int8 by their own scales or by given ones, as the documentation says."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_each_row_has_a_scale_of_its_own() -> None:
     assert (y.dtype, scale.dtype, scale.tolist()) == (torch.int8, torch.float32, pytest.approx([1, 1 / 127]))
 
 
-def test_what_it_gives_is_what_it_got_but_for_half_a_step() -> None:
+def test_quantized_rows_differ_by_half_a_step_at_most() -> None:
     x, smooth = torch.randn(3, 5, 64).half(), torch.rand(64).half() + 0.5
     y, scale = npu_dynamic_quant(x, smooth_scales=smooth)
     assert y.shape == x.shape
@@ -65,7 +65,7 @@ HALF = torch.tensor([[1.0, -2.5, 300, -300], [0.5, 1.5, 2.5, 0]], dtype=torch.bf
 
 
 def test_it_divides_by_the_scales_that_are_given_or_multiplies_with_them() -> None:
-    """What lies between two numbers goes to the even one, and what no int8 holds to the next that it does."""
+    """A half rounds to the even number, and a number outside int8 to the nearest one inside."""
     by, zero = torch.tensor([1.0, 2, 1, 1]).bfloat16(), torch.tensor([0.0, 0, 0, 3]).bfloat16()
     multiplied = npu_quantize(HALF, by, zero, torch.qint8, -1, False)
     assert multiplied.tolist() == [[1, -5, 127, -128], [0, 3, 2, 3]]

@@ -1,5 +1,4 @@
-"""Attention a block of keys at a time, as a ring of devices computes it. The operators are plain torch: the CPU
-serves."""
+"""Attention a block of keys at a time, as a ring of devices computes it; in plain torch, on the CPU."""
 
 from __future__ import annotations
 
@@ -13,12 +12,10 @@ torch = pytest.importorskip("torch")
 from virtual_ascend import operators as ops  # noqa: E402
 from virtual_ascend.testing.fixtures import Run  # noqa: E402
 
+from .drawing import draw  # noqa: E402
+
 TEMPLATE = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
 HEADS, WIDTH, ROWS, BATCH = 4, 8, 6, 2
-
-
-def draw(*shape: int, seed: int) -> Any:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def tensors(layout: str, key_heads: int) -> tuple[Any, Any, Any, dict[str, Any]]:

@@ -1,5 +1,8 @@
-"""Every operator has the schema of the real one, in every recorded version of torch_npu: names, order, types, defaults
-and which are by keyword only. `operators/schemas.json` holds what the wheels register."""
+"""Every operator has the schema of the real one, in every recorded version of torch_npu.
+
+The schema has names, order, types, defaults, and keyword-only parameters; `operators/schemas.json` holds those that
+the wheels register.
+"""
 
 from __future__ import annotations
 

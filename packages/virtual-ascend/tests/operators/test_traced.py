@@ -1,4 +1,4 @@
-"""In a graph of FX an operator is one node, which stands for the same kernel as a call."""
+"""In an FX graph an operator is one node, which calls the same kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 from virtual_ascend.operators import schemas  # noqa: E402
 
-# They write into what they are given.
+# They write into their arguments.
 PLAIN = ("npu_format_cast_", "npu_grouped_matmul_add_", "npu_scatter_pa_kv_cache")
 VALID = [call for call in calls() if call.valid and call.operator not in (*schemas._BY_STEPS, *PLAIN)]
 

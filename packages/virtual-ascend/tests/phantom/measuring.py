@@ -1,4 +1,4 @@
-"""What a case costs an NPU: its peak, and how much was allocated in how many blocks, at the end of it and in all."""
+"""The NPU memory of a case: its peak, and the allocated bytes and blocks, at its end and in all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Case = Callable[[], object]
 
 
 def cost(case: Case) -> list[int] | str:
-    """Run a case; what it raised, if it did."""
+    """Run a case, and return its cost or its error."""
     gc.collect()
     torch.npu.reset_peak_memory_stats()
     torch.npu.reset_accumulated_memory_stats()
@@ -28,7 +28,7 @@ def cost(case: Case) -> list[int] | str:
     torch.manual_seed(0)
     try:
         case()
-    except Exception as error:  # of one case: the others are to be measured
+    except Exception as error:  # the error of one case; the others are still to be measured
         traceback.print_exc()
         return f"{type(error).__name__}: {error}"
     _let_go(before)
@@ -38,7 +38,7 @@ def cost(case: Case) -> list[int] | str:
 
 
 def _let_go(before: int) -> None:
-    """Wait a moment for what other threads still hold: gloo's let go of a message some time after it has arrived."""
+    """Wait a moment for memory that other threads hold: gloo's free a message some time after it has arrived."""
     ends = time.monotonic() + 3.0
     gc.collect()
     while torch.npu.memory_allocated() > before and time.monotonic() < ends:
@@ -49,7 +49,7 @@ def _let_go(before: int) -> None:
 def trained(
     step: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer, steps: int = 2, clip: bool = True
 ) -> None:
-    """Train; the second step finds the optimizer's state."""
+    """Train; from the second step on the optimizer's state is there."""
     for _ in range(steps):
         loss = step()
         loss.backward()
@@ -63,13 +63,13 @@ def trained(
 
 
 def answer(cases: Mapping[str, Case]) -> None:
-    """Print what each case costs as JSON; those that are named on the command line, or all."""
+    """Print the cost of each case as JSON, for the cases on the command line, or all."""
     chosen = sys.argv[1:] or list(cases)
     print(json.dumps({name: cost(cases[name]) for name in chosen}), flush=True)
 
 
 def run_ranks(cases: Mapping[str, Case]) -> None:
-    """Meet the other ranks, of which RANK, WORLD_SIZE and INIT tell, and print what each case costs this one.
+    """Meet the other ranks, as RANK, WORLD_SIZE and INIT say, and print the cost of each case on this one.
 
     With ALONE there are no others.
     """

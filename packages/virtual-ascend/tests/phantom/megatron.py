@@ -1,5 +1,4 @@
-"""Cases of Megatron-core under MindSpeed over two NPUs: `python -m tests.phantom.megatron [CASE…]`, once per
-rank, prints what each costs. Both have to be importable."""
+"""Print the costs of Megatron-core under MindSpeed over two NPUs: `python -m tests.phantom.megatron [CASE…]`."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from .measuring import Case, run_ranks
 
-# As verl does before it makes a model; the rest of MindSpeed is as it is.
+# verl does this before it makes a model; the rest of MindSpeed is unchanged.
 repatch({"use_flash_attn": True, "moe_grouped_gemm": True})
 
 from megatron.core import parallel_state, tensor_parallel  # noqa: E402  # after MindSpeed's patches
@@ -50,7 +49,7 @@ def _model(config: TransformerConfig) -> Any:
         position_embedding_type="rope",
         rotary_base=1_000_000,
     )
-    # A router of zeros: what it chooses is then the same with and without values.
+    # A router of zeros chooses the same experts with and without values.
     for name, weight in model.named_parameters():
         if name.endswith("router.weight"):
             torch.nn.init.zeros_(weight)
@@ -73,11 +72,11 @@ def _forward(
 
 
 def _training(parallel: dict[str, int], distributed: bool = False, **changes: Any) -> Case:
-    """Two steps, of which the second finds the optimizer's state."""
+    """Return a case of two steps; in the second the optimizer's state is there."""
 
     def case() -> None:
         parallel_state.destroy_model_parallel()
-        parallel_state._POSITION_EMBEDDING_GLOBAL_RANKS = None  # which Megatron forgets here
+        parallel_state._POSITION_EMBEDDING_GLOBAL_RANKS = None  # Megatron forgets to reset this
         parallel_state.initialize_model_parallel(**parallel)
         tensor_parallel.model_parallel_cuda_manual_seed(0)
         config = _config(**parallel, **changes)
@@ -86,7 +85,7 @@ def _training(parallel: dict[str, int], distributed: bool = False, **changes: An
         config.finalize_model_grads_func = finalize_model_grads
         optimizer = get_megatron_optimizer(
             OptimizerConfig(
-                # The norm is measured and nothing is clipped, as of phantoms, whose norm is 0.
+                # The norm is measured and nothing is clipped, because the norm of phantoms is 0.
                 lr=1e-3,
                 bf16=True,
                 params_dtype=torch.bfloat16,

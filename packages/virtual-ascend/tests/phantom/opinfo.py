@@ -1,7 +1,7 @@
-"""PyTorch's own operator samples (OpInfo) on phantoms: results look like the CPU's, and it refuses what the CPU does.
+"""PyTorch's own operator samples (OpInfo) on phantoms: results look like the CPU's, and the same calls are refused.
 
-`python -m tests.phantom.opinfo [--part 3/40]`, with VIRTUAL_ASCEND_PHANTOM so small that all numbers are
-phantoms, prints one line of JSON per operator and fault, and how many calls were compared.
+`python -m tests.phantom.opinfo [--part 3/40]`, with VIRTUAL_ASCEND_PHANTOM so small that all numbers are phantoms,
+prints one line of JSON per operator and fault, and how many calls were compared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .. import opinfo
 
 
 def _run(operator: Callable[..., Any], sample: Any, device: str) -> Any:
-    """What the operator gives on a device, or what it raised."""
+    """Return the operator's result on a device, or its error."""
     import torch
 
     def place(leaf: Any) -> Any:
@@ -29,7 +29,7 @@ def _run(operator: Callable[..., Any], sample: Any, device: str) -> Any:
     try:
         torch.manual_seed(opinfo.SEED)
         return operator(*arguments, **options)
-    except Exception as error:  # what an operator raises is what is compared
+    except Exception as error:  # the errors of operators are compared, too
         return error
 
 
@@ -38,12 +38,12 @@ def _given(sample: Any) -> list[Any]:
 
 
 def _looks(value: Any) -> list[Any]:
-    """Shape and dtype of each tensor; what an NPU casts to float64 is float32."""
+    """Return shape and dtype of each tensor; an NPU casts float64 to float32."""
     return [(list(each.shape), str(each.dtype).replace("float64", "float32")) for each in opinfo._tensors(value)]
 
 
 def _faults(forms: dict[str, Callable[..., Any]], samples: list[Any]) -> Iterator[tuple[str, str]]:
-    """What was compared or refused in each call, and the faults in words."""
+    """Yield whether each call was compared or refused, and its faults in words."""
     for sample in samples:
         for form, operator in forms.items():
             expected, found = (_run(operator, sample, device) for device in ("cpu", "npu"))
@@ -59,7 +59,7 @@ def _faults(forms: dict[str, Callable[..., Any]], samples: list[Any]) -> Iterato
 
 
 def check(operator: Any) -> Iterator[dict[str, str]]:
-    """Compare one operator in all of its forms: one line for each call."""
+    """Compare one operator in all of its forms: yield one line for each call."""
     import torch
 
     name = operator.name + (f".{operator.variant_test_name}" if operator.variant_test_name else "")
@@ -77,7 +77,7 @@ def check(operator: Any) -> Iterator[dict[str, str]]:
 
 
 def main() -> None:
-    """Run as asked."""
+    """Run the requested part."""
     asking = argparse.ArgumentParser(description=__doc__)
     asking.add_argument("--part", default="1/1")
     asked = asking.parse_args()

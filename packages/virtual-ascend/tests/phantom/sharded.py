@@ -1,4 +1,4 @@
-"""Cases of several NPUs: `python -m tests.phantom.sharded [CASE…]`, once per rank, prints what each costs."""
+"""Print the costs of cases of several NPUs: `python -m tests.phantom.sharded [CASE…]`, once per rank."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def _fsdp1(recompute: bool = False, **how: Any) -> Case:
 
 
 def _let_go_of_views(model: nn.Module) -> None:
-    """Take away the views of flat parameters that FSDP1 leaves in the layers.
+    """Remove the views of flat parameters that FSDP1 leaves in the layers.
 
     Their gradient functions hold the flat parameters, which hold the layers. With torch 2.8 Python does not see that
-    circle, and what is left in the end would depend on which part of the model goes first.
+    cycle, and the memory at the end would depend on which part of the model is freed first.
     """
     for layer in model.modules():
         for name in [name for name, value in vars(layer).items() if isinstance(value, Tensor)]:
@@ -105,7 +105,7 @@ def _shard(model: nn.Module, **how: Any) -> nn.Module:
 
 
 def fsdp2_loaded() -> None:
-    """Rank 0 has the weights on the host, the others their shapes."""
+    """Load a model of which rank 0 has the weights on the host, and the others only shapes."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
     model = _model()
@@ -134,7 +134,7 @@ def ddp() -> None:
 
 
 class _Block(nn.Module):
-    """A transformer's layer whose matrices can be divided."""
+    """A transformer layer whose matrices can be divided."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ def pipeline() -> None:
 
 
 class _Exchange(torch.autograd.Function):
-    """Rows to other ranks, and their gradients back."""
+    """Sends rows to other ranks, and their gradients back."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, out_counts: list[int], in_counts: list[int]) -> Tensor:
@@ -207,7 +207,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def expert_parallel() -> None:
-    """Tokens to the ranks of their experts, unevenly: some messages are large enough to be phantoms, some are not."""
+    """Send tokens to the ranks of their experts, unevenly: some messages are large enough to be phantoms."""
     experts = nn.Linear(HIDDEN, HIDDEN).npu()
 
     def step() -> Tensor:
@@ -223,7 +223,7 @@ def expert_parallel() -> None:
 
 
 def ulysses() -> None:
-    """All heads of a part of the sequence for a part of the heads of all of it, and back, as lists."""
+    """Exchange all heads of a part of the sequence for a part of the heads of all of it, and back, as lists."""
     project = nn.Linear(HIDDEN, HIDDEN).npu()
 
     def swap(x: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ def ulysses() -> None:
 
 
 def collectives() -> None:
-    """Each kind, of what is small, large, and a part of what is large."""
+    """Run each kind of collective, on small tensors, large ones, and parts of large ones."""
     rank, size = _rank(), _size()
     for rows in (2, 512):
         own = torch.ones(rows, 64, device="npu")
@@ -260,7 +260,7 @@ def collectives() -> None:
 
 
 def objects() -> None:
-    """What is sent as Python's objects is small, and arrives."""
+    """Send Python objects: these messages are small, and arrive."""
     gathered: list[Any] = [None] * _size()
     dist.all_gather_object(gathered, {"rank": _rank(), "text": "x" * 5000})
     assert [each["rank"] for each in gathered] == list(range(_size()))

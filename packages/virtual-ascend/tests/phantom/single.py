@@ -1,4 +1,4 @@
-"""Cases of one NPU: `python -m tests.phantom.single [CASE…]` prints what each costs."""
+"""Print the costs of cases of one NPU: `python -m tests.phantom.single [CASE…]`."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _log_probs(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def policy() -> None:
-    """The phases of GRPO but the rollout: old log-probabilities, then the update with entropy."""
+    """Run the phases of GRPO but the rollout: old log-probabilities, then the update with entropy."""
     model, ids = _model(), _ids(4)
     mask = torch.ones(4, LENGTH).npu()
     optimizer = _adamw(model)
@@ -126,7 +126,7 @@ def policy() -> None:
 
 
 def packed() -> None:
-    """Sequences one after the other without padding, in fused attention's layout for them."""
+    """Attend to sequences one after the other without padding, in fused attention's layout for them."""
     heads, width = 4, 32
     ends = [30, 31, 96, 192]
     project = nn.ModuleList(nn.Linear(HIDDEN, HIDDEN, dtype=torch.bfloat16) for _ in range(4)).npu()
@@ -163,7 +163,7 @@ def _fusion(layout: str) -> Case:
 
 
 def experts() -> None:
-    """A router of zeros: what it chooses is then the same with and without values."""
+    """Train experts with a router of zeros, which chooses the same ones with and without values."""
     config = Qwen3MoeConfig(
         **{**_SHAPE, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "head_dim": 32}
     )
@@ -176,7 +176,7 @@ def experts() -> None:
 
 
 def grouped_experts() -> None:
-    """The NPU's own operators for experts: permuted tokens, and products of their groups."""
+    """Run the NPU's own operators for experts: permuted tokens, and products of their groups."""
     tokens = torch.randn(128, HIDDEN, dtype=torch.bfloat16, device="npu")
     weights = torch.randn(4, HIDDEN, HIDDEN, dtype=torch.bfloat16, device="npu")
     chosen = (torch.arange(256).view(128, 2) % 4).to(torch.int32).npu()
@@ -189,7 +189,7 @@ def grouped_experts() -> None:
 
 
 def offload() -> None:
-    """Weights and the optimizer's state go to the host and come back, as between phases of a training."""
+    """Move weights and the optimizer's state to the host and back, as between phases of a training."""
     model = _model()
     optimizer = _adamw(model)
     step = _causal(model, _ids())
@@ -255,7 +255,7 @@ def images() -> None:
 
 
 def losses() -> None:
-    """Losses and norms over large logits, each with its gradient."""
+    """Compute losses and norms over large logits, each with its gradient."""
     logits = torch.randn(LENGTH, VOCABULARY, device="npu", requires_grad=True)
     labels = torch.randint(VOCABULARY, (LENGTH,)).npu()
     target = torch.randn(LENGTH, VOCABULARY, device="npu").softmax(-1)

@@ -1,4 +1,4 @@
-"""A rank that is the only one of its groups allocates what it would among the others."""
+"""A rank that is the only one of its groups allocates as much as among others."""
 
 # ruff: noqa: E501 - the lines of programs in strings
 
@@ -54,7 +54,7 @@ def costs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
     "packages/virtual-ascend/virtual_ascend/hccl", "packages/virtual-ascend/virtual_ascend/device/csrc"
 )
 @pytest.mark.parametrize("case", CASES)
-def test_it_pays_the_same(costs: dict[str, dict[str, Any]], case: str) -> None:
+def test_a_lone_rank_allocates_the_same(costs: dict[str, dict[str, Any]], case: str) -> None:
     assert not isinstance(costs["among others"][case], str)
     assert costs["alone"][case] == costs["among others"][case]
 
@@ -79,7 +79,7 @@ print(json.dumps(out)); os._exit(0)
 """
 
 
-def test_the_others_have_what_it_has(python: Run) -> None:
+def test_a_lone_rank_computes_as_if_the_others_had_its_tensors(python: Run) -> None:
     done = python(PROGRAM)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1]) == {

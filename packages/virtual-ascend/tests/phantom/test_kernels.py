@@ -1,5 +1,7 @@
-"""What operators that are one kernel on an NPU take and keep there, with values and without: no scores of attention
-[S,S], no float32 copies of what a norm is given."""
+"""The memory that operators which are one kernel on an NPU take and keep there, with values and without.
+
+They keep no scores of attention [S,S], and no float32 copies of a norm's input.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ Costs = dict[str, list[list[int]]]
 
 @pytest.fixture(scope="module")
 def costs(python: Run) -> tuple[Costs, Costs]:
-    """By operator, for 1024 and 2048 rows: what is kept, and the peaks of forward and backward."""
+    """Return for 1024 and 2048 rows, by operator, the kept bytes and the peaks of forward and backward."""
     found = []
     for phantom in ("0", "0.03125"):
         done = python(PROGRAM, VIRTUAL_ASCEND_PHANTOM=phantom)

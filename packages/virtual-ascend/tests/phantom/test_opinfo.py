@@ -1,4 +1,4 @@
-"""PyTorch's own operator samples on phantoms: results look like the CPU's, and what the CPU refuses is refused.
+"""PyTorch's own operator samples on phantoms: results look like the CPU's, and the CPU's refusals are refused.
 
 A fixed part of the operators; all of them every night.
 """
@@ -16,7 +16,7 @@ from virtual_ascend.testing import environment
 ALL_ARE_PHANTOMS = "0.000001"  # MiB: one byte
 
 
-# The host looks at values, or at what only its own kernels know.
+# The host looks at values, or at properties that only its own kernels know.
 ACCEPTED = {
     "addr",
     "aminmax",
@@ -35,7 +35,7 @@ ACCEPTED = {
     "scatter_add",
     "uniform",
 }
-# As without phantoms; cov looks at weights, which are zeros here.
+# Also without phantoms; cov looks at weights, which are zeros here.
 REFUSED = {"addbmm", "cov", "sparse.mm.reduce", "sparse.sampled_addmm", "tensor_split"}
 # The CPU leaves the saved mean out in evaluation, the Meta kernel does not.
 UNLIKE = {"native_batch_norm", "_native_batch_norm_legit"}
@@ -46,7 +46,7 @@ PARTS = ("1/30", pytest.param("1/1", marks=pytest.mark.nightly("packages/virtual
 
 @pytest.fixture(scope="module", params=PARTS)
 def report(request: pytest.FixtureRequest) -> list[dict[str, str]]:
-    """A line for each fault, then how many calls were compared."""
+    """Return a line for each fault, and how many calls were compared."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.phantom.opinfo", "--part", request.param],
         env=environment(VIRTUAL_ASCEND_PHANTOM=ALL_ARE_PHANTOMS),

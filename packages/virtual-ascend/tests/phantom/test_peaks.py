@@ -1,8 +1,8 @@
-"""What a training costs an NPU is the same to the byte whether its tensors are phantoms or not: its peak, what is
-left, and how many bytes and blocks were allocated in all.
+"""A training costs an NPU the same to the byte whether its tensors are phantoms or not.
 
-Cases of Megatron need VERL_NPU_UPSTREAMS, a folder with `mindspeed-f2b0977e/` and `megatron-0.12.1/`.
-All run with another torch if VIRTUAL_ASCEND_PHANTOM_PYTHON names a Python that has it, with transformers and peft.
+The cost is its peak, the rest at the end, and the bytes and blocks that were allocated in all. Cases of Megatron need
+VERL_NPU_UPSTREAMS, a folder with `mindspeed-f2b0977e/` and `megatron-0.12.1/`. All run with another torch if
+VIRTUAL_ASCEND_PHANTOM_PYTHON names a Python that has it, with transformers and peft.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Costs: TypeAlias = "dict[str, list[int] | str]"
 PROJECT = Path(__file__).parents[2]
 PHANTOM = "0.03125"  # MiB: most tensors of these small models are larger
 
-# By program, the cases that are measured every day; every night it is all that the program has.
+# The cases of each program that are measured every day; every night all of them are.
 SOME = {
     "single": ("sdpa", "policy", "packed sequences"),
     "sharded": ("FSDP2, recomputation", "expert parallel", "collectives"),
@@ -31,7 +31,7 @@ BESIDE = ("mindspeed-f2b0977e", "megatron-0.12.1")
 
 
 def _measured(program: str, cases: Sequence[str], folder: Path, ranks: int, **settings: str) -> list[Costs]:
-    """What each case costs each rank."""
+    """Return the cost of each case on each rank."""
     module = f"tests.phantom.{program}"
     processes = [
         subprocess.Popen(
@@ -64,7 +64,7 @@ def _measured(program: str, cases: Sequence[str], folder: Path, ranks: int, **se
 
 @pytest.fixture
 def importable(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Megatron and MindSpeed are beside the cases of Megatron."""
+    """Make Megatron and MindSpeed importable for the cases of Megatron."""
     if program == "megatron":
         folder = Path(os.environ.get("VERL_NPU_UPSTREAMS", "none"))
         if not all((folder / name).is_dir() for name in BESIDE):
@@ -86,12 +86,14 @@ def _check(program: str, ranks: int, cases: Sequence[str], make: pytest.TempPath
 @pytest.mark.parametrize(
     ("program", "ranks"), [("single", 1), pytest.param("sharded", 2, marks=pytest.mark.nightly(*_DEVICE))]
 )
-def test_npus_pay_the_same(program: str, ranks: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_phantoms_cost_the_same(program: str, ranks: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     _check(program, ranks, SOME[program], tmp_path_factory)
 
 
 @pytest.mark.nightly(*_DEVICE)
 @pytest.mark.usefixtures("importable")
 @pytest.mark.parametrize(("program", "ranks"), [("single", 1), ("sharded", 2), ("megatron", 2)])
-def test_npus_pay_the_same_in_all_cases(program: str, ranks: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_phantoms_cost_the_same_in_all_cases(
+    program: str, ranks: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     _check(program, ranks, (), tmp_path_factory)

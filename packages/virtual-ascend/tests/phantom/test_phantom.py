@@ -1,4 +1,4 @@
-"""Phantom memory: what a phantom is, what it reads as, and what it refuses."""
+"""Phantom memory: which tensors are phantoms, the values that they read as, and the operations that they refuse."""
 
 # ruff: noqa: E501 - the lines of programs in strings
 

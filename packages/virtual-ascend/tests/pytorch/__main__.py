@@ -2,12 +2,13 @@
 
 CHECKOUT is one of github.com/pytorch/pytorch, of which the folder test/ is enough; FILE a test or a folder below it,
 such as cpp_extensions/open_registration_extension/torch_openreg/tests (the tests of openreg, PyTorch's example of an
-out-of-tree device), distributed/tensor or distributed/_composable/fsdp. Runs from a copy, in which that example's name
-is changed to ours (`openreg`, `torch.openreg`, `torch_openreg` to `npu`, `torch.npu`, `torch_npu`), and nothing else.
+out-of-tree device), distributed/tensor or distributed/_composable/fsdp. Runs from a copy, in which only that example's
+name is changed to ours (`openreg`, `torch.openreg`, `torch_openreg` to `npu`, `torch.npu`, `torch_npu`).
 
-Prints what passed and failed in each file, and why. Why a test cannot pass here is in reasons.py: a failure without
-one, or a reason of a test that passes, is said, and the run ends with 1. With `--cpu` each file also runs on the CPU:
-what fails there as well says nothing of the device. `--table` rewrites the documentation's table.
+Prints the tests that passed and failed in each file, and why. reasons.py says why a test cannot pass here: a failure
+without a reason, or a reason of a test that passes, is printed, and the run ends with 1. With `--cpu` each file also
+runs on the CPU: a test that fails there as well says nothing of the device. `--table` rewrites the documentation's
+table.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ END = "<!-- end of openreg -->"
 PYTEST = "import sys, pytest, torch; sys.exit(pytest.main(sys.argv[1:]))"
 FORKING = f"from tests import forking; forking.install(); {PYTEST}"
 
-# What the example device is called, and what it is called here.
+# The example device's names, and their names here.
 NAMES = {
     "pytorch_openreg": "torch_npu",
     "torch_openreg": "torch_npu",
@@ -46,14 +47,14 @@ NAMES = {
 
 
 def renamed(text: str) -> str:
-    """A test's source with the device's name changed, and nothing else."""
+    """Return a test's source with only the device's name changed."""
     for theirs, ours in NAMES.items():
         text = text.replace(theirs, ours)
     return text
 
 
 def prepared(checkout: Path, file: Path, folder: Path) -> Path:
-    """Copy the folder of a test, which its imports may come from, and give the device its name here."""
+    """Copy the folder of a test, from which it may import, and change the device's name in the copy."""
     source = checkout / "test" / file
     copy = folder / file.parent
     if not copy.is_dir():
@@ -64,8 +65,10 @@ def prepared(checkout: Path, file: Path, folder: Path) -> Path:
 
 
 def run(script: Path, npus: int, seconds: float) -> Iterator[tuple[str, str, str]]:
-    """How each test of a file ended: its name, its outcome, and what was said where it did not pass. On no NPUs the
-    tests that choose their device take the CPU."""
+    """Yield the name, the outcome, and the reason of each test of a file.
+
+    With no NPUs, the tests that choose their device take the CPU.
+    """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("VERL_NPU_") or k == "VIRTUAL_ASCEND_CACHE"}
     environment |= {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
     environment |= {"VIRTUAL_ASCEND": str(npus)} if npus else {}
@@ -95,24 +98,24 @@ def run(script: Path, npus: int, seconds: float) -> Iterator[tuple[str, str, str
 
 
 def failing(script: Path, seconds: float) -> Iterator[tuple[str, str]]:
-    """The tests of a file that fail on the CPU, and how."""
+    """Yield the tests of a file that fail on the CPU, and how."""
     for name, outcome, said in run(script, 0, seconds):
         if outcome not in ("passed", "skipped"):
             yield name, f"fails on the CPU too: {said}"
 
 
 def files(test: Path, asked: list[str]) -> Iterator[Path]:
-    """The files that were asked for, below `test`; raises SystemExit for one that is not there."""
+    """Yield the requested files, below `test`; raise SystemExit for one that is not there."""
     for name in asked:
         place = test / name
         if not place.exists():
-            raise SystemExit(f"expected a file or folder below {test}, found none called {name}")
+            raise SystemExit(f"expected a file or folder below {test}; found none called {name}")
         for found in sorted(place.rglob("test_*.py")) if place.is_dir() else [place]:
             yield found.relative_to(test)
 
 
 def table(rows: list[tuple[str, Counter[str], dict[str, list[str]]]]) -> str:
-    """The documentation's table: for each file what passed, and what did not, by its reason."""
+    """Return the documentation's table: for each file the passed tests, and the others by their reason."""
     lines = ["| file | passed | does not pass | reason |", "|---|---|---|---|"]
     for file, counts, bad in rows:
         lines.append(f"| `{file}` | {counts['passed']} | {sum(counts.values()) - counts['passed'] or ''} | |")
@@ -121,7 +124,7 @@ def table(rows: list[tuple[str, Counter[str], dict[str, list[str]]]]) -> str:
 
 
 def main() -> int:
-    """Run them, one file after the other; 1 where something is not as reasons.py has it."""
+    """Run the files one after the other; return 1 where a result contradicts reasons.py."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("files", nargs="+", metavar="FILE")
@@ -134,7 +137,7 @@ def main() -> int:
     asked = parser.parse_args()
     test = asked.checkout / "test"
     if not test.is_dir():
-        parser.error(f"expected a checkout of github.com/pytorch/pytorch, found no folder test in {asked.checkout}")
+        parser.error(f"expected a checkout of github.com/pytorch/pytorch; found no folder test in {asked.checkout}")
     rows: list[tuple[str, Counter[str], dict[str, list[str]]]] = []
     surprises = []
     with tempfile.TemporaryDirectory(prefix="pytorch-tests-") as folder:

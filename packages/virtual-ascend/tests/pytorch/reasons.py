@@ -1,4 +1,4 @@
-"""Why tests of PyTorch cannot pass on a virtual NPU."""
+"""The reasons why tests of PyTorch cannot pass on a virtual NPU."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ REASONS: dict[str, str] = {
 
 
 def reason(test: str, skipped: str = "") -> str:
-    """Why a test does not pass; for one that PyTorch itself skips, its own words. Empty where there is none."""
+    """Return the reason why a test does not pass, PyTorch's own words if it skips the test, or an empty text."""
     return REASONS.get(test, skipped)

@@ -1,4 +1,4 @@
-"""A part of the comparison of our own torch_npu with the wheel's: `python -m tests.differential` makes all of it."""
+"""A part of the comparison of our own torch_npu with the wheel's; `python -m tests.differential` makes all of it."""
 
 from __future__ import annotations
 

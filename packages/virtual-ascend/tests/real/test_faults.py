@@ -1,4 +1,4 @@
-"""VIRTUAL_ASCEND_FAULTS and delayed copies under the real torch_npu: its own code meets what goes wrong."""
+"""VIRTUAL_ASCEND_FAULTS and delayed copies under the real torch_npu, whose own code meets the faults."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.nightly(
 )
 
 FAULTS = "VIRTUAL_ASCEND_FAULTS"
-# The wheel's `_foreach_copy_` waits, whatever it is told.
-WAITED_FOR_BY_THE_WHEEL = {"foreach early"}
+# The wheel's `_foreach_copy_` waits despite its arguments.
+AWAITED_BY_THE_WHEEL = {"foreach early"}
 
 ONE_RANK = """
     import json, torch, torch_npu
@@ -137,7 +137,7 @@ def test_only_what_was_not_waited_for_is_wrong(real: Run) -> None:
     done = real(PROGRAM, VIRTUAL_ASCEND_COPIES="delayed")
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, bool] = json.loads(done.stdout.splitlines()[-1])
-    assert {name for name, good in found.items() if not good} == WRONG - WAITED_FOR_BY_THE_WHEEL
+    assert {name for name, good in found.items() if not good} == WRONG - AWAITED_BY_THE_WHEEL
 
 
 def test_what_changes_a_tensor_in_place_waits_for_the_collective_that_writes_it(

@@ -1,4 +1,4 @@
-"""The stub CANN has what a wheel's libraries leave undefined, and nothing of it was recorded."""
+"""The stub CANN has the symbols that a wheel's libraries leave undefined, and none of them was recorded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ int use() { unsigned n; HcclNobodyKnows(nullptr); return aclrtFirst(1) + aclrtGe
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A torch_npu whose library leaves to CANN what SOURCE says, in a library that is not there."""
+    """Return a torch_npu whose library takes the symbols in SOURCE from CANN, from a library that is not there."""
     folder = tmp_path / "torch_npu"
     (folder / "lib").mkdir(parents=True)
     (folder / "__init__.py").touch()
@@ -76,7 +76,7 @@ def test_a_stub_with_something_else_in_it_says_to_delete_it(package: Path, tmp_p
     pytest.importorskip("torch")
     folder = stub.build_stub(package, tmp_path / "cache")
     (folder / stub.CORE).write_bytes(bytes((folder / stub.CORE).stat().st_size))
-    with pytest.raises(BuildError, match="delete it, and it will be compiled again"):
+    with pytest.raises(BuildError, match="delete the file; the next start compiles the library again"):
         stub.load(folder, Settings.read({"VIRTUAL_ASCEND": "2"}))
 
 
@@ -89,7 +89,7 @@ def test_a_collective_that_nobody_wrote_fails_and_says_so(
     assert "HcclNobodyKnows is not implemented" in capfd.readouterr().err
 
 
-def test_another_wheel_has_another_stub(package: Path, tmp_path: Path) -> None:
+def test_another_wheel_has_another_stub(package: Path) -> None:
     before = stub.key(package)
     (package / "lib" / "libmore.so").write_bytes(b"more")
     assert stub.key(package) != before
@@ -100,12 +100,12 @@ def test_sources_that_do_not_compile_are_one_error(
 ) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr(build, "compiler", lambda: "false")
-    with pytest.raises(BuildError, match=r"compiling libhccl\.so: expected the compiler to succeed, found no output"):
+    with pytest.raises(BuildError, match=r"compiling libhccl\.so: expected the compiler to succeed; found no output"):
         stub.build_stub(package, tmp_path / "cache")
     assert not list((tmp_path / "cache").rglob("*.so"))
 
 
 def test_without_binutils_it_says_what_to_install(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(BuildError, match="expected the program nm, found none; install binutils"):
+    with pytest.raises(BuildError, match="the program nm is not installed; install binutils"):
         wheel.read_needs(package, Path("no-torch"))

@@ -1,4 +1,4 @@
-"""The wheel's own torch_npu runs on virtual NPUs, and computes what the CPU computes."""
+"""The wheel's own torch_npu runs on virtual NPUs, and gives the CPU's results."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_what_several_elements_share_is_changed_in_place_where_the_cpu_changes_i
 
 @pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")
 def test_what_a_mask_chooses_is_written_and_differentiated_as_on_the_cpu(real: Run) -> None:
-    # The wheels from 2.13.0 on count a mask's elements by CANN, and check what is assigned against that.
+    # The wheels from 2.13.0 on count a mask's elements with CANN, and check assigned values against that.
     program = """
         import json, torch, torch_npu
         def results(device):
@@ -492,7 +492,7 @@ def test_beside_a_cann_it_refuses(real: Run, tmp_path: Path) -> None:
     subprocess.run(["g++", "-shared", "-x", "c", "/dev/null", "-o", str(library)], check=True)
     done = real("import torch", LD_LIBRARY_PATH=str(tmp_path))
     assert done.returncode != 0
-    assert "expected a machine without CANN, found CANN's libascendcl.so" in done.stderr
+    assert "expected a machine without CANN; found CANN's libascendcl.so" in done.stderr
 
 
 @pytest.mark.nightly("packages/virtual-ascend/virtual_ascend/real")

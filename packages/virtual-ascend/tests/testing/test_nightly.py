@@ -1,4 +1,4 @@
-"""Tests that are marked nightly run with --nightly, or if what they test has changed."""
+"""Tests that are marked nightly run with --nightly, or if the code that they test has changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Tests = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def tests(tmp_path: Path) -> Tests:
-    """Run tests of a checkout in which src/kernels/add.py has changed since HEAD."""
+    """Return a function that runs tests of a checkout in which src/kernels/add.py has changed since HEAD."""
     for name, text in {"pytest.ini": "[pytest]", "conftest.py": HOOKS, "test_it.py": TESTS}.items():
         (tmp_path / name).write_text(text)
     changed = tmp_path / "src/kernels/add.py"
@@ -55,7 +55,7 @@ def tests(tmp_path: Path) -> Tests:
     ],
     ids=["by day", "at night", "after a change"],
 )
-def test_those_run_that_are_to(tests: Tests, options: list[str], outcome: str) -> None:
+def test_nightly_tests_run_by_option_or_after_a_change(tests: Tests, options: list[str], outcome: str) -> None:
     assert outcome in tests(*options).stdout
 
 

@@ -2,8 +2,8 @@
 
 CHECKOUT is one of github.com/Ascend/pytorch, FILE a test or a folder below its test/, such as npu/test_npu.py or
 distributed/_tensor. With --wheel they run under the torch_npu of a wheel, which `pip install --no-deps --target` put
-into a folder. Runs from a copy. Prints what passed and failed in each file, and why tests failed, the commonest
-reason first: expected.json has what is known, reasons.py why.
+into a folder. Runs from a copy. Prints the tests that passed and failed in each file, and why tests failed, the
+commonest reason first: expected.json has the known results, reasons.py the reasons.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from . import expected
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE = 600  # seconds for one test, unless they are given
 _TEMPLATE = Path("torchnpugen/templates/npu_testing_utils.py")
-# It checks the mode bits of files of expected values, and makes folders: nothing of the device.
+# It checks the mode bits of files of expected values, and makes folders, without the device.
 _PATHS = """
 import os
 class PathManager:
@@ -40,7 +40,7 @@ class PathManager:
 
 
 def prepared(checkout: Path, folder: Path) -> Path:
-    """Copy the tests and what they import; a module that torch_npu's build generates is made, with nothing skipped."""
+    """Copy the tests and the files that they import, and make the module that torch_npu's build generates."""
     shutil.copytree(checkout / "test", folder / "test")
     testing = folder / "torch_npu" / "testing"
     shutil.copytree(checkout / "torch_npu" / "testing", testing)
@@ -54,7 +54,7 @@ def prepared(checkout: Path, folder: Path) -> Path:
 def outcomes(
     test: Path, file: Path, npus: int, seconds: float, wheel: Path | None = None, patience: int = PATIENCE
 ) -> list[dict[str, str]]:
-    """How each test of one file ended, as `recording` writes it."""
+    """Return the outcome of each test of one file, as `recording` writes it."""
     paths = [str(Path(__file__).with_name("site")), *([str(wheel.resolve())] if wheel else []), str(PROJECT)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("VERL_NPU_") or k == "VIRTUAL_ASCEND_CACHE"}
     environment |= {"VIRTUAL_ASCEND": str(npus), "TORCH_NPU_TESTING": str(test.parent), "OMP_NUM_THREADS": "1"}
@@ -63,11 +63,11 @@ def outcomes(
     environment |= {"TORCH_NPU_RESULTS": str(results), "TORCH_NPU_SECONDS": str(patience)}
     environment["VIRTUAL_ASCEND_TORCH_NPU_VERSION"] = schemas.versions()[-1]  # the checkout may be newer still
     environment["VIRTUAL_ASCEND_TORCH_NPU"] = "real" if wheel else "ours"
-    environment["VIRTUAL_ASCEND_MEMORY"] = "16"  # which the tests fill, and the host has to have
+    environment["VIRTUAL_ASCEND_MEMORY"] = "16"  # the tests fill it, and the host must have it
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     environment["PYTHONPATH"] = os.pathsep.join(paths)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "--tb=short"]
-    # A session of its own: what a test leaves behind ends with it.
+    # In a session of its own, so that processes that a test leaves behind end with it.
     process = subprocess.Popen(
         [*command, "-p", "tests.torch_npu.recording", str(file)],
         cwd=file.parent,
@@ -94,16 +94,16 @@ def outcomes(
 
 
 def files(test: Path, asked: list[str]) -> Iterator[Path]:
-    """The files that were asked for; raises SystemExit for one that is not there."""
+    """Yield the requested files; raise SystemExit for one that is not there."""
     for name in asked:
         place = test / name
         if not place.exists():
-            raise SystemExit(f"expected a file or folder below {test.name}/, found none called {name}")
+            raise SystemExit(f"expected a file or folder below {test.name}/; found none called {name}")
         yield from sorted(place.rglob("test_*.py")) if place.is_dir() else [place]
 
 
 def main() -> None:
-    """Run them, one file after the other."""
+    """Run the files one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("files", nargs="+", metavar="FILE")
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--wheel", type=Path, metavar="FOLDER", help="the torch_npu of a wheel in the place of ours")
     asked = parser.parse_args()
     if not (asked.checkout / "torch_npu" / "testing").is_dir() or not (asked.checkout / _TEMPLATE).is_file():
-        parser.error(f"expected a checkout of github.com/Ascend/pytorch, found {asked.checkout}")
+        parser.error(f"expected a checkout of github.com/Ascend/pytorch; found {asked.checkout}")
     known = expected.read()
     differ: list[str] = []
     total: Counter[str] = Counter()

@@ -1,9 +1,10 @@
-"""What is known of torch_npu's own tests: `expected.json`, by file how many pass and skip, and which fail, each with
-its reason; the same under the torch_npu of a wheel; and the tables of it in the docs.
+"""The known results of torch_npu's own tests, and their tables in the docs.
 
-`python -m tests.torch_npu.expected FOLDER` takes up what `python -m tests.torch_npu … --save FOLDER` left, and makes
-expected.json and the tables anew; with --wheel, what a run with --wheel left. A failure that no rule of `reasons`
-explains is an error. Under the wheel only those are explained that our own torch_npu passes.
+`expected.json` has for each file how many tests pass and skip, and which fail, each with its reason; and the same
+under the torch_npu of a wheel. `python -m tests.torch_npu.expected FOLDER` takes the results that `python -m
+tests.torch_npu … --save FOLDER` left, and rewrites expected.json and the tables; with --wheel, the results of a run
+with --wheel. A failure that no rule of `reasons` explains is an error. Under the wheel only those failures are
+explained that our own torch_npu passes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ AREAS = {  # the first that fits
 
 @dataclass(slots=True)
 class Ends:
-    """How the tests of one file end; `failed` holds the reason of each."""
+    """The results of one file's tests; `failed` holds the reason of each."""
 
     passed: int = 0
     skipped: int = 0
@@ -46,7 +47,7 @@ class Ends:
 
 @dataclass(slots=True)
 class File(Ends):
-    """How they end with our own torch_npu, and with a wheel's, where that was run."""
+    """The results with our own torch_npu, and with a wheel's, where that was run."""
 
     wheel: Ends | None = None
 
@@ -54,8 +55,11 @@ class File(Ends):
 def summarised(
     file: str, found: Iterable[dict[str, str]], unexplained: list[str] | None = None, ours: Ends | None = None
 ) -> File:
-    """One file's tests; a test with parts fails where one of them does. What no rule explains is appended. With how
-    they end with ours, these are a wheel's, and what fails with both has one reason."""
+    """Summarize one file's tests; a test with parts fails if one of them does.
+
+    Failures that no rule explains are appended to `unexplained`. Given our own results in `ours`, these are a wheel's,
+    and a test that fails with both has one reason.
+    """
     ends: dict[str, str] = {}
     out = File()
     for one in found:
@@ -75,7 +79,7 @@ def summarised(
 
 
 def read() -> dict[str, File]:
-    """By file, what is expected."""
+    """Return the expected results by file."""
     files = json.loads(EXPECTED.read_text())["files"] if EXPECTED.is_file() else {}
     return {name: _file(content) for name, content in files.items()}
 
@@ -86,14 +90,14 @@ def _file(content: dict[str, Any]) -> File:
 
 
 def differences(file: str, expected: Ends | None, found: Ends) -> list[str]:
-    """One line for each test that ends otherwise than expected."""
+    """Return one line for each test with an unexpected result."""
     if expected is None:
         return [f"{file}: nothing is expected of it: run with --save, then python -m tests.torch_npu.expected"]
     lines = [f"{file}::{test} fails" for test in sorted(found.failed.keys() - expected.failed.keys())]
     lines += [f"{file}::{test} no longer fails" for test in sorted(expected.failed.keys() - found.failed.keys())]
     if (found.passed, found.skipped) != (expected.passed, expected.skipped) and not lines:
         lines.append(
-            f"{file}: expected {expected.passed} passed and {expected.skipped} skipped, found {found.passed} and "
+            f"{file}: expected {expected.passed} passed and {expected.skipped} skipped; found {found.passed} and "
             f"{found.skipped}"
         )
     return lines
@@ -104,7 +108,7 @@ def _area(file: str) -> str:
 
 
 def tables(files: dict[str, File]) -> str:
-    """The counts by area, with ours and with the wheel, and what does not pass by reason, in Markdown."""
+    """Return the counts by area, with ours and with the wheel, and the failures by reason, in Markdown."""
     lines = [
         "| area | torch_npu | passed | skipped by themselves | failed | of these with both |",
         "|---|---|---|---|---|---|",
@@ -141,7 +145,7 @@ def _row(area: str, which: str, ends: Iterable[Ends]) -> str:
 
 
 def write(files: dict[str, File]) -> None:
-    """Make expected.json and the tables in the docs anew."""
+    """Rewrite expected.json and the tables in the docs."""
     content = {name: dataclasses.asdict(file) for name, file in sorted(files.items())}
     for each in content.values():
         if each["wheel"] is None:

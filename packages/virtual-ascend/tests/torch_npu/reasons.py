@@ -1,4 +1,4 @@
-"""Why tests of torch_npu do not pass on the virtual Ascend: rules, the first that fits."""
+"""The reasons why tests of torch_npu do not pass on the virtual Ascend: rules, of which the first that fits counts."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ __all__ = ["Kind", "Reason", "reason"]
 
 
 class Kind(Enum):
-    """What a failure is about."""
+    """The subject of a failure."""
 
     NAMED = "not implemented"  # raises with its name
     OTHER = "private, or newer than torch_npu 2.10.0"  # no public name of the wheels, and so not there
     TORCH = "another torch"  # the test is written for other versions of torch
     CHIP = "a real NPU"  # its chips, CANN, files and tools
-    DETAIL = "a detail"  # runs otherwise than in torch_npu, and is not taken for wrong
+    DETAIL = "a detail"  # differs from torch_npu, but is not considered wrong
     TESTS = "the tests themselves"
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why."""
+    """The reason of a failure."""
 
     kind: Kind
     why: str
@@ -30,7 +30,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`test` is searched in file::test, `said` in what the test said; groups of `said` may stand in `why`."""
+    """A rule: `test` is searched in file::test, `said` in the test's message; `why` may use groups of `said`."""
 
     kind: Kind
     why: str
@@ -54,7 +54,7 @@ _FILES = "its libraries, headers and documentation"
 _PROPERTIES = "properties of the chip"
 
 RULES = (
-    # What raises with its name.
+    # Names that raise an error with their name.
     Rule(Kind.CHIP, _FORMATS, test=r"internal_format|test_npu_format_cast.py|with_format|2p_size_dist$"),
     Rule(
         Kind.CHIP,
@@ -128,7 +128,7 @@ RULES = (
 )
 
 
-# Of the tests that fail under the wheel and not under our own torch_npu.
+# Rules for tests that fail under the wheel and not under our own torch_npu.
 WHEEL_RULES = (
     Rule(Kind.NAMED, "graphs and memory pools", r"Failed to find function aclmdlRI"),
     Rule(Kind.CHIP, _FORMATS, test=r"test_serialization_format|2p_size_dist$"),
@@ -139,7 +139,7 @@ WHEEL_RULES = (
 
 
 def reason(file: str, test: str, said: str, wheel: bool = False) -> Reason | None:
-    """The reason of one failure; None where no rule fits."""
+    """Return the reason of one failure; None where no rule fits."""
     for rule in (*WHEEL_RULES, *RULES) if wheel else RULES:
         if re.search(rule.test, f"{file}::{test}") and (match := re.search(rule.said, said)):
             return Reason(rule.kind, match.expand(rule.why))

@@ -1,4 +1,4 @@
-"""A pytest plugin: writes each test's outcome as it ends, one JSON line each: a file that hangs loses one test.
+"""A pytest plugin that writes each test's outcome as it ends, so that a file that hangs loses only one test.
 
 $TORCH_NPU_RESULTS names the file, $TORCH_NPU_SECONDS limits each test.
 """
@@ -19,10 +19,10 @@ __all__ = ["pytest_collectreport", "pytest_runtest_logreport", "pytest_runtest_p
 
 
 def _reason(text: str, otherwise: str) -> str:
-    """The line of a traceback that says what happened."""
+    """Return the line of a traceback that has the error."""
     said = [line[1:].strip() for line in text.splitlines() if line.startswith("E ")]
     said = [line for line in said if line] or [otherwise]
-    # What a process of a group raised stands at the end of the traceback that it sent.
+    # The error of a process of a group is at the end of the traceback that it sent.
     raised = [line for line in said if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
     return raised[-1] if "exception:" in said[0] and raised else said[0]
 
@@ -39,7 +39,7 @@ def _name(nodeid: str) -> str:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """The call of each test; its set-up or tear-down where that failed."""
+    """Record the call of each test, and its set-up or tear-down where that failed."""
     if report.when == "call" or report.outcome != "passed":
         text = report.longreprtext
         if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
@@ -50,7 +50,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """A file that cannot be imported."""
+    """Record a file that cannot be imported."""
     if report.outcome == "failed":
         text = report.longreprtext
         _write("(collecting)", "failed", text, text.strip().splitlines()[-1])

@@ -103,7 +103,7 @@ def compiler() -> str:
     """Return the path of the C++ compiler.
 
     Raises:
-        BuildError: there is none.
+        BuildError: there is no compiler.
     """
     chosen = os.environ.get("CXX")
     for candidate in (chosen,) if chosen else ("g++", "clang++", "c++"):
@@ -112,8 +112,8 @@ def compiler() -> str:
     raise BuildError(
         subject="compiling the virtual Ascend",
         expected="a C++ compiler (g++, clang++, or $CXX)",
-        found=f"$CXX={chosen!r}, which is not on the PATH" if chosen else "none",
-        fix="install one, for example with apt-get install g++",
+        found=f"$CXX={chosen!r}, which is not on the PATH" if chosen else "no compiler",
+        fix="install a compiler, for example with apt-get install g++",
     )
 
 
@@ -130,7 +130,7 @@ def run_compiler(out: Path, sources: Iterable[Path], flags: Sequence[str], subje
             subject=f"compiling {subject}",
             expected="the compiler to succeed",
             found=" ".join(done.stdout.split())[:500] or "no output",
-            fix=f"run it yourself to see its whole output: {' '.join(command)}",
+            fix=f"run this command to see the whole output: {' '.join(command)}",
         )
 
 
@@ -167,10 +167,10 @@ def _acquired(lock: FileLock, target: Path) -> Iterator[None]:
                 raise BuildError(
                     subject=f"compiling {target}",
                     expected=f"the process that compiles it now to finish within {PATIENCE:.0f} s",
-                    found="that it is still compiling",
-                    fix=f"end that process, delete {target.parent} and try again",
+                    found="a process that still compiles",
+                    fix=f"end that process, delete {target.parent}, and try again",
                 ) from error
-            report(f"waiting for another process that compiles the virtual Ascend: {waited:.0f} s")
+            report(f"waiting for another process to compile the virtual Ascend: {waited} s")
     try:
         yield
     finally:
@@ -184,8 +184,7 @@ def _compile(target: Path, module: Module) -> None:
         raise _without(" and ".join(missing))
     expected = expected_seconds()
     report(
-        f"compiling the virtual Ascend for this torch, the first time only: about {expected:.0f} s on this machine at "
-        "its current load"
+        f"compiling the virtual Ascend for this torch, once: about {expected} s on this machine at its current load"
     )
     started = time.monotonic()
     log = target.parent / "build.log"
@@ -210,7 +209,7 @@ def _compile(target: Path, module: Module) -> None:
                 subject="compiling the virtual Ascend",
                 expected="the compiler to succeed",
                 found=_first_error(log.read_text(errors="replace")),
-                fix=f"see {log}",
+                fix=f"read {log}",
             )
         publish(built, target)
     log.unlink()
@@ -256,9 +255,8 @@ def _unit() -> float:
 def _without(packages: str) -> BuildError:
     return BuildError(
         subject="compiling the virtual Ascend",
-        expected=f"the Python package {packages}",
-        found="that it is not installed",
-        fix=f"pip install {packages}, or install virtual-ascend from its checkout or wheel, which requires it",
+        found=f"missing Python packages: {packages}",
+        fix=f"pip install {packages}",
     )
 
 

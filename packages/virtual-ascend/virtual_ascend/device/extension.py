@@ -220,8 +220,7 @@ def extension() -> Extension:
     if _held is None:
         raise TorchError(
             subject="the virtual Ascend",
-            expected="it to be loaded in this process",
-            found="that it is not loaded",
+            found="not loaded in this process",
             fix=f"set {variables.NPUS.name}=2 before `import torch`",
         )
     return _held

@@ -38,7 +38,7 @@ struct Root {
   Secret answer;
 };
 
-// What a rank sends when it connects.
+// The message that a rank sends when it connects.
 struct Hello {
   char magic[8];
   Secret call;

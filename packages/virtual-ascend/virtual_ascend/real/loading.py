@@ -101,7 +101,7 @@ def _prepare() -> None:
     # With a task queue torch_npu would call CANN from another thread, after the CPU has computed.
     if os.environ.get(_QUEUE, "0") != "0":
         report(
-            f"{_QUEUE}={os.environ[_QUEUE]} is changed to 0 on virtual NPUs: torch_npu must not run ahead of the CPU"
+            f"{_QUEUE}={os.environ[_QUEUE]} becomes 0 on virtual NPUs, because torch_npu must not run ahead of the CPU"
         )
     os.environ[_QUEUE] = "0"
     _stub = folder
@@ -135,9 +135,9 @@ def _refuse_phantoms(settings: Settings) -> None:
         phantom = variables.PHANTOM
         raise SettingError(
             subject=f"{phantom.name}={phantom.text()}",
-            expected="the virtual Ascend's own torch_npu, because only that one makes phantoms",
-            found="an installed torch_npu",
-            fix=f"unset it, or set {variables.TORCH_NPU.name}=ours",
+            expected="the virtual Ascend's own torch_npu, because the installed torch_npu cannot make phantom tensors",
+            found="the installed torch_npu",
+            fix=f"unset {phantom.name}, or set {variables.TORCH_NPU.name}=ours",
         )
 
 
@@ -150,5 +150,5 @@ def _refuse_cann() -> None:
         subject="virtual NPUs with the installed torch_npu",
         expected="a machine without CANN",
         found=f"CANN's {found._name}",
-        fix="unset VIRTUAL_ASCEND to use the real NPUs, or do not source CANN's set_env.sh",
+        fix="unset VIRTUAL_ASCEND to use the real NPUs, or start a shell in which CANN's set_env.sh is not sourced",
     )

@@ -143,14 +143,13 @@ def _build(package: Path, folder: Path) -> None:
 
 
 def _build_in(package: Path, work: Path, folder: Path) -> None:
-    report("building a stub CANN for the installed torch_npu (first time only, about 10 s) ...")
+    report("building a stub of CANN for the installed torch_npu, once (about 10 s) ...")
     torch = importlib.util.find_spec("torch")
     if torch is None or torch.origin is None:
         raise BuildError(
             subject="a virtual Ascend for the real torch_npu",
-            expected="torch beside torch_npu",
-            found="none",
-            fix="install the torch that this torch_npu asks for",
+            found="torch is not installed in the environment of torch_npu",
+            fix="install the torch that this torch_npu requires",
         )
     needs = wheel.read_needs(package, Path(torch.origin).parent / "lib")
     _link(work / _HCCL, [_SOURCES / "hccl.cpp"])

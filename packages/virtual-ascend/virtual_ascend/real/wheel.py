@@ -14,7 +14,7 @@ from ..errors import BuildError
 
 # The libraries of every Linux. Symbols that these do not define come from elsewhere.
 _SYSTEM = ("libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1")
-_NOT_OF_CANN = (*_SYSTEM, "ld-linux", "libc10", "libtorch", "libshm", "libgomp", "libpython")
+_OTHER_LIBRARIES = (*_SYSTEM, "ld-linux", "libc10", "libtorch", "libshm", "libgomp", "libpython")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def read_needs(package: Path, torch_libraries: Path) -> Needs:
     libraries = {name for library in own for name in _needed(library)} - there
     operators = {name for library in own for name in _operators(library)}
     return Needs(
-        tuple(sorted(name for name in libraries if not name.startswith(_NOT_OF_CANN))),
+        tuple(sorted(name for name in libraries if not name.startswith(_OTHER_LIBRARIES))),
         tuple(sorted(symbol for symbol in symbols if not symbol.startswith(("Py", "_Py", "__")))),
         tuple(sorted(operators)),
     )
@@ -98,8 +98,7 @@ def _run(*command: str) -> str:
     except FileNotFoundError:
         raise BuildError(
             subject="a virtual Ascend for the real torch_npu",
-            expected=f"the program {command[0]}",
-            found="none",
+            found=f"the program {command[0]} is not installed",
             fix="install binutils, for example with apt-get install binutils",
         ) from None
     except subprocess.CalledProcessError as error:

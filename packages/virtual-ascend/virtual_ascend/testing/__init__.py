@@ -63,7 +63,7 @@ def install_torch_npu(folder: Path) -> str:
     """
     torch = metadata.version("torch").partition("+")[0]
     if torch not in _WHEELS:
-        raise NoWheelError(f"expected torch {' or '.join(_WHEELS)}, found {torch}")
+        raise NoWheelError(f"expected torch {' or '.join(_WHEELS)}; found {torch}")
     version = _WHEELS[torch]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
     done = subprocess.run([*command, f"torch_npu=={version}"], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The shares of all ranks, as reckoned from the sizes of a layer, are together the weight."""
+"""The shares of all ranks, computed from the sizes of a layer, together make up the weight."""
 
 from __future__ import annotations
 

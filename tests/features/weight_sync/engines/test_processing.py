@@ -1,6 +1,6 @@
-"""A model whose weights were laid out anew after loading is right after a sync, or refused before one.
+"""A model whose weights change their layout after loading is right after a sync, or refused before one.
 
-tests/e2e/test_vllm_ascend_layout.py asks the same of vllm-ascend's own classes.
+tests/e2e/test_vllm_ascend_layout.py tests the same with vllm-ascend's own classes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from verl_npu.errors import EngineError
+from verl_npu.errors import WeightSyncError
 from verl_npu.features.weight_sync.engines.processing import (
     lay_out_experts_for_loading,
     refresh_copies_on_load,
@@ -25,7 +25,7 @@ from verl_npu.features.weight_sync.patches.vllm_model import prepare_vllm_model_
 
 
 class Attention:
-    """MLA as vllm-ascend has it: what it multiplies with are copies of kv_b_proj, made when asked."""
+    """vllm-ascend's MLA: it multiplies with copies of kv_b_proj, which it makes on request."""
 
     def __init__(self, copying: bool) -> None:
         self.kv_b_proj = torch.nn.Linear(4, 6, bias=False, dtype=torch.bfloat16)
@@ -80,7 +80,7 @@ def test_copies_follow_each_sync() -> None:
     assert model.loads == 2
 
 
-def test_they_follow_where_they_lie() -> None:
+def test_copies_follow_in_their_own_memory() -> None:
     model = Model()
     before = [attention.W_UV.data_ptr() for attention in model.attention()]
     refresh_copies_on_load(model)
@@ -89,7 +89,7 @@ def test_they_follow_where_they_lie() -> None:
 
 
 def test_they_stay_where_they_lie_when_others_process_them() -> None:
-    """As verl does after each sync from v0.7.1 on."""
+    """verl processes the weights after each sync from v0.7.1 on."""
     model = Model()
     before = [attention.W_UV.data_ptr() for attention in model.attention()]
     refresh_copies_on_load(model)
@@ -115,7 +115,7 @@ def test_a_model_without_copies_is_left_alone(model: torch.nn.Module) -> None:
 
 
 class EarlyAttention:
-    """MLA in vllm-ascend's engine V0: the copies are made only when they are None, in 0.7.3 by the forward."""
+    """MLA in vllm-ascend's engine V0: the copies are made only when they are None, in 0.7.3 by the forward pass."""
 
     def __init__(self, processes: bool) -> None:
         self.kv_b_proj = torch.nn.Linear(4, 6, bias=False, dtype=torch.bfloat16)
@@ -149,13 +149,13 @@ def test_the_copies_of_the_early_engine_follow_each_sync(processes: bool) -> Non
 
 
 class UnquantizedFusedMoEMethod:
-    """vLLM's own, which transposes nothing."""
+    """vLLM's own method, which transposes nothing."""
 
     transpose: bool | None
 
 
 class AscendUnquantizedFusedMoEMethod(UnquantizedFusedMoEMethod):
-    """vllm-ascend's, which is known by its name."""
+    """vllm-ascend's method, which is recognized by its name."""
 
 
 def experts(w13: tuple[int, ...], w2: tuple[int, ...], transpose: bool | None) -> torch.nn.Module:
@@ -181,13 +181,13 @@ def test_transposed_square_experts_are_refused_before_anything_is_loaded(
     def original(model: Any) -> None:
         pytest.fail("asked for")
 
-    with pytest.raises(EngineError, match=named):
+    with pytest.raises(WeightSyncError, match=named):
         prepare_vllm_model_for_new_weights(original, experts(w13, w2, transpose=False))
 
 
 @pytest.fixture
 def processing_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A verl that processes the weights after each sync."""
+    """Install a stand-in for a verl that processes the weights after each sync."""
     extension = type("vLLMColocateWorkerExtension", (), {"update_weights_from_ipc": None})
     workers = SimpleNamespace(vLLMColocateWorkerExtension=extension)
     monkeypatch.setitem(sys.modules, "verl.workers.rollout.vllm_rollout.utils", workers)
@@ -202,7 +202,7 @@ def test_square_experts_that_are_laid_out_before_each_load_pass() -> None:
 
 @pytest.mark.usefixtures("processing_upstream")
 def test_square_experts_that_vllm_ascends_loader_transposes_are_refused_still() -> None:
-    with pytest.raises(EngineError, match="w13_weight"):
+    with pytest.raises(WeightSyncError, match="w13_weight"):
         prepare_vllm_model_for_new_weights(lambda model: "asked for", experts((4, 64, 64), (4, 32, 64), False))
 
 
@@ -223,7 +223,7 @@ def test_upstreams_own_preparation_still_runs() -> None:
 
 
 def transposed_anew(intermediate: int) -> Any:
-    """As vllm-ascend has experts from 0.13 on, which keeps no count of whether it has transposed them."""
+    """Return experts as vllm-ascend has them from 0.13 on, without a record of whether they are transposed."""
     model = experts((4, 64, 2 * intermediate), (4, intermediate, 64), transpose=False)
     del model.mlp.quant_method.transpose
     for name in ("w13_weight", "w2_weight"):
@@ -257,5 +257,6 @@ def test_a_projection_that_vllm_ascend_has_freed_is_refused(freed: bool) -> None
     model = Model()
     if freed:
         model.attention()[1].kv_b_proj.weight.data = torch.empty(0, dtype=torch.bfloat16)
-    with pytest.raises(EngineError, match=r"kv_b_proj of layers\.1.*freed it") if freed else nullcontext():
+    freed_weight = pytest.raises(WeightSyncError, match=r"kv_b_proj of layers\.1.*freed this weight")
+    with freed_weight if freed else nullcontext():
         refuse_disposed_projections(model)

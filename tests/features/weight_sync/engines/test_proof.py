@@ -1,4 +1,4 @@
-"""What an engine computes with is compared with what it was given, whatever it made of it."""
+"""The weights that an engine computes with are compared with those it received, whatever it made of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from testing import layers
 
-from verl_npu.errors import EngineError
+from verl_npu.errors import WeightSyncError
 from verl_npu.features.weight_sync.engines.proof import Difference, Proof, Verdict
 
 RANKS, RANK, HIDDEN = 2, 1, 6
@@ -115,7 +115,7 @@ def test_the_share_of_another_rank_is_recognised(dense: Dense, sent: Weights) ->
     assert said(prove(dense, sent)) == ["down_proj.weight: rank 1 of the engine holds the share of rank 0"]
 
 
-def test_what_belongs_somewhere_else_is_recognised(dense: Dense, sent: Weights) -> None:
+def test_a_weight_in_another_weights_place_is_recognised(dense: Dense, sent: Weights) -> None:
     dense.gate_up_proj.weight.data.copy_(dense.gate_up_proj.weight.data.roll(4, 0))
     assert said(prove(dense, sent)) == [
         "gate_proj.weight: the engine holds the tensor that was sent as up_proj.weight",
@@ -132,29 +132,29 @@ def test_what_the_last_sync_left_is_recognised(dense: Dense, sent: Weights) -> N
 
 def test_a_part_that_was_not_sent_is_named(dense: Dense, sent: Weights) -> None:
     del sent["up_proj.weight"]
-    assert said(prove(dense, sent)) == ["up_proj.weight: it was not sent"]
+    assert said(prove(dense, sent)) == ["up_proj.weight: the trainer did not send this tensor"]
 
 
 def test_a_parameter_that_nothing_was_sent_for_is_named(dense: Dense, sent: Weights) -> None:
     del sent["norm.bias"]
-    assert said(prove(dense, sent)) == ["norm.bias: no sent tensor belongs to it"]
+    assert said(prove(dense, sent)) == ["norm.bias: no sent tensor belongs to this parameter"]
 
 
 def test_a_weight_that_a_layer_of_the_engine_lacks_is_named(dense: Dense, sent: Weights) -> None:
     extra = {**sent, "q_proj.bias": torch.ones(8)}
-    assert said(prove(dense, extra)) == ["q_proj.bias: it was sent, but the engine's layer has no place for it"]
+    assert said(prove(dense, extra)) == ["q_proj.bias: the engine's layer has no such tensor"]
 
 
 def test_a_layer_that_the_engine_lacks_is_told_and_no_difference(dense: Dense, sent: Weights) -> None:
     verdict = prove(dense, {**sent, "mtp.weight": torch.ones(3)})
     assert verdict.differences == ()
-    assert verdict.unknown == {"mtp.weight": "it was sent, but the engine has no such layer"}
+    assert verdict.unknown == {"mtp.weight": "the engine has no such layer"}
 
 
 def test_a_shape_that_is_not_a_share_is_named(dense: Dense, sent: Weights) -> None:
     dense.down_proj.weight = torch.nn.Parameter(torch.zeros(HIDDEN, 3))
     (line,) = said(prove(dense, sent))
-    assert line.startswith("down_proj.weight: the engine's tensor has the shape (6, 3)")
+    assert line.startswith("down_proj.weight: the sent tensors do not add up to the shape (6, 3)")
 
 
 def test_a_layer_that_is_divided_in_a_way_of_its_own_is_told_and_no_difference(sent: Weights) -> None:
@@ -183,7 +183,7 @@ def test_tied_weights_need_to_be_sent_once_only(dense: Dense, sent: Weights) -> 
 
 def test_a_head_that_is_no_longer_tied_is_named(dense: Dense, sent: Weights) -> None:
     dense.lm_head = layers.VocabParallelEmbedding(10, 16, HIDDEN, RANK, RANKS)
-    assert said(prove(dense, sent)) == ["lm_head.weight: no sent tensor belongs to it"]
+    assert said(prove(dense, sent)) == ["lm_head.weight: no sent tensor belongs to this parameter"]
 
 
 def test_names_that_the_engine_maps_are_followed(dense: Dense, sent: Weights) -> None:
@@ -196,7 +196,7 @@ def test_names_that_the_engine_maps_are_followed(dense: Dense, sent: Weights) ->
 
 
 def test_a_part_keeps_its_name_where_the_engine_maps_it_to_the_whole(dense: Dense, sent: Weights) -> None:
-    """vLLM from 0.25.1 on: what it maps so gets an attribute, which the name alone could not have."""
+    """vLLM from 0.25.1 on sets an attribute on the weights that it maps so, which the name alone could not have."""
 
     class Stacking:
         def apply(self, weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -283,7 +283,7 @@ def test_experts_that_were_not_transposed_are_recognised() -> None:
     model = holding(sent, [0, 1], layers.AscendUnquantizedFusedMoEMethod())
     down = model.experts.w2_weight.data
     down[0] = sent["experts.0.down_proj.weight"].reshape(down[0].shape)
-    assert said(prove(model, sent)) == ["experts.0.down_proj.weight: the engine holds it transposed"]
+    assert said(prove(model, sent)) == ["experts.0.down_proj.weight: the engine holds the sent tensor transposed"]
 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["outputs first", "inputs first"])
@@ -340,7 +340,7 @@ def test_a_stale_copy_is_named(latent: tuple[layers.MLAAttention, Weights], name
     ]
 
 
-# What a user reads of a proof.
+# Texts of a proof that a user reads.
 
 STALE = Difference("qkv_proj.weight", "q_proj.weight", "the engine holds the same values as before this sync")
 
@@ -360,12 +360,12 @@ def test_what_was_left_out_is_told_and_no_error(capsys: pytest.CaptureFixture[st
     verdict = Verdict(3, (), {"sinks": "no idea"})
     verdict.require()
     assert str(verdict) == "the engine holds them bit for bit, except for 1 not compared"
-    assert "compares 3 tensors, but not 1 other. The first of these is sinks: no idea" in capsys.readouterr().err
+    assert "could not compare 1 tensor, the first of which is sinks: no idea" in capsys.readouterr().err
 
 
 def test_the_error_names_the_first_differences_and_counts_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VERL_NPU_MANIFEST_DIR", raising=False)
-    with pytest.raises(EngineError, match=r"differences \(7\): 0\.weight: gone; .*4\.weight: gone and 2 more"):
+    with pytest.raises(WeightSyncError, match=r"differences \(7\): 0\.weight: gone; .*4\.weight: gone and 2 more"):
         many(7).require()
 
 
@@ -373,7 +373,7 @@ def test_all_of_them_are_on_a_page_beside_the_manifests(tmp_path: Path, monkeypa
     folder = tmp_path / "manifests"
     monkeypatch.setenv("VERL_NPU_MANIFEST_DIR", str(folder))
     verdict = Verdict(9, (STALE, *many(7).differences), {"sinks": "no idea"})
-    with pytest.raises(EngineError) as raised:
+    with pytest.raises(WeightSyncError) as raised:
         verdict.require()
     (page,) = folder.glob("weights-*.txt")
     assert str(page) in str(raised.value)
@@ -388,7 +388,9 @@ def test_a_folder_that_cannot_be_written_does_not_hide_the_error(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("VERL_NPU_MANIFEST_DIR", str(tmp_path / "file"))
-    with pytest.raises(EngineError, match=r"q_proj\.weight: the engine holds the same values .*could not be written"):
+    with pytest.raises(
+        WeightSyncError, match=r"q_proj\.weight: the engine holds the same values .*could not be written"
+    ):
         Verdict(9, (STALE,), {}).require()
 
 
@@ -396,8 +398,8 @@ def test_a_folder_that_cannot_be_written_does_not_hide_the_error(
 def test_what_a_graph_of_a_real_npu_may_read_where_it_no_longer_is_is_told(
     captures: bool, dense: Dense, sent: Weights, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing tells which addresses a graph of a real NPU reads: this is a warning."""
-    # An earlier test of this process may have loaded the virtual one, which tells.
+    """Nothing tells which addresses a graph of a real NPU reads, so this is a warning."""
+    # An earlier test of this process may have loaded the virtual torch_npu, which does tell.
     monkeypatch.delitem(sys.modules, "torch_npu", raising=False)
     for again in (False, True):
         proof = Proof(dense, captures)
@@ -433,4 +435,4 @@ def test_a_weight_that_the_engine_has_no_longer_is_named(dense: Dense, sent: Wei
         proof.expect(name, tensor)
     del dense.norm.bias
     dense.norm.bias = None
-    assert said(proof.conclude()) == ["norm.bias: the engine no longer has it"]
+    assert said(proof.conclude()) == ["norm.bias: the engine no longer has this tensor"]

@@ -1,4 +1,4 @@
-"""An SGLang engine in another process: it is given copies, and cannot be read back."""
+"""An SGLang engine in another process: it receives copies, and cannot be read back."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from verl_npu.errors import EngineError
+from verl_npu.errors import WeightSyncError
 from verl_npu.features.weight_sync.engines.sglang import SGLangEngine
 
 
 class Server:
-    """Keeps what it is given until it is read, which is after the call has returned."""
+    """A server that keeps the tensors it receives until they are read, after the call has returned."""
 
     def __init__(self) -> None:
         self.given: list[tuple[str, torch.Tensor]] = []
@@ -60,5 +60,5 @@ def test_a_rank_without_a_server_needs_no_mesh() -> None:
 
 
 def test_it_cannot_be_read_back() -> None:
-    with pytest.raises(EngineError, match="use VERL_NPU_WEIGHT_SYNC_CHECK=checksums"):
+    with pytest.raises(WeightSyncError, match="use VERL_NPU_WEIGHT_SYNC_CHECK=checksums"):
         SGLangEngine(None, lambda: mesh(0)).expect([("weight", torch.ones(3))])

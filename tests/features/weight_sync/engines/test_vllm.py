@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from verl_npu.errors import EngineError
+from verl_npu.errors import WeightSyncError
 from verl_npu.features.weight_sync.engines.vllm import VLLMEngine, refuse_lost_rl_mode, refuse_nz, warn_of_nz
 
 
 class Fused(torch.nn.Module):
-    """As vLLM's models: two projections in one parameter."""
+    """A layer like those of vLLM's models, with two projections in one parameter."""
 
     packed_modules_mapping: ClassVar = {"gate_up_proj": ["gate_proj", "up_proj"]}
 
@@ -49,7 +49,7 @@ SENT = {
 
 
 class Runner:
-    """As vLLM's: what runs a model; later batches may replay a graph of the first."""
+    """A stand-in for vLLM's model runner; later batches may replay a graph of the first."""
 
     def __init__(self, model: Any) -> None:
         self.model, self._recorded = model, None
@@ -66,7 +66,7 @@ def test_an_engine_is_closed_from_its_first_load_until_the_sync_is_whole(replay:
     engine, batch = VLLMEngine(runner), torch.randn(1, 3)
     runner.execute_model(batch, replay)
     engine.load(list(SENT.items())[:1])
-    with pytest.raises(EngineError, match="did not finish"):
+    with pytest.raises(WeightSyncError, match="did not finish"):
         runner.execute_model(batch, replay)
     # A later sync finds the same runner, through an engine of its own.
     later = VLLMEngine(runner)
@@ -97,7 +97,7 @@ def test_an_engine_that_holds_something_else_is_refused() -> None:
     engine.expect(list(SENT.items()))
     engine.load(list(SENT.items()))
     model.mlp.gate_up_proj.weight.data[3, 0] += 1
-    with pytest.raises(EngineError, match=r"mlp\.up_proj\.weight: the engine holds other values"):
+    with pytest.raises(WeightSyncError, match=r"mlp\.up_proj\.weight: the engine holds other values"):
         engine.prove()
 
 
@@ -108,7 +108,7 @@ def test_each_sync_of_an_engine_is_proven_by_itself() -> None:
         engine.expect(sent)
         engine.load(sent)
         engine.prove()
-    with pytest.raises(EngineError, match="no sent tensor belongs to it"):
+    with pytest.raises(WeightSyncError, match="no sent tensor belongs to this parameter"):
         engine.prove()
 
 
@@ -121,7 +121,7 @@ def test_the_layout_that_garbles_new_weights_is_refused(
     if setting is not None:
         monkeypatch.setenv("VLLM_ASCEND_ENABLE_NZ", setting)
     if refused:
-        with pytest.raises(EngineError, match="VLLM_ASCEND_ENABLE_NZ=0"):
+        with pytest.raises(WeightSyncError, match="VLLM_ASCEND_ENABLE_NZ=0"):
             refuse_nz()
     else:
         refuse_nz()
@@ -143,7 +143,7 @@ def test_a_vllm_ascend_that_does_not_know_the_variable_needs_none(
     monkeypatch.setitem(sys.modules, "vllm_ascend", types.ModuleType("vllm_ascend"))
     monkeypatch.setitem(sys.modules, "vllm_ascend.envs", variables)
     monkeypatch.delenv("VLLM_ASCEND_ENABLE_NZ", raising=False)
-    with pytest.raises(EngineError, match="VLLM_ASCEND_ENABLE_NZ=0") if read else nullcontext():
+    with pytest.raises(WeightSyncError, match="VLLM_ASCEND_ENABLE_NZ=0") if read else nullcontext():
         refuse_nz()
 
 
@@ -160,7 +160,7 @@ class Laid:
 
 @pytest.fixture
 def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was said beside a torch_npu that knows layouts."""
+    """Return the warnings printed with a torch_npu that knows layouts."""
     said: list[str] = []
     monkeypatch.setattr("verl_npu.features.weight_sync.engines.vllm.warn", said.append)
     known: Any = types.ModuleType("torch_npu")
@@ -193,7 +193,7 @@ def test_a_device_that_keeps_no_layouts_is_taken_as_it_is(warned: list[str], mon
 
 
 class Configuration:
-    """vllm-ascend's, of 0.23 on."""
+    """vllm-ascend's configuration from 0.23 on."""
 
     weight_nz_mode = 2
 
@@ -204,7 +204,7 @@ def no_engine() -> Configuration:
 
 @pytest.fixture
 def ascend_config(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """vllm-ascend's module, with no configuration yet."""
+    """Install a stand-in for vllm-ascend's module, with no configuration yet."""
     module: Any = types.ModuleType("vllm_ascend.ascend_config")
     module.get_ascend_config = no_engine
     monkeypatch.setitem(sys.modules, "vllm_ascend", types.ModuleType("vllm_ascend"))
@@ -215,7 +215,7 @@ def ascend_config(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
 def test_the_key_that_vllm_ascend_takes_instead_of_the_variable_is_refused(ascend_config: Any) -> None:
     ascend_config.get_ascend_config = Configuration
-    with pytest.raises(EngineError, match=r"additional_config\.weight_nz_mode.*found 2"):
+    with pytest.raises(WeightSyncError, match=r"additional_config\.weight_nz_mode.*found weight_nz_mode=2"):
         refuse_nz()
 
 
@@ -236,7 +236,7 @@ def runner(additional: object) -> types.SimpleNamespace:
 
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
-    """vllm-ascend's one configuration of the process."""
+    """Install vllm-ascend's one configuration of the process, and return it."""
     configuration = types.SimpleNamespace(rl_config=types.SimpleNamespace(enabled=False))
     module = types.ModuleType("vllm_ascend.ascend_config")
     module.get_ascend_config = lambda: configuration  # type: ignore[attr-defined]
@@ -246,7 +246,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
 
 @pytest.mark.usefixtures("used")
 def test_a_lost_switch_is_an_error() -> None:
-    with pytest.raises(EngineError, match="found False, the setting of another engine in this process"):
+    with pytest.raises(WeightSyncError, match="runs with False, the setting of another engine"):
         refuse_lost_rl_mode(runner(GIVEN))
 
 

@@ -1,4 +1,4 @@
-"""Runs a driver of Ray with workers of its own on virtual NPUs, and reads the facts that it prints."""
+"""Runs a Ray driver with workers of its own on virtual NPUs, and reads the facts that it prints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONNECT = """
 passed = {"PYTHONPATH": os.environ["FOLDER"] + os.pathsep + os.environ["PYTHONPATH"]}
 ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": passed})
 """
-"""How a driver connects, so that its workers find `ranked` as well."""
+"""The driver's connection, through which its workers find `ranked` as well."""
 
 STAND_IN = """
 import sys, types
@@ -31,12 +31,12 @@ def stand_in(model):
     sys.modules["verl.utils.vllm.patch"].patch_vllm_moe_model_weight_loader = lambda model: None
     return SimpleNamespace(inference_engine=engine)
 """
-"""A rollout for workers of verl's without vLLM."""
+"""A rollout without vLLM for verl's workers."""
 
 
 _LIMIT = 1800
-"""Seconds for a driver that hangs. It and its workers import torch and verl: 40 s in all by itself, and over 550 s
-beside six busy processes on two cores, nearly all of it before the first weight is moved."""
+"""Seconds after which a driver counts as hanging. Driver and workers import torch and verl: 40 s in all on an idle
+machine, over 550 s beside six busy processes on two cores, nearly all of it before the first weight is moved."""
 
 
 def facts_of(driver: str, workers: str, folder: Path, npus: int, *paths: Path, **changes: str) -> Any:

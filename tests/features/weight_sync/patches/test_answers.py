@@ -1,4 +1,4 @@
-"""An answer by weights that should have been replaced is found in the first batch that has it."""
+"""An answer made by weights that should have been replaced is found in the first batch that contains it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verl_npu.features.weight_sync.patches.answers import name_answers_by_old_we
 
 
 def tag(step: int, version: int | None, **more: object) -> dict[str, object]:
-    """The tag of an answer to a prompt of a step, of which the first token is by the weights of `version`."""
+    """Return the tag of an answer to a prompt of a step; the weights of `version` made its first token."""
     return {"global_steps": step, "min_global_steps": version, "max_global_steps": step, **more}
 
 
@@ -20,7 +20,7 @@ def tag(step: int, version: int | None, **more: object) -> dict[str, object]:
     [
         # Handed out while the weights of the step before were the newest, and cut and resumed since.
         [tag(1, 0), tag(5, 4), tag(5, 5), tag(5, 7)],
-        # Upstream's own filling, and what has no version at all.
+        # Upstream's own padding, and a tag without any version.
         [tag(5, 0, is_padding=True), {"status": "success"}],
     ],
 )
@@ -31,8 +31,8 @@ def test_answers_by_weights_that_were_newest_are_in_order(tags: list[dict[str, o
 def test_answers_of_a_server_that_missed_a_sync_are_named_with_their_weights() -> None:
     (error,) = old_answers([tag(6, 5), tag(6, 3), tag(5, 3)])
     assert str(error).startswith(
-        "2 of 3 answers, the first to a prompt of step 5: expected the weights of step 4 or newer, "
-        "found the weights of step 3"
+        "2 of 3 answers, the first to a prompt of step 5: expected answers from weights of step 4 or newer, "
+        "found answers from weights of step 3"
     )
 
 
@@ -48,8 +48,8 @@ def test_a_job_goes_on_or_ends_as_the_user_chose(
     monkeypatch.setenv("VERL_NPU_OLD_ANSWERS", wanted)
     batch = SimpleNamespace(tags=[tag(9, 2)])
     if wanted == "error":
-        with pytest.raises(TransferError, match="the weights of step 8"):
+        with pytest.raises(TransferError, match="from weights of step 8"):
             name_answers_by_old_weights(lambda buffer: batch, object())
     else:
         assert name_answers_by_old_weights(lambda buffer: batch, object()) is batch
-        assert "the weights of step 8" in capsys.readouterr().err
+        assert "from weights of step 8" in capsys.readouterr().err

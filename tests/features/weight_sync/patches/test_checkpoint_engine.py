@@ -31,7 +31,7 @@ def engine(**facts: Any) -> SimpleNamespace:
 
 
 def test_a_disabled_communicator_is_an_error() -> None:
-    with pytest.raises(GroupError, match=r"rank 1 of 2: .* found a disabled PyHccl"):
+    with pytest.raises(GroupError, match=r"rank 1 of 2: .* PyHccl, is disabled"):
         verify_checkpoint_engine_connections(lambda engine: None, engine(pyhccl=SimpleNamespace(disabled=True)))
 
 
@@ -40,7 +40,7 @@ def test_a_rank_that_is_in_no_group_passes() -> None:
 
 
 class Communicator:
-    """Sums over the threads of a test."""
+    """A communicator that sums over the threads of a test."""
 
     disabled = False
     device = "cpu"
@@ -61,7 +61,7 @@ class Communicator:
 
 
 def together(join: Callable[[Any, Any, int], None], zmq: Any) -> list[Any]:
-    """What each of a trainer and two rollouts, which `join` connects, ends with; then what each rollout hears next."""
+    """Connect a trainer and two rollouts with `join`; return their results, and then what each rollout hears next."""
     context, communicator = zmq.Context(), Communicator(3)
     publisher = context.socket(zmq.PUB)
     port = publisher.bind_to_random_port("tcp://127.0.0.1")
@@ -118,7 +118,7 @@ def test_a_trainer_that_announces_nothing_is_an_error(monkeypatch: pytest.Monkey
     def waiting(operation: Any) -> None:
         raise zmq.Again
 
-    with pytest.raises(TransferError, match=r"rank 1: .* found that rank 0, the trainer, announced no bucket for 3 s"):
+    with pytest.raises(TransferError, match=r"rank 1: rank 0, the trainer, announced no bucket for 3 s"):
         limit_wait_for_bucket(waiting, SimpleNamespace(rank=1))
 
 
@@ -150,7 +150,7 @@ def test_an_engine_that_takes_nothing_is_an_error(connected: bool, monkeypatch: 
         if not connected:
             raise FileNotFoundError("shared memory that went with the worker")
 
-    with pytest.raises(TransferError, match=rf"behind inproc://weights-{connected} took no weights for 0\.2 s"):
+    with pytest.raises(TransferError, match=rf"at inproc://weights-{connected} took no weights for 0\.2 s"):
         asyncio.run(explain_engine_worker_timeout(hand_over, sender, []))
 
 
@@ -219,7 +219,7 @@ def test_one_that_can_be_destroyed_is() -> None:
 
 
 class Operation:
-    """verl's BroadcastOperation of v0.9.0, as far as that patch goes."""
+    """The parts of verl v0.9.0's BroadcastOperation that the patch touches."""
 
     _task: Any
 

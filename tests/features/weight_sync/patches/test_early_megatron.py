@@ -1,8 +1,8 @@
-"""one_step_off_policy's Megatron workers at 796871d7: real trainers over a real MindSpeed, a plain model as engine.
+"""one_step_off_policy's Megatron workers at 796871d7: real trainers and MindSpeed, with a plain model as engine.
 
-As beside, in test_early_trainer: no vLLM of that commit's range loads on the CPU here, so what stands in for it is the
-model inside, and the module of verl that cannot be imported without vLLM. Needs VERL_NPU_UPSTREAMS, a folder with
-`verl-796871d7/`, `mindspeed-1cdd0abd75/` and `megatron-0.12.1/`.
+As in test_early_trainer, no vLLM of that commit's range loads on the CPU here. The model inside and the verl module
+that cannot be imported without vLLM are stand-ins. Needs VERL_NPU_UPSTREAMS, a folder with `verl-796871d7/`,
+`mindspeed-1cdd0abd75/` and `megatron-0.12.1/`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """one_step_off_policy at 796871d7: its trainer sets up its workers over Ray and syncs, with a plain model as engine.
 
-No vLLM of that commit's range (0.8 to 0.10) loads on the CPU here, so what stands in for it is the model inside, and
-the module of verl that cannot be imported without vLLM. The worker classes, FSDP2, Ray and the trainer are real.
+No vLLM of that commit's range (0.8 to 0.10) loads on the CPU here. The model inside and the verl module that cannot be
+imported without vLLM are stand-ins. The worker classes, FSDP2, Ray and the trainer are real.
 """
 
 from __future__ import annotations
@@ -115,5 +115,5 @@ def test_the_trainer_sets_up_its_workers_and_every_sync_brings_its_weights(tmp_p
     if not folder:
         pytest.skip("796871d7 is in no registry: set VERL_NPU_UPSTREAMS to a folder with verl-796871d7/")
     facts = facts_of(DRIVER, STAND_IN + WORKERS, tmp_path, 3, Path(folder) / "verl-796871d7")
-    # The trainer's own process sees no NPU, as every actor that asked for none.
+    # The trainer's own process sees no NPU, like every actor that asked for none.
     assert facts == {"npus": 0, "equal": [True, True, True]}

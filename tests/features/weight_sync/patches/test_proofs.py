@@ -1,5 +1,7 @@
-"""What a vLLM engine was given is compared with what it holds after each sync, if requested: through verl's checkpoint
-engine, and on the trainer's own NPUs."""
+"""On request, the weights that a vLLM engine received are compared with the weights that it holds after each sync.
+
+The weights come through verl's checkpoint engine, or over the trainer's own NPUs.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from verl_npu.errors import EngineError
+from verl_npu.errors import WeightSyncError
 from verl_npu.features.weight_sync.patches.checkpoint_engine import (
     note_given_weights_for_proof,
     process_weights_once_and_prove_them,
@@ -26,7 +28,7 @@ GIVEN = {"weight": torch.randn(3, 2), "bias": torch.randn(3)}
 
 
 class Worker:
-    """verl's extension of a vLLM worker: a sync is two buckets, of which it loads those that it does not lose."""
+    """A stand-in for verl's extension of a vLLM worker: it loads the buckets of a sync that it does not lose."""
 
     said = "weight sync {} of the checkpoint engine: the engine's worker "
 
@@ -50,7 +52,7 @@ class Worker:
 
 
 class Rollout(Worker):
-    """verl's rollout, with that engine in its own process."""
+    """A stand-in for verl's rollout, with that engine in its own process."""
 
     said = "weight sync {} of the engine in this process "
 
@@ -67,7 +69,7 @@ class Rollout(Worker):
 
 
 class FSDPManager(Worker):
-    """What verl of August 2025 has between FSDP and an engine in the same process."""
+    """A stand-in for the manager that verl of August 2025 has between FSDP and an engine in the same process."""
 
     said = Rollout.said
 
@@ -89,7 +91,7 @@ class FSDPManager(Worker):
 
 
 class MegatronManager(FSDPManager):
-    """The same beside Megatron, which hands over as it is entered."""
+    """The same manager for Megatron, which hands over the weights when it is entered."""
 
     def enter(self, manager: Any) -> str:
         return self.update(manager, GIVEN)
@@ -102,7 +104,7 @@ class MegatronManager(FSDPManager):
 
 @pytest.fixture(params=[Worker, Rollout, FSDPManager, MegatronManager])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Worker]:
-    """An engine of which the user has requested it."""
+    """Return an engine for which the user has requested the comparison."""
     monkeypatch.setenv("VERL_NPU_WEIGHT_SYNC_CHECK", "engine")
     return request.param  # type: ignore[no-any-return]
 
@@ -118,7 +120,7 @@ def test_each_sync_says_that_the_engine_holds_it(kind: type[Worker], capsys: pyt
 
 
 def test_a_parameter_that_was_not_loaded_is_named(kind: type[Worker]) -> None:
-    with pytest.raises(EngineError, match="bias: the engine holds other values"):
+    with pytest.raises(WeightSyncError, match="bias: the engine holds other values"):
         kind(lost="bias").sync()
 
 

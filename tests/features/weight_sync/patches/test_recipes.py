@@ -1,4 +1,4 @@
-"""The patches on upstream's own recipes: in place, and dispatched as upstream's methods are."""
+"""The patches on upstream's own recipes are applied, and dispatched like upstream's methods."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ASYNC = "recipe.fully_async_policy"
 TARGETS = {
     "796871d7": [f"{ONE_STEP}.fsdp_workers:ActorRolloutRefWorker.sync_rollout_weights"],
     "v0.6.1": [f"{ASYNC}.fsdp_workers:DetachNcclSync.sync_rollout_weights"],
-    # fully_async_policy needs zmq there, which only comes with vLLM: the smoke job runs it.
+    # At this pin fully_async_policy needs zmq, which only comes with vLLM; the smoke job runs it.
     "ccd7d934": [f"{ONE_STEP}.fsdp_workers:DetachSync.sync_rollout_weights"],
 }
 

@@ -1,4 +1,4 @@
-"""verl's own HCCL checkpoint engine, over vllm-ascend's PyHccl, both as they are, between ranks on virtual NPUs."""
+"""verl's own HCCL checkpoint engine over vllm-ascend's PyHccl, both unchanged, between ranks on virtual NPUs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.virtual, pytest.mark.upstream]
 
 ENGINE = "verl.checkpoint_engine.hccl_checkpoint_engine"
 
-# Process 0 sends, 1 is a trainer that only gathers, 2 and 3 are rollouts: the group's ranks 1 and 2. The weights
-# of a sync are made from its number.
+# Process 0 sends, 1 is a trainer that only gathers, 2 and 3 are rollouts: the group's ranks 1 and 2. The weights of a
+# sync are computed from its number.
 START = """
 import asyncio, pickle, socket, threading, zmq
 from verl.checkpoint_engine.hccl_checkpoint_engine import HCCLCheckpointEngine
@@ -94,7 +94,7 @@ def pin(request: pytest.FixtureRequest) -> str:
 def engines(pin: str, source: Callable[[str, str], Path], importable: Callable[[str], Path]) -> Iterator[Nursery]:
     pytest.importorskip("vllm", reason="PyHccl needs vLLM: run this test in the environment of the pin ccd7d934")
     paths = [str(importable(pin)), str(source("vllm-ascend", "v0.11.0")), os.environ.get("PYTHONPATH", "")]
-    # Copies that are not waited for come late: what is read or used again too early is then wrong.
+    # Copies that nobody waits for come late: data that is read or used again too early is then wrong.
     made = Nursery(ENGINE, PYTHONPATH=os.pathsep.join(filter(None, paths)), VIRTUAL_ASCEND_COPIES="delayed")
     yield made
     made.close()
@@ -126,7 +126,7 @@ leave()
     assert [rank.facts for rank in ended[2:]] == [{f"sync {number}": True for number in range(3)}] * 2
 
 
-# Rank 3 reaches the trainer's publisher through a relay that is slow to open, as a busy network is.
+# Rank 3 reaches the trainer's publisher through a relay that is slow to open, like a busy network.
 LATE = """
 import dataclasses
 
@@ -182,7 +182,7 @@ tell(right=right)
 leave()
 """
     ended = ok(run(LATE + program))
-    # On a busy machine the other one comes late as well.
+    # On a busy machine the other rank comes late as well.
     assert ended[3].facts["right"] is False
 
 

@@ -1,4 +1,4 @@
-"""Strangers at the port where the ranks of a weight sync meet: what they say is not believed, and the sync goes on."""
+"""Strangers connect to the port where the ranks of a weight sync meet; the ranks ignore them, and the sync goes on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.virtual
 
-# Rank 1 comes after the strangers, who leave a file when they have said all.
+# Rank 1 comes after the strangers, who leave a file when they are done.
 JOB = """
 if RANK == 1:
     while not os.path.exists(FOLDER + "/go"): time.sleep(0.02)
@@ -89,7 +89,7 @@ STRANGERS: dict[str, Stranger] = {
 
 @pytest.fixture(autouse=True)
 def files() -> Iterator[None]:
-    """A thousand connections need as many files."""
+    """Raise the limit of open files: a thousand connections need a thousand."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, before[1]), before[1]))
     yield
@@ -120,8 +120,8 @@ def test_strangers_change_nothing(run_ranks: Run, tmp_path: Path) -> None:
     assert failures == {}
     assert [rank.status for rank in ended] == [0, 0], ended[0].output + ended[1].output
     assert (ended[1].facts["right"], ended[1].facts["usable"]) == (True, True)
-    said = re.findall(r"verl-npu: .*a process outside of this job wrote a message.*", ended[0].output)
-    # Of those who listed the keys, where torch lists them: no other knows where a message lies.
+    said = re.findall(r"verl-npu: .*a process outside of this job wrote the message.*", ended[0].output)
+    # Only the strangers who listed the keys, where torch can list them, know where a message is.
     assert len(said) == int(hasattr(torch.distributed.TCPStore, "list_keys"))
 
 
@@ -138,7 +138,7 @@ except WeightSyncError as error: tell(elsewhere=str(error))
     (rank,) = run_ranks(program, tmp_path, size=1)
     assert [row.partition(":")[0] for row in rank.facts["bound"]] == ["0200007F"]
     assert rank.facts["bound6"] == []
-    assert "192.0.2.1:0 cannot be served" in rank.facts["elsewhere"]
+    assert "cannot serve the group's messages at 192.0.2.1:0" in rank.facts["elsewhere"]
 
 
 def test_a_group_is_not_made_with_somebody_who_has_another_secret(run_ranks: Run, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tensors of a sync: what ranks tell one another about them, how they are packed, and digests of their bytes."""
+"""Tensors of a sync: the messages in which ranks describe them, how they are packed, and digests of their bytes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_ranks_that_agree_are_not_refused() -> None:
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ([A], "b: rank 0 has it, rank 1 does not"),
-        ([A, B, ("c", (1,), torch.int8)], "c: rank 1 has it, rank 0 does not"),
+        ([A], "b: on rank 0, but not on rank 1"),
+        ([A, B, ("c", (1,), torch.int8)], "c: on rank 1, but not on rank 0"),
         ([("a", (3, 2), torch.bfloat16), B], "a: rank 0 has bfloat16[2, 3], rank 1 has bfloat16[3, 2]"),
         ([A, ("b", (), torch.uint8)], "b: rank 0 has bool[], rank 1 has uint8[]"),
         ([B, A], "parameter 0 is a on rank 0, b on rank 1"),
@@ -49,31 +49,31 @@ def test_what_differs_is_named(other: list, said: str) -> None:
 
 
 def test_a_name_that_comes_twice_is_refused() -> None:
-    with pytest.raises(WeightSyncError, match="found several parameters named a"):
+    with pytest.raises(WeightSyncError, match="several parameters have the same name: a"):
         Metadata.of([A, A])
 
 
 # Messages.
 
 
-def of_sizes(**sizes: int) -> Metadata:
+def metadata_of(**sizes: int) -> Metadata:
     return Metadata.of((name, (size,), torch.uint8) for name, size in sizes.items())
 
 
 def test_small_tensors_share_a_bucket_that_stays_below_its_limit() -> None:
-    first, second = divide(of_sizes(a=1000, b=1000, c=1000), {}, 3000)
+    first, second = divide(metadata_of(a=1000, b=1000, c=1000), {}, 3000)
     assert (first.names, first.offsets, first.nbytes) == (["a", "b"], (0, 1024), 2024)
     assert second.names == ["c"]
     assert all(offset % ALIGNMENT == 0 for offset in first.offsets)
 
 
 def test_a_large_tensor_goes_by_itself_in_its_place() -> None:
-    buckets = divide(of_sizes(a=10, large=9000, b=10), {}, 4096)
+    buckets = divide(metadata_of(a=10, large=9000, b=10), {}, 4096)
     assert [(bucket.names, bucket.direct) for bucket in buckets] == [(["a"], False), (["large"], True), (["b"], False)]
 
 
 def test_what_has_no_bytes_of_its_own_is_drawn_and_not_sent() -> None:
-    (bucket,) = divide(of_sizes(a=10, tied=10, empty=0, b=10), {"tied": "a"}, 4096)
+    (bucket,) = divide(metadata_of(a=10, tied=10, empty=0, b=10), {"tied": "a"}, 4096)
     assert bucket.names == ["a", "b"]
     assert [spec.name for spec in bucket.drawn] == ["a", "tied", "empty", "b"]
 
@@ -95,18 +95,18 @@ def test_only_names_of_one_piece_of_memory_are_tied() -> None:
 
 # Digests.
 
-# Around the lengths at which XXH3 takes another way.
+# Lengths around those at which XXH3 changes its algorithm.
 LENGTHS = st.one_of(st.integers(1, 40), st.sampled_from([128, 129, 240, 241, 1024, 1025, 16384 * 64 + 3]))
 
 
-def of_bytes(length: int, seed: int = 0) -> torch.Tensor:
+def random_bytes(length: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, 256, (length,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
 
 
 @settings(deadline=None, max_examples=60)
 @given(LENGTHS, st.data())
-def test_a_byte_that_changes_changes_it(length: int, data: st.DataObject) -> None:
-    tensor = of_bytes(length)
+def test_a_changed_byte_changes_the_digest(length: int, data: st.DataObject) -> None:
+    tensor = random_bytes(length)
     before = digest_of(tensor)
     place = data.draw(st.integers(0, length - 1))
     tensor[place] ^= 1 << data.draw(st.integers(0, 7))
@@ -115,8 +115,8 @@ def test_a_byte_that_changes_changes_it(length: int, data: st.DataObject) -> Non
 
 @settings(deadline=None, max_examples=60)
 @given(LENGTHS.filter(lambda length: length > 1), st.data())
-def test_two_bytes_that_trade_places_change_it(length: int, data: st.DataObject) -> None:
-    tensor = of_bytes(length)
+def test_two_exchanged_bytes_change_the_digest(length: int, data: st.DataObject) -> None:
+    tensor = random_bytes(length)
     first, second = data.draw(st.lists(st.integers(0, length - 1), min_size=2, max_size=2, unique=True))
     if tensor[first] == tensor[second]:
         tensor[first] += 1
@@ -125,7 +125,7 @@ def test_two_bytes_that_trade_places_change_it(length: int, data: st.DataObject)
     assert digest_of(tensor) != before
 
 
-def test_signs_that_change_in_pairs_change_it() -> None:
+def test_pairs_of_changed_signs_change_the_digest() -> None:
     tensor = torch.randn(64, dtype=torch.bfloat16)
     changed = tensor.clone()
     changed[3::4] *= -1
@@ -133,7 +133,7 @@ def test_signs_that_change_in_pairs_change_it() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 16384])
-def test_a_zero_more_changes_it(length: int) -> None:
+def test_one_more_zero_changes_the_digest(length: int) -> None:
     zeros = torch.zeros(length + 1, dtype=torch.uint8)
     assert digest_of(zeros[:-1]) != digest_of(zeros)
 
@@ -151,5 +151,5 @@ def test_the_shape_and_the_dtype_do_not_matter() -> None:
 def test_without_xxhash_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xxhash", None)
     monkeypatch.setenv("VERL_NPU_WEIGHT_SYNC_CHECK", "engine")
-    with pytest.raises(SettingError, match=r"VERL_NPU_WEIGHT_SYNC_CHECK=engine: .*; pip install xxhash"):
+    with pytest.raises(SettingError, match=r"VERL_NPU_WEIGHT_SYNC_CHECK=engine: .*; run `pip install xxhash`"):
         digest_of(torch.ones(3))

@@ -137,7 +137,7 @@ class Layout:
     undone: Callable[[torch.Tensor], torch.Tensor] | None = None
     """Converts the tensor to a checkpoint's layout: (outputs, inputs), with the experts stacked along the rows."""
     chosen: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """Selects the part of a sent share of which this tensor is a copy."""
+    """Selects the part of a sent share that this tensor copies."""
     unfused: Callable[[torch.Tensor], torch.Tensor] | None = None
     """Selects this rank's experts from a sent tensor with a dimension for experts, and stacks them along the rows."""
 

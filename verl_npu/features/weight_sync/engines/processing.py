@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ....errors import EngineError
+from ....errors import WeightSyncError
 from ..transport.tensors import Weight
 from . import layout
 
@@ -50,7 +50,7 @@ def _is_transposed_each_time(layer: object) -> bool:
 
 
 def refuse_square_experts(model: torch.nn.Module, laid_out_before_load: bool = False) -> None:
-    """Raise EngineError for transposed square experts, because vllm-ascend would not transpose their new weights.
+    """Raise WeightSyncError for transposed square experts, because vllm-ascend would not transpose their new weights.
 
     Source: vllm-ascend, `AscendUnquantizedFusedMoEMethod`. In v0.11.0 (`ops/common_fused_moe.py`), `transpose` is
     False after it has transposed `w13_weight` to (experts, hidden, 2 * intermediate) and `w2_weight` to (experts,
@@ -65,13 +65,12 @@ def refuse_square_experts(model: torch.nn.Module, laid_out_before_load: bool = F
         for weight in _EXPERTS:
             shape = tuple(getattr(layer, weight).shape)
             if shape[1] == shape[2]:
-                raise EngineError(
+                raise WeightSyncError(
                     subject=f"{name}.{weight}",
-                    expected="experts that are not square",
-                    found=f"transposed square experts, {shape[1:]}, into which vllm-ascend would silently load new "
-                    "weights untransposed",
-                    fix="choose another rollout.tensor_model_parallel_size, which changes the shape, or another "
-                    "rollout engine",
+                    found=f"vllm-ascend has transposed these square experts of shape {shape[1:]}, and would load new "
+                    "weights into them untransposed, without an error",
+                    fix="change rollout.tensor_model_parallel_size, which decides the shape, or use another rollout "
+                    "engine",
                 )
 
 
@@ -91,7 +90,7 @@ def _are_transposed(layer: object) -> bool:
 
 
 def refuse_disposed_projections(model: torch.nn.Module) -> None:
-    """Raise EngineError if vllm-ascend has freed a projection that a sync must load.
+    """Raise WeightSyncError if vllm-ascend has freed a projection that a sync must load.
 
     Source: `attention/sfa_v1.py` from v0.13.0 on, `process_weights_after_loading`. Sparse attention (DeepSeek-V3.2,
     GLM-5) frees kv_b_proj after making its copies, and cannot restore it from them.
@@ -100,11 +99,11 @@ def refuse_disposed_projections(model: torch.nn.Module) -> None:
         impl = getattr(module, "impl", None)
         weight = getattr(getattr(impl, _SOURCE, None), "weight", None)
         if weight is not None and weight.numel() == 0 and _copy_names(impl) is not None:
-            raise EngineError(
+            raise WeightSyncError(
                 subject=f"{_SOURCE} of {name}",
-                expected="a weight into which new values can be loaded",
-                found="none, because vllm-ascend's sparse attention freed it after loading",
-                fix="use a rollout engine or a vllm-ascend version that keeps it (0.11 does)",
+                found="vllm-ascend's sparse attention freed this weight after loading it, so a sync cannot load new "
+                "values into the weight",
+                fix="use another rollout engine, or a vllm-ascend that keeps the weight (0.11 does)",
             )
 
 

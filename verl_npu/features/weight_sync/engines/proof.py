@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .... import environment
-from ....errors import EngineError
+from ....errors import WeightSyncError
 from ....reporting import warn
 from ...engine_sleep import changed_since_wake_up
 from ..transport.tensors import digest_of
@@ -90,7 +90,7 @@ def explain(expected: Expected, held: torch.Tensor, stale: bool, sent: Mapping[i
     if others:
         return f"the engine holds the tensor that was sent as {others[0]}"
     if held.dim() == 2 and expected.digest in (digest_of(held.T), digest_of(held.reshape(held.T.shape).T)):
-        return "the engine holds it transposed"
+        return "the engine holds the sent tensor transposed"
     for narrow in (torch.bfloat16, torch.float16):
         if held.dtype.itemsize > narrow.itemsize and torch.equal(held.to(narrow).to(held.dtype), held):
             return f"the engine holds other values, as if rounded to {str(narrow).removeprefix('torch.')}"
@@ -119,7 +119,7 @@ class Verdict:
         return f"{held}, except for {len(self.unknown)} not compared" if self.unknown else held
 
     def require(self) -> None:
-        """Raise EngineError if the engine or a captured graph does not compute with the sent weights.
+        """Raise WeightSyncError if the engine or a captured graph does not compute with the sent weights.
 
         Warn about tensors that could not be compared. The error names the first differences, and the page with all
         differences, which is written to the manifests' folder if the job has one.
@@ -128,15 +128,15 @@ class Verdict:
             name, why = next(iter(self.unknown.items()))
             count = len(self.unknown)
             warn(
-                f"the proof of the rollout engine's weights compares {self.compared} tensors, but not {count} "
-                f"{'other' if count == 1 else 'others'}. The first of these is {name}: {why}"
+                f"verl-npu compared {self.compared} tensors of the rollout engine with the sent weights, and could "
+                f"not compare {count} {'tensor' if count == 1 else 'tensors'}, the first of which is {name}: {why}"
             )
         if self.moved:
             count = len(self.moved)
             warn(
                 f"{count} {'weight' if count == 1 else 'weights'} of the rollout engine moved in memory after its "
                 f"first weight sync, but captured graphs still read the old memory: {_shown(self.moved)}. Before you "
-                "train, compare an answer with one from enforce_eager=True"
+                "train, compare an answer with an answer from enforce_eager=True"
             )
         if self.changed:
             warn(
@@ -147,10 +147,9 @@ class Verdict:
             return
         more = len(self.differences) - SHOWN
         shown = "; ".join(str(each) for each in self.differences[:SHOWN]) + (f" and {more} more" if more > 0 else "")
-        raise EngineError(
+        raise WeightSyncError(
             subject="rollout engine",
-            expected="the sent weights",
-            found=f"differences ({len(self.differences)}): {shown}",
+            found=f"the engine does not compute with the sent weights; differences ({len(self.differences)}): {shown}",
             fix=f"do not train with this rollout; {self._write()}",
         )
 
@@ -160,14 +159,14 @@ class Verdict:
         for each in self.differences:
             lines += [f"- {each.source or 'nothing'} -> {each.parameter or 'no parameter'}", f"  {each.found}"]
         if self.unknown:
-            lines += ["", "These could not be compared:"]
+            lines += ["", "These tensors could not be compared:"]
             lines += [f"- {name}: {why}" for name, why in self.unknown.items()]
         return "\n".join([*lines, ""])
 
     def _write(self) -> str:
         folder = environment.MANIFEST_DIR.read()
         if not folder:
-            return f"set {environment.MANIFEST_DIR.name}=FOLDER to get a page with all differences there"
+            return f"set {environment.MANIFEST_DIR.name}=FOLDER to get a page with all differences in that folder"
         path = Path(folder) / f"weights-{socket.gethostname()}-{os.getpid()}.txt"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,8 +182,8 @@ def _shown(names: Sequence[str]) -> str:
 
 _HELD = "_verl_npu_held"
 _STALE = (
-    "it moved in memory after the engine captured its graphs, and they still read its old address ({tasks} times, "
-    "first as {operand} of {operator})"
+    "the tensor moved in memory after the engine captured its graphs, and the graphs still read the old address "
+    "({tasks} times, first as {operand} of {operator})"
 )
 
 
@@ -266,7 +265,7 @@ class Proof:
             if missing:
                 continue
             if layout.name not in current:
-                differences.append(Difference(layout.name, expected[0].source, "the engine no longer has it"))
+                differences.append(Difference(layout.name, expected[0].source, "the engine no longer has this tensor"))
                 continue
             try:
                 held = current[layout.name].held()
@@ -279,7 +278,7 @@ class Proof:
                 now[layout.name] = [digest_of(each) for each in rows]
                 differences += self._differing(layout, expected, rows, now[layout.name], earlier)
                 continue
-            said = f"the engine's tensor has the shape {tuple(held.shape)}, to which the sent tensors do not add up"
+            said = f"the sent tensors do not add up to the shape {tuple(held.shape)} of the engine's tensor"
             if layout.sections is None:
                 unknown[layout.name] = said
             else:
@@ -289,9 +288,9 @@ class Proof:
             if digest in self._digests:  # tied to another tensor
                 continue
             if name.rpartition(".")[0] in layers:
-                differences.append(Difference("", name, "it was sent, but the engine's layer has no place for it"))
+                differences.append(Difference("", name, "the engine's layer has no such tensor"))
             else:
-                unknown[name] = "it was sent, but the engine has no such layer"
+                unknown[name] = "the engine has no such layer"
         setattr(self._model, _HELD, now)
         elsewhere = moved(self._places, current.values())
         reading = readers(elsewhere)
@@ -307,11 +306,11 @@ class Proof:
         source = max(range(len(came)), key=lambda each: len(came[each]))
         names, taken = layout.sources[source], came[source]
         if not taken:
-            return [], [Difference(layout.name, "", "no sent tensor belongs to it")]
+            return [], [Difference(layout.name, "", "no sent tensor belongs to this parameter")]
         missing = [name for place, name in enumerate(names) if place not in taken]
         return (
             [each for place in sorted(taken) for each in taken[place]],
-            [Difference(layout.name, name, "it was not sent") for name in missing],
+            [Difference(layout.name, name, "the trainer did not send this tensor") for name in missing],
         )
 
     def _differing(

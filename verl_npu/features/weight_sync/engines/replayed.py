@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ....errors import EngineError
+from ....errors import WeightSyncError
 from ....reporting import report, warn
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ _numbers = itertools.count(1)
 def compare_next_replay(runner: Runner) -> None:
     """Compute this runner's next graph batch also without graphs, and if it is not padded, the next padded one.
 
-    The runner then raises EngineError, before anybody gets the answer, if the outputs differ as much as those of two
-    models, or if they are not finite. If a comparison is not possible, a line says so.
+    The runner then raises WeightSyncError, before anybody gets the answer, if the outputs differ as much as those of
+    two models, or if they are not finite. If a comparison is not possible, a line says so.
     """
     why = _unsupported(runner)
     if why:
@@ -174,36 +174,35 @@ def _judge(both: _EagerAndGraph, tokens: int, again: bool) -> None:
     padded = f", in a batch that is padded to {both.rows} tokens" if both.rows > tokens else ""
     found = max(difference(one, other) for one, other in zip(eager, replayed, strict=True))
     if found > FAR:
-        apart = f"that the outputs of {tokens} tokens differ by {found:.3g} of their size (the median)"
+        apart = f"differ from eager mode by {found:.3g} of their size (the median of {tokens} tokens)"
         if math.isinf(found):
-            apart = f"NaN or infinity in the outputs of {tokens} tokens, which are finite without graphs{padded}"
-        raise EngineError(
+            apart = f"have NaN or infinity in {tokens} tokens that are finite in eager mode{padded}"
+        raise WeightSyncError(
             subject="rollout engine",
-            expected="the same output from its captured graphs and from eager mode after a weight sync",
-            found=apart,
-            fix="do not train with this rollout: its graphs do not compute with the weights that it holds. Set "
-            "actor_rollout_ref.rollout.enforce_eager=True",
+            found=f"after a weight sync, the outputs of the engine's captured graphs {apart}, so the graphs do not "
+            "compute with the weights that the engine holds",
+            fix="set actor_rollout_ref.rollout.enforce_eager=True, and do not train with this rollout before",
         )
     none = max(map(_count_not_finite, replayed))
     if none:
-        fix = "do not train with this rollout: check whether the trainer's loss and gradients are finite"
+        fix = "do not train with this rollout; check whether the trainer's loss and gradients are finite"
         if padded:
-            fix = (
-                "do not train with this rollout: unless the trainer's loss is not finite either, the padding of a "
-                "batch spoils its answers. Set actor_rollout_ref.rollout.enforce_eager=True"
+            fix += (
+                ": if they are, the padding of a batch spoils its answers, and "
+                "actor_rollout_ref.rollout.enforce_eager=True avoids the padding"
             )
-        raise EngineError(
+        raise WeightSyncError(
             subject="rollout engine",
-            expected="finite outputs after a weight sync",
-            found=f"NaN or infinity in the outputs of {none} of {tokens} tokens, with and without captured "
-            f"graphs{padded}",
+            found=f"after a weight sync, the outputs of {none} of {tokens} tokens are NaN or infinity, with and "
+            f"without captured graphs{padded}",
             fix=fix,
         )
     if any(map(_count_not_finite, eager)):
         # Eager mode never pads batches otherwise, so the comparison itself may cause this.
         warn(
             f"after a weight sync, the outputs of the rollout engine's captured graphs are finite, but eager mode "
-            f"gives NaN or infinity{padded}: they are not compared. Check whether the trainer's loss is finite"
+            f"gives NaN or infinity{padded}, so verl-npu does not compare the two. Check whether the trainer's loss "
+            "is finite"
         )
         return
     if found > NEAR:

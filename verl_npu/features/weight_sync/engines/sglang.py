@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .... import environment
-from ....errors import EngineError
+from ....errors import WeightSyncError
 from ..settings import Check
 from ..transport.tensors import Weight
 
@@ -46,11 +46,11 @@ class SGLangEngine:
         """Do nothing, because nothing was closed."""
 
     def expect(self, weights: Sequence[Weight]) -> None:
-        """Raise EngineError: SGLang's parameters cannot be read from here."""
+        """Raise WeightSyncError: SGLang's parameters cannot be read from here."""
         self.prove()
 
     def prove(self) -> str:
-        """Raise EngineError, like `expect`."""
+        """Raise WeightSyncError, like `expect`."""
         refuse_proof()
 
     async def _update(self, server: Any, weights: list[Weight]) -> None:
@@ -61,9 +61,9 @@ class SGLangEngine:
 
 
 def refuse_proof() -> NoReturn:
-    """Raise EngineError, because the user requested a proof from an engine that cannot give one."""
+    """Raise WeightSyncError, because the user requested a proof from an engine that cannot give one."""
     check = environment.WEIGHT_SYNC_CHECK.name
-    raise EngineError(
+    raise WeightSyncError(
         subject=f"{check}={Check.ENGINE.value}",
         expected="an engine whose parameters can be read from its worker",
         found="an SGLang engine, which runs in another process",

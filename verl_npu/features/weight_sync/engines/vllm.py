@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ....ascend.variables import NZ, NZ_KEY
-from ....errors import EngineError
+from ....errors import WeightSyncError
 from ....reporting import warn
 from ..transport.tensors import Weight
 from .proof import SHOWN, Proof
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def refuse_lost_rl_mode(runner: object) -> None:
-    """Raise EngineError if this runner's engine asked for `rl_config.enabled` but vllm-ascend runs without it.
+    """Raise WeightSyncError if this runner's engine asked for `rl_config.enabled` but vllm-ascend runs without it.
 
     vllm-ascend keeps one configuration per process, which may be another engine's. Do nothing for releases that do not
     have the switch, and for a process without an engine.
@@ -33,11 +33,12 @@ def refuse_lost_rl_mode(runner: object) -> None:
     except RuntimeError:  # this process has no engine yet
         return
     if mode is not None and not mode.enabled:
-        raise EngineError(
+        raise WeightSyncError(
             subject="additional_config.rl_config.enabled",
-            expected="True in vllm-ascend's configuration, as the engine asked for it",
-            found=f"{mode.enabled!r}, the setting of another engine in this process",
-            fix="give every engine of this process the same additional_config, or set rl_config.enabled=False in it",
+            found=f"this engine asked for True, but vllm-ascend runs with {mode.enabled!r}, the setting of another "
+            "engine in this process",
+            fix="give every engine of this process the same additional_config, or set rl_config.enabled=False for "
+            "this engine",
         )
 
 
@@ -56,7 +57,7 @@ class Worker(Protocol):
 class VLLMEngine:
     """The model in a vLLM worker of this process, reached through its runner.
 
-    Raises EngineError if writing weights into the model would garble them.
+    Raises WeightSyncError if writing weights into the model would garble them.
     """
 
     def __init__(self, runner: Any) -> None:
@@ -68,7 +69,7 @@ class VLLMEngine:
         self._proven = False
 
     def load(self, weights: Sequence[Weight]) -> None:
-        """Pass the weights to the model's own loader. From now on the worker raises EngineError for each batch."""
+        """Pass the weights to the model's own loader. From now on the worker raises WeightSyncError for each batch."""
         held = vars(self._runner)
         if _CLOSED not in held:
             # Closing the model's forward would not work, because a replayed graph does not call it.
@@ -94,7 +95,7 @@ class VLLMEngine:
     def prove(self) -> str:
         """Compare the model's weights with the loaded ones, bit for bit, and return the result as text.
 
-        The first batch of captured graphs will be compared with eager mode. Raises EngineError if weights differ.
+        The first batch of captured graphs will be compared with eager mode. Raises WeightSyncError if weights differ.
         """
         proof = self._proof or Proof(self._runner.model, captures_graphs(self._runner))
         self._proof = None
@@ -107,24 +108,24 @@ class VLLMEngine:
 
 
 def refuse_nz() -> None:
-    """Raise EngineError if vllm-ascend may hold weights in the format FRACTAL_NZ, because a copy would garble them."""
+    """Raise WeightSyncError if vllm-ascend may hold weights in FRACTAL_NZ, because a copy would garble them."""
     if "vllm_ascend" not in sys.modules:
         return
     value = os.environ.get(NZ.name)
     if value != NZ.value and _reads_variable():
-        raise EngineError(
+        raise WeightSyncError(
             subject=NZ.name,
             expected=f"{NZ.name}={NZ.value}",
-            found="no value, which means 1" if value is None else repr(value),
-            fix=f"set it in the job's environment, because {NZ.reason}",
+            found=f"no {NZ.name}, which means 1" if value is None else f"{NZ.name}={value}",
+            fix=f"set {NZ.name}={NZ.value} in the job's environment, because {NZ.reason}",
         )
     mode = _nz_mode()
     if mode:
-        raise EngineError(
+        raise WeightSyncError(
             subject=f"additional_config.{NZ_KEY}",
-            expected=f"{NZ_KEY}=0, or no such key",
-            found=f"{mode!r}, which vllm-ascend uses instead of {NZ.name}={NZ.value}",
-            fix=f"remove it from the engine's additional_config, because {NZ.reason}",
+            expected=f"{NZ_KEY}=0 or no {NZ_KEY}",
+            found=f"{NZ_KEY}={mode!r}, which vllm-ascend uses instead of {NZ.name}={NZ.value}",
+            fix=f"remove {NZ_KEY} from the engine's additional_config, because {NZ.reason}",
         )
 
 
@@ -188,9 +189,8 @@ def runner_in(engine: Any) -> Any:
 
 
 def _refuse(*batch: object, **options: object) -> None:
-    raise EngineError(
+    raise WeightSyncError(
         subject="rollout engine",
-        expected="the weights of one whole sync",
-        found="a mix of old and new weights, because the last weight sync did not finish",
-        fix="see the error of that sync",
+        found="the engine holds a mix of old and new weights, because the last weight sync did not finish",
+        fix="see the error of that weight sync",
     )

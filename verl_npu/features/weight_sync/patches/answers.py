@@ -59,8 +59,9 @@ def old_answers(tags: Sequence[Tag], override: str = "") -> Iterator[TransferErr
         first = min(tag["global_steps"] for tag in late)
         yield TransferError(
             subject=f"{len(late)} of {len(given)} answers, the first to a prompt of step {first}",
-            expected=f"the weights of step {first - 1} or newer",
-            found="weights of an unknown step" if version is None else f"the weights of step {version}",
-            fix="a rollout server missed a weight sync: look for its errors, and for a server that was restarted",
+            expected=f"answers from weights of step {first - 1} or newer",
+            found=f"answers from weights of {'an unknown step' if version is None else f'step {version}'}",
+            fix="look for the errors of the rollout servers and for a restarted server, because a rollout server "
+            "missed a weight sync",
             override=override,
         )

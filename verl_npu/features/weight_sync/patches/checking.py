@@ -113,9 +113,8 @@ def wait_for_subscriptions(engine: CheckpointEngine, communicator: Communicator,
             deaf = ", ".join(str(rank) for rank, hears in enumerate(heard, start=1) if not hears)
             raise GroupError(
                 subject=describe(engine),
-                expected="every rollout to hear rank 0, the trainer",
-                found=f"that rank {deaf} heard nothing from rank 0, the trainer, for {timeout:g} s",
-                fix="make sure that the hosts can reach each other: there may be a firewall between them",
+                found=f"rank {deaf} heard nothing from rank 0, the trainer, for {timeout:g} s",
+                fix="check that the hosts can reach each other and that no firewall is between them",
                 override=WAIT_LONGER,
             )
 

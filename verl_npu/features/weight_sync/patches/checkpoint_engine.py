@@ -74,9 +74,9 @@ async def compare_received_weights_with_sent(
     if sent != tally.digest:
         raise TransferError(
             subject=f"checkpoint engine, rank {engine.rank}",
-            expected=f"the weights that rank 0, the trainer, sent, with the sha256 {sent[:16]}",
+            expected=f"weights with the sha256 {sent[:16]}, which rank 0 (the trainer) sent",
             found=f"{tally.tensors} weights with the sha256 {tally.digest[:16]}",
-            fix="the bytes changed on the way: check the links between these NPUs, and HCCL's own log",
+            fix="check the links between these NPUs and HCCL's own log, because bytes changed on the way",
         )
     tally.report(engine, f"rank {engine.rank}")
 
@@ -117,7 +117,7 @@ def note_given_weights_for_proof(
 def process_weights_once_and_prove_them(
     original: Callable[..., object], worker: Worker, *args: object, **kwargs: object
 ) -> object:
-    """Load the weights of one sync. Raises EngineError if the engine then does not hold them."""
+    """Load the weights of one sync. Raises WeightSyncError if the engine then does not hold them."""
     from ..engines.processing import lay_out_experts_for_loading
     from ..engines.vllm import VLLMEngine
     from .checking import Tally, brings_adapter, proof_requested
@@ -163,9 +163,8 @@ def verify_checkpoint_engine_connections(
         if getattr(engine.pyhccl, "disabled", False):
             raise GroupError(
                 subject=describe(engine),
-                expected="a working HCCL communicator of vllm-ascend",
-                found="a disabled PyHccl, which would broadcast nothing",
-                fix="set HCCL_SO_PATH to a libhccl.so that loads; a group of one rank has nothing to broadcast",
+                found="vllm-ascend's communicator, PyHccl, is disabled, so a weight sync would send nothing",
+                fix="set HCCL_SO_PATH to a libhccl.so that can be loaded, and use a group of at least two ranks",
             )
         wait_for_subscriptions(engine, engine.pyhccl, Settings.from_environment().timeout)
     return made
@@ -193,8 +192,7 @@ def limit_wait_for_bucket(original: Callable[[Broadcast], object], operation: Br
     except zmq.Again as error:
         raise TransferError(
             subject=f"checkpoint engine, rank {operation.rank}",
-            expected="the next bucket",
-            found=f"that rank 0, the trainer, announced no bucket for {Settings.from_environment().timeout:g} s",
+            found=f"rank 0, the trainer, announced no bucket for {Settings.from_environment().timeout:g} s",
             fix="look for the trainer's error",
             override=WAIT_LONGER,
         ) from error
@@ -345,8 +343,7 @@ async def explain_engine_worker_timeout(
         timeout = Settings.from_environment().timeout
         raise TransferError(
             subject="checkpoint engine",
-            expected="the rollout engine's worker to take the weights",
-            found=f"that the rollout engine's worker behind {sender.zmq_handle} took no weights for {timeout:g} s",
-            fix="see the log of that worker: it has ended, or failed to load the weights",
+            found=f"the rollout engine's worker at {sender.zmq_handle} took no weights for {timeout:g} s",
+            fix="see the log of that worker, which has ended or failed to load the weights",
             override=WAIT_LONGER,
         ) from error

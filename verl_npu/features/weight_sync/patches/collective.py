@@ -36,16 +36,16 @@ def create_collective_group(
     if name not in _BACKENDS:
         raise GroupError(
             subject=f"weight sync group {group_name!r}",
-            expected="the backend hccl",
-            found=repr(name),
-            fix="do not change the recipe's backend",
+            expected="the backend 'hccl'",
+            found=f"the backend {name!r}",
+            fix="leave the backend as the recipe sets it",
         )
     if list(ranks) != list(range(world_size)) or len(actors) != world_size:
         raise GroupError(
             subject=f"weight sync group {group_name!r}",
             expected=f"{world_size} actors with the ranks 0 to {world_size - 1} in order",
             found=f"{len(actors)} actors with the ranks {list(ranks)}",
-            fix="give each actor one rank, and the first trainer rank 0",
+            fix="give each actor one rank, and give rank 0 to the first trainer",
         )
     settings = Settings.from_environment()
     meeting = ray.get(actors[0].__ray_call__.remote(_open, group_name, settings))

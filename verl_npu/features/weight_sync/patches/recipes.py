@@ -308,7 +308,7 @@ def make_one_step_off_group_over_hccl(trainer: Any) -> None:
         raise GroupError(
             subject=f"trainer.device={trainer.device_name}",
             expected="npu",
-            found=f"{trainer.device_name}, but this installation has no NCCL",
+            found=f"{trainer.device_name}, which needs NCCL, and this installation has no NCCL",
             fix="remove trainer.device",
             override="VERL_NPU_DISABLE=weight_sync",
         )

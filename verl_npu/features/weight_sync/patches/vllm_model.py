@@ -51,7 +51,7 @@ def _proving(target: str, held: str) -> Callable[[Implementation], Implementatio
 async def prove_colocated_engine(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
-    """Update the engine of a rollout. Raises EngineError if it then computes with other weights."""
+    """Update the engine of a rollout. Raises WeightSyncError if it then computes with other weights."""
     return await _proven(original, rollout, weights, *args, **kwargs)
 
 
@@ -103,7 +103,7 @@ def prove_engine_beside_fsdp(
     updated_params: Mapping[str, torch.Tensor],
     peft_config: object = None,
 ) -> object:
-    """Sync the weights of an FSDP trainer. Raises EngineError if the engine then computes with other weights."""
+    """Sync the weights of an FSDP trainer. Raises WeightSyncError if the engine then computes with other weights."""
     if peft_config is not None:
         return original(manager, updated_params, peft_config=peft_config)
     return _proven_on_load(manager, lambda: original(manager, updated_params))
@@ -111,7 +111,7 @@ def prove_engine_beside_fsdp(
 
 @_proving(f"{_MANAGERS}.megatron_vllm:MegatronVLLMShardingManager.__enter__", "model_runner")
 def prove_engine_beside_megatron(original: Callable[..., object], manager: ShardingManager) -> object:
-    """Sync the weights of a Megatron trainer. Raises EngineError if the engine then computes with other weights."""
+    """Sync the weights of a Megatron trainer. Raises WeightSyncError if the engine then uses other weights."""
     return _proven_on_load(manager, lambda: original(manager))
 
 
@@ -189,7 +189,7 @@ _LOADER = "verl.utils.vllm.patch:patch_vllm_moe_model_weight_loader"
 def prepare_vllm_model_for_new_weights(
     original: Callable[[torch.nn.Module], object], model: torch.nn.Module
 ) -> object:
-    """Prepare a vLLM model for a sync. Raises EngineError if a sync would garble its weights."""
+    """Prepare a vLLM model for a sync. Raises WeightSyncError if a sync would garble its weights."""
     from ..engines.processing import refresh_copies_on_load, refuse_disposed_projections, refuse_square_experts
 
     refuse_square_experts(model, laid_out_before_load=_processes_after_each_sync())

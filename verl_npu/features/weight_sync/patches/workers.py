@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .... import reporting
-from ....errors import EngineError
+from ....errors import WeightSyncError
 from ...configuration import Section
 from ..engines.sglang import SGLangEngine
 from ..engines.vllm import VLLMEngine, runner_in
@@ -168,9 +168,9 @@ def _engine(worker: Worker) -> Engine:
         return VLLMEngine(runner)
     if name == "sglang":
         return SGLangEngine(worker.rollout._engine, lambda: worker.rollout_device_mesh)
-    raise EngineError(
+    raise WeightSyncError(
         subject=f"actor_rollout_ref.rollout.name={name}",
         expected="vllm or sglang for a rollout that is separate from its trainer",
         found=repr(name),
-        fix="set it to one of the two",
+        fix="set actor_rollout_ref.rollout.name to vllm or sglang",
     )

@@ -131,9 +131,9 @@ def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeou
     if int(number.item()) != true:
         raise GroupError(
             subject=_SUBJECT,
-            expected=f"rank 0's number, which all ranks know, after a first broadcast over {BACKEND}",
-            found=f"another number ({int(number.item())}), although {BACKEND} reported no error",
-            fix="see HCCL's own log for failed connections",
+            found=f"the first broadcast over {BACKEND} delivered the number {int(number.item())}, which rank 0 did "
+            f"not send, although {BACKEND} reported no error",
+            fix="look for failed connections in HCCL's own log",
         )
 
 
@@ -170,8 +170,7 @@ def _poll(done: Callable[[], bool], deadline: float, look: Callable[[], None] | 
         if time.monotonic() > deadline:
             raise GroupError(
                 subject=_SUBJECT,
-                expected="this NPU to finish its broadcasts in time",
-                found="that it is still busy: a rank of the broadcast is gone or hangs",
+                found="this NPU did not finish its broadcasts in time, because another rank is gone or hangs",
                 fix="look for the errors of the other ranks",
             )
         time.sleep(pause)

@@ -27,9 +27,9 @@ def find(name: str) -> Group:
     if name not in _groups:
         raise GroupError(
             subject=f"weight sync group {name!r}",
-            expected="a group that this process has joined",
-            found=f"only {', '.join(map(repr, _groups))}" if _groups else "none",
-            fix="the trainer makes the group before the first sync: look for the trainer's error",
+            found="this process has not joined the group"
+            + (f", only {', '.join(map(repr, _groups))}" if _groups else ""),
+            fix="look for an error of the trainer, which makes the group before the first weight sync",
         )
     return _groups[name]
 
@@ -63,9 +63,8 @@ def refuse_second(name: str) -> None:
         group = _groups[name]
         raise GroupError(
             subject=f"weight sync group {name!r}",
-            expected="at most one group of that name in a process",
-            found=f"that {group.describe(group.rank)} is already in a group {name!r}",
-            fix="close that group first",
+            found=f"this process has already joined a group of this name, as {group.describe(group.rank)}",
+            fix="close the existing group first",
         )
 
 
@@ -87,7 +86,7 @@ class Group:
             raise GroupError(
                 subject=f"weight sync group {name!r}",
                 expected=f"a rank from 0 to {size - 1}",
-                found=str(rank),
+                found=f"the rank {rank}",
                 fix="number the ranks of a group from 0",
             )
         self.name: Final = name
@@ -199,21 +198,19 @@ class Group:
         except RuntimeError as error:
             raise GroupError(
                 subject=f"weight sync group {self.name!r}",
-                expected=f"HCCL to connect {', '.join(map(self.describe, self._movers))}",
-                found=first_line(error),
+                found=f"HCCL cannot connect {', '.join(map(self.describe, self._movers))}: {first_line(error)}",
                 fix="look for the errors of the other ranks, and see HCCL's own log",
             ) from error
 
     def _release(self) -> None:
-        self._broken = self._broken or "it is closed"
+        self._broken = self._broken or "the group is closed"
         self.messages.close()
 
     def _unusable(self) -> GroupError:
         return GroupError(
             subject=f"weight sync group {self.name!r}",
-            expected="a group in which no sync has failed",
-            found=f"that the group is broken and cannot be used: {self._broken or 'this rank moves no weights'}",
-            fix="fix that error and start the job again",
+            found=f"the group is broken and cannot be used: {self._broken or 'this rank moves no weights'}",
+            fix="fix the cause, and start the job again",
         )
 
 

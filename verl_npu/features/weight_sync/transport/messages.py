@@ -147,10 +147,9 @@ def open_meeting(host: str, port: int, timeout: float) -> Meeting:
     except (OSError, RuntimeError) as error:
         raise GroupError(
             subject="weight sync",
-            expected="a free port for the group's store at an address of this machine",
-            found=f"that {asked} cannot be served: {first_line(error)}",
-            fix=f"use another port, or unset {environment.WEIGHT_SYNC_PORT.name} to get a free one; the address comes "
-            "from Ray (`ray start --node-ip-address`)",
+            found=f"rank 0 cannot serve the group's messages at {asked}: {first_line(error)}",
+            fix=f"use another port, or unset {environment.WEIGHT_SYNC_PORT.name} to get a free port; if the address "
+            "is wrong, set it with `ray start --node-ip-address`",
         ) from error
     meeting = replace(asked, port=store.port)
     _served[meeting] = store
@@ -211,9 +210,8 @@ def enter(meeting: Meeting, group: str, rank: int, timeout: float) -> SignedStor
         if meeting not in _served:
             raise GroupError(
                 subject=f"weight sync group {group!r}",
-                expected=f"rank 0 to join in the process that opened {meeting}",
-                found="a process that serves no such store",
-                fix="call open_meeting and join in one process",
+                found=f"rank 0 joined in a process that does not serve {meeting}",
+                fix="call open_meeting and join in the same process",
             )
         return SignedStore(PrefixStore(prefix, _served.pop(meeting)), meeting.secret)
     try:
@@ -221,9 +219,8 @@ def enter(meeting: Meeting, group: str, rank: int, timeout: float) -> SignedStor
     except RuntimeError as error:
         raise GroupError(
             subject=f"weight sync group {group!r}",
-            expected=f"the store of rank 0 at {meeting}",
-            found=f"that rank {rank} cannot reach it: {first_line(error)}",
-            fix="rank 0 has ended or given up, or this rank came late: see rank 0's error",
+            found=f"rank {rank} cannot reach rank 0 at {meeting}: {first_line(error)}",
+            fix="see the error of rank 0, which has ended or given up, or find out why this rank came late",
         ) from error
     return SignedStore(PrefixStore(prefix, store), meeting.secret)
 
@@ -265,7 +262,7 @@ class Messages:
         """Send `message` to all ranks and return the message of each, by rank.
 
         If ranks send nothing within `limit` seconds (by default the group's timeout), raises GroupError, which names
-        them, also on those ranks when they come later.
+        these ranks. A rank that comes later gets the same error.
         """
         limit = self._timeout if limit is None else limit
         keys = [f"{topic}/{rank}" for rank in range(self._size)]
@@ -285,9 +282,8 @@ class Messages:
         names = ", ".join(self.describe(rank) for rank in silent)
         raise GroupError(
             subject=self._subject,
-            expected="an answer from every rank",
-            found=f"that {names} did not answer {topic!r} within {limit:g} s",
-            fix="look for the error of that process: it has ended, hangs, or came late",
+            found=f"{names} did not answer {topic!r} within {limit:g} s",
+            fix="look for the error of each silent process, which has ended, hangs, or came late",
             override=WAIT_LONGER if limit == self._timeout else "",
         ) from timed_out
 
@@ -326,8 +322,7 @@ class Messages:
         except RuntimeError as error:
             raise GroupError(
                 subject=self._subject,
-                expected=f"a rank to send {key!r}",
-                found=f"nothing: {first_line(error)}",
+                found=f"no rank sent {key!r} in time: {first_line(error)}",
                 fix="look for the errors of the other ranks",
                 override=WAIT_LONGER,
             ) from error
@@ -350,9 +345,8 @@ class Messages:
         if reason is not None:
             raise GroupError(
                 subject=self._subject,
-                expected="every rank to continue",
-                found=f"that one rank has given up: {reason.decode()}",
-                fix="fix that error first",
+                found=f"another rank has given up: {reason.decode()}",
+                fix="fix the error of that rank first",
             )
 
     def leave(self) -> None:
@@ -365,8 +359,7 @@ class Messages:
         except RuntimeError as error:
             raise GroupError(
                 subject=self._subject,
-                expected=f"every rank to leave within {self._timeout:g} s",
-                found=f"that one rank did not: {first_line(error)}",
+                found=f"a rank did not leave the group within {self._timeout:g} s: {first_line(error)}",
                 fix="look for the errors of the other ranks",
                 override=WAIT_LONGER,
             ) from error
@@ -385,9 +378,8 @@ class Messages:
         if self._open_store is None:
             raise GroupError(
                 subject=self._subject,
-                expected="an open group",
-                found="a closed group",
-                fix="make the group again before the next sync",
+                found="the group is closed",
+                fix="make the group again before the next weight sync",
             )
         return self._open_store
 
@@ -403,9 +395,8 @@ class Messages:
         if there != message:
             raise GroupError(
                 subject=self._subject,
-                expected=f"one answer from rank {self._rank} to {topic!r} in time",
-                found=f"that rank {self._rank} came late, when the others had given up on it, or a second time",
-                fix="start all ranks together, each once, and look for the reason why this one was late",
+                found=f"rank {self._rank} answered {topic!r} after the other ranks had given up, or answered twice",
+                fix="start all ranks together, each once, and find out why this rank was late",
                 override=WAIT_LONGER,
             )
 
@@ -419,11 +410,11 @@ class Messages:
             if not strange:
                 return [value for value in values if value is not None]
             warn(
-                f"{self._subject}: a process outside of this job wrote a message ({', '.join(strange)}); this rank "
-                "ignores it and waits for the real one"
+                f"{self._subject}: a process outside of this job wrote the message {', '.join(strange)}; this rank "
+                "ignores the message and waits for the real one"
             )
             if time.monotonic() > deadline:
-                raise RuntimeError(f"only a stranger has written {', '.join(strange)}")
+                raise RuntimeError(f"only a process outside of this job has written {', '.join(strange)}")
             time.sleep(_PAUSE)
 
     @contextlib.contextmanager
@@ -436,7 +427,7 @@ class Messages:
         except RuntimeError as error:
             raise GroupError(
                 subject=self._subject,
-                expected=f"the store that {self.describe(0)} serves",
-                found=f"that it is gone (at {topic!r}: {first_line(error)})",
-                fix="look for that rank's error",
+                found=f"{self.describe(0)}, which serves the group's messages, is gone (at {topic!r}: "
+                f"{first_line(error)})",
+                fix="look for the error of that rank",
             ) from error

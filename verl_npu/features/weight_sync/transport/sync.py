@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A rank's message before a sync. Rank 0 also announces how it will send."""
+    """A rank's message before a sync. Rank 0 also announces how it will send the weights."""
 
     digest: str | None = None
     """The digest of the metadata that this rank expects; None if it accepts anything from rank 0."""
@@ -70,9 +70,8 @@ def agree(
             messages.let_others_read(topic)
             raise WeightSyncError(
                 subject=f"weight sync {number} of group {group.name!r}",
-                expected="every rank to begin",
-                found=f"that {group.describe(rank)} could not begin: {other.error}",
-                fix="fix that rank's error; nothing was loaded",
+                found=f"{group.describe(rank)} could not begin: {other.error}",
+                fix="fix the error of that rank; no weights were loaded",
             )
     digests = {rank: other.digest for rank, other in enumerate(announced) if other.digest is not None}
     source = digests[0]
@@ -87,7 +86,7 @@ def agree(
             subject=f"weight sync {number} of group {group.name!r}",
             expected="the same parameters on all ranks",
             found=str(disagreement({rank: lists[digest] for rank, digest in digests.items()}, group.describe)),
-            fix="give trainer and rollout the same model and dtype; nothing was loaded",
+            fix="give trainer and rollout the same model and dtype; no weights were loaded",
         )
     if metadata is None:
         if last is not None and last.digest == source:
@@ -129,7 +128,7 @@ class Engine(Protocol):
         ...
 
     def prove(self) -> str:
-        """Return the proof, as text, that the engine holds the loaded weights. Raises EngineError if it does not."""
+        """Return a proof, as text, that the engine holds the loaded weights. Raises WeightSyncError if it does not."""
         ...
 
 
@@ -195,8 +194,8 @@ def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: in
 def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> CheckResult:
     """Receive into `engine`.
 
-    Raises TransferError if the received weights differ from the sent ones, and EngineError if the engine then holds
-    other weights.
+    Raises TransferError if the received weights differ from the sent weights, and WeightSyncError if the engine then
+    holds other weights.
     """
     sums: list[torch.Tensor] = []
     aliases = plan.aliases()
@@ -264,7 +263,7 @@ def _verify(index: int, bucket: Bucket, arrived: _Moving) -> None:
     if arrived.checksum is None or torch.equal(arrived.checksum.cpu(), checksum_of(arrived.buffer).cpu()):
         return
     names = f"{bucket.specs[0].name} to {bucket.specs[-1].name}"
-    raise _altered("the bytes that rank 0 sent", f"other bytes: the checksum of bucket {index} ({names}) differs")
+    raise _altered("the bytes that rank 0 sent", f"other bytes in bucket {index} ({names}): the checksum differs")
 
 
 def _altered(expected: str, found: str) -> TransferError:
@@ -272,7 +271,7 @@ def _altered(expected: str, found: str) -> TransferError:
         subject="received weights",
         expected=expected,
         found=found,
-        fix="the bytes changed on the way: check the links between these NPUs, and HCCL's own log",
+        fix="check the links between these NPUs and HCCL's own log, because bytes changed on the way",
     )
 
 
@@ -421,9 +420,8 @@ def _conclude(group: Group, number: int, failure: Exception | None, drain: Calla
     if failed:
         refusal = TransferError(
             subject=f"weight sync {number} of group {group.name!r}",
-            expected="the weights on every rank",
-            found=f"failures: {' | '.join(failed)}",
-            fix="fix the first of them and start the job again; no engine uses weights of this sync",
+            found=f"the weights did not reach every rank: {' | '.join(failed)}",
+            fix="fix the first of these errors and start the job again; no engine uses weights of this sync",
         )
         group.break_off(str(refusal))
         raise refusal from failure

@@ -55,8 +55,7 @@ class Metadata:
             twice = sorted(name for name in set(names) if names.count(name) > 1)[:SHOWN]
             raise WeightSyncError(
                 subject="parameters of a weight sync",
-                expected="each name once",
-                found=f"several parameters named {', '.join(twice)}",
+                found=f"several parameters have the same name: {', '.join(twice)}",
                 fix="give each of the trainer's parameters a different name",
             )
         self.digest = hashlib.sha256(self.as_json().encode()).hexdigest()
@@ -88,8 +87,8 @@ class Metadata:
         """Return a line for each difference. `mine` and `others` are the names of the two sides."""
         left = {spec.name: spec for spec in self.specs}
         right = {spec.name: spec for spec in other.specs}
-        lines = [f"{name}: {mine} has it, {others} does not" for name in left if name not in right]
-        lines += [f"{name}: {others} has it, {mine} does not" for name in right if name not in left]
+        lines = [f"{name}: on {mine}, but not on {others}" for name in left if name not in right]
+        lines += [f"{name}: on {others}, but not on {mine}" for name in right if name not in left]
         for name in left:
             if name in right and left[name] != right[name]:
                 lines.append(f"{name}: {mine} has {left[name]}, {others} has {right[name]}")
@@ -127,7 +126,7 @@ def draw(weights: Iterator[Weight], specs: Sequence[Spec]) -> list[torch.Tensor]
             raise _changed(spec.name, f"{spec} as announced", f"{name} {dtype}{list(tensor.shape)}")
     if len(drawn) < len(specs):
         spec = specs[len(drawn)]
-        raise _changed(spec.name, f"{spec} as announced", "no further parameter of the trainer")
+        raise _changed(spec.name, f"{spec} as announced", "no such parameter")
     return [tensor for _, tensor in drawn]
 
 
@@ -135,7 +134,7 @@ def draw_no_more(weights: Iterator[Weight]) -> None:
     """Raise WeightSyncError if there are more tensors than announced."""
     extra = next(weights, None)
     if extra is not None:
-        raise _changed(extra[0], "only announced parameters", "one more than announced")
+        raise _changed(extra[0], "only announced parameters", "a parameter that was not announced")
 
 
 def each(
@@ -158,7 +157,7 @@ def _changed(name: str, expected: str, found: str) -> WeightSyncError:
         subject=name,
         expected=expected,
         found=found,
-        fix="keep the trainer's parameters unchanged between their announcement and the end of the sync",
+        fix="keep the trainer's parameters unchanged from the beginning of the sync to its end",
     )
 
 
@@ -196,8 +195,7 @@ def digest_of(tensor: torch.Tensor) -> int:
         check = environment.WEIGHT_SYNC_CHECK
         raise SettingError(
             subject=f"{check.name}={check.text()}",
-            expected="the package xxhash, which datasets brings",
-            found=f"{type(error).__name__}: {error}",
-            fix=f"pip install xxhash, or unset {check.name}",
+            found=f"this check needs the package xxhash, which cannot be imported: {type(error).__name__}: {error}",
+            fix=f"run `pip install xxhash`, or unset {check.name}",
         ) from error
     return int(xxhash.xxh3_64_intdigest(as_bytes(tensor).cpu().numpy().data))

@@ -1,7 +1,7 @@
-"""What users posted of failed jobs in public threads, and the cause that the thread ended with.
+"""Logs of failed jobs that users posted in public threads, and the cause that each thread ended with.
 
-Rules are written from the part that is known. The other part is read by nobody who writes rules until a release: how
-many of its causes are named is the figure that counts. A thread's number alone says in which part it is.
+Rules are written from the known part. Nobody who writes rules reads the unread part until a release: the number of its
+causes that the diagnosis names is the figure that counts. A thread's number alone decides its part.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ class Part(enum.Enum):
     KNOWN = "known"
     UNREAD = "unread"
     FURTHER = "further"
-    """More threads that rules are written from, by whatever number: pull requests that quote the error they mend."""
+    """More threads that rules are written from, whatever their number: pull requests that quote the error they fix."""
 
 
 class Kind(enum.Enum):
-    """Where the lines were posted."""
+    """The kind of thread that has the lines."""
 
     ISSUE = "issue"
     PULL = "pull"
-    """A pull request that quotes the error which it mends."""
+    """A pull request that quotes the error it fixes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """What one thread shows of a failed job."""
+    """One thread's evidence of a failed job."""
 
     repository: str
     number: int
@@ -47,13 +47,13 @@ class Posted:
     lines: tuple[str, ...]
     """The lines that matter, as they were posted."""
     label: str
-    """The rule that means the cause, a code of CAUSES, or OPEN."""
+    """The rule for this cause, a code of CAUSES, or OPEN."""
     cause: str
     """The cause in a sentence; empty if the thread is open."""
     who: str
-    """The login of who named the cause; empty if the thread is open."""
+    """The login of the person who named the cause; empty if the thread is open."""
     said: str
-    """How they said it, in a short quote; empty if the thread is open."""
+    """A short quote in which they named it; empty if the thread is open."""
 
     @property
     def thread(self) -> str:
@@ -62,7 +62,7 @@ class Posted:
 
 
 def part_of(number: int) -> Part:
-    """The part of a thread that is none of the further ones: threads with an even number are known."""
+    """Return the part of a thread that is no further one: threads with an even number are known."""
     return Part.UNREAD if number % 2 else Part.KNOWN
 
 

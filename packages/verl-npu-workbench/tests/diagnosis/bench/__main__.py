@@ -3,8 +3,8 @@
 python -m tests.diagnosis.bench [known|unread|further] [--without-own]
 python -m tests.diagnosis.bench --write
 
-With --without-own each thread is asked about without the rules that were written from it alone: an estimate, without
-the unread part, of how good the rules are on what they were not made from.
+With --without-own each thread is judged without the rules that were written from it alone. This estimates, without the
+unread part, how good the rules are on threads that they were not made from.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many causes of the bench the diagnosis names, how many wrongly, and what it says instead."""
+"""The diagnosis measured by the bench: how many causes it names, how many wrongly, and what it names instead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FAMILIES = {code: rule.families for code, rule in BY_CODE.items()}
 
 
 class Outcome(enum.Enum):
-    """What an answer is worth."""
+    """The quality of an answer."""
 
     RIGHT = "named rightly"
     LIKELIEST = "not certain, and its likeliest cause is right"
@@ -30,13 +30,13 @@ class Outcome(enum.Enum):
     VAGUE = "a code or a consequence, without the right cause"
     UNKNOWN = "unknown"
     NONE = "false none"
-    """No error was seen where there is one."""
+    """The diagnosis found no error although there is one."""
     UNPROVED = "a cause named, and the thread is open"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the diagnosis says of the lines of one thread."""
+    """The diagnosis of one thread's lines."""
 
     label: str
     verdict: Conclusion
@@ -45,7 +45,7 @@ class Answer:
 
     @property
     def outcome(self) -> Outcome:
-        """What it is worth by the thread's own end."""
+        """The quality of the answer, judged by the end of the thread."""
         if self.verdict is Conclusion.NONE:
             return Outcome.NONE
         likely = _FAMILIES.get(self.named, ())
@@ -61,12 +61,12 @@ class Answer:
 
 
 def ask(posts: Iterable[Posted], rules: Sequence[LogRule] = RULES) -> tuple[Answer, ...]:
-    """Ask the diagnosis about the lines of each thread, as they were posted."""
+    """Diagnose the lines of each thread, as they were posted."""
     return tuple(_asked(post, rules) for post in posts)
 
 
 def ask_without_own(posts: Iterable[Posted], rules: Sequence[LogRule] = RULES) -> tuple[Answer, ...]:
-    """Ask about each thread without the rules that were written from it alone."""
+    """Diagnose each thread without the rules that were written from it alone."""
     return tuple(_asked(post, [rule for rule in rules if set(rule.seen) != {post.thread}]) for post in posts)
 
 
@@ -82,12 +82,12 @@ def figures(answers: Iterable[Answer]) -> Counter[Outcome]:
 
 
 def confusion(answers: Iterable[Answer]) -> Counter[tuple[str, str]]:
-    """Count what was said for each label: a rule's code, or the verdict where no rule matches."""
+    """Count the answers for each label: a rule's code, or the verdict where no rule matches."""
     return Counter((each.label, each.named or each.verdict.value) for each in answers)
 
 
 def markdown(title: str, answers: Sequence[Answer]) -> str:
-    """The figures and the confusion table of one part, in Markdown."""
+    """Return the figures and the confusion table of one part, in Markdown."""
     ended = [each for each in answers if each.label != OPEN]
     return "\n".join((f"## {title}", "", *_summary(ended, answers), "", *_table(answers)))
 

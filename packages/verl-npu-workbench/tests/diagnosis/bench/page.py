@@ -61,7 +61,7 @@ _COLUMNS = ("known", "without", "unread")
 
 
 def rendered(language: str) -> str:
-    """Return a page with its figures made anew. Raises ValueError if a marker is missing."""
+    """Return a page with new figures. Raises ValueError if a marker is missing."""
     text = PAGES[language].read_text(encoding="utf-8")
     before, found, rest = text.partition(BEGIN)
     _unused, closed, after = rest.partition(END)

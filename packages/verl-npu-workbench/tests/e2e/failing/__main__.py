@@ -12,7 +12,7 @@ from .running import Outcome, run
 
 
 def row(outcome: Outcome) -> str:
-    """One line of what was said of a job."""
+    """Return one line with the diagnosis of a job."""
     root = outcome.said.root
     said = (root.name or root.event.error[:60], str(root.event.process)) if root else ("nothing", "")
     marks = ["right" if good else "WRONG" for good in (outcome.cause, outcome.process)]

@@ -1,4 +1,4 @@
-"""Workers on virtual NPUs under Ray without verl, of which one meets a fault: cluster.py FAULT"""
+"""Run workers on virtual NPUs under Ray without verl, of which one meets a fault: cluster.py FAULT"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAULT = sys.argv[1]
 
 @ray.remote(num_cpus=0)
 class Worker:
-    """One NPU's."""
+    """The worker of one NPU."""
 
     def work(self, step: int) -> float:
         import torch
@@ -37,7 +37,7 @@ def _parent(name: str) -> psutil.Process:
 
 
 def main() -> None:
-    # Without a cluster of its own where the environment names one.
+    # The environment may name a cluster; otherwise the job starts its own.
     ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else 8)
     npus = 4 if FAULT == "asks_for_too_many" else 1
     workers = [

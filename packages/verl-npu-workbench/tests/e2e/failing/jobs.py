@@ -1,4 +1,4 @@
-"""The failing jobs: what is done to each, and what its cause and its process are. Written down before any was run."""
+"""The failing jobs: each one's fault, and its expected cause and process, written down before any was run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 class Kind(enum.Enum):
-    """What the fault is in."""
+    """The subject of the fault."""
 
     MEMORY = "memory"
     RANKS = "ranks"
@@ -19,7 +19,7 @@ class Kind(enum.Enum):
 
 
 class Program(enum.Enum):
-    """What is run."""
+    """The program that is run."""
 
     GRPO = "GRPO of verl, under Ray"
     SFT = "verl's supervised fine-tuning, under torchrun"
@@ -28,7 +28,7 @@ class Program(enum.Enum):
 
 
 class Where(enum.Enum):
-    """In which process it began."""
+    """The process in which the fault began."""
 
     ONE = "rank 1"
     ZERO = "rank 0"
@@ -49,16 +49,16 @@ class Job:
     """The rules of which one has to be named; empty if the error is the user's own, which no rule can know."""
     where: Where
     settings: tuple[str, ...] = ()
-    """What follows the program."""
+    """The arguments of the program."""
     environment: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
-    """What the error says, where no rule can know it."""
+    """The text of the error, where no rule can know it."""
     kill: bool = False
     """Rank 1 is killed from outside when it has started, as the kernel does where the host's memory is full."""
     small: str = ""
     """A folder that has room for a MiB and no more."""
     seconds: float = 900.0
-    """After which the job is ended from outside, if it has not failed."""
+    """The time after which the job is ended from outside if it has not failed."""
 
 
 _FAULTS = "VIRTUAL_ASCEND_FAULTS"

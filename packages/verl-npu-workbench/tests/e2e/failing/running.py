@@ -1,4 +1,4 @@
-"""A failing job run, and what `verl-npu doctor --log` says of its log."""
+"""Runs a failing job, and asks `verl-npu doctor --log` about its log."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _SMALL_GRPO = (
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
 )
 _STARTED = 8.0
-"""Seconds after which a rank that is to be killed has something to do."""
+"""The seconds after which a rank that is to be killed is at work."""
 
 
 @dataclass(slots=True)
 class Watched:
-    """Which process is which, as the kernel says it, whatever the log says."""
+    """The processes of a job by role, as the kernel reports them, whatever the log says."""
 
     kill: bool
     ranks: dict[str, set[str]] = field(default_factory=dict)
-    """By rank, the ids of its processes."""
+    """The ids of the processes by rank."""
     task_runners: set[str] = field(default_factory=set)
     _first: dict[int, float] = field(default_factory=dict)
     _killed: bool = False
 
     def look(self) -> None:
-        """Note the processes that there are."""
+        """Record the current processes."""
         for pid in descendants(os.getpid()):
             try:
                 title = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -68,7 +68,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a job, and what was said of it."""
+    """The end of a job, and its diagnosis."""
 
     job: Job
     status: int
@@ -79,7 +79,7 @@ class Outcome:
 
     @property
     def cause(self) -> bool:
-        """Whether the cause is named; of an error of the user's own, whether that very error is shown as unknown."""
+        """Tell whether the cause is named. The user's own error must be shown as unknown."""
         root = self.said.root
         if root is None:
             return False
@@ -89,7 +89,7 @@ class Outcome:
 
     @property
     def process(self) -> bool:
-        """Whether the process is named in which it began."""
+        """Tell whether the process in which the fault began is named."""
         return self.said.root is not None and self._is(self.job.where)
 
     def _is(self, where: Where) -> bool:
@@ -111,14 +111,14 @@ class Outcome:
 
 
 def run(job: Job, folder: Path) -> Outcome:
-    """Run a job to its end, and judge what it printed."""
+    """Run a job to its end, and diagnose its output."""
     folder.mkdir(parents=True, exist_ok=True)
     watched = Watched(job.kill)
     console = folder / "console.log"
     with _ports(job) as environment, tempfile.TemporaryDirectory(prefix="vn-", ignore_cleanup_errors=True) as ray:
         environment = {**os.environ, "VIRTUAL_ASCEND": str(_NPUS), "RAY_TMPDIR": ray, **environment}
         ended = process.run(
-            _in_a_small_place(job, folder, _command(job, folder, environment)),
+            _with_small_folder(job, folder, _command(job, folder, environment)),
             environment,
             folder,
             console,
@@ -156,7 +156,7 @@ def _meeting(environment: Mapping[str, str]) -> list[str]:
 
 @contextmanager
 def _ports(job: Job) -> Iterator[dict[str, str]]:
-    """The job's variables with a port to meet at; one that somebody else listens at, where it is to be taken."""
+    """Yield the job's variables with a port to meet at; where the port is to be taken, somebody listens at it."""
     if job.environment.get("MASTER_PORT") != "taken":
         yield {**job.environment, "MASTER_PORT": str(free_ports(1)[0])}
         return
@@ -166,8 +166,8 @@ def _ports(job: Job) -> Iterator[dict[str, str]]:
         yield {**job.environment, "MASTER_PORT": str(other.getsockname()[1])}
 
 
-def _in_a_small_place(job: Job, folder: Path, command: list[str]) -> list[str]:
-    """The command in a mount namespace of its own, in which a folder has room for a MiB."""
+def _with_small_folder(job: Job, folder: Path, command: list[str]) -> list[str]:
+    """Return the command in a mount namespace of its own, in which a folder has room for a MiB."""
     if not job.small:
         return command
     place = folder / job.small

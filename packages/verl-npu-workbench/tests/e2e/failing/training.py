@@ -1,6 +1,6 @@
-"""A training of a small model on virtual NPUs without verl, in which one rank meets a fault: training.py FAULT
+"""Train a small model on virtual NPUs without verl, with a fault on one rank: training.py FAULT
 
-Started by torchrun. Each step ends with a sum over all ranks, as data parallel training does.
+Started by torchrun. Each step ends with a sum over all ranks, as data-parallel training does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def crashes() -> None:
 
 
 def stays_away() -> None:
-    """Without a word, as a rank does whose data came to its end earlier than the others'."""
+    """Wait silently, as a rank does whose data ended earlier than the others'."""
     if RANK == 1:
         signal.pause()
 
@@ -94,7 +94,7 @@ def fills_shared_memory() -> None:
 
 
 def has_other_shapes() -> None:
-    """The ranks disagree about what they sum."""
+    """Sum tensors of different shapes on the ranks."""
     shape = 8 if RANK == 1 else 16
     dist.all_reduce(torch.ones(shape, device="npu"))
 

@@ -1,4 +1,4 @@
-"""Actors of Ray that stand still: actors.py HOW"""
+"""Run Ray actors that stand still: actors.py HOW"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOW = sys.argv[1]
 
 @ray.remote(num_cpus=0)
 class Engine:
-    """What waits for itself."""
+    """An actor that waits for itself."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -37,7 +37,7 @@ class Engine:
 
 @ray.remote(num_cpus=0)
 class Trainer:
-    """What asks an engine, which asks it."""
+    """An actor that asks an engine, which asks it in turn."""
 
     def more(self) -> int:
         return 1

@@ -1,4 +1,4 @@
-"""A training of two ranks on virtual NPUs that stands still, or is only slow: ranks.py HOW, under torchrun."""
+"""Run a training of two ranks on virtual NPUs that stands still, or is only slow: ranks.py HOW, under torchrun."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def total(gradient: torch.Tensor) -> None:
 
 
 def validate(group: dist.ProcessGroup) -> None:
-    """What only rank 0 does, though it is for all."""
+    """Meet all ranks at a barrier, although only rank 0 calls this."""
     dist.barrier(group)
 
 

@@ -21,18 +21,18 @@ from verl_npu_workbench.processes import descendants, free_ports
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[4]
 WITHIN = 120.0
-"""Seconds for a job to start on a busy machine."""
+"""The seconds that a job may take to start on a busy machine."""
 
 
 @dataclass
 class Started:
-    """A job, and what it printed."""
+    """A job, and its output."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     def says(self, pattern: str, times: int = 1) -> re.Match[str]:
-        """Wait until the job has printed something so often."""
+        """Wait until the job has printed a pattern so often."""
         until = time.monotonic() + WITHIN
         while time.monotonic() < until:
             found = [*re.finditer(pattern, self.log.read_text())]
@@ -43,13 +43,13 @@ class Started:
         raise AssertionError(self.log.read_text()[-2000:])
 
     def asked(self) -> tuple[int, dict[str, Any]]:
-        """What `doctor --hang` says of it."""
+        """Return the status and the answer of `doctor --hang` for the job."""
         command = [sys.executable, "-m", "verl_npu", "doctor", "--hang", str(self.process.pid), "--json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
         return done.returncode, json.loads(done.stdout or done.stderr)
 
     def rank(self, number: int) -> int:
-        """The process of a rank."""
+        """Return the process id of a rank."""
         for pid in descendants(self.process.pid):
             environ = Path(f"/proc/{pid}/environ").read_bytes()
             if f"\0RANK={number}\0".encode() in b"\0" + environ:
@@ -62,7 +62,7 @@ Start = Callable[..., Started]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a job, and end what descends from it."""
+    """Return a function that starts a job; end all its descendants afterwards."""
     if not program():
         pytest.skip("py-spy is not installed")
     pytest.importorskip("torch")

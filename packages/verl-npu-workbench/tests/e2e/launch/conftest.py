@@ -1,4 +1,4 @@
-"""Launches over hosts that are namespaces of this machine, and what they leave behind.
+"""Launches over hosts that are namespaces of this machine, and everything that they leave behind.
 
 Each host has an address, a name, processes and a folder for Ray of its own.
 """
@@ -21,7 +21,7 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[5]
 LONGEST = 300.0
-"""Seconds that anything may take on a busy machine."""
+"""The seconds that any action may take on a busy machine."""
 ENVIRON = {
     # Two cores for several hosts: nothing is started before it is needed.
     "RAY_prestart_worker_first_driver": "0",
@@ -31,7 +31,7 @@ ENVIRON = {
     "VIRTUAL_ASCEND": "2",
 }
 BOUND = ("setpriv", "--pdeathsig=KILL")
-"""A test that is killed takes its hosts with it."""
+"""A prefix that makes hosts die with a killed test."""
 # The first process reaps orphans, as that of a real host does.
 FIRST = "import signal, time; signal.signal(signal.SIGCHLD, signal.SIG_IGN); time.sleep(100000)"
 BOOT = (
@@ -46,7 +46,7 @@ def ip(words: str) -> str:
 
 @dataclass
 class Host:
-    """One of them; its network namespace is called `space`."""
+    """One host; its network namespace is called `space`."""
 
     name: str
     space: str
@@ -56,7 +56,7 @@ class Host:
     first: int = 0
 
     def processes(self) -> dict[int, str]:
-        """What runs there, by the machine's own numbers, but for what a host has by itself."""
+        """Return the host's processes by the machine's own ids, without those that every host has."""
         found = {}
         for pid in {*map(int, ip(f"netns pids {self.space}").split())} - {self.booted.pid, self.first}:
             with suppress(OSError):
@@ -72,7 +72,7 @@ class Host:
         return subprocess.run(["nsenter", f"--target={self.first}", "--mount", "test", "-e", path]).returncode == 0
 
     def die(self) -> None:
-        """Lose its power."""
+        """Lose the host's power."""
         self.booted.kill()
         self.booted.wait()
 
@@ -119,7 +119,7 @@ class Launch:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def join(self, host: Host, *options: str, job: tuple[str, ...] = (), **variables: str) -> None:
-        """Start it on one host more; `job` are options of the tiny job, or another job."""
+        """Start the command on one more host; `job` are options of the tiny job, or another job."""
         count = str(len(self.hosts))
         who = () if "--hosts" in options else ("--nodes", count, "--head", "h0")
         if not job or job[0].startswith("-"):
@@ -130,7 +130,7 @@ class Launch:
         self.processes[host.name] = host.start(log, [*command, "--", *job], {**kept, **ENVIRON, **variables})
 
     def text(self, name: str) -> str:
-        """What it printed on a host."""
+        """Return its output on a host."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def until(self, holds: Callable[[], object], what: str, within: float = LONGEST) -> None:
@@ -144,12 +144,12 @@ class Launch:
         self.until(lambda: all((self.folder / f"on-{host.name}").exists() for host in self.hosts), "the job")
 
     def interrupt(self, name: str, number: int = signal.SIGINT) -> None:
-        """Send a signal to the launch alone, as a terminal does not know of what it started."""
+        """Send a signal to the launch alone: a terminal does not know its children."""
         pid = self.processes[name].pid
         os.kill(int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]), number)
 
     def ends(self, *statuses: int, within: float = LONGEST) -> None:
-        """See that it ends on all hosts with these statuses, and that nothing of it is left."""
+        """Check that it ends on all hosts with these statuses, and that nothing of it is left."""
         self.until(lambda: all(each.poll() is not None for each in self.processes.values()), "the end", within)
         self.until(lambda: tuple(each.returncode for each in self.processes.values()) == statuses, str(statuses))
         alive = [host for host in self.hosts if host.booted.poll() is None]
@@ -162,7 +162,7 @@ Start = Callable[..., Launch]
 
 @pytest.fixture
 def start(request: pytest.FixtureRequest, heeds_ctrl_c: None) -> Iterator[Start]:
-    """Start a launch with the same words on the first `on` of new hosts; the fixture's parameter is their number."""
+    """Return a function that starts a launch on the first `on` hosts; the parameter is the number of all hosts."""
     pytest.importorskip("ray")
     lacking = [name for name in ("ip", "unshare", "nsenter", "mount", "setpriv") if shutil.which(name) is None]
     tried = ["unshare", "--mount", "--pid", "--net", "--fork", "mount", "-t", "proc", "proc", "/proc"]

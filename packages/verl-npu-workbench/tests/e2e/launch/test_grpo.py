@@ -19,7 +19,7 @@ VARIABLES = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_
 
 
 def command(launch: Launch, pin: str) -> tuple[str, ...]:
-    """The quickstart's job, for several hosts."""
+    """Return the quickstart's job, for several hosts."""
     folder = launch.folder
     train, test = dataset.generate(folder / "data", 1)
     plan = jobs.Plan(
@@ -44,7 +44,7 @@ def command(launch: Launch, pin: str) -> tuple[str, ...]:
 
 
 def scores(text: str) -> list[int]:
-    """The steps that were logged."""
+    """Return the steps that were logged."""
     return [int(step) for step in re.findall(r"step:(\d+) - .*?critic/score/mean:", text)]
 
 

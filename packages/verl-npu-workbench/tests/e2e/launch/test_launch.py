@@ -1,4 +1,4 @@
-"""Launches over several hosts: how each ends on every host, what is said, and what is left."""
+"""Launches over several hosts: the end on every host, the messages, and what is left behind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_host_that_refuses_is_named_before_the_job(start: Start) -> None:
     launch = start(on=1)
     launch.join(launch.hosts[1], HCCL_IF_IP="10.78.0.1")
     launch.ends(2, 2)
-    assert "the node h1 (10.78.0.2, 2 NPUs): expected to take part, found HCCL_IF_IP=10.78.0.1" in launch.text("h0")
+    assert "the node h1 (10.78.0.2, 2 NPUs): expected to take part; found HCCL_IF_IP=10.78.0.1" in launch.text("h0")
     assert "driver" not in launch.text("h0")
 
 
@@ -59,7 +59,7 @@ def test_a_host_whose_ray_does_not_start_is_named_before_the_job(start: Start) -
     launch = start(on=1)
     launch.join(launch.hosts[1], "--ray=--no-such-option")
     launch.ends(2, 2)
-    assert "the node h1 (10.78.0.2, 2 NPUs): expected to take part, found Ray does not start" in launch.text("h0")
+    assert "the node h1 (10.78.0.2, 2 NPUs): expected to take part; found Ray does not start" in launch.text("h0")
 
 
 @CHANGED

@@ -1,4 +1,4 @@
-"""A job that is no training: a task on each host, with all its NPUs, that prints the host's variables.
+"""A job without training: a task on each host, with all its NPUs, prints the host's variables.
 
 tiny.py HOSTS FOLDER [--status CODE] [--forever]: each task leaves a file in the folder.
 """

@@ -1,4 +1,4 @@
-"""The rank of a plan of fine-tuning: what the trainer gets in place of its data, and where phases begin."""
+"""One rank of a planned fine-tuning: the stand-in for the trainer's data, and the beginnings of phases."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_rows_without_padding_have_their_own_lengths() -> None:
 
 
 class _Recording:
-    """In place of the device's ledger: the phases in their order, and what was done in each."""
+    """A stand-in for the device's ledger: the phases in their order, and the actions in each."""
 
     def __init__(self) -> None:
         self.done: list[tuple[Phase, list[object]]] = []
@@ -66,7 +66,7 @@ def recording() -> _Recording:
 
 @pytest.fixture
 def trainer(recording: _Recording, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module with the names that verl's trainers have, whose loop takes all batches, validates and saves."""
+    """Install a module with the names of verl's trainers, whose loop takes all batches, validates and saves."""
     found: Any = ModuleType(MODULE)
 
     class CheckpointHandler:

@@ -1,4 +1,4 @@
-"""What configuration one rank of a plan has."""
+"""The configuration of one rank of a plan."""
 
 from __future__ import annotations
 

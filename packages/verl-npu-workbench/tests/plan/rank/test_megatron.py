@@ -1,4 +1,4 @@
-"""One stage of a pipeline knows what its neighbours would send."""
+"""One stage of a pipeline knows the tensors that its neighbors would send."""
 
 from __future__ import annotations
 

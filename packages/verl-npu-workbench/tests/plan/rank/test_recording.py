@@ -1,7 +1,4 @@
-"""Gradients that FSDP keeps whole until the last micro batch are told as gradients.
-
-What phases cost, from a ledger of blocks.
-"""
+"""Recorded phases: gradients that FSDP keeps whole until the last micro batch, and costs from a ledger of blocks."""
 
 from __future__ import annotations
 
@@ -79,12 +76,12 @@ print(json.dumps({name: case(make) for name, make in CASES.items()}))
 os._exit(0)
 """
 WEIGHTS = 4 * 512 * 512
-"""Of all ranks."""
+"""The bytes of the weights of all ranks."""
 
 
 @pytest.fixture(scope="module")
 def kept() -> dict[str, int]:
-    """What each case has of gradients at most, in bytes."""
+    """Return the peak of gradients in each case, in bytes."""
     done = run(PROGRAM, VERL_NPU="off", VIRTUAL_ASCEND_PHANTOM="0.0625")
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, int] = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""The start of a job in one process: what stands for Ray, what is a verdict, and the line that it names."""
+"""The start of a job in one process: the stand-in for Ray, the errors that are verdicts, and their lines."""
 
 from __future__ import annotations
 
@@ -38,6 +38,12 @@ def allocate():
 def import_what_is_missing():
     import a_package_that_nobody_has
 
+def launch_without_triton():
+    from verl_npu.errors import UnavailableError
+    error = UnavailableError(subject="the kernels", found="Triton is not installed", fix="install it")
+    error.name = "triton"
+    raise error
+
 def import_what_the_revision_lacks():
     import verl.no_such_module
 """
@@ -45,7 +51,7 @@ def import_what_the_revision_lacks():
 
 @pytest.fixture
 def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A module of a verl that is not installed."""
+    """Return a module of a verl that is not installed."""
     (tmp_path / "verl").mkdir()
     (tmp_path / "verl/__init__.py").touch()
     (tmp_path / "verl/made_up.py").write_text(RUN)
@@ -61,7 +67,7 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Started]:
-    """Start a job whose parts are these functions."""
+    """Return a function that starts a job whose parts are these functions."""
 
     def run(*parts: Callable[[], object]) -> Started:
         monkeypatch.setattr(module._Start, "parts", lambda start: zip(Part, parts, strict=False))
@@ -93,6 +99,7 @@ def test_where_it_is_stopped_a_part_has_passed(started: Callable[..., Started]) 
         ("read", "FileNotFoundError"),
         ("allocate", "can't allocate memory"),
         ("import_what_is_missing", "a_package_that_nobody_has"),
+        ("launch_without_triton", "Triton is not installed"),
     ],
 )
 def test_what_is_not_here_says_nothing_of_the_script(
@@ -126,6 +133,12 @@ def test_an_engine_whose_arguments_cannot_be_tried_has_not_passed(
         if part is Part.WORKERS:
             run()
     assert (tried[2:], len(missing)) == (parts, notes)
+
+
+def test_a_program_that_only_generates_builds_no_workers() -> None:
+    job = dataclasses.replace(JOB, trains=False)
+    start = module._Start(job, None, "", [])  # type: ignore[arg-type]
+    assert [part for part, _ in start.parts()] == [Part.PROGRAM]
 
 
 def test_a_module_that_the_revision_lacks_is_a_verdict(started: Callable[..., Started], upstream: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a rank's phases are given."""
+"""The inputs of a rank's phases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of scripts share: a sandbox, a job's plan, and the manifests of its processes."""
+"""Fixtures and helpers for the tests of scripts: a sandbox, a job's plan, and the manifests of its processes."""
 
 from __future__ import annotations
 

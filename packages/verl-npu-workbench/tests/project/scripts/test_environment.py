@@ -1,4 +1,4 @@
-"""An engine of a commit gets what its vLLM, an earlier release, does not have."""
+"""An engine built from a commit gets the requirements that its vLLM, an earlier release, lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the jobs ask of verl, and what they must leave behind."""
+"""The settings that the jobs give to verl, and the files that they must leave behind."""
 
 from __future__ import annotations
 

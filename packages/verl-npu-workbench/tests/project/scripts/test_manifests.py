@@ -65,7 +65,7 @@ def test_a_patch_that_no_manifest_has_is_missing(tmp_path: Path) -> None:
 
 
 def test_too_few_processes_are_a_fault(tmp_path: Path) -> None:
-    assert manifests.faults(manifests.read(tmp_path), 4) == ["expected manifests of 4 processes or more, found 0"]
+    assert manifests.faults(manifests.read(tmp_path), 4) == ["expected manifests of 4 processes or more; found 0"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"features": {}}'])

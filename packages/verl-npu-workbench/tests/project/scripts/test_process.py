@@ -1,4 +1,4 @@
-"""A training ends with all that it has started: by itself, by the time limit, and when its script is asked to end."""
+"""A training ends with everything that it started: by itself, by the time limit, and by a signal to its script."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ print(left.pid, flush=True)
 time.sleep(float(sys.argv[1]))
 sys.exit(3)
 """
-# A script with this as its training. It says which process it has left behind.
+# A script with this as its training. It prints the process that it has left behind.
 SCRIPT = """
 import os, sys
 sys.path.insert(0, {scripts!r})
@@ -90,7 +90,7 @@ def test_the_script_is_one_process_with_that_in_its_environment(
     asked: list[tuple[str, list[str], dict[str, str]]] = []
 
     class Became(Exception):
-        """Instead of another program."""
+        """Raised instead of starting another program."""
 
     def become(program: str, words: list[str], variables: dict[str, str]) -> None:
         asked.append((program, words, variables))

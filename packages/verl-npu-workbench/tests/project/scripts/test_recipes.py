@@ -1,4 +1,4 @@
-"""The launch scripts of Ascend's support table: each starts one trainer, with settings that its pin takes."""
+"""The launch scripts of Ascend's support table: each starts one trainer, with settings that its pin accepts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from verl_npu_workbench.jobs.trainer import Trainer, trainer_of
 from verl_npu.cli import main
 
 RECIPES = recipes_page.recipes()
-ROWS, IMAGE_METHOD, OF_VERLS_TESTS = 24, 2, 1
+ROWS, IMAGE_METHOD, FROM_VERLS_TESTS = 24, 2, 1
 
 each_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.path.stem)
 
@@ -46,7 +46,7 @@ def tree_of_pin(recipe: Recipe) -> Path:
 
 def test_there_is_one_for_each_row_of_the_table_and_for_what_the_published_image_or_verls_tests_have_besides() -> None:
     rows = {(recipe.algorithm, recipe.model, recipe.backend, recipe.engine) for recipe in RECIPES}
-    assert len(rows) == len(RECIPES) == ROWS + IMAGE_METHOD + OF_VERLS_TESTS
+    assert len(rows) == len(RECIPES) == ROWS + IMAGE_METHOD + FROM_VERLS_TESTS
 
 
 @each_recipe
@@ -57,7 +57,7 @@ def test_it_stops_at_the_first_error_can_be_executed_and_leaves_the_device_to_us
     assert os.access(recipe.path, os.X_OK)
 
 
-# What they start.
+# The trainers that they start.
 
 
 @each_recipe

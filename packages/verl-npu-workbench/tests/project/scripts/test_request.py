@@ -45,7 +45,7 @@ def test_settings_for_verl_are_passed_on() -> None:
         (
             ["--rollout", "vllm-ascend"],
             False,
-            r"here \(796871d7, ccd7d934, v0.7.1, v0.9.1\), found v0.6.1",
+            r"here \(796871d7, ccd7d934, v0.7.1, v0.9.1\); found v0.6.1",
         ),
         (["--job", "grpo", "--timeout", "soon"], True, "--timeout"),
     ],

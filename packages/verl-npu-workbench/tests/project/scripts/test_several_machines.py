@@ -1,4 +1,4 @@
-"""Upstream's scripts for several machines: the record is what they say, and the command starts their trainer."""
+"""Upstream's scripts for several machines: the record is correct, and the command starts their trainer."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_command_starts_the_trainer_on_as_many_machines_as_it_says(
 
 
 def machines(call: Call) -> int:
-    """The machines that a trainer would ask for; 0 if it is no trainer."""
+    """Return the number of machines that a trainer would ask for; 0 if it is no trainer."""
     found = {
         key: int(count) for key, count in re.findall(r"(trainer|rollout)\.nnodes=(\d+)", "\n".join(call.arguments))
     }

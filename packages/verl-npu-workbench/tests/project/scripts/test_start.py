@@ -1,4 +1,4 @@
-"""The scripts that users start: help comes at once, and installing says what it is at."""
+"""The scripts that users start: help comes at once, and an installation reports its progress."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCRIPTS = environment.PROJECT / "scripts"
     ],
 )
 def test_help_comes_before_anything_is_installed(name: str, said: tuple[str, ...], tmp_path: Path) -> None:
-    # As a user's Python is: without packages, and without an environment of ours.
+    # A user's Python has no packages and no environment of ours.
     variables = {**os.environ, "VERL_NPU_VENVS": str(tmp_path), "PYTHONPATH": ""}
     command = [sys.executable, "-S", str(SCRIPTS / f"{name}.py"), "--help"]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
@@ -69,7 +69,7 @@ def test_an_install_says_what_is_installed(
 
     def note(shown: progress._Shown, text: str) -> None:
         writes(shown, text)
-        # Once it has been said, pip may end.
+        # pip may end once the progress was printed.
         monkeypatch.setattr(progress, "EVERY", 3600.0)
         pipe.write_text("\n")
 

@@ -1,4 +1,4 @@
-"""The table of features that a run ends with: readable in a terminal of 80 columns."""
+"""The table of features that a run ends with is readable in a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from harness import manifests
 
 pytest.importorskip("rich")
-pytest.importorskip("pandas")  # of the generated data
+pytest.importorskip("pandas")  # for the generated data
 
 from harness import summary
 from rich.console import Console
@@ -25,7 +25,7 @@ ROLES = ("driver", "TaskRunner", "WorkerDict", "WorkerDict", "AgentLoopWorker", 
 
 
 def job(folder: Path, **odd: str) -> list[Manifest]:
-    """A job of six processes; `odd` gives the state of a feature in the last WorkerDict."""
+    """Return the manifests of a job of six processes; `odd` gives the state of a feature in the last WorkerDict."""
     for pid, role in enumerate(ROLES):
         state = "applied" if role == "WorkerDict" else "pending"
         write_states(folder, role, pid, **(dict.fromkeys(FEATURES, state) | (odd if pid == 3 else {})))

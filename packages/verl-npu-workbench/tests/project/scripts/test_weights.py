@@ -1,4 +1,4 @@
-"""Whether training moved the weights, of a whole model and of an adapter."""
+"""The check that training moved the weights, of a whole model and of an adapter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def saved(folder: Path, tensors: dict[str, torch.Tensor]) -> Path:
 
 
 def with_adapter(second: torch.Tensor, base: float = 1.0) -> dict[str, torch.Tensor]:
-    """A model with an adapter at q, as peft names its tensors."""
+    """Return a model with an adapter at q, with peft's names for its tensors."""
     return {
         "base_model.model.model.q.base_layer.weight": torch.full((2, 2), base),
         "base_model.model.model.q.lora_A.default.weight": torch.ones(1, 2),

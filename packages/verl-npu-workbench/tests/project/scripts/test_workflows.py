@@ -1,4 +1,4 @@
-"""What the workflows take for granted of the scripts that they run."""
+"""Assumptions of the workflows about the scripts that they run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_step_after_a_real_rollout_finds_the_environment_that_the_script_mad
 
 @pytest.mark.parametrize("name", ["tests.yml", "nightly.yml"])
 def test_all_tests_have_a_sandbox_and_what_root_runs_has_the_checkouts(name: str) -> None:
-    """Without bubblewrap tests of the sandbox are skipped, and sudo drops variables that it is not told to keep."""
+    """Without bubblewrap, tests of the sandbox are skipped, and sudo drops variables that it is not told to keep."""
     text = (WORKFLOWS / name).read_text()
     assert text.index("sudo apt-get install --yes bubblewrap") < text.index("run: ./scripts/test.sh")
     as_root = re.findall(r"sudo .*\s*\./scripts/test\.sh", text)

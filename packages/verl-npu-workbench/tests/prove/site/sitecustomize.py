@@ -1,5 +1,7 @@
-"""What a process of a proof runs first where this folder is on PYTHONPATH: the fault that PROVE_FAULT names is put in
-before the stage, or the worker of a training, begins, as if the NPU had it."""
+"""Installs the fault that PROVE_FAULT names in a process of a proof, before its stage or training worker begins.
+
+Python runs this first where this folder is on PYTHONPATH; the NPU then seems to have the fault.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,6 @@ if os.environ.get("PROVE_FAULT") == "a package that cannot be imported":
 elif os.environ.get("PROVE_FAULT"):
     from verl_npu.registry.apply import hooks
 
-    # The workers of a training are processes of Ray's, which run no stage.
+    # The workers of a training are Ray processes, which run no stage.
     for module in ("verl_npu_workbench.prove.stages.setup", "verl.workers.fsdp_workers"):
         hooks.add_hook(module, _install)

@@ -1,4 +1,4 @@
-"""A small model of text, and engines for it."""
+"""A small text model, and engines for it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def engine(npu: ModuleType, config: Any) -> Engine:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model that the quickstart trains, with its tokenizer."""
+    """Return the model that the quickstart trains, with its tokenizer."""
     pytest.importorskip("transformers")
     from harness.model import generate
 

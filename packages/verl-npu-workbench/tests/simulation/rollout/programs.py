@@ -1,4 +1,4 @@
-"""Programs with verl at a pin and virtual NPUs; what each prints last is its answer, as JSON."""
+"""Programs with verl at a pin and virtual NPUs; each prints its answer last, as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rollout engine of the virtual Ascend: it answers with the weights that it was given, and with nothing else."""
+"""The rollout engine of the virtual Ascend answers with the weights that it was given, and with no others."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_patches_of_the_trainers_model_do_not_reach_it(
 
     hand_over(engine, weights)
     before = generate(engine)
-    # As verl's fused kernels, whose forward returns no logits, and as the patches of operators do.
+    # verl's fused kernels, whose forward returns no logits, and the patches of operators do this.
     monkeypatch.setattr(modeling_qwen2.Qwen2ForCausalLM, "forward", lambda *args, **kwargs: None)
     monkeypatch.setattr(modeling_qwen2.Qwen2RMSNorm, "forward", lambda self, hidden: hidden * 0)
     monkeypatch.setattr(modeling_qwen2, "apply_rotary_pos_emb", lambda q, k, *args, **kwargs: (q * 0, k * 0))

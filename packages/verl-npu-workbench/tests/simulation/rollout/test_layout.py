@@ -1,4 +1,4 @@
-"""Tensor, data and pipeline parallel ranks of a rollout: one of them answers for all."""
+"""Tensor-, data- and pipeline-parallel ranks of a rollout: one of them answers for all."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_a_part_from_another_model_gets_its_own_copy_too(config: Any) -> None:
     assert [type(part) for part in model] == [torch.nn.Linear, own_class(Qwen2RMSNorm)]
 
 
-def test_a_class_that_is_in_no_source_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_that_is_in_no_source_is_named() -> None:
     from transformers.models.qwen2 import modeling_qwen2
     from verl_npu_workbench.simulation.rollout.model import own_class
 

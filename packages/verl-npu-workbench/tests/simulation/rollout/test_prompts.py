@@ -1,4 +1,4 @@
-"""Prompts with images and videos become what the model's own processor makes of them, as in vLLM."""
+"""Prompts with images and videos are processed by the model's own processor, as in vLLM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IMAGE, VIDEO, START, END = 6, 7, 3, 4
 
 
 class Processor:
-    """Writes an image as as many tokens as it is long, and a video as its frames between their own start and end."""
+    """A processor that writes an image as tokens of its length, and a video as its frames between start and end."""
 
     image_token = "I"
     video_token = "V"
@@ -112,7 +112,7 @@ def test_an_image_without_a_placeholder_is_refused() -> None:
 def test_an_image_for_a_model_of_text_is_refused() -> None:
     from verl_npu_workbench.simulation.rollout.prompts import Prompts
 
-    with pytest.raises(RolloutError, match="found images, for which"):
+    with pytest.raises(RolloutError, match="found images, but this model's processor has no token"):
         Prompts(None, 0, Older()).batch([prompt([1], "xx")])
 
 

@@ -114,8 +114,8 @@ def test_whoever_asks_before_the_weights_are_there_is_told(out: Any) -> None:
 
 
 def test_images_for_a_model_of_text_and_sound_are_refused(out: Any) -> None:
-    assert "found images, for which this model's processor has no token" in out["image_data"]
-    assert "expected text, images, and videos, found audio_data" in out["audio_data"]
+    assert "found images, but this model's processor has no token for images" in out["image_data"]
+    assert "expected text, images, and videos; found audio_data" in out["audio_data"]
 
 
 def test_a_server_uses_its_workers_npu(out: Any) -> None:

@@ -82,4 +82,4 @@ def test_after_the_sharding_manager_it_waits_for_new_weights(out: Any) -> None:
 
 
 def test_servers_are_refused(out: Any) -> None:
-    assert "expected sync, found async" in out["async"]
+    assert "expected sync; found async" in out["async"]

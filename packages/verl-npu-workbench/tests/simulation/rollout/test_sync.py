@@ -1,4 +1,4 @@
-"""The engine behind the synchronous rollout of v0.6.1, tensor parallel over two ranks."""
+"""The engine behind the synchronous rollout of v0.6.1, tensor-parallel over two ranks."""
 
 from __future__ import annotations
 

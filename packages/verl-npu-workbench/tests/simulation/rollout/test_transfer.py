@@ -1,4 +1,4 @@
-"""verl's HCCL checkpoint engine without vLLM: upstream's package is one of the same shape, made here."""
+"""verl's HCCL checkpoint engine without vLLM, from an upstream package of the same shape, made here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights come whole and fit, or nothing is generated with them, under whatever names a trainer has for them."""
+"""The engine generates only with complete weights that fit, whatever names a trainer has for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_missing_weight_is_named(taken: Any, weights: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("stranger", "the weight stranger, which it does not have"), ("model.norm.weight", r"shape \(16,\)")],
+    [("stranger", "the weight stranger, which this model does not have"), ("model.norm.weight", r"shape \(16,\)")],
 )
 def test_a_weight_that_does_not_fit_is_named(taken: Any, weights: dict[str, Any], name: str, message: str) -> None:
     import torch
@@ -126,7 +126,7 @@ def test_base_weights_arrive_under_the_names_that_adapters_give_them(taken: Any,
 
 
 class Names:
-    """Of weights whose shapes are those of four experts of hidden size 6 and width 2."""
+    """The names of weights with the shapes of four experts of hidden size 6 and width 2."""
 
     def __init__(self, down: tuple[int, ...], both: tuple[int, ...], *others: str) -> None:
         import torch

@@ -117,7 +117,7 @@ def _processor(architecture: str) -> Any:
 
 
 def write(folder: Path, architecture: str) -> Path:
-    """Write the model to `folder`; the same each time."""
+    """Write the model to `folder`; it is the same each time."""
     import torch
     from transformers import AutoModelForImageTextToText
 
@@ -129,7 +129,7 @@ def write(folder: Path, architecture: str) -> Path:
     torch.manual_seed(0)
     AutoModelForImageTextToText.from_config(config).to(torch.bfloat16).save_pretrained(folder)
     _processor(architecture).save_pretrained(folder)
-    # transformers before 4.57 look for it there.
+    # transformers before 4.57 looks for it there.
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     return folder
 

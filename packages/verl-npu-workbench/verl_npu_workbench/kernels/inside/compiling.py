@@ -257,7 +257,8 @@ _SIGNAL = re.compile(r"hivm\.hir\.sync_block_(set|wait)\[[^\]]{0,300}\] flag = (
 
 
 def endless_wait(text: str) -> str:
-    """Describe a flag for which a kernel waits more often than it sets it, or return an empty string.
+    """Describe a flag for which a kernel waits more often than it sets the flag; return an empty text if there is
+    none.
 
     `text` is the adapter's output. A kernel's matrix cores and vector cores run the same text. Signals inside a loop
     or a condition are not counted, and a kernel with a computed flag is not judged.
@@ -356,7 +357,7 @@ def _program_failure(stage: str, error: subprocess.CalledProcessError, recorder:
 
 
 def _first_error(said: str, before: str = ": ") -> str:
-    """Return the first line of a program's output that says what is wrong, after `before`; empty if there is none."""
+    """Return the first line of a program's output, after `before`, that names an error; empty if there is none."""
     lines = [re.sub(r"^(loc\(.*?\): )*", "", each).strip() for each in said.splitlines()]
     wrong = [each for each in lines if re.search(r"error: |Assertion|\[ERROR\]|LLVM ERROR|UNREACHABLE", each)]
     vague = ("Failed to run", "Executing:", "failed to run", "External hivmc")

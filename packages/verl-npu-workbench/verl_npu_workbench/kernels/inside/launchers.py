@@ -19,7 +19,7 @@ class Known:
 
     value: object
     sure: bool = True
-    """Whether every launch has it: false if another branch sets something else."""
+    """Whether every launch has this value. False if another branch sets another value."""
 
 
 @dataclass(frozen=True)

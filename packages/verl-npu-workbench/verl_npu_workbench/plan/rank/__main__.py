@@ -48,7 +48,7 @@ def _start(job: StartJob) -> Started:
 
 
 def _recording(job: RankJob) -> Recording:
-    """Bring up the phantom NPUs, of which this process is one, and have what they do recorded."""
+    """Start the phantom NPUs, one of which is this process, and record their work."""
     sys.path.insert(0, job.tree)
     os.environ.update(_variables(job))
     import torch  # noqa: F401 - brings up the virtual NPUs

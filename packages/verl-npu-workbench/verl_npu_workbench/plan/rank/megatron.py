@@ -134,7 +134,8 @@ class Neighbours:
     forward: deque[int] = field(default_factory=deque)
     """Rows of the micro batches that this stage has not received yet."""
     backward: deque[Shape] = field(default_factory=deque)
-    """Shapes that it has sent. Their gradients come back in the same order, except in an interleaved schedule."""
+    """The shapes of the tensors that were sent. Gradients come back in the same order, except in an interleaved
+    schedule."""
 
     def begin(self, micro_batches: Iterable[int]) -> None:
         """Expect micro batches with these rows, and forget the previous phase."""

@@ -24,6 +24,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import verl_npu_workbench
+from verl_npu.errors import UnavailableError
 
 from ...extras import is_installed
 from ...jobs.keys import ROLES
@@ -92,6 +93,8 @@ class _Start:
             yield Part.BATCH, self._tuning_batch
             return
         yield Part.PROGRAM, self._program
+        if not self._job.trains:
+            return
         yield Part.WORKERS, self._load
         if self._workers is not None:
             if self._tries_engine():
@@ -340,7 +343,7 @@ def _nothing(*_: object, **__: object) -> None:
 
 
 def _root(raised: BaseException) -> BaseException:
-    """Return the error that Hydra wrapped in one of its own."""
+    """Return the original error if Hydra wrapped it in an error of its own."""
     while type(raised).__module__.startswith("hydra.") and raised.__cause__ is not None:
         raised = raised.__cause__
     return raised
@@ -354,7 +357,7 @@ def _not_judged(raised: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     last = Path(frames[-1].filename) if frames else Path()
     ours = last.is_relative_to(Path(verl_npu_workbench.__file__).parent) or bool({*last.parts} & {*_SIMULATIONS})
-    missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+    missing = error.name or "" if isinstance(error, ModuleNotFoundError | UnavailableError) else ""
     of_machine = isinstance(error, OSError | MemoryError) or "can't allocate memory" in str(error)
     is_elsewhere = of_machine or (missing != "" and missing.partition(".")[0] not in _SCRIPT_PACKAGES)
     stands_in = any(f"'{kind.__name__}' object" in str(error) for kind in (_Here, _Actor, _Anything, SleepingRollout))

@@ -24,7 +24,7 @@ _MOST_PATIENCE = 60.0
 """Seconds within which its peers must have ended."""
 _SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
 _LONG = 0.3
-"""If a message takes longer than a quarter of these seconds, no larger one is sent."""
+"""Seconds. After a message that takes longer than a quarter of this, no larger message is sent."""
 
 
 def run(setup: Setup) -> None:
@@ -148,7 +148,8 @@ def _long(rank: Rank, dtype: Any) -> Any:
 
 
 def _timed(distributed: Any, rank: Rank) -> list[tuple[str, int, float]]:
-    """Return name, bytes, and seconds of growing messages, until one takes too long. All ranks send the same ones."""
+    """Return name, bytes, and seconds of growing messages, until a message takes too long. All ranks send the same
+    messages."""
     import torch
 
     measured = []
@@ -218,7 +219,7 @@ def _killed(setup: Setup) -> str:
 
 
 def be_killed(rank: Rank) -> None:
-    """Run one rank: the last one is killed before a sum, and the other reports the error that it gets."""
+    """Run one rank. The last rank is killed before a sum, and the other rank reports the error that it gets."""
     import torch
 
     distributed = rank.join(_PATIENCE)

@@ -30,7 +30,7 @@ _MEANING = "logits and gradients of {model} would differ from the unpatched mode
 
 
 def run(setup: Setup) -> None:
-    """Compute all cases on both sides, and make a check of each."""
+    """Compute all cases on both sides, and add a check for each case."""
     setup.npus()
     require("transformers", "verl")
     names = _names()

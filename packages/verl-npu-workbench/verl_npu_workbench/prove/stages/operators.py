@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _WIDEST = 8192
 _LONG = 0.03
-"""If a call takes longer than these seconds, no larger one is timed."""
+"""Seconds. After a call that takes longer, no larger call is timed."""
 _MOST_DEATHS = 20
 _MEANING = "numbers of {used_by} would be wrong"
 

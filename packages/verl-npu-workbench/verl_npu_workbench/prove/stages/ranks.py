@@ -62,7 +62,7 @@ class Ended:
     """The end of a rank, and its answer."""
 
     status: int | None
-    """None if it had to be ended."""
+    """The rank's exit status; None if the rank had to be ended."""
     facts: Mapping[str, object]
     last: str
     """The last line that it printed."""

@@ -180,7 +180,7 @@ def _share(setup: Setup) -> tuple[str, dict[str, float]]:
 
 
 def measure(rank: Rank) -> None:
-    """Run one rank: time a raw broadcast and a sync of the same bytes in turn."""
+    """Run one rank, which times raw broadcasts and syncs of the same bytes in turn."""
     import torch
 
     from verl_npu.features.weight_sync.transport.sync import receive, send

@@ -83,7 +83,7 @@ def own_class(public: type) -> type:
         raise RolloutError(
             subject=f"the class {public.__name__} for the virtual rollout engine",
             expected=f"a definition in the source of {public.__module__}",
-            found="a class that was made at run time",
+            found="a class that was created at run time",
             fix="use a model whose class is defined in a module, or vLLM for CPUs",
         )
     return found

@@ -25,7 +25,8 @@ class Prompt:
     """One prompt to answer."""
 
     tokens: list[int]
-    """With one placeholder for each image and video, or with as many as the processor makes."""
+    """The tokens, with one placeholder for each image and video, or with as many placeholders as the processor
+    makes."""
     images: Sequence[object] = ()
     videos: Sequence[object] = ()
     """Arrays of frames, or tuples of an array and its metadata."""
@@ -104,7 +105,7 @@ class Prompts:
             raise RolloutError(
                 subject="a prompt for the virtual rollout engine",
                 expected="only text, or a model whose processor accepts images and videos",
-                found=f"{name}, for which this model's processor has no token",
+                found=f"{name}, but this model's processor has no token for {name}",
                 fix="use a model that accepts the data's images and videos",
             )
         row = list(tokens)

@@ -111,7 +111,7 @@ class Weights:
             raise RolloutError(
                 subject="a LoRA adapter for the virtual rollout engine",
                 expected="base weights before the adapter",
-                found="none since the engine started or released them",
+                found="no base weights since the engine started or last released its weights",
                 fix="send the base weights first, or set actor_rollout_ref.rollout.load_format=safetensors",
             )
         for name, value in others:
@@ -162,9 +162,9 @@ def _scale(module: str, rank: int, adapter: Adapter) -> float:
 def _unknown(name: str) -> RolloutError:
     return RolloutError(
         subject="weights for the virtual rollout engine",
-        expected="weights that its model has",
-        found=f"the weight {name}, which it does not have",
-        fix="start both from the same model",
+        expected="only weights of the engine's model",
+        found=f"the weight {name}, which this model does not have",
+        fix="start the trainer and the engine from the same model",
     )
 
 
@@ -174,7 +174,7 @@ def _check(name: str, own: torch.Tensor, value: torch.Tensor) -> None:
             subject=f"the weight {name} for the virtual rollout engine",
             expected=f"the shape {tuple(own.shape)}",
             found=str(tuple(value.shape)),
-            fix="start both from the same model",
+            fix="start the trainer and the engine from the same model",
         )
 
 

@@ -1,5 +1,7 @@
-"""In every process of a run: `torch_npu.testing` comes from the checkout, everything else from the virtual Ascend, or
-from the wheel that is to be tested, which has the modules beside it itself."""
+"""In every process of a run, makes `torch_npu.testing` come from the checkout.
+
+Everything else comes from the virtual Ascend, or from the wheel under test, which has these modules itself.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ OURS = os.environ["VIRTUAL_ASCEND_TORCH_NPU"] == "ours"
 
 
 class Testing:
-    """Finds what torch_npu's tests import beside torch_npu."""
+    """Finds the modules that torch_npu's tests import beside torch_npu."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         parts = name.split(".")

@@ -99,10 +99,10 @@ at::Tensor npu_alias(const at::Tensor& tensor, int device) {
 }
 
 void move_storage(const at::Tensor& npu, const at::Tensor& cpu) {
-  TORCH_CHECK(npu.device().type() == kNpu && cpu.device().type() == c10::kCPU, "expected an NPU tensor and a host tensor, found ",
+  TORCH_CHECK(npu.device().type() == kNpu && cpu.device().type() == c10::kCPU, "expected an NPU tensor and a host tensor; found ",
               npu.device(), " and ", cpu.device());
   const auto& from = npu.storage();
-  TORCH_CHECK(cpu.storage().nbytes() >= from.nbytes(), "expected at least ", from.nbytes(), " bytes, found ", cpu.storage().nbytes());
+  TORCH_CHECK(cpu.storage().nbytes() >= from.nbytes(), "expected at least ", from.nbytes(), " bytes; found ", cpu.storage().nbytes());
   copies::synchronize_device(npu.device().index());
   pool::check_mapped(from.data());
   if (phantom::is(from)) phantom::refuse("moving memory");

@@ -50,7 +50,7 @@ bool waits(const std::string& name) {
   return names.count(name) > 0;
 }
 
-// What a call needs to know about its operator.
+// The properties of an operator that a call needs.
 struct Plan {
   explicit Plan(const c10::OperatorHandle& op)
       : results(op.schema().returns().size()),
@@ -389,7 +389,7 @@ void compute(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack*
   graph::add_kernel(op, given, results, {plan.generators.begin(), plan.generators.end()});
 }
 
-// What a call costs an NPU: the bytes that it reads and writes, and the FLOPs of matrix products.
+// The cost of a call on an NPU: the bytes that the call reads and writes, and the FLOPs of matrix products.
 class Cost {
  public:
   Cost(const std::string& name, const torch::jit::Stack& stack, size_t count) : name_(name) {

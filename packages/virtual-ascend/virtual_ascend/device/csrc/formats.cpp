@@ -132,7 +132,7 @@ void refuse_to_cast_in_graph(int device) {
 bool is_fractal(const at::Tensor& tensor) { return found(tensor).has_value(); }
 
 at::Tensor to_fractal(const at::Tensor& npu) {
-  TORCH_CHECK(npu.device().type() == kNpu, "expected an NPU tensor, found one on ", npu.device());
+  TORCH_CHECK(npu.device().type() == kNpu, "expected an NPU tensor; found one on ", npu.device());
   refuse_to_cast_in_graph(npu.device().index());
   if (npu.dim() < 2 || npu.numel() == 0 || phantom::is(npu)) return npu.clone();
   const Fractal fractal{npu.sizes().vec(), npu.scalar_type(), npu.dtype().itemsize()};

@@ -63,7 +63,7 @@ void NpuGenerator::set_offset(uint64_t offset) {
 void NpuGenerator::set_state(const c10::TensorImpl& state) {
   at::detail::check_rng_state(state);
   constexpr int64_t size = 2 * sizeof(uint64_t);
-  TORCH_CHECK(state.numel() == size, "RNG state is wrong size: expected ", size, " bytes (seed and offset), found ", state.numel());
+  TORCH_CHECK(state.numel() == size, "RNG state is wrong size: expected ", size, " bytes (seed and offset); found ", state.numel());
   uint64_t words[2];
   std::memcpy(words, state.data(), size);
   seed_ = words[0];

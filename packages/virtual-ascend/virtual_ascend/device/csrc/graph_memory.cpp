@@ -263,7 +263,7 @@ void mapping_changed(const void* base, bool mapped) {
 }
 
 at::Tensor weak(const at::Tensor& npu) {
-  TORCH_CHECK(npu.device().type() == kNpu, "_weak_ref_tensor: expected an NPU tensor, found one on ", npu.device());
+  TORCH_CHECK(npu.device().type() == kNpu, "_weak_ref_tensor: expected an NPU tensor; found one on ", npu.device());
   const auto block = watch(npu.storage());
   if (block == nullptr) return over(over_address(nullptr, 0, npu.device(), npu_allocator()), kNpuKey, npu);
   c10::DataPtr pointer(const_cast<void*>(block->base), new std::shared_ptr<Block>(block), &drop_reference, npu.device());

@@ -13,10 +13,12 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <list>
 #include <mutex>
 #include <sstream>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 
@@ -32,7 +34,7 @@ struct Saved {
   std::vector<char> bytes;
 };
 
-// What a capture restores: overwritten memory, and the state of generators.
+// The state that a capture restores: overwritten memory and generators.
 struct Kept {
   std::list<Saved> memory;
   std::map<NpuGenerator*, std::pair<at::Generator, uint64_t>> generators;
@@ -162,9 +164,9 @@ void check_order(int device) {
   if (!under_way() || t_replaying > 0) return;
   std::lock_guard<std::recursive_mutex> lock(state().mutex);
   if (state().waiting.empty()) return;
-  TORCH_CHECK(state().waiting.count({device, stream_on(device)}) == 0, "stream ", stream_on(device), " is used while a replay on it "
-              "waits for an ExternalEvent that nobody has recorded: a real NPU would wait, but here work is done when its call "
-              "returns. Record the event first (virtual Ascend)");
+  TORCH_CHECK(state().waiting.count({device, stream_on(device)}) == 0, "stream ", stream_on(device), " is used while a replay on this "
+              "stream waits for an ExternalEvent that was not recorded. On a virtual NPU, work is done when its call returns, so "
+              "nothing can wait: record the event first (virtual Ascend)");
 }
 
 void refuse(Refused code, const char* call, const std::string& what) {
@@ -265,6 +267,9 @@ void Graph::capture_begin(const PoolId& pool, const std::string& error_mode) {
   TORCH_CHECK(error_mode == "global" || error_mode == "thread_local" || error_mode == "relaxed",
               "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got ", error_mode);
   initialise();
+  const char* level = std::getenv("TASK_QUEUE_ENABLE");
+  TORCH_CHECK(level == nullptr || std::string_view(level) != "2",
+              "Do not support TASK_QUEUE_ENABLE = 2 during NPU graph capture, please export TASK_QUEUE_ENABLE=1/0.");
   TORCH_CHECK(!ready_, "This NPUGraph instance already owns a captured graph. To capture a new graph, create a new instance.");
   const int device = current_device();
   const auto stream = current_stream(device);
@@ -341,8 +346,8 @@ void Graph::reset() {
 void Graph::replay() {
   TORCH_CHECK(ready_, "Called NPUGraph::replay without a preceding successful capture.");
   refuse_while_capturing(device_, "Cannot prepare for replay during capturing stage.");
-  TORCH_CHECK(!waits_, "a graph is replayed while its last replay still waits for an ExternalEvent that nobody has recorded: on a real NPU "
-              "both would wait (virtual Ascend)");
+  TORCH_CHECK(!waits_, "a graph is replayed while its last replay still waits for an ExternalEvent that was not recorded: on a real "
+              "NPU, both replays would wait (virtual Ascend)");
   check_order(device_);
   copies::before_operation(device_);
   stream_ = stream_on(device_);
@@ -423,8 +428,8 @@ void ExternalEvent::record(const c10::Stream& stream) {
 
 void ExternalEvent::wait(const c10::Stream& stream) {
   if (captures(stream)) return add({"ExternalEvent.wait", {}, nullptr, shared_from_this()});
-  TORCH_CHECK(set, "stream ", stream.id(), " waits for an ExternalEvent that nobody has recorded: a real NPU would wait until somebody "
-              "does, but here later work is done when its call returns. Record the event first (virtual Ascend)");
+  TORCH_CHECK(set, "stream ", stream.id(), " waits for an ExternalEvent that was not recorded. On a virtual NPU, work is done when its "
+              "call returns, so nothing can wait: record the event first (virtual Ascend)");
 }
 
 void ExternalEvent::reset(const c10::Stream& stream) {
@@ -494,8 +499,8 @@ void refuse_to_synchronise(int device) {
     refuse(Refused::kMode, "c10_npu::acl::AclrtSynchronizeDeviceWithTimeout()", "the host waits for the NPU");
   }
   for (const auto& [place, graph] : state().waiting)
-    TORCH_CHECK(place.first != device, "the host waits for NPU ", device, ", where a replay waits for an ExternalEvent that nobody has "
-                "recorded: on a real NPU this would never return (virtual Ascend)");
+    TORCH_CHECK(place.first != device, "the host waits for NPU ", device, ", where a replay waits for an ExternalEvent that was not "
+                "recorded: on a real NPU, this call would never return (virtual Ascend)");
 }
 
 void set_reporter(std::function<void(const std::string&)> report, bool strict) {

@@ -1,4 +1,4 @@
-// What c10 needs from a device: the current device and stream, and events.
+// The interface that c10 needs from a device: the current device and stream, and events.
 #include "copies.h"
 #include "graph.h"
 #include "runtime.h"

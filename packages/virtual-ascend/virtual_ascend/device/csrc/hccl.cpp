@@ -88,7 +88,7 @@ void check_scattered(const char* function, const at::Tensor& output, const at::T
   check_reduction(function, op, input, /*casts=*/false);
 }
 
-// What gloo reduces for `tensors`, and what to do afterwards.
+// The tensors that gloo reduces in place of `tensors`, and the work to do afterwards.
 struct Reduction {
   Tensors tensors;
   std::function<void()> finish;
@@ -119,7 +119,7 @@ bool any_is_phantom(const Tensors& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return phantom::is(tensor); });
 }
 
-// What one rank sends to another: the tensor, or one byte instead of a tensor that is too large to have values.
+// A message between two ranks: the tensor, or one byte instead of a tensor that is too large to have values.
 at::Tensor message(const at::Tensor& tensor) {
   if (are_phantoms({tensor})) return at::zeros({1}, at::kByte);
   return moved(phantom::stand_in(tensor).contiguous());

@@ -1,5 +1,5 @@
-// What HCCL accepts: the checks and messages of torch_npu 2.7.1's ProcessGroupHCCL.cpp and HCCLUtils.cpp on an Ascend
-// 910B, so that what fails there fails here.
+// The checks of HCCL's arguments, with the messages of torch_npu 2.7.1's ProcessGroupHCCL.cpp and HCCLUtils.cpp on an
+// Ascend 910B, so that a call that fails there fails here.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// What ATen needs from an accelerator.
+// The interface that ATen needs from an accelerator.
 #include "allocator.h"
 #include "generator.h"
 #include "ledger.h"

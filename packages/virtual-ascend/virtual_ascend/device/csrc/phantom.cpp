@@ -38,7 +38,7 @@ bool wanted(size_t nbytes, bool whole) {
   return least > 0 && nbytes >= (whole ? least * kOfWholeNumbers : least);
 }
 
-// Whether the memory is private to this process, and therefore reads as zeros after it was released.
+// Tells whether the memory is private to this process, so that it reads as zeros after its release.
 bool is_heap(const c10::Storage& storage) {
   const auto deleter = storage.data_ptr().get_deleter();
   return deleter == c10::GetCPUAllocator()->raw_deleter() || deleter == pinned_allocator()->raw_deleter();
@@ -122,9 +122,8 @@ at::Tensor Shapes::of(const at::Tensor& npu) {
 }
 
 void refuse(const std::string& what) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, what, " needs the values of a phantom tensor, which has only a shape, as all tensors of ",
-                              threshold() / (1024.0 * 1024.0), " MiB and more do. Raise VIRTUAL_ASCEND_PHANTOM, or skip this step ",
-                              "(virtual Ascend)");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, what, " needs the values of a phantom tensor, but tensors of ", threshold() / (1024.0 * 1024.0),
+                              " MiB and more have only shapes. Raise VIRTUAL_ASCEND_PHANTOM, or skip this step (virtual Ascend)");
 }
 
 }  // namespace virtual_ascend::phantom

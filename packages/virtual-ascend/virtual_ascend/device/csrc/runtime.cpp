@@ -69,7 +69,7 @@ std::string describe(int count) {
 }  // namespace
 
 void configure(int installed) {
-  TORCH_CHECK(installed >= 1 && installed <= kMaxDevices, "expected 1 to ", kMaxDevices, " virtual NPUs, found ", installed);
+  TORCH_CHECK(installed >= 1 && installed <= kMaxDevices, "expected 1 to ", kMaxDevices, " virtual NPUs; found ", installed);
   state().installed = installed;
   pthread_atfork(nullptr, nullptr, &after_fork_in_child);
 }

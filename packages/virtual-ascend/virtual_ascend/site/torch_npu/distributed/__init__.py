@@ -43,7 +43,7 @@ def all_gather_into_tensor_uneven(
     size = distributed.get_world_size(group)
     sizes = _splits("output", output_split_sizes, output, size)
     if sizes[distributed.get_rank(group)] != input.size(0):
-        raise RuntimeError(f"expected an input of {sizes[distributed.get_rank(group)]} rows, found {input.size(0)}")
+        raise RuntimeError(f"expected an input of {sizes[distributed.get_rank(group)]} rows; found {input.size(0)}")
     return distributed.all_gather(list(output.split(sizes)), input, group, async_op)
 
 

@@ -144,7 +144,7 @@ def caching_allocator_delete(mem_ptr: int) -> None:
         RuntimeError: the address is not one of caching_allocator_alloc.
     """
     if _raw.pop(mem_ptr, None) is None:
-        raise RuntimeError(f"invalid device pointer: expected one from caching_allocator_alloc, found {mem_ptr:#x}")
+        raise RuntimeError(f"invalid device pointer: expected one from caching_allocator_alloc; found {mem_ptr:#x}")
 
 
 _SUMMARY = (  # each counter, its name in the summary, and whether it counts bytes

@@ -31,7 +31,7 @@ class Stream(torch.Stream):  # type: ignore[misc]
         if identity:
             if identity.get("device_type") != _DEVICE_TYPE:
                 raise RuntimeError(
-                    f"expected a stream of an NPU (device type {_DEVICE_TYPE}), found device type "
+                    f"expected a stream of an NPU (device type {_DEVICE_TYPE}); found device type "
                     f"{identity.get('device_type')}"
                 )
             _C.check_index(identity.get("device_index", -1))
@@ -199,7 +199,7 @@ def erase_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
         RuntimeError: the tensor is not on an NPU.
     """
     if tensor.device.type != "npu":
-        raise RuntimeError(f"erase_stream: expected a tensor on an NPU, found one on {tensor.device}")
+        raise RuntimeError(f"erase_stream: expected a tensor on an NPU; found one on {tensor.device}")
 
 
 def _existing(stream_id: int, index: int) -> Stream:

@@ -89,7 +89,7 @@ def npu_check_overflow(grad: float | torch.Tensor) -> bool:
         RuntimeError: `grad` is neither a float nor a tensor.
     """
     if not isinstance(grad, float | torch.Tensor):
-        raise RuntimeError(f"Unsupported type: expected a float or a tensor, found {type(grad).__name__}")
+        raise RuntimeError(f"Unsupported type: expected a float or a tensor; found {type(grad).__name__}")
     total = grad if isinstance(grad, float) else float(grad.float().sum())
     return total in (float("inf"), -float("inf")) or total != total
 
