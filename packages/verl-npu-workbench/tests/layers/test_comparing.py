@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from verl_npu_workbench.jobs.settings import Settings
 from verl_npu_workbench.layers.comparing import Comparison, Side, compare, numbers
 from verl_npu_workbench.layers.computing import generated
 from verl_npu_workbench.layers.judging import Verdict
 from verl_npu_workbench.layers.recording import Batch, Recording, record
 from verl_npu_workbench.layers.report import content
-from verl_npu_workbench.layers.running import lines_of
+from verl_npu_workbench.layers.running import compare_layers, lines_of
+
+from verl_npu.errors import RolloutError
 
 from .models import BATCH, answer, make
 
@@ -85,6 +89,12 @@ def test_the_report_begins_with_the_operator_and_its_cause() -> None:
     assert lines[0].startswith("engine, layers.1.self_attn.q_proj: different.")
     assert lines[1] == "Cause: dropped bias: layers.1.self_attn.q_proj without its bias."
     assert lines[2].startswith("kl ")
+
+
+def test_a_model_of_another_type_is_refused(tmp_path: Path) -> None:
+    settings = Settings({"actor_rollout_ref.model.path": "Qwen/Qwen2.5-VL-7B-Instruct"})
+    with pytest.raises(RolloutError, match="expected one of qwen2, qwen3, qwen3_moe, deepseek_v3"):
+        compare_layers(settings, tmp_path)
 
 
 def test_a_batch_has_a_row_for_each_token_that_is_read() -> None:

@@ -23,6 +23,7 @@ from ..processes import own_python
 from ..rehearse.preparation import chosen_architecture, small_model_of
 
 _LENGTHS, _NEW, _LONGEST = (7, 20, 100), 12, 256
+_SUPPORTED = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
 _PACKAGE = __name__.rpartition(".")[0]
 
 
@@ -31,7 +32,7 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
 
     Raises:
         RehearsalError: the script's model is not on this machine, and its architecture is unknown.
-        RolloutError: the engine or the trainer fails.
+        RolloutError: the model is of an unsupported type, or the engine or the trainer fails.
     """
     notes = [_("weights after a weight sync: both sides load the same checkpoint")]
     path = Path(settings.text(PATH)).expanduser()
@@ -42,7 +43,10 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
                 path=settings.text(PATH), name=made.name, layers=layers
             )
         )
+        _check_supported(made.name)
         path = small_model_of(made, layers, models)
+    else:
+        _check_supported(str(json.loads((path / "config.json").read_text()).get("model_type")))
     variables = _variables()
     with tempfile.TemporaryDirectory(prefix="verl-npu-layers-") as made_in:
         folder = Path(made_in)
@@ -60,6 +64,16 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
         **found,
         "not_shown": [*notes, *found["not_shown"]],
     }
+
+
+def _check_supported(kind: str) -> None:
+    if kind not in _SUPPORTED:
+        raise RolloutError(
+            subject=_("the model type {kind}").format(kind=kind),
+            expected=_("one of ") + _(", ").join(_SUPPORTED),
+            found=_("a type whose operators are not known"),
+            fix=_("compare a script of one of these models"),
+        )
 
 
 def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
