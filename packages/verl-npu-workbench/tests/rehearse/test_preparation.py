@@ -35,10 +35,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 @pytest.mark.parametrize("damage", [b"", b"model.s", b"m0del.safetensors"])
 def test_a_kept_model_that_is_damaged_is_made_anew(tmp_path: Path, made: list[Path], damage: bytes) -> None:
-    model = preparation._model(ARCHITECTURES[0], 2, tmp_path)
-    assert (preparation._model(ARCHITECTURES[0], 2, tmp_path), len(made)) == (model, 1)
+    model = preparation.small_model_of(ARCHITECTURES[0], 2, tmp_path)
+    assert (preparation.small_model_of(ARCHITECTURES[0], 2, tmp_path), len(made)) == (model, 1)
     (model / "model.safetensors").write_bytes(damage)
-    assert (preparation._model(ARCHITECTURES[0], 2, tmp_path), len(made)) == (model, 2)
+    assert (preparation.small_model_of(ARCHITECTURES[0], 2, tmp_path), len(made)) == (model, 2)
     assert (model / "model.safetensors").read_text() == "model.safetensors"
     assert list(tmp_path.iterdir()) == [model]
 
@@ -64,7 +64,7 @@ def test_a_model_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, monke
 
     monkeypatch.setattr(preparation.subprocess, "run", fail)
     with pytest.raises(CommandError, match="free some disk space, or choose another --output"):
-        preparation._model(ARCHITECTURES[0], 2, tmp_path)
+        preparation.small_model_of(ARCHITECTURES[0], 2, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

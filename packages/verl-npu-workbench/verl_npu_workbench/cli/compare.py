@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,10 +28,13 @@ from ..comparison.merged import compare as compare_merged
 from ..comparison.page import describe_common, describe_side, draw, page
 from ..comparison.standards import BASELINES, SOURCE, Baseline, Outcome, Verdict
 from ..extras import need
+from ..jobs.job import compose
+from ..layers.running import compare_layers, lines_of
 from ..logs.metrics import mean, number
 from ..logs.training import TrainingLog, read, spans
 from ..places import put
-from .options import command, refuse_ignored
+from .options import command, refuse_ignored, unconfined_option, verl_option
+from .script import asked_trainer, say_unconfined
 
 _STATUS = {Outcome.WITHIN: Status.FINE, Outcome.OUTSIDE: Status.FOUND, Outcome.NOT_SHOWN: Status.NOT_JUDGED}
 _STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "yellow", Outcome.NO_LIMIT: ""}
@@ -42,6 +48,7 @@ _SHOWN = 10
         "verl-npu compare new.log old.log --standard regression --html report.html",
         "verl-npu compare npu.log --baseline a2-gspo-qwen3-8b-fsdp2",
         "verl-npu compare --merged models/step-100 checkpoints/global_step_100/actor",
+        "verl-npu compare --layers run.sh",
     ),
 )
 @click.argument("npu_log", required=False, type=click.Path(path_type=Path))
@@ -65,6 +72,16 @@ _SHOWN = 10
     type=click.Path(path_type=Path),
     help="Compare this merged model with the checkpoint that it was made from. Give the checkpoint as the argument.",
 )
+@click.option(
+    "--layers",
+    "script",
+    metavar="SCRIPT",
+    type=click.Path(path_type=Path),
+    help="Compare the trainer and the rollout engine of this launch script layer by layer.",
+)
+@verl_option
+@unconfined_option
+@click.option("--architecture", default="", help="With --layers: the model's type, if its path does not tell it.")
 @json_option()
 @click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Draw the curves into this PNG file.")
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
@@ -75,11 +92,15 @@ def compare(
     list_baselines: bool,
     standards: tuple[str, ...],
     merged: Path | None,
+    script: Path | None,
+    verl: Path | None,
+    unconfined: bool,
+    architecture: str,
     as_json: bool,
     png: Path | None,
     html: Path | None,
 ) -> None:
-    """Compare a training on NPUs with another training.
+    """Compare two trainings, a merged model with its checkpoint, or a rollout engine with its trainer.
 
     A log is a console log, the output of verl's file logger (JSON lines), or a folder of TensorBoard files; - reads
     standard input. Steps are matched by their numbers; at least four must match. The standard `parity` compares an NPU
@@ -90,10 +111,20 @@ def compare(
     --merged compares a model that `python -m verl.model_merger merge` wrote with the shards of its FSDP, FSDP2, or
     Megatron checkpoint, bit for bit. Give the checkpoint folder that --local_dir named.
 
+    --layers answers a few prompts with the rollout engine of a launch script, and computes the same tokens with the
+    trainer's model. Each operator of both sides is compared with transformers in float64 on the CPU, from the same
+    inputs. The first operator whose error is larger than rounding is named, with its cause if one explains the error.
+    If the model's weights are not on this machine, a small random model of its architecture is used.
+
     Exit status: 0 within the limits or equal, 1 outside or different, 2 not shown, or a log or a checkpoint cannot be
     read.
     """
     of_logs = ("baseline", "standards", "png", "html")
+    of_layers = ("verl", "unconfined", "architecture")
+    if script is not None:
+        refuse_ignored("--layers", *of_logs, "list_baselines", "merged", "npu_log", "reference_log")
+        sys.exit(_compare_layers(script, verl, unconfined, architecture, as_json))
+    refuse_ignored(_("a comparison without --layers"), *of_layers)
     if merged is not None:
         refuse_ignored("--merged", *of_logs, "list_baselines")
         sys.exit(_compare_merged(merged, npu_log, reference_log, as_json))
@@ -121,6 +152,55 @@ def compare(
         for path in written:
             terminal.line(_("written: {path}").format(path=path))
     sys.exit(_STATUS[made.outcome])
+
+
+def _compare_layers(script: Path, verl: Path | None, unconfined: bool, architecture: str, as_json: bool) -> Status:
+    say_unconfined(unconfined)
+    trainer, tree, _name = asked_trainer("compare --layers", script, (), verl, unconfined)
+    job = compose(trainer, tree, unconfined)
+    models = Path(tempfile.gettempdir(), f"verl-npu-models-{os.getuid()}")
+    result = compare_layers(job.settings, models, architecture)
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+    else:
+        _print_layers(result)
+    return Status.FOUND if result["first"] else Status.FINE
+
+
+def _print_layers(result: Mapping[str, Any]) -> None:
+    first = result["first"]
+    if result["simulated"]:
+        terminal.echo(_("SIMULATED: computed on virtual NPUs, which round like a CPU."))
+    terminal.line(terminal.styled("different", "red") if first else terminal.styled("as expected", "green"))
+    for line in lines_of(result):
+        terminal.paragraph(line, indent="  ")
+    sides = result["sides"]
+    rows = [("", *sides)]
+    for name in [each["name"] for each in sides["trainer"]["streams"]]:
+        cells = []
+        for side in sides.values():
+            found = next((each for each in side["streams"] if each["name"] == name), None)
+            cells.append(f"{found['error']:.1e} / {found['rounding']:.1e}" if found else "")
+        rows.append((name, *cells))
+    terminal.line(_("Error of the residual stream / error of rounding, before each norm:"))
+    terminal.table(rows, [""] * len(rows), indent="  ")
+    bad = [(side, each) for side in sides for each in sides[side]["operators"] if each["verdict"] != "as expected"]
+    for side, each in bad[:_SHOWN]:
+        flips = each["flips"] or {}
+        more = (
+            _(", {flipped} tokens with other experts, margin {margin:.1e}").format(**flips)
+            if flips.get("flipped")
+            else ""
+        )
+        terminal.line(f"  {side}, {each['operator']}: {each['verdict']}{more}")
+    counts = ", ".join(f"{side}: {len(sides[side]['operators'])}" for side in sides)
+    terminal.paragraph(
+        _("Operators compared: {counts}. Engine: {engine}. Trainer: {trainer}. Model: {model}.").format(
+            counts=counts, engine=result["engine"], trainer=result["trainer"], model=result["model"]
+        )
+    )
+    for each in result["not_shown"]:
+        terminal.paragraph(each, label=_("not shown: "), indent="  ")
 
 
 def _compare_merged(model: Path, checkpoint: Path | None, more: Path | None, as_json: bool) -> Status:

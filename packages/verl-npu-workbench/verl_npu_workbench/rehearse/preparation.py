@@ -66,7 +66,7 @@ def prepare(
 ) -> tuple[Setup, list[str]]:
     """Make the model, a checkpoint if the script uses one, data, and a reward. Return them, and notes for the user."""
     settings, images = job.settings, architecture.takes_images
-    model = _model(architecture, LAYERS * layout.pipeline, request.output / "models")
+    model = small_model_of(architecture, LAYERS * layout.pipeline, request.output / "models")
     train_file, test_file = write_questions(folder / "data", _data_source(settings), images)
     notes = [engine.note] if engine.note else []
     checkpoint = None
@@ -121,7 +121,7 @@ def _data_source(settings: Settings) -> str:
     return "openai/gsm8k"
 
 
-def _model(architecture: Architecture, layers: int, folder: Path) -> Path:
+def small_model_of(architecture: Architecture, layers: int, folder: Path) -> Path:
     """Make the small model, or return the one that was made for this architecture, layers, and transformers."""
     try:
         transformers = version("transformers")

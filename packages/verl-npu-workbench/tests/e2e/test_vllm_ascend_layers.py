@@ -1,0 +1,70 @@
+"""The layers of the real vllm-ascend 0.23.0 on virtual NPUs are those of transformers, and faults of it are found.
+
+It runs where VERL_NPU_VLLM_ASCEND is set, as tests/e2e/test_vllm_ascend.py does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .serving import PYTHONS, answer, engine_of
+
+pytestmark = pytest.mark.e2e
+
+PROGRAM = Path(__file__).with_name("vllm_ascend_layers.py")
+RELEASE = "0.23.0"
+OPERATORS = {"qwen2": 33, "qwen3": 37, "qwen3_moe": 33}
+
+
+@pytest.fixture(scope="module")
+def later() -> str:
+    """The Python of an environment with that release."""
+    for path in PYTHONS:
+        if engine_of(path).vllm_ascend == RELEASE:
+            return path
+    pytest.skip(f"set VERL_NPU_VLLM_ASCEND to the Python of an environment with vllm-ascend {RELEASE}")
+
+
+def said(later: str, folder: Path, kind: str, dtype: str, parallel: int = 1, fault: str = "none") -> dict[str, Any]:
+    return answer(PROGRAM, kind, dtype, str(parallel), fault, str(folder), folder=folder, by=later)
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_its_layers_are_as_expected(later: str, kind: str, dtype: str, parallel: int, tmp_path: Path) -> None:
+    found = said(later, tmp_path, kind, dtype, parallel)
+    assert found["first"] is None
+    assert len(found["sides"]["engine"]["operators"]) == OPERATORS[kind]
+    assert found["numbers"]["k3"] < (1e-9 if dtype == "float32" else 1e-2)
+
+
+def test_prefill_of_latent_attention_is_in_bfloat16(later: str, tmp_path: Path) -> None:
+    """attention/mla_v1.py converts queries, keys, and values of a prefill, because an operator takes only bfloat16."""
+    found = said(later, tmp_path, "deepseek_v3", "float32")
+    assert (found["first"]["side"], found["first"]["operator"]) == ("engine", "layers.0.self_attn")
+    assert found["cause"]["reason"] == "dtype"
+    assert found["cause"]["said"].startswith("bfloat16 instead of float32")
+
+
+def test_its_log_probabilities_have_no_temperature(later: str, tmp_path: Path) -> None:
+    """Its runner makes the sampler without vLLM's logprobs_mode, here processed_logprobs: sample/sampler.py."""
+    found = said(later, tmp_path, "qwen3", "float32", fault="temperature")
+    assert (found["first"]["side"], found["first"]["operator"]) == ("engine", "logprobs")
+    assert found["cause"] == {"reason": "temperature", "said": "1 instead of 0.7"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "operator", "reason"),
+    [
+        ("base", "layers.0.self_attn.rotary", "rotary base"),
+        ("epsilon", "layers.0.input_layernorm", "epsilon of a norm"),
+        ("weight", "layers.1.self_attn.o_proj", "another weight"),
+    ],
+)
+def test_a_fault_is_found(later: str, fault: str, operator: str, reason: str, tmp_path: Path) -> None:
+    found = said(later, tmp_path, "qwen3", "float32", fault=fault)
+    assert (found["first"]["side"], found["first"]["operator"]) == ("engine", operator)
+    assert found["cause"]["reason"] == reason

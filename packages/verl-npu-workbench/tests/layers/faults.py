@@ -1,0 +1,481 @@
+"""Faults of a trainer or an engine: each makes one of them compute another function, or more coarsely."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from verl_npu_workbench.layers.causes import Reason, Sampling
+from verl_npu_workbench.layers.comparing import Comparison, Side, compare
+from verl_npu_workbench.layers.recording import Recording, record
+
+from .models import BATCH, answer, answer_padded, causal, make, only, replaced
+
+R = Reason
+Given = tuple[Recording, Mapping[Reason, Recording]]
+OUTPUTS = ("norm:out", "lm_head:in", "lm_head:out", "logprobs")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault, and what should be found."""
+
+    name: str
+    kind: str
+    operator: str
+    reason: Reason
+    seed: Callable[[Any], Recording | Given]
+    """Returns the recording of a faulty side, made from a copy of the right model."""
+    side: Side = Side.ENGINE
+    dtype: torch.dtype = torch.float32
+    changes: Mapping[str, object] = field(default_factory=dict)
+    """Changes of the right model's configuration."""
+    sampling: Sampling | None = None
+    temperature: float = 1.0
+
+
+FAULTS: list[Fault] = []
+
+
+def found(fault: Fault) -> Comparison:
+    model = make(fault.kind, fault.dtype, **fault.changes)
+    right = record(model, BATCH, fault.temperature)
+    torch.manual_seed(2)
+    seeded = fault.seed(copy.deepcopy(model))
+    faulty, reruns = seeded if isinstance(seeded, tuple) else (seeded, {})
+    sides = (right, faulty) if fault.side is Side.ENGINE else (faulty, right)
+    return compare(model, *sides, fault.sampling, reruns, fault.temperature)
+
+
+def fault(name: str, kind: str, operator: str, reason: Reason, **more: Any) -> Callable[[Any], Any]:
+    """Add a fault whose seed is the decorated function."""
+
+    def add(seed: Callable[[Any], Recording | Given]) -> Callable[[Any], Recording | Given]:
+        FAULTS.append(Fault(name, kind, operator, reason, seed, **more))
+        return seed
+
+    return add
+
+
+def edited(name: str, kind: str, operator: str, reason: Reason, edit: Callable[[Any], object], **more: Any) -> None:
+    """Add a fault that changes the model before it answers."""
+
+    def seed(model: Any) -> Recording:
+        edit(model)
+        return answer(model)
+
+    fault(name, kind, operator, reason, **more)(seed)
+
+
+def frequencies(base: float, size: int) -> torch.Tensor:
+    return 1.0 / base ** (torch.arange(0, size, 2).float() / size)
+
+
+def part(model: Any, path: str) -> Any:
+    return model.get_submodule(path)
+
+
+ROTARY, ATTENTION = "layers.0.self_attn.rotary", "layers.0.self_attn.attention"
+YARN = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}}
+
+# Rotary embeddings.
+
+
+def base(value: float, size: int) -> Callable[[Any], None]:
+    return lambda model: setattr(model.model.rotary_emb, "inv_freq", frequencies(value, size))
+
+
+edited("base 1e6", "qwen2", ROTARY, R.BASE, base(1e6, 16))
+edited("base 5e5 in bfloat16", "qwen3", ROTARY, R.BASE, base(5e5, 32), dtype=torch.bfloat16)
+edited("base 1e7", "qwen3_moe", ROTARY, R.BASE, base(1e7, 32))
+edited("base of latent attention", "deepseek_v3", ROTARY, R.BASE, base(1e6, 16))
+edited("base in the trainer", "qwen3", ROTARY, R.BASE, base(2e6, 32), side=Side.TRAINER)
+
+
+def slower(factor: float) -> Callable[[Any], None]:
+    def edit(model: Any) -> None:
+        model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq / factor
+
+    return edit
+
+
+edited("linear scaling by 4", "qwen2", ROTARY, R.SCALING, slower(4))
+edited("linear scaling by 8 in bfloat16", "qwen3", ROTARY, R.SCALING, slower(8), dtype=torch.bfloat16)
+edited(
+    "no factor of yarn",
+    "qwen3",
+    ROTARY,
+    R.SCALING,
+    lambda model: setattr(model.model.rotary_emb, "attention_scaling", 1.0),
+    changes=YARN,
+)
+
+
+@fault("no yarn", "qwen2", ROTARY, R.SCALING, changes=YARN)
+def no_yarn(model: Any) -> Recording:
+    model.model.rotary_emb.inv_freq = frequencies(10000.0, 16)
+    model.model.rotary_emb.attention_scaling = 1.0
+    return answer(model)
+
+
+@fault("yarn where there is none", "qwen3_moe", ROTARY, R.SCALING)
+def yarn(model: Any) -> Recording:
+    other = make("qwen3_moe", **YARN)
+    model.model.rotary_emb = other.model.rotary_emb
+    return answer(model)
+
+
+def neighbours(original: Any, query: Any, key: Any, cos: Any, sin: Any, *args: Any, **named: Any) -> Any:
+    def turn(heads: torch.Tensor) -> torch.Tensor:
+        found = heads.clone()
+        half = heads.shape[-1] // 2
+        for pair in range(half):
+            one, other = heads[..., 2 * pair], heads[..., 2 * pair + 1]
+            c, s = cos[:, None, :, pair], sin[:, None, :, pair]
+            found[..., 2 * pair] = one * c - other * s
+            found[..., 2 * pair + 1] = other * c + one * s
+        return found
+
+    return turn(query), turn(key)
+
+
+def with_neighbours(model: Any) -> Recording:
+    with replaced(model, "apply_rotary_pos_emb", neighbours):
+        return answer(model)
+
+
+fault("layout", "qwen2", ROTARY, R.LAYOUT)(with_neighbours)
+fault("layout in bfloat16", "qwen3", ROTARY, R.LAYOUT, dtype=torch.bfloat16)(with_neighbours)
+edited(
+    "layout of latent attention",
+    "deepseek_v3",
+    ROTARY,
+    R.LAYOUT,
+    lambda model: setattr(model.config, "rope_interleave", False),
+)
+
+
+@fault("positions from the padded batch", "qwen2", ROTARY, R.POSITION)
+def padded_positions(model: Any) -> Recording:
+    pads = torch.tensor([20 - prompt for prompt in BATCH.prompts])
+    return answer(model, positions=lambda rows, places: places + pads[rows])
+
+
+@fault("positions from 1 on in bfloat16", "qwen3", ROTARY, R.POSITION, dtype=torch.bfloat16)
+def positions_from_one(model: Any) -> Recording:
+    return answer(model, positions=lambda rows, places: places + 1)
+
+
+@fault("positions go on over sequences", "qwen3_moe", ROTARY, R.POSITION, side=Side.TRAINER)
+def running_positions(model: Any) -> Recording:
+    return answer(model, positions=lambda rows, places: torch.arange(len(rows)))
+
+
+# Norms.
+
+
+def epsilon(path: str, value: float) -> Callable[[Any], None]:
+    return lambda model: setattr(part(model, path), "variance_epsilon", value)
+
+
+edited(
+    "epsilon of the first norm",
+    "qwen3",
+    "layers.0.input_layernorm",
+    R.EPSILON,
+    epsilon("model.layers.0.input_layernorm", 1e-5),
+)
+edited(
+    "epsilon of queries",
+    "qwen3_moe",
+    "layers.0.self_attn.q_norm",
+    R.EPSILON,
+    epsilon("model.layers.0.self_attn.q_norm", 1e-3),
+)
+edited(
+    "epsilon of a later norm",
+    "qwen2",
+    "layers.1.post_attention_layernorm",
+    R.EPSILON,
+    epsilon("model.layers.1.post_attention_layernorm", 1e-5),
+)
+edited(
+    "large epsilon in bfloat16",
+    "deepseek_v3",
+    "layers.0.self_attn.kv_a_layernorm",
+    R.EPSILON,
+    epsilon("model.layers.0.self_attn.kv_a_layernorm", 1e-1),
+    dtype=torch.bfloat16,
+)
+
+# Attention.
+
+
+def scale(value: float) -> Callable[[Any], None]:
+    def edit(model: Any) -> None:
+        for layer in model.model.layers:
+            layer.self_attn.scaling = value
+
+    return edit
+
+
+edited("scale 1 / d", "qwen2", ATTENTION, R.SCALE, scale(1 / 16))
+edited("scale of another size in bfloat16", "qwen3", ATTENTION, R.SCALE, scale(16**-0.5), dtype=torch.bfloat16)
+edited("scale without rotary dimensions", "deepseek_v3", ATTENTION, R.SCALE, scale(32**-0.5))
+fault("not causal", "qwen2", ATTENTION, R.MASK)(
+    lambda model: answer(model, allowed=lambda rows, places: rows[:, None] == rows)
+)
+fault("a window of 8 in bfloat16", "qwen3", ATTENTION, R.MASK, dtype=torch.bfloat16)(
+    lambda model: answer(model, allowed=lambda rows, places: causal(rows, places) & (places[:, None] - places < 8))
+)
+fault("sequences see each other", "qwen3_moe", ATTENTION, R.MASK, side=Side.TRAINER)(
+    lambda model: answer(model, allowed=lambda rows, places: torch.ones(len(rows), len(rows), dtype=torch.bool).tril())
+)
+fault("pads are seen", "qwen2", ATTENTION, R.PADDING)(lambda model: answer_padded(model, 20, 0))
+fault("pads are seen, up to a longer prompt", "qwen3_moe", ATTENTION, R.PADDING, sampling=Sampling(prompt_length=32))(
+    lambda model: answer_padded(model, 32, 0)
+)
+
+# Weights.
+
+
+def stale(path: str) -> Callable[[Any], None]:
+    def edit(model: Any) -> None:
+        parameter = model.get_parameter(path)
+        parameter.data = (parameter + 0.02 * torch.randn(parameter.shape)).to(parameter.dtype)
+
+    return edit
+
+
+edited(
+    "stale queries", "qwen2", "layers.1.self_attn.q_proj", R.WEIGHT, stale("model.layers.1.self_attn.q_proj.weight")
+)
+edited(
+    "stale embedding in bfloat16",
+    "qwen3",
+    "embed_tokens",
+    R.WEIGHT,
+    stale("model.embed_tokens.weight"),
+    dtype=torch.bfloat16,
+)
+edited("stale norm", "qwen3", "norm", R.WEIGHT, stale("model.norm.weight"))
+edited("stale router", "qwen3_moe", "layers.1.mlp.gate", R.WEIGHT, stale("model.layers.1.mlp.gate.weight"))
+edited(
+    "stale latent projection",
+    "deepseek_v3",
+    "layers.0.self_attn.kv_b_proj",
+    R.WEIGHT,
+    stale("model.layers.0.self_attn.kv_b_proj.weight"),
+)
+edited(
+    "a layer of zeros",
+    "qwen2",
+    "layers.0.mlp.down_proj",
+    R.WEIGHT,
+    lambda model: part(model, "model.layers.0.mlp.down_proj").weight.zero_(),
+)
+
+
+@fault("stale expert", "qwen3_moe", "layers.0.mlp", R.WEIGHT)
+def stale_expert(model: Any) -> Recording:
+    experts = model.model.layers[0].mlp.experts
+    weight = experts.down_proj[3] if hasattr(experts, "down_proj") else experts[3].down_proj.weight
+    weight += 0.05 * torch.randn(weight.shape)
+    return answer(model)
+
+
+@fault("gate and up exchanged", "qwen3", "layers.0.mlp.gate_proj", R.WEIGHT)
+def exchanged_gate(model: Any) -> Recording:
+    mlp = model.model.layers[0].mlp
+    mlp.gate_proj.weight.data, mlp.up_proj.weight.data = mlp.up_proj.weight.data, mlp.gate_proj.weight.data
+    return answer(model)
+
+
+def transpose(path: str) -> Callable[[Any], None]:
+    def edit(model: Any) -> None:
+        parameter = model.get_parameter(path)
+        parameter.data = parameter.data.T.contiguous().view(parameter.shape)
+
+    return edit
+
+
+edited(
+    "transposed output",
+    "qwen2",
+    "layers.0.self_attn.o_proj",
+    R.TRANSPOSED,
+    transpose("model.layers.0.self_attn.o_proj.weight"),
+)
+edited(
+    "transposed gate in bfloat16",
+    "qwen3",
+    "layers.1.mlp.gate_proj",
+    R.TRANSPOSED,
+    transpose("model.layers.1.mlp.gate_proj.weight"),
+    dtype=torch.bfloat16,
+)
+
+
+def drop(path: str) -> Callable[[Any], None]:
+    return lambda model: setattr(part(model, path), "bias", None)
+
+
+edited("no bias of queries", "qwen2", "layers.0.self_attn.q_proj", R.BIAS, drop("model.layers.0.self_attn.q_proj"))
+edited(
+    "no bias of values in bfloat16",
+    "qwen2",
+    "layers.1.self_attn.v_proj",
+    R.BIAS,
+    drop("model.layers.1.self_attn.v_proj"),
+    dtype=torch.bfloat16,
+)
+edited(
+    "no bias of the choice",
+    "deepseek_v3",
+    "layers.1.mlp",
+    R.BIAS,
+    lambda model: model.model.layers[1].mlp.gate.e_score_correction_bias.zero_(),
+)
+
+
+@fault("the embedding as head", "qwen3", "lm_head", R.TIE)
+def tied(model: Any) -> Recording:
+    model.lm_head.weight = model.model.embed_tokens.weight
+    return answer(model)
+
+
+@fault("a head of its own", "qwen2", "lm_head", R.TIE, changes={"tie_word_embeddings": True})
+def untied(model: Any) -> Recording:
+    model.lm_head.weight = torch.nn.Parameter(
+        model.lm_head.weight + 0.05 * torch.randn(model.lm_head.weight.shape), requires_grad=False
+    )
+    return answer(model)
+
+
+# Dtypes.
+
+
+def narrow(path: str, dtype: torch.dtype) -> Callable[[Any], None]:
+    def edit(model: Any) -> None:
+        module = part(model, path).to(dtype)
+        forward = module.forward
+        module.forward = lambda given: forward(given.to(dtype)).float()
+
+    return edit
+
+
+edited("head in bfloat16", "qwen3", "lm_head", R.DTYPE, narrow("lm_head", torch.bfloat16))
+edited("head in float16", "qwen2", "lm_head", R.DTYPE, narrow("lm_head", torch.float16))
+edited(
+    "values in bfloat16",
+    "qwen3_moe",
+    "layers.1.self_attn.v_proj",
+    R.DTYPE,
+    narrow("model.layers.1.self_attn.v_proj", torch.bfloat16),
+)
+
+# Experts.
+
+
+def choose(leaf: str, value: object) -> Callable[[Any], None]:
+    def edit(model: Any) -> None:
+        for layer in model.model.layers:
+            for owner in (layer.mlp, getattr(layer.mlp, "gate", None)):
+                if hasattr(owner, leaf):
+                    setattr(owner, leaf, value)
+
+    return edit
+
+
+edited(
+    "weights of experts are not normalised",
+    "qwen3_moe",
+    "layers.0.mlp",
+    R.ROUTING,
+    choose("norm_topk_prob", False),
+    changes={"norm_topk_prob": True},
+)
+edited("one expert less", "qwen3_moe", "layers.0.mlp", R.ROUTING, choose("top_k", 1), dtype=torch.bfloat16)
+edited("no factor of experts", "deepseek_v3", "layers.1.mlp", R.ROUTING, choose("routed_scaling_factor", 1.0))
+
+# Log-probabilities.
+
+fault("log-probabilities without temperature", "qwen2", "logprobs", R.TEMPERATURE, temperature=0.7)(
+    lambda model: answer(model)
+)
+fault("log-probabilities at another temperature", "qwen3", "logprobs", R.TEMPERATURE, dtype=torch.bfloat16)(
+    lambda model: answer(model, logprobs=lambda logits: logits / 0.6)
+)
+
+
+def best(logits: torch.Tensor, count: int) -> torch.Tensor:
+    """Keep the best tokens, and the ones that were sampled."""
+    return logits.masked_fill(logits < logits.topk(count, dim=-1)[0][:, -1:], -torch.inf)
+
+
+fault("log-probabilities among the best 100", "qwen3", "logprobs", R.FILTER, sampling=Sampling(top_k=127))(
+    lambda model: answer(model, logprobs=lambda logits: best(logits, 127))
+)
+
+
+def nucleus(logits: torch.Tensor, share: float) -> torch.Tensor:
+    ordered, order = logits.softmax(-1).sort(descending=True, dim=-1)
+    drop = ordered.cumsum(-1) - ordered >= share
+    return logits.masked_fill(torch.zeros_like(drop).scatter(1, order, drop), -torch.inf)
+
+
+fault("log-probabilities among the likeliest", "qwen2", "logprobs", R.FILTER, sampling=Sampling(top_p=0.9999))(
+    lambda model: answer(model, logprobs=lambda logits: nucleus(logits, 0.9999))
+)
+
+# The engine's ways to compute a request.
+
+
+@fault("a chunk does not see the chunk before", "qwen2", ATTENTION, R.CHUNKS)
+def blind_chunk(model: Any) -> Recording:
+    return answer(
+        model,
+        allowed=lambda rows, places: causal(rows, places) & ~((places[:, None] >= 16) & (places < 16)),
+    )
+
+
+@fault("positions start again in a chunk", "qwen3", ROTARY, R.CHUNKS)
+def restarted(model: Any) -> Recording:
+    return answer(model, positions=lambda rows, places: places % 16)
+
+
+def cached(count: int, other: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Given]:
+    """The attention reads other keys and values for the first tokens of each sequence, if they are cached."""
+
+    def attend(original: Any, module: Any, query: Any, key: Any, value: Any, *args: Any, **named: Any) -> Any:
+        first = torch.tensor([at < count for _, at in BATCH.places()])[:, None]
+        key, value = (torch.where(first, other(each), each) for each in (key, value))
+        return original(module, query, key, value, *args, **named)
+
+    def seed(model: Any) -> Given:
+        with replaced(model, "eager_attention_forward", attend):
+            faulty = answer(model)
+        return faulty, {R.GRAPHS: faulty, R.PREFIX: answer(model)}
+
+    return seed
+
+
+fault("a cached prefix of old weights", "qwen2", ATTENTION, R.PREFIX)(cached(4, lambda each: each * 1.1))
+fault("a cached prefix of another prompt", "qwen3_moe", ATTENTION, R.PREFIX)(cached(4, lambda each: each.flip(2)))
+
+
+@fault("graphs with old weights", "qwen3", "layers", R.GRAPHS)
+def old_graph(model: Any) -> Given:
+    right = answer(copy.deepcopy(model))
+    stale("model.layers.0.mlp.up_proj.weight")(model)
+    return only(answer(model), OUTPUTS), {R.PREFIX: only(answer(model), OUTPUTS), R.GRAPHS: only(right, OUTPUTS)}
+
+
+@fault("graphs with the hidden states of other tokens", "qwen2", "layers", R.GRAPHS)
+def other_rows(model: Any) -> Given:
+    right = answer(model)
+    values = {name: right.values[name].roll(1, 0) if name == "norm:out" else right.values[name] for name in OUTPUTS}
+    return Recording(right.batch, right.dtype, values), {R.GRAPHS: only(right, OUTPUTS)}

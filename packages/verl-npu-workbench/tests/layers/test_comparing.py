@@ -1,0 +1,105 @@
+"""Numbers, verdicts, and reports of a comparison."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from verl_npu_workbench.jobs.settings import Settings
+from verl_npu_workbench.layers.comparing import Comparison, Side, compare, numbers
+from verl_npu_workbench.layers.computing import generated
+from verl_npu_workbench.layers.judging import Verdict
+from verl_npu_workbench.layers.recording import Batch, Recording, record
+from verl_npu_workbench.layers.report import content
+from verl_npu_workbench.layers.running import compare_layers, lines_of
+
+from verl_npu.errors import RolloutError
+
+from .models import BATCH, answer, make
+
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
+
+
+def test_numbers_are_those_of_two_probabilities() -> None:
+    trainer, engine = torch.tensor([0.5, 0.25]).log(), torch.tensor([0.25, 0.25]).log()
+    found = numbers(trainer, engine)
+    assert found.k1 == pytest.approx(-math.log(2) / 2)
+    assert found.k3 == pytest.approx((1 - math.log(2)) / 2)
+    assert (found.mean_difference, found.max_difference) == pytest.approx((0.125, 0.25))
+    assert (found.tokens, found.beyond) == (2, 0.5)
+    assert found.effective == pytest.approx(9 / 10)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3_moe"])
+def test_an_engine_with_a_cache_is_as_expected(kind: str) -> None:
+    model = make(kind)
+    model.config._attn_implementation = "sdpa"
+    engine = generated(copy.deepcopy(model), PROMPTS, 4, 0.7)
+    assert [len(each) for each in engine.batch.tokens] == [7, 9]
+    made = compare(model, record(model, engine.batch, 0.7), engine, temperature=0.7)
+    assert made.first is None
+    assert len(made.sides[Side.ENGINE].operators) == len(made.sides[Side.TRAINER].operators)
+    assert made.numbers is not None
+    assert abs(made.numbers.k1) < 1e-6
+
+
+def with_a_near_tie(margin: float) -> Comparison:
+    """Let the engine take the third expert for the second one, for a token whose scores are only so far apart."""
+    model = make("qwen3_moe")
+    trainer = record(model, BATCH)
+    mlp = "layers.0.mlp"
+    exact = trainer.values[f"{mlp}:in"][0].double()
+    gate = model.model.layers[0].mlp.gate.weight
+    second, third = (gate.double() @ exact).topk(3)[1][1:].tolist()
+    apart = (gate[second].double() - gate[third].double()) @ exact - margin
+    gate[third] += (apart * exact / exact.square().sum()).float()
+    right = record(model, BATCH)
+    other = copy.deepcopy(model)
+    other.model.layers[0].mlp.gate.weight[third] += ((margin + 0.1) * exact / exact.square().sum()).float()
+    flipped = record(other, BATCH)
+    values = {**right.values, f"{mlp}:out": right.values[f"{mlp}:out"].clone()}
+    values[f"{mlp}:out"][0] = flipped.values[f"{mlp}:out"][0]
+    return compare(model, right, Recording(BATCH, torch.float32, values))
+
+
+def test_a_token_whose_experts_rounding_decides_flips() -> None:
+    made = with_a_near_tie(1e-8)
+    (flips,) = (each for each in made.sides[Side.ENGINE].operators if each.operator.name == "layers.0.mlp")
+    assert flips.verdict is Verdict.FLIPS
+    assert flips.flips is not None
+    assert flips.flips.flipped == 1
+    assert flips.flips.margin < 1e-6
+
+
+def test_a_token_with_other_experts_for_no_reason_does_not() -> None:
+    made = with_a_near_tie(0.3)
+    assert made.first is not None
+    assert made.first.operator.name == "layers.0.mlp"
+
+
+def test_the_report_begins_with_the_operator_and_its_cause() -> None:
+    model = make("qwen2")
+    other = copy.deepcopy(model)
+    other.model.layers[1].self_attn.q_proj.bias = None
+    made = compare(model, record(model, BATCH), answer(other))
+    lines = lines_of(content(made, []))
+    assert lines[0].startswith("engine, layers.1.self_attn.q_proj: different.")
+    assert lines[1] == "Cause: dropped bias: layers.1.self_attn.q_proj without its bias."
+    assert lines[2].startswith("kl ")
+
+
+def test_a_model_of_another_type_is_refused(tmp_path: Path) -> None:
+    settings = Settings({"actor_rollout_ref.model.path": "Qwen/Qwen2.5-VL-7B-Instruct"})
+    with pytest.raises(RolloutError, match="expected one of qwen2, qwen3, qwen3_moe, deepseek_v3"):
+        compare_layers(settings, tmp_path)
+
+
+def test_a_batch_has_a_row_for_each_token_that_is_read() -> None:
+    batch = Batch(((1, 2, 3, 4), (5, 6, 7)), (2, 1))
+    assert batch.inputs().tolist() == [1, 2, 3, 5, 6]
+    assert batch.answers() == [(0, 1), (0, 2), (1, 0), (1, 1)]
+    assert batch.targets().tolist() == [3, 4, 6, 7]
+    assert batch.answer_rows().tolist() == [1, 2, 3, 4]

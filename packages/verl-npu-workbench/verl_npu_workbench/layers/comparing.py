@@ -1,0 +1,135 @@
+"""Compares a trainer and a rollout engine that compute the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import torch
+
+from .causes import Cause, Reason, Sampling, cause_of, exchanged
+from .judging import Judgement, Pair, Verdict, first_bad, judge, pair_of
+from .recording import LOGPROBS, Recording
+
+
+class Side(str, Enum):
+    """The two computations."""
+
+    TRAINER = "trainer"
+    ENGINE = "engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """How far the log-probabilities of the answers' tokens are apart."""
+
+    tokens: int
+    k1: float
+    """The mean of log(engine) - log(trainer), an estimate of the KL divergence KL(engine || trainer)."""
+    k3: float
+    """The mean of r - 1 - log(r), where r is the importance weight: an estimate with a lower variance."""
+    mean_difference: float
+    """The mean absolute difference of the probabilities."""
+    max_difference: float
+    beyond: float
+    """The share of tokens whose probabilities differ by more than 0.1."""
+    effective: float
+    """The effective sample size of the importance weights, as a share of the tokens."""
+
+
+def numbers(trainer: torch.Tensor, engine: torch.Tensor) -> Numbers:
+    """Return how far log-probabilities are apart. The engine sampled the tokens."""
+    ours, theirs = trainer.double().flatten(), engine.double().flatten()
+    difference = (ours.exp() - theirs.exp()).abs()
+    log_ratio = ours - theirs
+    weights = log_ratio.exp()
+    return Numbers(
+        tokens=len(ours),
+        k1=float(-log_ratio.mean()),
+        k3=float((weights - 1 - log_ratio).mean()),
+        mean_difference=float(difference.mean()),
+        max_difference=float(difference.max()),
+        beyond=float((difference > 0.1).double().mean()),
+        effective=float(weights.sum().square() / weights.square().sum() / len(weights)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One side's operators, and what they add up to."""
+
+    recording: Recording
+    operators: Sequence[Judgement]
+    streams: Sequence[tuple[str, float, float]]
+    """The residual stream at each norm: its name, its error over all layers before, and that of rounding alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two sides, the first operator that is not as expected, and its cause."""
+
+    sides: Mapping[Side, Judged]
+    numbers: Numbers | None
+    """None if one side has no log-probabilities."""
+    first: Judgement | None = None
+    side: Side | None = None
+    """The side of `first`."""
+    cause: Cause | None = None
+    remaining: Numbers | None = None
+    """How far the side is from the reference that computes with the cause, in the side's dtype."""
+
+
+def compare(
+    model: Any,
+    trainer: Recording,
+    engine: Recording,
+    sampling: Sampling | None = None,
+    reruns: Mapping[Reason, Recording] | None = None,
+    temperature: float = 1.0,
+) -> Comparison:
+    """Judge both sides against the trainer's model on the host, and look for the cause of the first difference."""
+    recordings = {Side.TRAINER: trainer, Side.ENGINE: engine}
+    pairs: dict[torch.dtype, Pair] = {}
+    judged, firsts = {}, {}
+    for side, recording in recordings.items():
+        pair = pairs.get(recording.dtype) or pair_of(model, recording.batch, recording.dtype, temperature)
+        pairs[recording.dtype] = pair
+        found = list(judge(recording, pair))
+        judged[side] = Judged(recording, found, _streams(recording, pair))
+        bad = first_bad(found)
+        if bad is not None:
+            firsts[side] = found.index(bad), bad
+    both = [recording.values.get(LOGPROBS) for recording in recordings.values()]
+    apart = numbers(*both) if both[0] is not None and both[1] is not None else None
+    if not firsts:
+        return Comparison(judged, apart)
+    side = min(firsts, key=lambda each: firsts[each][0])
+    bad, recording, pair = firsts[side][1], recordings[side], pairs[recordings[side].dtype]
+    again = reruns if side is Side.ENGINE else None
+    cause = cause_of(bad, recording, pair, sampling, again)
+    if cause is not None and cause.reason is not Reason.DTYPE:
+        # Another function explains the error, however small it is.
+        bad = replace(bad, verdict=Verdict.DIFFERENT)
+    remaining = None
+    # Only the first layer knows the keys of pad tokens.
+    known = cause is not None and cause.edit is not None and cause.reason is not Reason.PADDING
+    if cause is not None and known and LOGPROBS in recording.values:
+        with exchanged(replace(cause, edit=cause.whole or cause.edit), pair.rounded):
+            remaining = numbers(pair.rounded.logprobs(), recording.values[LOGPROBS])
+    return Comparison(judged, apart, bad, side, cause, remaining)
+
+
+def _streams(recording: Recording, pair: Pair) -> list[tuple[str, float, float]]:
+    names = [f"layers.{number}.input_layernorm:in" for number in range(len(pair.exact.decoder.layers))] + ["norm:in"]
+    streams = zip(names, pair.exact.stream(), pair.rounded.stream(), strict=True)
+    return [
+        (
+            name.removesuffix(":in"),
+            float((recording.values[name].double() - exact).norm() / exact.norm()),
+            float((rounded.double() - exact).norm() / exact.norm()),
+        )
+        for name, exact, rounded in streams
+        if name in recording.values
+    ]

@@ -1,0 +1,114 @@
+"""Computes both sides on this machine: `prepare FOLDER` or `compare FOLDER`.
+
+`prepare` writes the digests of the trainer's weights for the engine, and `compare` judges the recordings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from verl_npu.features.weight_sync.transport.tensors import digest_of
+
+from ..simulation.rollout.model import own_modules
+from .causes import Sampling
+from .comparing import compare
+from .recording import LOGPROBS, Batch, Recorder, Recording, chosen, prefix_of, record, recorded, weights_of
+from .report import content
+from .vllm import ANSWERS, ASK, read
+
+RESULT = "comparison.json"
+
+
+def main(words: list[str]) -> None:
+    """Do what the command line says."""
+    step, folder = words[0], Path(words[1])
+    asked = json.loads((folder / ASK).read_text())
+    # Its import brings verl-npu's patches into transformers, as in the trainer.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("verl")
+    dtype = getattr(torch, asked["engine"]["dtype"])
+    model = _load(asked, dtype, "sdpa")
+    if step == "prepare":
+        asked["weights"] = {
+            name: (digest_of(weight), list(weight.shape)) for name, weight in model.state_dict().items()
+        }
+        (folder / ASK).write_text(json.dumps(asked))
+        return
+    sampling, temperature = Sampling(**asked["settings"]), asked["settings"]["temperature"]
+    engine = (
+        read_beside(folder, dtype, model)
+        if (folder / ANSWERS).exists()
+        else generated(model, asked["prompts"], asked["sampling"]["max_tokens"], temperature)
+    )
+    device = "npu" if hasattr(torch, "npu") and torch.npu.is_available() else "cpu"
+    trainer, notes = _trained(asked, dtype, device, engine.batch, temperature)
+    made = compare(model, trainer, engine, sampling, temperature=temperature)
+    result = {"trainer": f"transformers on {device}", **content(made, notes)}
+    (folder / RESULT).write_text(json.dumps(result, indent=2))
+
+
+def _load(asked: dict[str, Any], dtype: torch.dtype, attention: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    path = asked["engine"]["model"]
+    return AutoModelForCausalLM.from_pretrained(path, torch_dtype=dtype, attn_implementation=attention).eval()
+
+
+def _trained(
+    asked: dict[str, Any], dtype: torch.dtype, device: str, batch: Batch, temperature: float
+) -> tuple[Recording, list[str]]:
+    """Record the trainer with the attention that it is asked for, or else with sdpa."""
+    attention = asked["attention"]
+    try:
+        return record(_load(asked, dtype, attention).to(device), batch, temperature), []
+    except (ImportError, ValueError, RuntimeError, NotImplementedError) as error:
+        note = f"the trainer's attention {attention}, for which sdpa stands: {str(error).splitlines()[0][:120]}"
+    return record(_load(asked, dtype, "sdpa").to(device), batch, temperature), [note]
+
+
+def read_beside(folder: Path, dtype: torch.dtype, model: Any) -> Recording:
+    """Read an engine's recording, whose weights have the names that they have in a model of transformers."""
+    made = read(folder, dtype, model.config.get_text_config().num_key_value_heads)
+    prefix = prefix_of(model)
+
+    def held(name: str) -> torch.Tensor | None:
+        found = made.held(prefix + name)
+        return made.held(name) if found is None else found
+
+    return Recording(made.batch, made.dtype, made.values, held)
+
+
+def generated(model: Any, prompts: list[list[int]], new: int, temperature: float) -> Recording:
+    """Record a private copy of a transformers model that answers with a cache, token by token."""
+    own_modules(model)
+    recorder, tokens = Recorder(), [list(prompt) for prompt in prompts]
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad(), recorded(model, recorder):
+        for row, answer in enumerate(tokens):
+            cache, begin = None, 0
+            for _ in range(new):
+                recorder.begin([(row, at) for at in range(begin, len(answer))])
+                made = model(input_ids=torch.tensor([answer[begin:]]), past_key_values=cache, use_cache=True)
+                cache, begin = made.past_key_values, len(answer)
+                chances = (made.logits[0, -1].float() / temperature).softmax(-1) if temperature else None
+                token = (
+                    made.logits[0, -1].argmax()
+                    if chances is None
+                    else torch.multinomial(chances, 1, generator=generator)[0]
+                )
+                answer.append(int(token))
+                following = torch.tensor(answer[1:][-made.logits.shape[1] :])
+                recorder.add(LOGPROBS, chosen(made.logits[0], following, temperature or 1.0))
+    batch = Batch(tuple(map(tuple, tokens)), tuple(map(len, prompts)))
+    return recorder.recording(batch, model.dtype, weights_of(model))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

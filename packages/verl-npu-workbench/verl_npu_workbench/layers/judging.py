@@ -1,0 +1,200 @@
+"""Judges each operator of one side by its forward error: is it rounding?
+
+The error is the difference from the reference in float64, which computes from the side's own inputs. The reference in
+the side's dtype shows how much of it is rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+from .recording import Batch, Recording
+from .reference import Kind, Operator, Reference, operators
+
+MARGIN = 4.0
+"""How many times the measured rounding an error may be.
+
+Independent roundings add up in squares. So an implementation may round a value of the result's size fifteen more times
+than transformers does, for example between fused or divided steps, and stay within four times. Faults that are smaller
+than that also change a result less than another implementation does.
+"""
+_NARROWER = {torch.float32: torch.bfloat16, torch.float16: torch.bfloat16, torch.bfloat16: torch.float8_e4m3fn}
+_MANY = 16
+"""From this number of features on, the rounding of one row is measured; of less, the largest of all rows is used."""
+
+
+class Verdict(str, Enum):
+    """Where an error comes from."""
+
+    EXPECTED = "as expected"
+    LARGER = "larger than rounding"
+    """Larger than rounding in this dtype, but not than rounding in the next narrower one."""
+    DIFFERENT = "different"
+    FLIPS = "flips"
+    """Rounding decides which experts are chosen for some tokens; the other tokens are as expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flips:
+    """Tokens whose experts rounding decides."""
+
+    near: int
+    """Tokens whose scores are so close that rounding may choose another expert."""
+    flipped: int
+    """Those of them whose output differs by more than rounding."""
+    margin: float
+    """The largest distance of the last chosen score and the next one, among flipped tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on one operator of one side."""
+
+    operator: Operator
+    verdict: Verdict
+    error: float
+    """The error relative to the output, over all tokens."""
+    rounding: float
+    """The same of the reference in the side's dtype."""
+    ratio: float
+    """The largest error of a token, in units of its rounding."""
+    tokens: float
+    """The share of tokens beyond the margin."""
+    flips: Flips | None = None
+
+    @property
+    def is_bad(self) -> bool:
+        return self.verdict in (Verdict.LARGER, Verdict.DIFFERENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same model in float64 and in a side's dtype."""
+
+    exact: Reference
+    rounded: Reference
+
+    @property
+    def both(self) -> tuple[Reference, Reference]:
+        return self.exact, self.rounded
+
+
+def pair_of(model: object, batch: Batch, dtype: torch.dtype, temperature: float = 1.0) -> Pair:
+    """Return the references for a side that computes in `dtype`, with the trainer's weights."""
+    return Pair(*(Reference(model, batch, each, temperature) for each in (torch.float64, dtype)))
+
+
+def judge(recording: Recording, pair: Pair) -> Iterator[Judgement]:
+    """Judge each operator whose inputs and outputs were recorded, in the order in which they compute.
+
+    A block of operators is judged only if one of its operators was not recorded, and all layers as one only if the
+    residual stream was not.
+    """
+    values = recording.values
+    all_operators = list(operators(pair.exact.decoder))
+    seen = [each for each in all_operators if all(name in values for name in (*each.given, *each.made))]
+    missing = [each.name for each in all_operators if each not in seen]
+    for operator in seen:
+        if operator.kind in (Kind.BLOCK, Kind.MLP) and not any(name.startswith(operator.name) for name in missing):
+            continue
+        if operator.kind is Kind.MODEL and "norm:in" in values:
+            continue
+        yield judge_one(operator, recording, pair)
+
+
+def judge_one(operator: Operator, recording: Recording, pair: Pair) -> Judgement:
+    """Judge one operator."""
+    exact, rounded = (each.compute(operator, recording.values).double() for each in pair.both)
+    made = torch.cat([recording.values[name].double() for name in operator.made], dim=-1)
+    near = gap = None
+    if operator.kind is Kind.EXPERTS:
+        near, gap = _near(operator, recording.values, pair)
+    sure = torch.ones(len(made), dtype=torch.bool) if near is None else ~near
+    ratios = _ratios(made, exact, rounded, sure, _unit(recording, operator))
+    ratio = float(ratios[sure].max()) if bool(sure.any()) else 0.0
+    flips = None
+    verdict = _verdict(ratio, recording.dtype)
+    if near is not None and gap is not None:
+        flipped = near & (ratios > MARGIN)
+        flips = Flips(int(near.sum()), int(flipped.sum()), float(gap[flipped].max()) if bool(flipped.any()) else 0.0)
+        if verdict is Verdict.EXPECTED and flips.flipped:
+            verdict = Verdict.FLIPS
+    size = float(exact.norm()) or 1.0
+    return Judgement(
+        operator,
+        verdict,
+        float((made - exact).norm()) / size,
+        float((rounded - exact).norm()) / size,
+        ratio,
+        float((ratios > MARGIN).double().mean()),
+        flips,
+    )
+
+
+def _unit(recording: Recording, operator: Operator) -> float:
+    """Return half a unit in the last place of the recorded values, relative to them."""
+    return max(float(torch.finfo(recording.values[name].dtype).eps) / 2 for name in operator.made)
+
+
+def _ratios(
+    made: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor, sure: torch.Tensor, unit: float
+) -> torch.Tensor:
+    """Return each row's error in units of its rounding, which is at least that of the output itself."""
+    error, rounding, size = ((made - exact).norm(dim=1), (rounded - exact).norm(dim=1), exact.norm(dim=1))
+    usual = rounding[sure] if bool(sure.any()) else rounding
+    # A row may have been lucky.
+    usual = usual.max() if made.shape[1] < _MANY else usual.median()
+    floor = torch.maximum(rounding, usual) if made.shape[1] < _MANY or bool(sure.all()) else usual.expand_as(rounding)
+    ratios = error / torch.maximum(floor, unit * size).clamp(min=torch.finfo(torch.float64).tiny)
+    return ratios.nan_to_num(nan=torch.inf)
+
+
+def _verdict(ratio: float, dtype: torch.dtype) -> Verdict:
+    if ratio <= MARGIN:
+        return Verdict.EXPECTED
+    narrower = _NARROWER.get(dtype, torch.bfloat16)
+    wide = torch.finfo(narrower).eps / torch.finfo(dtype).eps
+    return Verdict.LARGER if ratio <= MARGIN * wide else Verdict.DIFFERENT
+
+
+def _near(operator: Operator, values: Mapping[str, torch.Tensor], pair: Pair) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the tokens whose experts rounding may decide, and how far the scores of each are apart."""
+    exact, rounded = (_scores(operator, values, each) for each in pair.both)
+    config = pair.exact.decoder.config
+    chosen = config.num_experts_per_tok
+    # Two scores with independent errors are compared.
+    noise = 2**0.5 * MARGIN * float((exact - rounded).square().mean().sqrt())
+    gaps = [_gap(exact, chosen)]
+    groups, kept = getattr(config, "n_group", None) or 1, getattr(config, "topk_group", None) or 1
+    if groups > kept:
+        best = exact.unflatten(1, (groups, -1)).topk(2, dim=-1)[0].sum(-1)
+        gaps.append(_gap(best, kept) / 2**0.5)
+        within = exact.unflatten(1, (groups, -1))
+        mask = torch.zeros_like(best, dtype=torch.bool).scatter_(1, best.topk(kept)[1], value=True)
+        gaps[0] = _gap(within.masked_fill(~mask[..., None], -torch.inf).flatten(1), chosen)
+    gap = torch.stack(gaps).amin(dim=0)
+    return gap <= noise, gap
+
+
+def _gap(scores: torch.Tensor, count: int) -> torch.Tensor:
+    if count >= scores.shape[1]:
+        return torch.full((len(scores),), torch.inf, dtype=scores.dtype)
+    best = scores.topk(count + 1, dim=-1)[0]
+    return best[:, count - 1] - best[:, count]
+
+
+def _scores(operator: Operator, values: Mapping[str, torch.Tensor], reference: Reference) -> torch.Tensor:
+    """Return the scores by which the experts of each token are chosen."""
+    router = Operator(f"{operator.name}.gate", Kind.ROUTER, operator.given, ())
+    logits = reference.compute(router, values).double()
+    bias = getattr(reference.module(router.name), "e_score_correction_bias", None)
+    return logits if bias is None else logits.sigmoid() + bias
+
+
+def first_bad(judgements: Sequence[Judgement]) -> Judgement | None:
+    """Return the first operator whose error is not explained by rounding or by flips."""
+    return next((each for each in judgements if each.is_bad), None)

@@ -1,0 +1,261 @@
+"""Records the inputs and outputs of a model's parts, under transformers' names.
+
+Values have a row for each token that the model read, in the order of the sequences. Heads, and all other dimensions of
+a token's value, are one dimension.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from verl_npu.features.weight_sync.engines.layout import kinds_of, sections_of
+
+Place: TypeAlias = tuple[int, int]
+"""The number of a sequence, and a position in it."""
+
+QUERY, KEY, VALUE, ATTENTION = "query", "key", "value", "attention"
+"""The values of a layer's attention: queries and keys after the rotary embedding, and its output before o_proj."""
+HEAD, LOGPROBS = "lm_head", "logprobs"
+_RECORDED = re.compile(
+    r"embed_tokens|norm|lm_head|logits_processor|"
+    r"layers\.\d+\.(\w+norm|self_attn|mlp|self_attn\.(\w+norm|\w+_proj\w*|attn)|mlp\.(\w+_proj|gate))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Sequences of tokens: prompts with their answers."""
+
+    tokens: tuple[tuple[int, ...], ...]
+    prompts: tuple[int, ...]
+    """The lengths of the prompts."""
+
+    def places(self) -> list[Place]:
+        """Return the place of each token that a model must read: all but the last of each sequence."""
+        return [(row, at) for row, tokens in enumerate(self.tokens) for at in range(len(tokens) - 1)]
+
+    def answers(self) -> list[Place]:
+        """Return the places at which a model predicts a token of an answer."""
+        return [
+            (row, at)
+            for row, (tokens, prompt) in enumerate(zip(self.tokens, self.prompts, strict=True))
+            for at in range(prompt - 1, len(tokens) - 1)
+        ]
+
+    def answer_rows(self) -> torch.Tensor:
+        """Return the rows of `answers` among those of `places`."""
+        rows = {place: row for row, place in enumerate(self.places())}
+        return torch.tensor([rows[place] for place in self.answers()])
+
+    def inputs(self) -> torch.Tensor:
+        """Return the tokens at `places`."""
+        return torch.tensor([self.tokens[row][at] for row, at in self.places()])
+
+    def targets(self) -> torch.Tensor:
+        """Return the tokens that follow `answers`."""
+        return torch.tensor([self.tokens[row][at + 1] for row, at in self.answers()])
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The values of one side, by name: `NAME:in` and `NAME:out` for a module."""
+
+    batch: Batch
+    dtype: torch.dtype
+    values: Mapping[str, torch.Tensor]
+    held: Callable[[str], torch.Tensor | None] = field(default=lambda name: None)
+    """Returns the side's own weight under transformers' name; None if it cannot be read."""
+
+
+def prefix_of(model: Any) -> str:
+    """Return the path of the decoder in a language model, which has the embedding and the layers."""
+    for name, module in model.named_modules():
+        if all(hasattr(module, part) for part in ("layers", "embed_tokens", "norm")):
+            return f"{name}." if name else ""
+    raise LookupError(f"{type(model).__name__} has no decoder with embed_tokens, layers and norm")
+
+
+class Recorder:
+    """Collects values over several forward passes, whose rows may come in any order."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, list[tuple[Sequence[Place | None], torch.Tensor]]] = defaultdict(list)
+        self._places: Sequence[Place | None] = ()
+        self._heads: Sequence[Place | None] = ()
+
+    def begin(self, places: Sequence[Place | None], heads: Sequence[Place | None] | None = None) -> None:
+        """Say of which places the rows of the next forward pass are; None is padding.
+
+        `heads` are the places of the rows that reach the head, if not all do. Without places, nothing is recorded.
+        """
+        self._places, self._heads = places, places if heads is None else heads
+
+    def add(self, name: str, value: object) -> None:
+        """Record a value with a row for each place, and more rows behind them if the batch is padded."""
+        places = self._heads if name.startswith((HEAD, LOGPROBS)) else self._places
+        if not places or not isinstance(value, torch.Tensor):
+            return
+        lead = len(value)
+        if lead < len(places) and value.dim() > 2:
+            lead *= value.shape[1]
+        if lead < len(places):
+            # Some attention computes only a part of a batch in a module.
+            return
+        # Engines change tensors in place later.
+        rows = value.detach().reshape(lead, -1)[: len(places)].to("cpu", copy=True)
+        self._taken[name].append((places, rows))
+
+    def recording(
+        self, batch: Batch, dtype: torch.dtype, held: Callable[[str], torch.Tensor | None] = lambda name: None
+    ) -> Recording:
+        """Return the values that were recorded for all places; of the head and behind it, for those of answers."""
+        values = {}
+        for name, taken in self._taken.items():
+            wanted = batch.answers() if name.startswith((HEAD, LOGPROBS)) else batch.places()
+            stacked = torch.cat([rows for _, rows in taken])
+            # A preempted request is computed twice.
+            rows = {place: row for row, place in enumerate(place for places, _ in taken for place in places)}
+            if all(place in rows for place in wanted):
+                values[name] = stacked[[rows[place] for place in wanted]]
+        return Recording(batch, dtype, values, held)
+
+
+@contextmanager
+def recorded(model: Any, recorder: Recorder) -> Iterator[None]:
+    """Record what the parts of a model compute: one of transformers, or one of vLLM's."""
+    prefix = prefix_of(model)
+    with ExitStack() as stack:
+        for path, module in model.named_modules():
+            name = path.removeprefix(prefix) if path.startswith(prefix) else path
+            if _RECORDED.fullmatch(name):
+                _watch(stack, recorder, name, module)
+        stack.enter_context(_attention(model, prefix, recorder))
+        yield
+
+
+def _watch(stack: ExitStack, recorder: Recorder, name: str, module: Any) -> None:
+    kinds = kinds_of(module)
+    if name == "logits_processor":
+        name = HEAD
+    parts = _PARTS.get(name.rpartition(".")[2], ()) if "LinearBase" in kinds else ()
+
+    def before(module: object, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        given = named.get("hidden_states", args[0] if args else named.get("input"))
+        if "LogitsProcessor" in kinds:
+            given = args[1]
+        if name.endswith(".attn"):
+            for kind, value in zip((QUERY, KEY, VALUE), args, strict=False):
+                recorder.add(name.removesuffix("attn") + kind, value)
+            return
+        for each in _siblings(name, parts):
+            recorder.add(f"{each}:in", given)
+
+    def after(module: object, args: tuple[Any, ...], named: dict[str, Any], made: Any) -> None:
+        first = made[0] if isinstance(made, tuple) else made
+        if name.endswith(".attn"):
+            recorder.add(name.removesuffix("attn") + ATTENTION, first)
+        elif "RMSNorm" in kinds and isinstance(made, tuple):
+            # vLLM's norm also adds the residual, and returns the sum.
+            recorder.add(f"{name}:in", made[1])
+            recorder.add(f"{name}:out", first)
+        elif parts:
+            sections = sections_of(module, "weight") or ()
+            sizes = [each.share.size if each.share else each.rows for each in sections]
+            for each, value in zip(_siblings(name, parts), first.split(sizes, dim=-1), strict=True):
+                recorder.add(f"{each}:out", value)
+        elif isinstance(first, torch.Tensor) and first.is_floating_point():
+            recorder.add(f"{name}:out", first)
+
+    for handle in (
+        module.register_forward_pre_hook(before, with_kwargs=True),
+        module.register_forward_hook(after, with_kwargs=True),
+    ):
+        stack.callback(handle.remove)
+
+
+_PARTS = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
+}
+"""The projections that vLLM fuses, by its own names."""
+
+
+def _siblings(name: str, parts: Iterable[str]) -> list[str]:
+    return [name.rpartition(".")[0] + "." + part for part in parts] or [name]
+
+
+@contextmanager
+def _attention(model: Any, prefix: str, recorder: Recorder) -> Iterator[None]:
+    """Record the queries, keys, values, and outputs of transformers' attention functions."""
+    names = {id(module): path.removeprefix(prefix) for path, module in model.named_modules()}
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **named: Any) -> Any:
+            made = function(module, query, key, value, *args, **named)
+            name = names.get(id(module))
+            if name is not None:
+                rows = query.shape[2]
+                for kind, each in zip((QUERY, KEY, VALUE), (query, key, value), strict=True):
+                    # With a cache, earlier keys come first.
+                    recorder.add(f"{name}.{kind}", each[:, :, -rows:].transpose(1, 2))
+                recorder.add(f"{name}.{ATTENTION}", made[0])
+            return made
+
+        return attend
+
+    with ExitStack() as stack:
+        for functions, key in _attention_functions(model):
+            before = functions[key]
+            functions[key] = watched(before)
+            stack.callback(functions.__setitem__, key, before)
+        yield
+
+
+def _attention_functions(model: Any) -> Iterator[tuple[Any, str]]:
+    """Return the mappings, and the names in them, under which a model of transformers finds its attention function."""
+    implementation = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    modules = {type(module).__module__ for module in model.modules()}
+    for module in (sys.modules[name] for name in sorted(modules)):
+        if implementation == "eager" and hasattr(module, "eager_attention_forward"):
+            yield vars(module), "eager_attention_forward"
+    functions = sys.modules.get("transformers.modeling_utils")
+    if isinstance(implementation, str) and implementation != "eager" and functions is not None:
+        yield functions.ALL_ATTENTION_FUNCTIONS, implementation
+
+
+def weights_of(model: Any) -> Callable[[str], torch.Tensor | None]:
+    """Return a function that reads a weight of a transformers model by its name below the decoder, or the head's."""
+    prefix, parameters = prefix_of(model), dict(model.named_parameters(remove_duplicate=False))
+
+    def held(name: str) -> torch.Tensor | None:
+        found = parameters.get(prefix + name, parameters.get(name))
+        return None if found is None else found.detach()
+
+    return held
+
+
+def record(model: Any, batch: Batch, temperature: float = 1.0) -> Recording:
+    """Return what a model of transformers computes for a batch, one sequence at a time."""
+    recorder = Recorder()
+    device = next(model.parameters()).device
+    with torch.no_grad(), recorded(model, recorder):
+        for number, tokens in enumerate(batch.tokens):
+            recorder.begin([(number, at) for at in range(len(tokens) - 1)])
+            logits = model(input_ids=torch.tensor([tokens[:-1]], device=device), use_cache=False).logits[0]
+            recorder.add(LOGPROBS, chosen(logits.cpu(), torch.tensor(tokens[1:]), temperature))
+    return recorder.recording(batch, model.dtype, weights_of(model))
+
+
+def chosen(logits: torch.Tensor, tokens: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
+    """Return the log-probabilities of tokens, as a trainer computes them: without filters, and not below float32."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return (wide / temperature).log_softmax(dim=-1).gather(-1, tokens[:, None])

@@ -1,0 +1,308 @@
+"""Computes the parts of a model on the host with transformers' own code and the trainer's weights."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ..simulation.rollout.model import own_modules
+from .recording import ATTENTION, HEAD, KEY, LOGPROBS, QUERY, VALUE, Batch, chosen, prefix_of
+
+
+class Kind(str, Enum):
+    """The operators that are compared."""
+
+    EMBEDDING = "embedding"
+    ADD = "residual"
+    NORM = "norm"
+    LINEAR = "projection"
+    ROTARY = "rotary embedding"
+    ATTENTION = "attention"
+    BLOCK = "attention block"
+    ACTIVATION = "activation"
+    ROUTER = "router"
+    MLP = "mlp"
+    EXPERTS = "experts"
+    MODEL = "all layers"
+    HEAD = "head"
+    LOGPROBS = "log-probabilities"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One step of a model, from recorded values to recorded values."""
+
+    name: str
+    """Its module in transformers, below the decoder; or the module and the step in it."""
+    kind: Kind
+    given: tuple[str, ...]
+    made: tuple[str, ...]
+
+    @property
+    def module(self) -> str:
+        """The name of its module."""
+        return self.name.removesuffix(".rotary").removesuffix(".attention").removesuffix(".act_fn")
+
+
+def operators(decoder: Any) -> Iterator[Operator]:
+    """Return the operators of a decoder in the order in which they compute."""
+    yield Operator("embed_tokens", Kind.EMBEDDING, (), ("embed_tokens:out",))
+    stream: tuple[str, ...] = ("embed_tokens:out",)
+    for number, layer in enumerate(decoder.layers):
+        name = f"layers.{number}"
+        attention, mlp = f"{name}.self_attn", f"{name}.mlp"
+        yield Operator(name, Kind.ADD, stream, (f"{name}.input_layernorm:in",))
+        yield _of_module(f"{name}.input_layernorm", Kind.NORM)
+        for part, module in layer.self_attn.named_children():
+            if part != "o_proj" and getattr(module, "weight", None) is not None:
+                yield _of_module(f"{attention}.{part}", Kind.NORM if part.endswith("norm") else Kind.LINEAR)
+        three = tuple(f"{attention}.{kind}" for kind in (QUERY, KEY, VALUE))
+        yield Operator(f"{attention}.rotary", Kind.ROTARY, (f"{attention}:in",), three)
+        yield Operator(f"{attention}.attention", Kind.ATTENTION, three, (f"{attention}.{ATTENTION}",))
+        yield _of_module(f"{attention}.o_proj", Kind.LINEAR)
+        yield _of_module(attention, Kind.BLOCK)
+        stream = (f"{name}.input_layernorm:in", f"{attention}:out")
+        yield Operator(f"{attention}.residual", Kind.ADD, stream, (f"{name}.post_attention_layernorm:in",))
+        yield _of_module(f"{name}.post_attention_layernorm", Kind.NORM)
+        if hasattr(layer.mlp, "experts"):
+            yield _of_module(f"{mlp}.gate", Kind.ROUTER)
+            yield _of_module(mlp, Kind.EXPERTS)
+        else:
+            yield _of_module(f"{mlp}.gate_proj", Kind.LINEAR)
+            yield _of_module(f"{mlp}.up_proj", Kind.LINEAR)
+            both = (f"{mlp}.gate_proj:out", f"{mlp}.up_proj:out")
+            yield Operator(f"{mlp}.act_fn", Kind.ACTIVATION, both, (f"{mlp}.down_proj:in",))
+            yield _of_module(f"{mlp}.down_proj", Kind.LINEAR)
+            yield _of_module(mlp, Kind.MLP)
+        stream = (f"{name}.post_attention_layernorm:in", f"{mlp}:out")
+    yield Operator(f"layers.{len(decoder.layers) - 1}.residual", Kind.ADD, stream, ("norm:in",))
+    yield _of_module("norm", Kind.NORM)
+    yield Operator("layers", Kind.MODEL, (), ("norm:out",))
+    yield _of_module(HEAD, Kind.HEAD)
+    yield Operator(LOGPROBS, Kind.LOGPROBS, (f"{HEAD}:out",), (LOGPROBS,))
+
+
+def _of_module(name: str, kind: Kind) -> Operator:
+    return Operator(name, kind, (f"{name}:in",), (f"{name}:out",))
+
+
+class _Exact(TorchFunctionMode):  # type: ignore[misc]
+    """Lets code that computes in float32 on purpose, like norms and softmax, compute in float64."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.float:
+            func = torch.Tensor.double
+        args = tuple(torch.float64 if each is torch.float32 else each for each in args)
+        named = {key: torch.float64 if each is torch.float32 else each for key, each in (kwargs or {}).items()}
+        return func(*args, **named)
+
+
+@dataclass(slots=True)
+class Conditions:
+    """The circumstances under which a reference computes. Causes change them."""
+
+    temperature: float = 1.0
+    """The temperature at which the trainer computes log-probabilities."""
+    kept: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """Marks the logits that a filter of the sampler keeps."""
+    offsets: Sequence[int] = ()
+    """What is added to the positions of each sequence."""
+    positions: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """Changes the positions of tokens."""
+    allowed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+    """Tells which keys a query sees, from the numbers of sequences and the positions, each of shape [tokens]."""
+    pads: tuple[Sequence[int], int, int] = ((), 0, 0)
+    """How many pad tokens in front of each sequence the attention of the first layer sees, their token, and their
+    position."""
+
+
+class Reference:
+    """A copy of the trainer's model on the host, in one dtype. In float64, no part of it computes in float32."""
+
+    def __init__(self, model: Any, batch: Batch, dtype: torch.dtype, temperature: float = 1.0) -> None:
+        self.dtype = dtype
+        self.batch = batch
+        self.conditions = Conditions(temperature)
+        self.model = copy.deepcopy(model).cpu().eval().requires_grad_(False)
+        # The trainer's classes may be patched, and its attention may be watched.
+        own_modules(self.model)
+        for parameter in self.model.parameters():
+            parameter.data = parameter.data.to(dtype)
+        if dtype == torch.float64:
+            # In another dtype, buffers like the frequencies of the rotary embedding stay as they are.
+            for buffer in self.model.buffers():
+                buffer.data = buffer.data.double() if buffer.is_floating_point() else buffer.data
+        self.model.config._attn_implementation = "eager"
+        # In transformers 5, the other implementations of experts have no float64.
+        self.model.config._experts_implementation = "eager"
+        self.decoder = self.model.get_submodule(prefix_of(self.model).rstrip("."))
+        self.rows = torch.tensor([row for row, _ in batch.places()])
+        self.places = torch.tensor([at for _, at in batch.places()])
+
+    def module(self, name: str) -> Any:
+        """Return a module by its name below the decoder, or the head."""
+        return self.model.get_output_embeddings() if name == HEAD else self.decoder.get_submodule(name)
+
+    def compute(self, operator: Operator, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Compute an operator from recorded inputs. Return its outputs side by side, [rows, features]."""
+        given = [values[name].to(self.dtype) for name in operator.given]
+        with torch.no_grad(), self._mode():
+            return self._compute(operator, given)
+
+    def logprobs(self) -> torch.Tensor:
+        """Compute the log-probabilities of the answers' tokens with the whole model, [answers, 1]."""
+        with torch.no_grad(), self._mode():
+            hidden = self._layers()[self.batch.answer_rows()]
+            return self._chosen(self.module(HEAD)(hidden))
+
+    def stream(self) -> list[torch.Tensor]:
+        """Compute the residual stream before each layer, and before the last norm."""
+        with torch.no_grad(), self._mode():
+            return self._stream()
+
+    @contextmanager
+    def _mode(self) -> Iterator[None]:
+        if self.dtype != torch.float64:
+            yield
+            return
+        with _Exact():
+            yield
+
+    def _compute(self, operator: Operator, given: list[torch.Tensor]) -> torch.Tensor:
+        kind, name = operator.kind, operator.module
+        if kind is Kind.EMBEDDING:
+            return _tensor(self.module(name)(self.batch.inputs()))
+        if kind is Kind.ADD:
+            return sum(given[1:], given[0])
+        if kind is Kind.ROTARY:
+            return torch.cat(self._heads(name, given[0]), dim=-1)
+        if kind is Kind.ATTENTION:
+            return self._attend(name, *given)
+        if kind is Kind.BLOCK:
+            return self._block(name, given[0])
+        if kind is Kind.ACTIVATION:
+            return _tensor(self.module(name).act_fn(given[0]) * given[1])
+        if kind is Kind.ROUTER:
+            module = self.module(name)
+            return torch.nn.functional.linear(given[0], module.weight)
+        if kind is Kind.MODEL:
+            return self._layers()
+        if kind is Kind.LOGPROBS:
+            return self._chosen(given[0])
+        module = self.module(name)
+        if kind is Kind.NORM:
+            return _tensor(module(given[0].unflatten(-1, (-1, module.weight.numel())))).flatten(1)
+        made = module(given[0][None])
+        return (made[0] if isinstance(made, tuple) else made)[0]
+
+    def _layers(self) -> torch.Tensor:
+        return _tensor(self.decoder.norm(self._stream()[-1]))
+
+    def _stream(self) -> list[torch.Tensor]:
+        hidden = self.decoder.embed_tokens(self.batch.inputs())
+        found = [hidden]
+        for number, layer in enumerate(self.decoder.layers):
+            hidden = hidden + self._block(f"layers.{number}.self_attn", layer.input_layernorm(hidden))
+            made = layer.mlp(layer.post_attention_layernorm(hidden)[None])
+            hidden = hidden + (made[0] if isinstance(made, tuple) else made)[0]
+            found.append(hidden)
+        return found
+
+    def _chosen(self, logits: torch.Tensor) -> torch.Tensor:
+        if self.conditions.kept is not None:
+            logits = logits.masked_fill(~self.conditions.kept(logits), -torch.inf)
+        return chosen(logits, self.batch.targets(), self.conditions.temperature)
+
+    # All sequences are computed as one, with a mask between them.
+
+    def _positions(self) -> torch.Tensor:
+        offsets = torch.tensor([*self.conditions.offsets] or [0] * len(self.batch.tokens))
+        positions = self.places + offsets[self.rows]
+        return positions if self.conditions.positions is None else self.conditions.positions(positions)
+
+    def _mask(self) -> torch.Tensor:
+        allowed = self.conditions.allowed or causal
+        seen = allowed(self.rows, self.places)
+        return torch.zeros(seen.shape, dtype=self.dtype).masked_fill(~seen, torch.finfo(self.dtype).min)[None, None]
+
+    def _embeddings(self, hidden: torch.Tensor, positions: torch.Tensor) -> Any:
+        given = positions[None]
+        if "mrope_section" in str(getattr(self.decoder.config, "rope_scaling", None)):
+            given = given[None].expand(3, -1, -1)
+        return self.decoder.rotary_emb(hidden, given)
+
+    def _heads(self, name: str, hidden: torch.Tensor, positions: torch.Tensor | None = None) -> list[torch.Tensor]:
+        """Return queries, keys, and values after the rotary embedding, [tokens, features] each."""
+        taken: list[torch.Tensor] = []
+
+        def take(module: Any, query: Any, key: Any, value: Any, *args: Any, **named: Any) -> Any:
+            taken.extend(each[0].transpose(0, 1).flatten(1) for each in (query, key, value))
+            raise _Taken
+
+        module = self.module(name)
+        embeddings = self._embeddings(hidden[None], self._positions() if positions is None else positions)
+        with _eager(module, take):
+            try:
+                module(hidden_states=hidden[None], position_embeddings=embeddings, attention_mask=None)
+            except _Taken:
+                return taken
+        raise LookupError(f"{type(module).__name__} does not call eager_attention_forward of its own module")
+
+    def _attend(self, name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        module, mask = self.module(name), self._mask()
+        counts, token, position = self.conditions.pads
+        if counts:
+            pad = self.decoder.layers[0].input_layernorm(self.decoder.embed_tokens(torch.tensor([token])))
+            _, keys, values = self._heads("layers.0.self_attn", pad, torch.tensor([position]))
+            most = max(counts)
+            key, value = torch.cat([keys.expand(most, -1), key]), torch.cat([values.expand(most, -1), value])
+            seen = torch.arange(most) < torch.tensor([*counts])[self.rows][:, None]
+            hidden = torch.zeros(seen.shape, dtype=self.dtype).masked_fill(~seen, torch.finfo(self.dtype).min)
+            mask = torch.cat([hidden[None, None], mask], dim=-1)
+        heads = [
+            each.unflatten(-1, (-1, size)).transpose(0, 1)[None]
+            for each, size in zip((query, key, value), self._head_sizes(module, query, value), strict=True)
+        ]
+        function = vars(sys.modules[type(module).__module__])["eager_attention_forward"]
+        made, _ = function(module, *heads, mask, scaling=module.scaling, dropout=0.0)
+        return _tensor(made[0].flatten(1))
+
+    def _head_sizes(self, module: Any, query: torch.Tensor, value: torch.Tensor) -> tuple[int, int, int]:
+        heads = self.model.config.get_text_config().num_attention_heads
+        size = query.shape[-1] // heads
+        return size, size, int(getattr(module, "v_head_dim", size))
+
+    def _block(self, name: str, hidden: torch.Tensor) -> torch.Tensor:
+        return _tensor(self.module(name).o_proj(self._attend(name, *self._heads(name, hidden))))
+
+
+class _Taken(Exception):
+    """Ends a module's forward at its attention."""
+
+
+@contextmanager
+def _eager(module: Any, function: Callable[..., Any]) -> Iterator[None]:
+    names = vars(sys.modules[type(module).__module__])
+    before = names["eager_attention_forward"]
+    names["eager_attention_forward"] = function
+    try:
+        yield
+    finally:
+        names["eager_attention_forward"] = before
+
+
+def causal(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Let each token see itself and the earlier ones of its sequence."""
+    return (rows[:, None] == rows) & (places[:, None] >= places)
+
+
+def _tensor(made: torch.Tensor) -> torch.Tensor:
+    return made

@@ -1,0 +1,193 @@
+"""Runs a comparison of layers for a launch script: the engine and the trainer, one after the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from verl_npu.ascend.variables import NZ, VIRTUAL_NPUS
+from verl_npu.errors import RolloutError
+from verl_npu.language import gettext as _
+
+from ..jobs.keys import MAX_PROMPT, MODEL, PATH, ROLLOUT
+from ..jobs.settings import Settings
+from ..processes import own_python
+from ..rehearse.preparation import chosen_architecture, small_model_of
+
+_LENGTHS, _NEW, _LONGEST = (7, 20, 100), 12, 256
+_SUPPORTED = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
+_PACKAGE = __name__.rpartition(".")[0]
+
+
+def compare_layers(settings: Settings, models: Path, architecture: str = "", layers: int = 2) -> Mapping[str, Any]:
+    """Compare what a script's engine and trainer compute, and return the result as JSON.
+
+    Raises:
+        RehearsalError: the script's model is not on this machine, and its architecture is unknown.
+        RolloutError: the model is of an unsupported type, or the engine or the trainer fails.
+    """
+    notes = [_("weights after a weight sync: both sides load the same checkpoint")]
+    path = Path(settings.text(PATH)).expanduser()
+    if not (path / "config.json").is_file() or not [*path.glob("*.safetensors")]:
+        made = chosen_architecture(settings, architecture)
+        notes.append(
+            _("the model {path}, for which a small random one stands: {name}, {layers} layers").format(
+                path=settings.text(PATH), name=made.name, layers=layers
+            )
+        )
+        _check_supported(made.name)
+        path = small_model_of(made, layers, models)
+    else:
+        _check_supported(str(json.loads((path / "config.json").read_text()).get("model_type")))
+    variables = _variables()
+    with tempfile.TemporaryDirectory(prefix="verl-npu-layers-") as made_in:
+        folder = Path(made_in)
+        asked = _asked(settings, path, notes)
+        (folder / "ask.json").write_text(json.dumps(asked))
+        _run(folder, variables, f"{_PACKAGE}.computing", "prepare")
+        if find_spec("vllm"):
+            _run(folder, variables, f"{_PACKAGE}.vllm")
+        _run(folder, variables, f"{_PACKAGE}.computing", "compare")
+        found: dict[str, Any] = json.loads((folder / "comparison.json").read_text())
+    return {
+        "engine": _engine(),
+        "model": str(path),
+        "simulated": VIRTUAL_NPUS in variables,
+        **found,
+        "not_shown": [*notes, *found["not_shown"]],
+    }
+
+
+def _check_supported(kind: str) -> None:
+    if kind not in _SUPPORTED:
+        raise RolloutError(
+            subject=_("the model type {kind}").format(kind=kind),
+            expected=_("one of ") + _(", ").join(_SUPPORTED),
+            found=_("a type whose operators are not known"),
+            fix=_("compare a script of one of these models"),
+        )
+
+
+def _asked(settings: Settings, path: Path, notes: list[str]) -> dict[str, Any]:
+    config = json.loads((path / "config.json").read_text())
+    vocabulary = config.get("vocab_size") or config["text_config"]["vocab_size"]
+    numbers = random.Random(0)
+    sampling = {
+        "temperature": settings.number(f"{ROLLOUT}.temperature", 1.0),
+        "top_k": settings.whole(f"{ROLLOUT}.top_k", -1),
+        "top_p": settings.number(f"{ROLLOUT}.top_p", 1.0),
+    }
+    parallel = max(1, settings.whole(f"{ROLLOUT}.tensor_model_parallel_size", 1))
+    npus = _npus()
+    if parallel > npus:
+        notes.append(
+            _("tensor parallelism {size} of the engine: there are {npus} NPUs").format(size=parallel, npus=npus)
+        )
+        parallel = 1
+    if not settings.truth(f"{ROLLOUT}.enforce_eager"):
+        notes.append(_("captured graphs: the engine runs in eager mode, because modules in graphs cannot be recorded"))
+    notes.append(_("FSDP, Megatron, and sequence parallelism of the trainer: its model is whole on one NPU"))
+    mode = settings.text(f"{ROLLOUT}.logprobs_mode")
+    engine = {
+        "model": str(path),
+        "dtype": settings.text(f"{ROLLOUT}.dtype") or "bfloat16",
+        "tensor_parallel_size": parallel,
+        "gpu_memory_utilization": settings.number(f"{ROLLOUT}.gpu_memory_utilization", 0.5),
+        "enforce_eager": True,
+        "skip_tokenizer_init": True,
+        "max_model_len": _LONGEST,
+        "max_num_seqs": len(_LENGTHS),
+        **({"logprobs_mode": mode} if mode else {}),
+    }
+    return {
+        "engine": engine,
+        "tensor_parallel": parallel,
+        "sampling": {**sampling, "max_tokens": _NEW, "seed": 0},
+        "settings": {**sampling, "prompt_length": settings.whole(MAX_PROMPT)},
+        "prompts": [[numbers.randrange(5, vocabulary - 5) for _place in range(length)] for length in _LENGTHS],
+        "attention": settings.text(f"{MODEL}.override_config.attn_implementation") or "flash_attention_2",
+        "weights": {},
+    }
+
+
+def _npus() -> int:
+    asked = os.environ.get(VIRTUAL_NPUS, "")
+    return int(asked) if asked.isdecimal() and int(asked) else 1
+
+
+def _variables() -> dict[str, str]:
+    """Return the variables of the processes, which use virtual NPUs where there is no real torch_npu."""
+    variables = {**os.environ, NZ.name: NZ.value, "HF_HUB_OFFLINE": "1"}
+    try:
+        version("torch_npu")
+    except PackageNotFoundError:
+        variables.setdefault(VIRTUAL_NPUS, "1")
+    return variables
+
+
+def _engine() -> str:
+    for package in ("vllm-ascend", "vllm"):
+        try:
+            return f"{package} {version(package)}"
+        except PackageNotFoundError:
+            continue
+    return _("transformers with a cache")
+
+
+def _run(folder: Path, variables: Mapping[str, str], module: str, *words: str) -> None:
+    done = subprocess.run(
+        own_python("-m", module, *words, str(folder)),
+        env=dict(variables),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise RolloutError(
+            subject=_("the program {module}").format(module=module),
+            expected=_("a recording"),
+            found=(lines or [_("no output")])[-1][:500],
+            fix=_("run `verl-npu rehearse` first, which says more about a job that does not start"),
+        )
+
+
+def lines_of(result: Mapping[str, Any]) -> Sequence[str]:
+    """Return the result for a person, with the first bad operator and its cause in front."""
+    first, cause, apart = result["first"], result["cause"], result["numbers"]
+    found: list[str] = []
+    if first:
+        found.append(
+            _("{side}, {operator}: {verdict}. Its error is {error:.1e}; rounding gives {rounding:.1e}.").format(
+                **first
+            )
+        )
+        found.append(
+            _("Cause: {reason}: {said}.").format(**cause)
+            if cause
+            else _("Cause: unknown. Nothing that was tried explains it.")
+        )
+    else:
+        found.append(_("No operator differs by more than rounding."))
+    if apart:
+        found.append(
+            _(
+                "kl {k1:.2e} (k1), {k3:.2e} (k3); probabilities differ by {mean_difference:.2e} on average, by "
+                "at most {max_difference:.2e}, and by more than 0.1 for {beyond:.1%} of {tokens} tokens; effective "
+                "sample size {effective:.1%}"
+            ).format(**apart)
+        )
+    if result["remaining"]:
+        found.append(
+            _("kl {k3:.2e} (k3) between this side and a computation with the same cause").format(**result["remaining"])
+        )
+    return found

@@ -1,0 +1,155 @@
+"""Records the parts of a model in vLLM: FOLDER, with the file `ask.json`.
+
+The engine runs in eager mode, because modules call no hooks in captured graphs. The recording is written into FOLDER,
+one file for each rank, and one with the answers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from verl_npu.features.weight_sync.engines.layout import Layout, layouts_of
+from verl_npu.features.weight_sync.transport.tensors import digest_of
+
+from .recording import LOGPROBS, Batch, Place, Recorder, Recording, recorded
+
+ASK, ANSWERS = "ask.json", "answers.json"
+_RUN = "execute_model"
+_SHARDED = (
+    "q_b_proj:out",
+    "q_proj:out",
+    "k_proj:out",
+    "v_proj:out",
+    "gate_proj:out",
+    "up_proj:out",
+    "o_proj:in",
+    "down_proj:in",
+)
+_HEADS = (".query", ".key", ".value", ".attention")
+
+
+class LayerRecorder:
+    """Methods that vLLM adds to its workers: `worker_extension_cls`."""
+
+    model_runner: Any
+
+    def start_layers(self) -> None:
+        """Record from now on."""
+        runner, recorder, numbers = self.model_runner, Recorder(), dict[str, int]()
+        run = getattr(runner, _RUN)
+        model = runner.get_model() if hasattr(runner, "get_model") else runner.model
+        scheduled: list[Any] = []
+
+        def execute(batch: Any, *args: Any, **named: Any) -> Any:
+            scheduled[:] = [batch]
+            try:
+                return run(batch, *args, **named)
+            finally:
+                scheduled.clear()
+                recorder.begin(())
+
+        def before(module: object, args: object, named: object) -> None:
+            if scheduled:
+                recorder.begin(*_rows(runner.input_batch, scheduled[0].num_scheduled_tokens, numbers))
+
+        runner.__dict__[_RUN] = execute
+        stack = ExitStack()
+        stack.callback(model.register_forward_pre_hook(before, with_kwargs=True).remove)
+        stack.enter_context(recorded(model, recorder))
+        # Hooks end with the context.
+        self._layers, self._hooks = recorder, stack
+
+    def save_layers(self, folder: str, tokens: list[list[int]], prompts: list[int]) -> None:
+        """Write what was recorded, and the weights that are not the trainer's."""
+        batch = Batch(tuple(map(tuple, tokens)), tuple(prompts))
+        model = self.model_runner.model
+        made = self._layers.recording(batch, self.model_runner.model_config.dtype)
+        asked = json.loads(Path(folder, ASK).read_text())
+        weights = dict(_differing(layouts_of(model), asked["weights"])) if asked["tensor_parallel"] == 1 else {}
+        own = int(getattr(self, "rank", 0))
+        torch.save({"values": dict(made.values), "weights": weights}, Path(folder, f"rank-{own}.pt"))
+
+
+def _rows(
+    batch: Any, counts: Mapping[str, int], numbers: dict[str, int]
+) -> tuple[list[Place | None], list[Place | None]]:
+    """Return the places of the next batch's rows, and of those that reach the head: each request's last one."""
+    places: list[Place | None] = []
+    heads: list[Place | None] = []
+    for row, request in enumerate(batch.req_ids):
+        number = numbers.setdefault(request, len(numbers))
+        begin = int(batch.num_computed_tokens_cpu[row])
+        places += [(number, begin + each) for each in range(counts[request])]
+        heads.append(places[-1])
+    return places, heads
+
+
+def _differing(
+    layouts: Sequence[Layout], sent: Mapping[str, tuple[int, list[int]]]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Return the engine's weights whose digests are not those of the trainer's, under the trainer's names."""
+    for layout in layouts:
+        names = next((each for each in layout.sources if all(name in sent for name in each)), None)
+        if names is None or layout.opaque or layout.chosen is not None:
+            continue
+        held, begin = layout.held(), 0
+        for name in names:
+            digest, shape = sent[name]
+            size = torch.Size(shape)
+            # Experts are stacked along the rows.
+            rows = size.numel() // held.shape[-1] if held.dim() > 1 else size.numel()
+            part = held[begin : begin + rows]
+            begin += rows
+            if part.numel() == size.numel() and digest_of(part.reshape(size)) != digest:
+                yield name, part.reshape(size).clone()
+
+
+def main(folder: Path) -> None:
+    """Answer the prompts and write the recording."""
+    from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
+
+    asked = json.loads((folder / ASK).read_text())
+    extension = f"{__spec__.name}.{LayerRecorder.__name__}" if __spec__ else f"{__name__}.{LayerRecorder.__name__}"
+    engine = LLM(worker_extension_cls=extension, **asked["engine"])
+    engine.collective_rpc("start_layers")
+    settings = SamplingParams(logprobs=0, ignore_eos=True, **asked["sampling"])
+    prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]
+    answers = engine.generate(prompts, settings, use_tqdm=False)
+    tokens = [[*asked["prompts"][row], *answer.outputs[0].token_ids] for row, answer in enumerate(answers)]
+    lengths = [len(prompt) for prompt in asked["prompts"]]
+    chosen = [
+        each[token].logprob
+        for answer in answers
+        for token, each in zip(answer.outputs[0].token_ids, answer.outputs[0].logprobs, strict=True)
+    ]
+    (folder / ANSWERS).write_text(json.dumps({"tokens": tokens, "prompts": lengths, "logprobs": chosen}))
+    engine.collective_rpc("save_layers", args=(str(folder), tokens, lengths))
+
+
+def read(folder: Path, dtype: torch.dtype, kv_heads: int) -> Recording:
+    """Put the ranks' recordings together."""
+    answered = json.loads((folder / ANSWERS).read_text())
+    ranks = [torch.load(path) for path in sorted(folder.glob("rank-*.pt"))]
+    values = {name: _merged([each["values"][name] for each in ranks], name, kv_heads) for name in ranks[0]["values"]}
+    values[LOGPROBS] = torch.tensor(answered["logprobs"], dtype=torch.float32)[:, None]
+    batch = Batch(tuple(map(tuple, answered["tokens"])), tuple(answered["prompts"]))
+    return Recording(batch, dtype, values, ranks[0]["weights"].get)
+
+
+def _merged(parts: Sequence[torch.Tensor], name: str, kv_heads: int) -> torch.Tensor:
+    if not name.endswith((*_SHARDED, *_HEADS)):
+        return parts[0]
+    # Several ranks hold the same key head if there are fewer heads than ranks.
+    step = max(1, len(parts) // kv_heads) if name.endswith(("k_proj:out", "v_proj:out", ".key", ".value")) else 1
+    return torch.cat(list(parts[::step]), dim=-1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
