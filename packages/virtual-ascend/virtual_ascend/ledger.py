@@ -61,7 +61,10 @@ class Message(NamedTuple):
 
 
 def start(flops: float, bytes: float) -> None:
-    """Start the ledger. `flops` and `bytes` are what an NPU can do in a second."""
+    """Start the ledger. `flops` and `bytes` are what an NPU can do in a second.
+
+    If tensors can be phantoms, large host tensors are phantoms from now on, and the ledger has them, too.
+    """
     extension().start_ledger(flops, bytes)
 
 

@@ -79,6 +79,26 @@ def test_a_job_that_fits_has_each_phase_with_who_holds_it(plan: Plan, tmp_path: 
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("strategy=fsdp2", "fsdp_config.offload_policy=True"),
+        ("strategy=fsdp2", "fsdp_config.param_offload=True", "fsdp_config.optimizer_offload=True"),
+        ("strategy=fsdp", "fsdp_config.param_offload=True", "fsdp_config.optimizer_offload=True"),
+    ],
+)
+def test_what_is_offloaded_is_planned_on_the_host(plan: Plan, settings: tuple[str, ...]) -> None:
+    actor = tuple(f"actor_rollout_ref.actor.{each}" for each in settings)
+    done = plan(*actor, options=("--json", "--no-tries", "--host-memory", "1", "--memory", "8"))
+    assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert found["verdict"] == "fits", "only the host is too small"
+    # Weights and two numbers of the optimizer for each, in float32, on eight ranks of one machine.
+    assert found["host"]["checkpoint"] == pytest.approx(12 * found["model"]["parameters"], rel=0.02)
+    assert found["ranks"][0]["host"] < 2 * GIB
+
+
+@pytest.mark.nightly
 def test_what_makes_it_fit_was_planned_again(plan: Plan, tmp_path: Path) -> None:
     done = plan(
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16",

@@ -11,6 +11,8 @@ from verl_npu_workbench.plan import planning
 from verl_npu_workbench.plan.planning import changed, changes_of
 from verl_npu_workbench.plan.share import share_of
 
+from verl_npu.errors import PlanError
+
 from .conftest import job_of
 
 ACTOR = "actor_rollout_ref.actor"
@@ -28,6 +30,37 @@ def test_changes_are_torchruns_options_a_variable_or_settings(torchrun: Trainer)
 def test_a_rank_has_our_torch_npu_whichever_is_installed_or_asked_for(torchrun: Trainer) -> None:
     asked = dataclasses.replace(torchrun, exports={"VIRTUAL_ASCEND_TORCH_NPU": "real"})
     assert planning._variables(job_of(), asked, False)["VIRTUAL_ASCEND_TORCH_NPU"] == "ours"
+
+
+def test_a_rank_imports_the_checkout_of_mindspeed_first(torchrun: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VERL_NPU_MINDSPEED", "/mindspeed")
+    monkeypatch.setenv("PYTHONPATH", "/own")
+    assert planning._variables(job_of(), torchrun, False)["PYTHONPATH"] == "/mindspeed:/own"
+
+
+@pytest.mark.parametrize(
+    ("others", "missing", "named"),
+    [
+        ({}, "megatron.core", "megatron-core"),
+        ({}, "mindspeed", "MindSpeed"),
+        ({"use_mbridge": True}, "mbridge", "mbridge"),
+        ({"use_mbridge": True, "vanilla_mbridge": False}, "megatron.bridge", "Megatron-Bridge"),
+    ],
+)
+def test_a_package_of_megatron_that_is_missing_is_named(
+    settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, others: dict[str, bool], missing: str, named: str
+) -> None:
+    chosen = {f"{ACTOR}.megatron.{key}": value for key, value in others.items()}
+    megatron = settings(**{f"{ACTOR}.strategy": "megatron", **chosen})
+    monkeypatch.delenv("VERL_NPU_MINDSPEED", raising=False)
+    monkeypatch.setattr(planning, "is_installed", lambda module: module != missing)
+    with pytest.raises(PlanError, match=f"expected {named}"):
+        planning._check_megatron(megatron)
+    monkeypatch.setenv("VERL_NPU_MINDSPEED", str(tmp_path))
+    (tmp_path / "mindspeed").mkdir()
+    (tmp_path / "mindspeed" / "__init__.py").touch()
+    if missing == "mindspeed":
+        planning._check_megatron(megatron)
 
 
 @pytest.fixture

@@ -20,8 +20,9 @@ from ..extras import need
 from ..places import put
 from ..plan import report
 from ..plan.hardware import GIB, HARDWARE
+from ..plan.host import host_peaks
 from ..plan.job import Holder
-from ..plan.planning import Planned, Request
+from ..plan.planning import TOGETHER, Planned, Request
 from ..plan.planning import plan as make
 from ..plan.report import page
 from ..plan.rollout import Rollout
@@ -105,6 +106,18 @@ _MARKS = {
     show_default=True,
     help="The time limit for each rank, in seconds.",
 )
+@click.option(
+    "--memory",
+    metavar="GIB",
+    type=click.FloatRange(0, min_open=True),
+    help="Memory of this machine that the plan may take; two ranks run at a time [default: all that is available].",
+)
+@click.option(
+    "--host-memory",
+    metavar="GIB",
+    type=click.FloatRange(0, min_open=True),
+    help="Memory of a machine of the job: the job does not fit if its tensors on the host need more.",
+)
 @click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/plan"), show_default=True)
 @click.option(
     "--png", metavar="FILE", type=click.Path(path_type=Path), help="Draw the memory over time into this PNG file."
@@ -132,6 +145,8 @@ def plan(
     unconfined: bool,
     no_tries: bool,
     timeout: float,
+    memory: float | None,
+    host_memory: float | None,
     output: Path,
     png: Path | None,
     html: Path | None,
@@ -166,6 +181,7 @@ def plan(
         spread=spread or 0.0,
         picture=picture_tokens,
         seconds=timeout,
+        memory=int((memory or 0) * GIB / TOGETHER),
         unconfined=unconfined,
     )
     told = (lambda text: None) if as_json else (lambda text: terminal.line(terminal.styled(text, "dim")))
@@ -174,6 +190,8 @@ def plan(
     search = Search() if no_tries else make_fit(trainer, tree, request, planned, verdict, told)
     largest = largest_of(trainer, tree, request, planned, told) if largest_micro_batch else None
     found = report.content(name, planned, verdict, search, largest)
+    peaks = host_peaks(planned)
+    host_fits = host_memory is None or max(peaks.values(), default=0) <= host_memory * GIB
     put(output / "plan.json", json.dumps(found, indent=1).encode())
     if png:
         report.draw(
@@ -187,7 +205,7 @@ def plan(
     if as_json:
         click.echo(json.dumps(found, indent=1))
     else:
-        _print(planned, verdict, search, largest)
+        _print(planned, verdict, search, largest, peaks, host_fits)
         if verdict.fit is Fit.DOES_NOT and not search.tries and not no_tries:
             reason = search.cause or _("no known setting makes the job fit")
             terminal.paragraph(
@@ -196,7 +214,7 @@ def plan(
         if before is not None:
             _print_difference(before, found)
         terminal.line(_("the whole plan: {output}").format(output=output / "plan.json"))
-    sys.exit(_STATUS[verdict.fit])
+    sys.exit(_STATUS[verdict.fit] if host_fits else Status.FOUND)
 
 
 def _refuse_places(output: Path, *files: Path | None) -> None:
@@ -233,7 +251,14 @@ def _refuse_lengths(
         raise click.UsageError(_("--spread needs a mean: give the mean as --response-length"))
 
 
-def _print(planned: Planned, verdict: Verdict, search: Search, largest: Largest | None) -> None:
+def _print(
+    planned: Planned,
+    verdict: Verdict,
+    search: Search,
+    largest: Largest | None,
+    peaks: Mapping[str, int],
+    host_fits: bool,
+) -> None:
     _print_head(planned, verdict)
     terminal.echo()
     for phase in verdict.phases:
@@ -244,6 +269,7 @@ def _print(planned: Planned, verdict: Verdict, search: Search, largest: Largest 
     terminal.echo()
     if planned.rollout:
         _print_rollout(planned.rollout)
+    _print_host(planned, peaks, host_fits)
     for each in verdict.reserve:
         terminal.paragraph(
             _("{size:.2f} GiB: {source}").format(size=each.size / GIB, source=each.source),
@@ -318,6 +344,22 @@ def _print_rollout(rollout: Rollout) -> None:
             ),
             indent="  ",
         )
+
+
+def _print_host(planned: Planned, peaks: Mapping[str, int], fits: bool) -> None:
+    if not any(peaks.values()):
+        return
+    phase = max(peaks, key=peaks.__getitem__)
+    said = _("{size:.1f} GiB of tensors on each machine in {phase}, at most").format(
+        size=peaks[phase] / GIB, phase=phase
+    )
+    rollout = planned.rollout
+    if rollout and rollout.sleeps and rollout.weights:
+        said += _("; an engine that sleeps at level 1 keeps {size:.1f} GiB more there").format(
+            size=rollout.weights * planned.share.local / GIB
+        )
+    label = _("  host: ") if fits else _("  host, does not fit: ")
+    terminal.paragraph(said, label=label, indent="    ")
 
 
 def _print_largest(largest: Largest) -> None:

@@ -57,6 +57,7 @@ class Holder(Enum):
     ACTIVATIONS = _("activations and temporary buffers")
     MESSAGES = _("communication buffers")
     GATHERED = _("gathered weights")
+    HOST = _("host memory")
     WEIGHTS = "weights"
     GRADIENTS = "gradients"
     OPTIMIZER = _("optimizer's state")
@@ -71,7 +72,7 @@ class Holder(Enum):
 
 
 TOLD = tuple(Holder)[: Holder.CACHE.number]
-"""The holders of tensors, which a ledger counts."""
+"""The holders of tensors, which a ledger counts, on the NPU and on the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,9 @@ class PhaseCost:
     calls: int = 0
     copied: float = 0.0
     """Bytes copied between host and NPU."""
+    host: int = 0
+    """Bytes of the rank's large tensors on the host, at their peak."""
+    host_after: int = 0
     messages: Sequence[tuple[str, int, int, float]] = ()
     """Collectives: name, ranks, calls, and bytes."""
     optimizer_seconds: float = 0.0

@@ -78,6 +78,8 @@ class Model:
     """Parameters of all experts."""
     largest: int
     """Bytes of the largest weight outside experts, as an engine receives it."""
+    tied: bool = False
+    """Whether the embedding and the head share their weights."""
     picture: Picture | None = None
     """The model's view of a picture; None if it takes no pictures."""
 
@@ -241,6 +243,7 @@ def main(arguments: list[str]) -> int:
         "active": _active(sizes, text),
         "experts": _experts(sizes),
         "largest": max(size for name, size in sizes.items() if ".experts." not in name) * _BYTES,
+        "tied": bool(getattr(config, "tie_word_embeddings", False)),
         "cache": _cache(text),
         "key_heads": _key_heads(text),
         "heads": text.num_attention_heads,

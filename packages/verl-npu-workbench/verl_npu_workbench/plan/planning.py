@@ -19,7 +19,7 @@ from verl_npu.language import gettext as _
 
 from ..extras import is_installed
 from ..jobs.capture import fresh_home
-from ..jobs.confined import named, sandbox_of
+from ..jobs.confined import named, sandbox_of, script_paths
 from ..jobs.job import Job, compose
 from ..jobs.keys import (
     ACTOR,
@@ -39,7 +39,7 @@ from ..processes import own_python
 from ..sandbox import Limits, ask, available_memory, device_cache
 from ..secrecy.variables import allowed
 from .fine_tuning import Names, module_of, names_of, tuning_changes, tuning_share
-from .hardware import Hardware
+from .hardware import GIB, Hardware
 from .job import SAYS, Outcome, Part, Phase, Picture, RankJob, StartJob
 from .lengths import Length, drawn_lengths, measured_lengths
 from .model import Model, check_text_only, folder_of, model_of, picture_of
@@ -51,10 +51,14 @@ _FIELDS = {TORCHRUN_RANKS: "ranks", TORCHRUN_NODES: "nodes"}
 _MODELS = (PATH, "critic.model.path")
 _STEPS = 100
 """Steps of a planned job: schedules count them, and lengths are drawn for as many."""
+_NEEDED = 3 << 29
+"""Bytes of this machine that a rank needs: 0.5 to 1.4 GiB were seen."""
 _THRESHOLD = "1"  # MiB: smaller tensors are real
 _MEMORY = "1024"  # GiB: enough to measure a job that does not fit, instead of ending it
-_TOGETHER = 2
+TOGETHER = 2
+"""Ranks that run at a time."""
 _PROCESSES, _LARGEST_FILE = 512, 4 << 30
+_USE_BRIDGE, _VANILLA = f"{ACTOR}.megatron.use_mbridge", f"{ACTOR}.megatron.vanilla_mbridge"
 _PHASES = frozenset(phase.value for phase in (*Phase, *Part))
 _Answer = TypeVar("_Answer")
 _NO_FLEET = "fleet"
@@ -79,6 +83,8 @@ class Request:
     picture: int = 0
     """Tokens of the picture in each prompt."""
     seconds: float = 600.0
+    memory: int = 0
+    """Bytes of this machine's memory that each rank may take; 0 means all that is available."""
     changes: tuple[tuple[str, object], ...] = ()
     """Settings that replace the script's own, to try a knob."""
     model: Model | None = None
@@ -152,6 +158,7 @@ def plan(trainer: Trainer, tree: Path, request: Request, told: Callable[[str], N
         )
         for rank in share.ranks
     ]
+    _check_memory(request, min(len(jobs), TOGETHER))
     outcomes = _together(jobs, lambda job, ended: _run(job, trainer, request, folder, told, ended))
     not_shown = dict.fromkeys(text for outcome in outcomes for text in outcome.not_shown)
     return Planned(
@@ -203,14 +210,42 @@ def _reinforcement(settings: Settings, request: Request, bounded: bool) -> _Work
 
 
 def _check_megatron(settings: Settings) -> None:
-    if is_megatron(settings) and not is_installed("megatron.core"):
+    if not is_megatron(settings):
+        return
+    bridge = settings.get(_USE_BRIDGE) and ("mbridge" if settings.get(_VANILLA) is not False else "megatron.bridge")
+    needed = {"megatron.core": "megatron-core", "mindspeed": "MindSpeed", "mbridge": "mbridge"}
+    needed["megatron.bridge"] = _("Megatron-Bridge, for example its src folder in PYTHONPATH")
+    for module in filter(None, ("megatron.core", "mindspeed", bridge)):
+        if not is_installed(module) and not _is_beside(module):
+            raise PlanError(
+                subject=f"{ACTOR}.strategy=megatron",
+                expected=_("{package} in this environment, because a plan runs verl's own workers").format(
+                    package=needed[module]
+                ),
+                found=_("none"),
+                fix=_(
+                    "install the version that `verl-npu setup --pin PIN` names for the script's verl, or plan with "
+                    "scripts/plan.sh, which makes the environment; {variable} names a checkout of MindSpeed"
+                ).format(variable=environment.MINDSPEED.name),
+            )
+
+
+def _is_beside(module: str) -> bool:
+    """Tell whether a module is in the checkout of MindSpeed, which a plan's ranks import."""
+    folder = environment.MINDSPEED.text()
+    return bool(folder) and (Path(folder) / module / "__init__.py").is_file()
+
+
+def _check_memory(request: Request, ranks: int) -> None:
+    available = request.memory or available_memory() // ranks
+    if available < _NEEDED:
         raise PlanError(
-            subject=f"{ACTOR}.strategy=megatron",
-            found=_("a plan runs verl's own workers, but the package megatron-core is not installed"),
-            fix=_(
-                "install the megatron-core that `verl-npu setup --pin PIN` names for the script's verl, or "
-                "run scripts/plan.sh, which makes the environment"
+            subject=_("the memory of this machine"),
+            expected=_("at least {needed:.1f} GiB for each rank of the plan, of which {ranks} run at a time").format(
+                needed=_NEEDED / GIB, ranks=ranks
             ),
+            found=f"{available / GIB:.1f} GiB",
+            fix=_("end other programs, or give more with --memory"),
         )
 
 
@@ -246,7 +281,7 @@ def _model(path: str, request: Request) -> Model:
 def _together(jobs: Sequence[RankJob], run: Callable[[RankJob, Event], Outcome]) -> tuple[Outcome, ...]:
     """Run a few ranks at a time. The event that `run` gets is set when it should end."""
     ended = Event()
-    with ThreadPoolExecutor(_TOGETHER) as pool:
+    with ThreadPoolExecutor(TOGETHER) as pool:
         try:
             return tuple(pool.map(lambda job: run(job, ended), jobs))
         except BaseException:
@@ -290,7 +325,7 @@ def ask_rank(
     if not request.unconfined:
         sandbox = sandbox_of(trainer, tree, [log.parent / "model"])
         variables["HOME"] = str(fresh_home())
-    limits = Limits(request.seconds, _PROCESSES, memory=available_memory(), file=_LARGEST_FILE)
+    limits = Limits(request.seconds, _PROCESSES, memory=request.memory or available_memory(), file=_LARGEST_FILE)
     command = own_python("-m", f"{__package__}.rank")
     done, answer = ask(sandbox, command, tree, variables, limits, log, dataclasses.asdict(question), tick)
     if done.limit:
@@ -356,8 +391,10 @@ def _variables(job: RankJob, trainer: Trainer, unconfined: bool) -> dict[str, st
     # With Ray's variables, verl's workers would ask Ray for their NPU, and a plan has no Ray.
     own = dict(os.environ) if unconfined else allowed(os.environ, named(trainer))
     given = {name: text for name, text in (own | exported).items() if not name.startswith("RAY_")}
+    paths = [environment.MINDSPEED.text(), *own.get("PYTHONPATH", "").split(os.pathsep), *script_paths(trainer)]
     return {
         **given,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         VIRTUAL_NPUS: str(job.local),
         environment.DISABLE.name: ",".join(filter(None, (given.get(environment.DISABLE.name), _NO_FLEET))),
         VIRTUAL_PHANTOM: _THRESHOLD,

@@ -16,6 +16,7 @@ from verl_npu.language import gettext as _
 
 from ..pages import render
 from .hardware import GIB
+from .host import host_peaks
 from .job import Holder, Outcome, Phase, Point
 from .planning import Planned
 from .search import Largest, Search
@@ -50,6 +51,7 @@ def content(
         },
         "share": _share(planned),
         "rollout": dataclasses.asdict(planned.rollout) if planned.rollout else None,
+        "host": host_peaks(planned),
         "reserve": [dataclasses.asdict(each) for each in verdict.reserve],
         "phases": [_phase(phase) for phase in verdict.phases],
         "seconds": [dataclasses.asdict(span) for span in (*found, total(found, planned.servers))],

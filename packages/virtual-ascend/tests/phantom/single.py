@@ -271,6 +271,25 @@ def losses() -> None:
         loss.backward()
 
 
+def optimizer_on_host() -> None:
+    """The optimizer's weights and state are on the host, in float32, as in Megatron's HybridDeviceOptimizer."""
+    model = _model()
+    weights = list(model.parameters())
+    copies = [weight.detach().float().cpu() for weight in weights]
+    optimizer = torch.optim.AdamW(copies, lr=1e-3)
+    step = _causal(model, _ids())
+    for _ in range(2):
+        step().backward()
+        for weight, copy in zip(weights, copies, strict=True):
+            copy.grad = weight.grad.float().cpu()
+            weight.grad = None
+        torch.nn.utils.clip_grad_norm_(copies, 1.0)
+        optimizer.step()
+        with torch.no_grad():
+            for weight, copy in zip(weights, copies, strict=True):
+                weight.copy_(copy)
+
+
 CASES: dict[str, Case] = {
     "sdpa": _training(),
     "sdpa, float32": _training(dtype=torch.float32),
@@ -289,6 +308,7 @@ CASES: dict[str, Case] = {
     "grouped experts": grouped_experts,
     "offload": offload,
     "activations on the host": saved_on_host,
+    "optimizer on the host": optimizer_on_host,
     "gradient accumulation": accumulation,
     "autocast": autocast,
     "generation": generation,

@@ -76,9 +76,16 @@ def importable(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
 _DEVICE = ("packages/virtual-ascend/virtual_ascend/device/csrc", "packages/virtual-ascend/virtual_ascend/hccl")
 
 
-def _check(program: str, ranks: int, cases: Sequence[str], make: pytest.TempPathFactory) -> None:
-    real = _measured(program, cases, make.mktemp("real"), ranks)
-    phantom = _measured(program, cases, make.mktemp("phantom"), ranks, VIRTUAL_ASCEND_PHANTOM=PHANTOM)
+ON_HOST = {
+    "single": ("optimizer on the host",),
+    "sharded": ("FSDP1, offload", "FSDP2, offload"),
+    "megatron": ("optimizer on the host",),
+}
+
+
+def _check(program: str, ranks: int, cases: Sequence[str], make: pytest.TempPathFactory, **settings: str) -> None:
+    real = _measured(program, cases, make.mktemp("real"), ranks, **settings)
+    phantom = _measured(program, cases, make.mktemp("phantom"), ranks, VIRTUAL_ASCEND_PHANTOM=PHANTOM, **settings)
     assert not [(case, cost) for rank in real for case, cost in rank.items() if isinstance(cost, str)]
     assert phantom == real
 
@@ -97,3 +104,16 @@ def test_phantoms_cost_the_same_in_all_cases(
     program: str, ranks: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     _check(program, ranks, (), tmp_path_factory)
+
+
+@pytest.mark.usefixtures("importable")
+@pytest.mark.parametrize(
+    ("program", "ranks"),
+    [
+        ("single", 1),
+        pytest.param("sharded", 2, marks=pytest.mark.nightly(*_DEVICE)),
+        pytest.param("megatron", 2, marks=pytest.mark.nightly(*_DEVICE)),
+    ],
+)
+def test_hosts_pay_the_same(program: str, ranks: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    _check(program, ranks, ON_HOST[program], tmp_path_factory, LEAST=str(int(float(PHANTOM) * (1 << 20))))

@@ -169,6 +169,19 @@ def test_of_a_phase_that_is_done_twice_the_dearer_one_counts(ledger: Ledger, rec
     assert (update.peak, update.holders[Holder.OPTIMIZER.value]) == (17, 7)
 
 
+def test_the_hosts_memory_is_counted_apart(ledger: Ledger, recording: Recording) -> None:
+    with recording.phase(Phase.UPDATE_ACTOR):
+        ledger.allocate(7)
+        ledger.allocate(40, Holder.HOST)
+        ledger.free(ledger.allocate(60, Holder.HOST))
+    with recording.phase(Phase.UPDATE_ACTOR):
+        ledger.allocate(1)
+    (update,) = recording.costs()
+    assert (update.peak, update.holders) == (8, {Holder.ACTIVATIONS.value: 8})
+    assert (update.host, update.host_after) == (100, 40)
+    assert all(Holder.HOST.value not in point.holders for point in recording.timeline())
+
+
 def test_work_and_messages_belong_to_their_phase(ledger: Ledger, recording: Recording) -> None:
     ledger.work = [("aten::mm", 1, 1.0, 1.0, 9.0)]
     with recording.phase(Phase.LOG_PROB):

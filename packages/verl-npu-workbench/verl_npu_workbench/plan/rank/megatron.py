@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
-import importlib.util
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ...extras import is_installed
 from ..job import Phase
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _LOADERS = ("load_megatron_gptmodel_weights", "load_mcore_dist_weights")
 """Functions of verl that load a checkpoint into a model."""
+_BRIDGES = (("mbridge.core.bridge", "Bridge", "load_weights"), ("megatron.bridge", "AutoBridge", "load_hf_weights"))
 _MODULES = (
     "verl.utils.model",
     "verl.utils.megatron_utils",
@@ -64,9 +65,9 @@ def _leave_weights_out() -> None:
         for name in _LOADERS:
             if hasattr(module, name):
                 setattr(module, name, _nothing)
-    if importlib.util.find_spec("mbridge") is not None:
-        bridge = importlib.import_module("mbridge.core.bridge").Bridge
-        bridge.load_weights = _nothing
+    for name, kind, loader in _BRIDGES:
+        if is_installed(name):
+            setattr(getattr(importlib.import_module(name), kind), loader, _nothing)
 
 
 def _provide_rope_theta() -> None:

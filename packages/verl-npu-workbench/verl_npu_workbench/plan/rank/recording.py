@@ -6,7 +6,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +116,7 @@ class Recording:
     def costs(self) -> list[PhaseCost]:
         """Return the cost of each phase; if it ran more than once, of the run with the highest peak."""
         totals, by_holder = self._curves()
+        host = by_holder[Holder.HOST.number]
         found: dict[Phase, PhaseCost] = {}
         for span in self._spans:
             curve = totals[span.begin : span.end + 1]
@@ -131,12 +132,14 @@ class Recording:
                 seconds=span.seconds,
                 calls=span.calls,
                 copied=span.copied,
+                host=int(host[span.begin : span.end + 1].max()),
+                host_after=int(host[span.end]),
                 messages=[(name, ranks, *sums) for (name, ranks), sums in span.messages.items()],
                 optimizer_seconds=span.optimizer_seconds,
                 optimizer_calls=span.optimizer_calls,
             )
-            if span.phase not in found or cost.peak >= found[span.phase].peak:
-                found[span.phase] = cost
+            before = found.get(span.phase, cost)
+            found[span.phase] = replace(cost if cost.peak >= before.peak else before, host=max(cost.host, before.host))
         return list(found.values())
 
     def timeline(self) -> list[Point]:
@@ -154,7 +157,7 @@ class Recording:
         return points
 
     def _curves(self) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]:
-        """Return the bytes after each allocation and free, in total [times] and by holder [holders, times]."""
+        """Return the bytes after each allocation and free: the NPU's [times], and by holder [holders, times]."""
         import numpy
 
         blocks = numpy.array(self._ledger.blocks(), dtype=numpy.int64).reshape(-1, 4)
@@ -164,7 +167,7 @@ class Recording:
         gone = died > 0
         numpy.add.at(changes, (holders[gone], died[gone]), -sizes[gone])
         by_holder = changes.cumsum(axis=1)
-        return by_holder.sum(axis=0), by_holder
+        return by_holder.sum(axis=0) - by_holder[Holder.HOST.number], by_holder
 
     def _called(self, module: nn.Module) -> None:
         span = self._open
@@ -222,6 +225,6 @@ class Recording:
 def _held(by_holder: numpy.ndarray[Any, Any], at: int) -> dict[str, int]:
     found: dict[str, int] = defaultdict(int)
     for holder, size in zip(TOLD, by_holder[:, at], strict=True):
-        if size:
+        if size and holder is not Holder.HOST:
             found[holder.value] = int(size)
     return dict(found)

@@ -66,4 +66,8 @@ void empty_cache();
 c10::Allocator* pinned_allocator();
 bool is_pinned(const void* data);
 
+// The same for memory of another allocator.
+void pin(const void* data, size_t nbytes);
+void unpin(const void* data);
+
 }  // namespace virtual_ascend

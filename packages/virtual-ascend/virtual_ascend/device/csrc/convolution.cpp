@@ -33,7 +33,7 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
     const auto shape = at::convolution(shapes.of(input), shapes.of(weight), shapes.of(shift), stride, padding, dilation, transposed,
                                        output_padding, groups);
     if (phantom::is(input) || phantom::is(weight) || phantom::is(shift) || phantom::wanted(shape))
-      return phantom::like(shape, input.device().index());
+      return phantom::like(shape, input.device());
   }
   const auto compute = [transposed, stride = stride.vec(), padding = padding.vec(), dilation = dilation.vec(),
                         output_padding = output_padding.vec(), groups](const graph::Tensors& host) {

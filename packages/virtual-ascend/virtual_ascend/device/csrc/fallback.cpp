@@ -81,11 +81,14 @@ struct Pair {
 // shapes.
 class Call {
  public:
-  Call(const c10::OperatorHandle& op, const Plan& plan, bool shapes_alone = false) : op_(op), plan_(plan) {
-    if (shapes_alone) shapes_.emplace();
-  }
+  Call(const c10::OperatorHandle& op, const Plan& plan) : op_(op), plan_(plan) {}
+
+  // A call on the shapes of tensors that are on an NPU or on the host.
+  Call(const c10::OperatorHandle& op, const Plan& plan, c10::DeviceType on) : op_(op), plan_(plan), on_(on) { shapes_.emplace(on); }
 
   c10::Device computes_on() const { return shapes_.has_value() ? c10::kMeta : c10::kCPU; }
+
+  bool is_on(c10::Device device) const { return device.type() == on_; }
 
   int device() const { return device_ < 0 ? current_device() : device_; }
 
@@ -112,7 +115,7 @@ class Call {
 
   at::Tensor take(const at::Tensor& tensor, bool written) {
     if (!tensor.defined()) return tensor;
-    if (tensor.device().type() != kNpu) {
+    if (!is_on(tensor.device()) || (on_ != kNpu && tensor.unsafeGetTensorImpl()->is_wrapped_number())) {
       if (tensor.dim() > 0 && host_ == nullptr) host_ = tensor.unsafeGetTensorImpl();
       return shapes_.has_value() && plan_.accepts_host ? tensor.to(c10::kMeta) : tensor;
     }
@@ -152,7 +155,7 @@ class Call {
       if (!written) continue;
       const auto& storage = npu.storage();
       if (shape.storage().nbytes() > storage.nbytes()) {
-        auto fresh = phantom::like(shape, npu.device().index());
+        auto fresh = phantom::like(shape, npu.device());
         storage.unsafeGetStorageImpl()->set_data_ptr_noswap(fresh.storage().set_data_ptr(c10::DataPtr()));
         storage.unsafeGetStorageImpl()->set_nbytes(shape.storage().nbytes());
       }
@@ -196,10 +199,11 @@ class Call {
     for (const auto& pair : pairs_)
       if (pair.cpu.is_same(result)) return pair.npu;
     for (const auto& pair : pairs_)
-      if (result.storage().is_alias_of(pair.cpu.storage())) return view_of(pair.npu, result);
+      if (result.storage().is_alias_of(pair.cpu.storage()))
+        return over(c10::Storage(pair.npu.storage()), phantom::keys_of(pair.npu.storage()), result);
     // A size that was only known after computing may still be a phantom's; then the values are dropped.
     if (C10_UNLIKELY(shapes_.has_value() || phantom::wanted(result.storage().nbytes(), result.scalar_type())))
-      return phantom::like(result, device());
+      return phantom::like(result, on_ == kNpu ? c10::Device(kNpu, static_cast<c10::DeviceIndex>(device())) : c10::Device(on_));
     // Some CPU kernels reduce in memory of their input's size.
     if (C10_UNLIKELY(places_)) return graph::placed(result, device());
     const bool roomy = result.storage().nbytes() > static_cast<size_t>(result.numel()) * result.itemsize() && result.is_contiguous();
@@ -207,18 +211,10 @@ class Call {
   }
 
  private:
-  static at::Tensor view_of(const at::Tensor& base, const at::Tensor& like) {
-    auto out = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(base.storage()), c10::DispatchKeySet(kNpuKey), like.dtype());
-    auto* impl = out.unsafeGetTensorImpl();
-    impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
-    if (like.is_conj()) impl->_set_conj(true);
-    if (like.is_neg()) impl->_set_neg(true);
-    return out;
-  }
-
   const c10::OperatorHandle& op_;
   const Plan& plan_;
   c10::SmallVector<Pair, 4> pairs_;
+  c10::DeviceType on_ = kNpu;
   std::optional<phantom::Shapes> shapes_;
   int device_ = -1;
   bool places_ = false;
@@ -240,8 +236,8 @@ void take(Call& call, c10::IValue& value, bool written) {
       list.push_back(std::move(tensor));
     }
     value = std::move(list);
-  } else if (value.isDevice() && value.toDevice().type() == kNpu) {
-    call.use(resolve(value.toDevice()));
+  } else if (value.isDevice() && call.is_on(value.toDevice())) {
+    if (value.toDevice().type() == kNpu) call.use(resolve(value.toDevice()));
     value = call.computes_on();
   }
 }
@@ -266,7 +262,7 @@ void replace_masks(const std::string& name, c10::IValue& value) {
       list.push_back(index);
       continue;
     }
-    if (phantom::is(*index)) phantom::refuse("the mask of " + name);
+    if (phantom::is(*index) && !index->is_cpu()) phantom::refuse("the mask of " + name);
     for (const auto& column : at::nonzero(cpu_alias(*index)).unbind(1)) list.push_back(column);  // on the host: not charged
   }
   value = std::move(list);
@@ -276,11 +272,11 @@ void replace_masks(const std::string& name, c10::IValue& value) {
 void select_masked(torch::jit::Stack* stack) {
   const auto self = (*stack)[stack->size() - 2].toTensor();
   const auto mask = (*stack)[stack->size() - 1].toTensor();
-  if (phantom::is(mask)) phantom::refuse("the mask of aten::masked_select");
+  if (phantom::is(mask) && !mask.is_cpu()) phantom::refuse("the mask of aten::masked_select");
   const auto sizes = at::infer_size(self.sizes(), mask.sizes());
   const auto chosen = cpu_alias(mask).expand(sizes).sum().item<int64_t>();
   torch::jit::drop(*stack, 2);
-  stack->push_back(phantom::like(at::empty({chosen}, self.options().device(c10::kMeta)), self.device().index()));
+  stack->push_back(phantom::like(at::empty({chosen}, self.options().device(c10::kMeta)), self.device()));
 }
 
 // Gives each row without values different maxima, so that a router spreads tokens evenly over all experts.
@@ -291,12 +287,13 @@ void spread(const at::Tensor& self, const at::Tensor& indices, int64_t dim) {
 }
 
 // Runs an operator only on shapes if one of its tensors is, or one of its results would be, a phantom. Returns false if
-// the CPU should compute it.
-bool run_on_shapes(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* stack) {
+// the CPU should compute it, which can read phantoms on the host: they are zeros.
+bool run_on_shapes(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* stack, c10::DeviceType on = kNpu) {
   const auto& name = op.schema().name();
   const auto count = plan.written.size();
   const auto first = stack->size() - count;
   bool given = false;
+  const bool readable = on != kNpu;
   for (size_t i = 0; i < count; ++i)
     visit_tensors((*stack)[first + i], [&](const at::Tensor& tensor) { given = given || phantom::is(tensor); });
   // In-place outputs do not grow, so only a phantom among the tensors matters.
@@ -307,11 +304,11 @@ bool run_on_shapes(const c10::OperatorHandle& op, const Plan& plan, torch::jit::
     return true;
   }
   if (plan.waited_for || !op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
-    if (given) phantom::refuse(name);
+    if (given && !readable) phantom::refuse(name);
     return false;
   }
   torch::jit::Stack shapes(stack->begin() + static_cast<std::ptrdiff_t>(first), stack->end());
-  Call call(op, plan, /*shapes_alone=*/true);
+  Call call(op, plan, on);
   for (size_t i = 0; i < count; ++i) {
     auto& value = shapes[i];
     if (value.isNone()) continue;
@@ -326,10 +323,10 @@ bool run_on_shapes(const c10::OperatorHandle& op, const Plan& plan, torch::jit::
   try {
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &shapes);
   } catch (const c10::NotImplementedError&) {
-    if (given) phantom::refuse(name);
+    if (given && !readable) phantom::refuse(name);
     return false;
   } catch (const std::exception&) {
-    if (given) throw;
+    if (given && !readable) throw;
     return false;  // the CPU kernel reports the error
   }
   bool large = given;
@@ -436,6 +433,18 @@ void run(const c10::OperatorHandle& op, const Plan& plan, torch::jit::Stack* sta
   cost.tell(*stack, plan);
 }
 
+// Runs an operator that has a phantom on the host among its tensors.
+void host_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const Plan plan(op);
+  bool on_npu = false;
+  for (auto value = stack->end() - static_cast<std::ptrdiff_t>(plan.written.size()); value != stack->end(); ++value) {
+    on_npu = on_npu || (value->isDevice() && value->toDevice().type() == kNpu);
+    visit_tensors(*value, [&](const at::Tensor& tensor) { on_npu = on_npu || (tensor.defined() && tensor.device().type() == kNpu); });
+  }
+  if (on_npu) return op.redispatchBoxed(c10::DispatchKeySet(kNpuKey), stack);
+  if (!run_on_shapes(op, plan, stack, c10::kCPU)) op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+}
+
 void cpu_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) { run(op, Plan(op), stack); }
 
 // The same for one operator, whose plan is made once.
@@ -459,13 +468,18 @@ namespace virtual_ascend {
 // Operators for which ATen computes shapes separately have a composite form for every device: it allocates the result
 // and calls the variant that writes into it, which would fall back. Registering them here sends them directly to the
 // CPU, which does the shared work only once.
+//
+// For phantoms on the host, a composite form would make other temporary tensors than the CPU's kernel.
 void register_fallbacks() {
   static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto* host = new torch::Library(torch::Library::IMPL, "aten", phantom::kHostKey, __FILE__, __LINE__);
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.getNamespace() != "aten") continue;
     const auto op = c10::Dispatcher::singleton().findOp(name);
-    if (!op.has_value() || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) ||
-        !op->hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+    if (!op.has_value() || !op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
+    if (op->hasComputedKernelForDispatchKey(phantom::kHostKey))
+      host->impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&host_fallback>());
+    if (op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) ||
         !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional))
       continue;
     library->impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Fallback>()));
@@ -476,6 +490,10 @@ void register_fallbacks() {
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&virtual_ascend::cpu_fallback>());
+}
+
+TORCH_LIBRARY_IMPL(_, CustomRNGKeyId, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&virtual_ascend::host_fallback>());
 }
 
 // These also have a composite form, which would be preferred: it rounds differently, or has no kernel for this device.

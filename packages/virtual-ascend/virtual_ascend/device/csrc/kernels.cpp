@@ -104,7 +104,9 @@ bool copy_in_graph(const Tensor& source, const Tensor& target, bool non_blocking
 Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) {
   if (C10_UNLIKELY(ledger::on())) {
     const auto bytes = static_cast<double>(target.nbytes());
-    if (source.device().type() == target.device().type()) {
+    if (source.is_cpu() && target.is_cpu()) {
+      // The host's work is not an NPU's.
+    } else if (source.device().type() == target.device().type()) {
       ledger::operated("copy", 0, bytes + static_cast<double>(source.nbytes()));
     } else {
       ledger::copied(bytes);
@@ -298,6 +300,17 @@ Tensor histc(const Tensor& self, int64_t bins, const at::Scalar& min, const at::
   return npu_alias(counts, self.device().index());
 }
 
+// The copy of a phantom on the host, or into one.
+Tensor& copy_on_host(Tensor& self, const Tensor& source, bool non_blocking) {
+  copy_from(source, self, non_blocking);
+  return self;
+}
+
+Tensor pin_memory(const Tensor& self, optional<c10::Device>) {
+  return at::detail::empty_strided_generic(self.sizes(), self.strides(), phantom::host_allocator(/*pinned=*/true),
+                                           phantom::keys_of(self.storage()), self.scalar_type());
+}
+
 // Lets `.data = ` and `Module.to` move a parameter between host and NPU in place, because both are plain dense tensors.
 bool compatible_shallow_copy(const Tensor& self, const Tensor& from) {
   const auto dense = [](const Tensor& tensor) {
@@ -332,6 +345,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("record_stream", &virtual_ascend::record_stream);
   m.impl("histc", &virtual_ascend::histc);
   m.impl("native_dropout", &virtual_ascend::native_dropout);
+  m.impl("_has_compatible_shallow_copy_type", &virtual_ascend::compatible_shallow_copy);
+}
+
+TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, m) {
+  m.impl("copy_", &virtual_ascend::copy_on_host);
+  m.impl("_pin_memory", &virtual_ascend::pin_memory);
   m.impl("_has_compatible_shallow_copy_type", &virtual_ascend::compatible_shallow_copy);
 }
 

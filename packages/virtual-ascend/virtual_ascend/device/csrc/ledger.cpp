@@ -41,6 +41,14 @@ Book& book() {
   return *made;
 }
 
+void add(const void* data, size_t nbytes, Holder holder) {
+  if (!on()) return;
+  auto& b = book();
+  std::lock_guard<std::mutex> lock(b.mutex);
+  b.living[data] = b.blocks.size();
+  b.blocks.emplace_back(static_cast<int64_t>(nbytes), ++b.clock, 0, holder);
+}
+
 }  // namespace
 
 void start(double flops, double bytes) {
@@ -53,13 +61,8 @@ void start(double flops, double bytes) {
 
 bool on() { return g_on.load(std::memory_order_relaxed); }
 
-void allocated(const void* data, size_t nbytes) {
-  if (!on()) return;
-  auto& b = book();
-  std::lock_guard<std::mutex> lock(b.mutex);
-  b.living[data] = b.blocks.size();
-  b.blocks.emplace_back(static_cast<int64_t>(nbytes), ++b.clock, 0, t_gathering ? kGathered : kOther);
-}
+void allocated(const void* data, size_t nbytes) { add(data, nbytes, t_gathering ? kGathered : kOther); }
+void allocated_on_host(const void* data, size_t nbytes) { add(data, nbytes, kHost); }
 
 void freed(const void* data) {
   if (!on()) return;
@@ -78,7 +81,7 @@ void mark(const void* data, int holder) {
   const auto found = b.living.find(data);
   if (found == b.living.end()) return;
   auto& known = std::get<3>(b.blocks[found->second]);
-  if (known == kOther || holder > kGathered) known = holder;
+  if (known == kOther || (known != kHost && holder > kGathered)) known = holder;
 }
 
 void operated(const std::string& name, double flops, double bytes) {

@@ -14,8 +14,8 @@
 namespace virtual_ascend::ledger {
 
 // What is known about a block when it is allocated or used. The caller says which blocks are weights, gradients, or
-// optimizer states.
-enum Holder : int { kOther = 0, kMessage = 1, kGathered = 2 };
+// optimizer states; blocks of the host stay the host's.
+enum Holder : int { kOther = 0, kMessage = 1, kGathered = 2, kHost = 3 };
 
 // `flops` and `bytes` are an NPU's rates per second. An operator takes as long as the slower of the two, which is
 // computed for each call.
@@ -23,6 +23,7 @@ void start(double flops, double bytes);
 bool on();
 
 void allocated(const void* data, size_t nbytes);
+void allocated_on_host(const void* data, size_t nbytes);
 void freed(const void* data);
 void mark(const void* data, int holder);
 

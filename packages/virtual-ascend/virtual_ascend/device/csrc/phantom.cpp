@@ -11,8 +11,6 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 
-#include <sys/mman.h>
-
 #include <atomic>
 #include <cstring>
 
@@ -20,7 +18,6 @@ namespace virtual_ascend::phantom {
 namespace {
 
 constexpr size_t kOfWholeNumbers = 64;
-constexpr size_t kPage = 4096;
 constexpr size_t kAlignment = 512;
 
 std::atomic<int64_t> g_threshold{0};
@@ -36,23 +33,6 @@ bool is_whole(c10::ScalarType type) {
 bool wanted(size_t nbytes, bool whole) {
   const auto least = static_cast<size_t>(g_threshold.load(std::memory_order_relaxed));
   return least > 0 && nbytes >= (whole ? least * kOfWholeNumbers : least);
-}
-
-// Tells whether the memory is private to this process, so that it reads as zeros after its release.
-bool is_heap(const c10::Storage& storage) {
-  const auto deleter = storage.data_ptr().get_deleter();
-  return deleter == c10::GetCPUAllocator()->raw_deleter() || deleter == pinned_allocator()->raw_deleter();
-}
-
-void give_back(char* data, size_t nbytes) {
-  auto* first = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(data) + kPage - 1) / kPage * kPage);
-  auto* last = reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(data + nbytes) / kPage * kPage);
-  if (first >= last || madvise(first, static_cast<size_t>(last - first), MADV_DONTNEED) != 0) {
-    std::memset(data, 0, nbytes);
-    return;
-  }
-  std::memset(data, 0, static_cast<size_t>(first - data));
-  std::memset(last, 0, static_cast<size_t>(data + nbytes - last));
 }
 
 }  // namespace
@@ -79,13 +59,7 @@ void* new_address(size_t nbytes) {
 }
 
 void clear(const at::Tensor& tensor) {
-  if (is(tensor) || tensor.numel() == 0) return;
-  const auto host = cpu_alias(tensor);
-  if (tensor.device().is_cpu() && wanted(host.nbytes(), false) && host.is_non_overlapping_and_dense() && is_heap(host.storage())) {
-    give_back(static_cast<char*>(host.data_ptr()), host.nbytes());
-  } else {
-    host.zero_();
-  }
+  if (!is(tensor) && tensor.numel() > 0) cpu_alias(tensor).zero_();
 }
 
 at::Tensor stand_in(const at::Tensor& tensor) {
@@ -99,26 +73,36 @@ std::vector<at::Tensor> stand_in(const std::vector<at::Tensor>& tensors) {
   return out;
 }
 
-at::Tensor like(const at::Tensor& shape, int device) {
-  const auto nbytes = shape.storage().nbytes();
-  Making making(shape.scalar_type());
-  c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), nbytes, allocate_on(device, nbytes),
-                                                             npu_allocator(), /*resizable=*/true));
-  if (nbytes > 0 && !is(storage)) std::memset(const_cast<void*>(storage.data()), 0, nbytes);
-  return over(std::move(storage), kNpuKey, shape);
+c10::DispatchKeySet keys_of(const c10::Storage& storage) {
+  if (storage.device().type() == kNpu) return c10::DispatchKeySet(kNpuKey);
+  const c10::DispatchKeySet host(c10::DispatchKey::CPU);
+  return is(storage) ? host.add(kHostKey) : host;
 }
 
-at::Tensor Shapes::of(const at::Tensor& npu) {
-  if (!npu.defined() || npu.device().type() != kNpu) return npu;
-  pool::check_mapped(npu.storage().data());
-  auto* key = npu.storage().unsafeGetStorageImpl();
+at::Tensor like(const at::Tensor& shape, c10::Device device) {
+  const auto nbytes = shape.storage().nbytes();
+  FromHost from_host(device.is_cpu());
+  Making making(shape.scalar_type());
+  auto* allocator = device.is_cpu() ? (wanted(nbytes) ? host_allocator(/*pinned=*/false) : c10::GetCPUAllocator()) : npu_allocator();
+  auto data = device.is_cpu() ? allocator->allocate(nbytes) : allocate_on(device.index(), nbytes);
+  c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), nbytes, std::move(data), allocator,
+                                                             /*resizable=*/true));
+  if (nbytes > 0 && !is(storage)) std::memset(const_cast<void*>(storage.data()), 0, nbytes);
+  const auto keys = keys_of(storage);
+  return over(std::move(storage), keys, shape);
+}
+
+at::Tensor Shapes::of(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.device().type() != on_) return tensor;
+  pool::check_mapped(tensor.storage().data());
+  auto* key = tensor.storage().unsafeGetStorageImpl();
   for (const auto& [known, storage] : storages_)
-    if (known == key) return over(storage, c10::DispatchKey::Meta, npu);
-  c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), npu.storage().nbytes(),
+    if (known == key) return over(storage, c10::DispatchKey::Meta, tensor);
+  c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), tensor.storage().nbytes(),
                                                              c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
                                                              c10::GetAllocator(c10::kMeta), /*resizable=*/true));
   storages_.emplace_back(key, storage);
-  return over(std::move(storage), c10::DispatchKey::Meta, npu);
+  return over(std::move(storage), c10::DispatchKey::Meta, tensor);
 }
 
 void refuse(const std::string& what) {

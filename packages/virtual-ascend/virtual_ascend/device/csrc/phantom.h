@@ -1,5 +1,5 @@
 // Phantom memory (VIRTUAL_ASCEND_PHANTOM): a large tensor has a shape, an address, and an entry in the account, but no
-// bytes.
+// bytes. Once the ledger has started, large host tensors are phantoms, too (host.cpp).
 //
 // An operator that has a phantom among its tensors, or a large result, is not computed: ATen's Meta kernels give the
 // shapes of its results. Small results are real and hold zeros. What depends on values raises an error.
@@ -59,25 +59,43 @@ class FromHost {
 constexpr uintptr_t kFirst = uintptr_t{1} << 60;
 void* new_address(size_t nbytes);
 inline bool is(const void* data) { return (reinterpret_cast<uintptr_t>(data) >> 60) == 1; }
-inline bool is(const c10::Storage& storage) { return storage && is(storage.data()); }
-inline bool is(const at::Tensor& tensor) { return tensor.defined() && tensor.device().type() == kNpu && tensor.has_storage() && is(tensor.storage()); }
+void free_on_host(void* context);
+inline bool is(const c10::Storage& storage) {
+  return storage && (is(storage.data()) || storage.data_ptr().get_deleter() == &free_on_host);
+}
+inline bool is(const at::Tensor& tensor) {
+  return tensor.defined() && (tensor.device().type() == kNpu || tensor.is_cpu()) && tensor.has_storage() && is(tensor.storage());
+}
 
-// Fills a tensor whose source is a phantom with zeros. Large host memory is released instead of written.
+// Fills a tensor whose source is a phantom with zeros.
 void clear(const at::Tensor& tensor);
 
 // Replaces a phantom in a message that is small enough to be sent: zeros on the host.
 at::Tensor stand_in(const at::Tensor& tensor);
 std::vector<at::Tensor> stand_in(const std::vector<at::Tensor>& tensors);
 
-// Returns an NPU tensor of the shape and dtype of `shape`: a phantom, or zeros.
-at::Tensor like(const at::Tensor& shape, int device);
+// Returns a tensor of the shape and dtype of `shape` on an NPU or the host: a phantom, or zeros.
+at::Tensor like(const at::Tensor& shape, c10::Device device);
 
-// Meta tensors that stand for the tensors of one call; tensors that share a storage share one here, too.
+// The key of phantoms on the host. Nothing else in torch uses it, and it comes before the CPU's key.
+constexpr c10::DispatchKey kHostKey = c10::DispatchKey::CustomRNGKeyId;
+// Returns the keys of tensors over this storage of an NPU or the host.
+c10::DispatchKeySet keys_of(const c10::Storage& storage);
+
+// Makes phantoms of large host tensors from now on.
+void take_host();
+// Returns the allocator that makes phantoms on the host of any size.
+c10::Allocator* host_allocator(bool pinned);
+
+// Meta tensors that stand for one call's tensors on the NPU or on the host; tensors that share a storage share one here,
+// too.
 class Shapes {
  public:
-  at::Tensor of(const at::Tensor& npu);
+  explicit Shapes(c10::DeviceType on = kNpu) : on_(on) {}
+  at::Tensor of(const at::Tensor& tensor);
 
  private:
+  c10::DeviceType on_;
   c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 4> storages_;
 };
 

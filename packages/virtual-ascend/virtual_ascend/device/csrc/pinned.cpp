@@ -24,10 +24,7 @@ std::map<const char*, size_t>& pinned_blocks() {
 
 void free_pinned(void* data) {
   if (data == nullptr) return;
-  {
-    std::lock_guard<std::mutex> lock(g_pinned_mutex);
-    pinned_blocks().erase(static_cast<const char*>(data));
-  }
+  unpin(data);
   std::free(data);
 }
 
@@ -40,8 +37,7 @@ struct PinnedAllocator final : c10::Allocator {
     void* data = nullptr;
     if (nbytes > 0) {
       TORCH_CHECK(posix_memalign(&data, kVectorBytes, nbytes) == 0, "cannot allocate ", nbytes, " bytes of pinned host memory");
-      std::lock_guard<std::mutex> lock(g_pinned_mutex);
-      pinned_blocks().emplace(static_cast<const char*>(data), nbytes);
+      pin(data, nbytes);
     }
     return {data, data, &free_pinned, c10::Device(c10::kCPU)};
   }
@@ -54,6 +50,16 @@ struct PinnedAllocator final : c10::Allocator {
 c10::Allocator* pinned_allocator() {
   static auto* allocator = new PinnedAllocator();
   return allocator;
+}
+
+void pin(const void* data, size_t nbytes) {
+  std::lock_guard<std::mutex> lock(g_pinned_mutex);
+  pinned_blocks().emplace(static_cast<const char*>(data), nbytes);
+}
+
+void unpin(const void* data) {
+  std::lock_guard<std::mutex> lock(g_pinned_mutex);
+  pinned_blocks().erase(static_cast<const char*>(data));
 }
 
 bool is_pinned(const void* data) {

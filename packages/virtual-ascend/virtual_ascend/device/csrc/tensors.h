@@ -18,8 +18,8 @@ constexpr c10::DeviceType kNpu = c10::DeviceType::PrivateUse1;
 constexpr c10::DispatchKey kNpuKey = c10::DispatchKey::PrivateUse1;
 
 // Returns a tensor of another device over `storage` that otherwise equals `like`.
-inline at::Tensor over(c10::Storage storage, c10::DispatchKey key, const at::Tensor& like) {
-  auto out = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
+inline at::Tensor over(c10::Storage storage, c10::DispatchKeySet keys, const at::Tensor& like) {
+  auto out = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, like.dtype());
   auto* impl = out.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
   if (like.is_conj()) impl->_set_conj(true);
@@ -27,6 +27,10 @@ inline at::Tensor over(c10::Storage storage, c10::DispatchKey key, const at::Ten
   // Type promotion reads this flag.
   if (like.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);
   return out;
+}
+
+inline at::Tensor over(c10::Storage storage, c10::DispatchKey key, const at::Tensor& like) {
+  return over(std::move(storage), c10::DispatchKeySet(key), like);
 }
 
 inline bool takes_generator(const c10::Argument& argument) {
