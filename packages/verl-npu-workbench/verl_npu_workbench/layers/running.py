@@ -31,7 +31,7 @@ def compare_layers(settings: Settings, models: Path, architecture: str = "", lay
     """Compare what a script's engine and trainer compute, and return the result as JSON.
 
     Raises:
-        RehearsalError: the script's model is not on this machine, and its architecture is unknown.
+        CommandError: the script's model is not on this machine, and its architecture is unknown.
         RolloutError: the model is of an unsupported type, or the engine or the trainer fails.
     """
     notes = [_("weights after a weight sync: both sides load the same checkpoint")]
