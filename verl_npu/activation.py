@@ -1,10 +1,10 @@
 """Activation of verl-npu: patches verl in this process, or leaves it alone.
 
-A process can activate verl-npu in several ways: through the entry points of `torch.backends` (at the end of `import
-torch`, in every process), `verl.plugins`, and `vllm.general_plugins`; through `VERL_USE_EXTERNAL_MODULES=verl_npu`;
-through the line in upstream's `verl/__init__.py`; or through a plain `import verl_npu`. The first one that runs
-activates verl-npu, and the others do nothing. Activation only puts a hook on `verl`. All slow work waits until verl is
-imported.
+A process can activate verl-npu in several ways: through the entry points of `torch.backends` (at the end of
+`import torch`, in every process), `verl.plugins`, and `vllm.general_plugins`; through
+`VERL_USE_EXTERNAL_MODULES=verl_npu`; through the line in upstream's `verl/__init__.py`; or through a plain
+`import verl_npu`. The first one that runs activates verl-npu, and the others do nothing. Activation only puts a hook
+on `verl`. All slow work waits until verl is imported.
 
 Every `import torch` loads this module, so it imports almost nothing itself.
 """
