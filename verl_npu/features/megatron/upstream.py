@@ -154,7 +154,8 @@ _HEAD = "verl.models.llama.megatron.layers.parallel_linear"
     retired_by=Not(Imports(_INITIALIZER, _HEAD)),
 )
 def load_the_value_head_without_flash_attn() -> None:
-    """Put our module with the value head into sys.modules, from which upstream imports it."""
+    """Load upstream's module with the value head from its file, and put it into sys.modules, where upstream's import
+    finds it."""
     from .source import package_folder
 
     folder = package_folder("verl", "models")
