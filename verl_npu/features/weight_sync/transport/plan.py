@@ -124,8 +124,8 @@ class Slots:
         self._views: dict[int, list[torch.Tensor]] = {}
 
     def buffer(self, index: int) -> torch.Tensor:
-        """Return memory of exactly the size of bucket `index`. It is part of one of the buffers; if needed, the buffer
-        is made first."""
+        """Return memory of exactly the size of bucket `index`. It is part of a buffer, or new memory for a bucket
+        larger than that."""
         import torch
 
         nbytes = self._buckets[index].nbytes
