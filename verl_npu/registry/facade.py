@@ -2,15 +2,15 @@
 
 `patch` declares patches, and `state` lists their states. The work has three steps:
 
-- `source` reads upstream's source without importing it. A tree finds the definition of a target (`tree`, `definition`).
-  A reader finds out what the code does (`reader`) and where it is called (`sites`). Probes answer the questions of a
-  patch from that (`probe`).
+- `source` reads upstream's source without importing it. A tree finds the definition of a target (`tree`,
+  `definition`). A reader finds out what the code does (`reader`) and where it is called (`sites`). Probes answer the
+  questions of a patch from that (`probe`).
 - `judge` compares the source with the locks. A lock records the targets at a pin (`lock`). A verdict is the state of a
   patch for a source tree (`verdict`). The features of each owner are judged by the owner's own locks (`bundles`). The
   verdicts of a feature's patches are combined (`policy`), and upstream's own patches are looked up (`natives`).
 - `apply` puts patches into modules and takes them out again. It has the life of a registry (`lifecycle`), hooks around
-  imports (`hooks`), the places that are written (`slots`), the objects that are written there (`replacement`), the state
-  of each patch in this process (`ledger`, `readback`), and the registry that drives all of this (`engine`).
+  imports (`hooks`), the places that are written (`slots`), the objects that are written there (`replacement`), the
+  state of each patch in this process (`ledger`, `readback`), and the registry that drives all of this (`engine`).
 """
 
 from .apply.engine import Registry

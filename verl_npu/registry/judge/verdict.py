@@ -249,7 +249,8 @@ class Evidence:
 
     @cached_property
     def changed_collaborator(self) -> tuple[Collaborator, Found] | None:
-        """The first collaborator that is different at every pin, and what is there instead."""
+        """The first collaborator that is not here as it is at any pin, and what is here instead. None if there is
+        none."""
         return next(((use, found) for use in self.patch.uses if (found := self._changed(use)) is not None), None)
 
     def _changed(self, use: Collaborator) -> Found | None:
@@ -466,7 +467,7 @@ def _may_skip_changes(e: Evidence) -> Verdict | None:
 
 
 def _different(e: Evidence) -> Verdict:
-    """The target is different at every pin."""
+    """No pin has the target as it is here."""
     called_alike = any(fits(e.observed.signature, one.signature, e.restated) for one in e.needed.values())
     # If two records are called alike, the difference is in what they are bound to.
     what = "fingerprint" if e.alike else "binding" if called_alike else "signature"
