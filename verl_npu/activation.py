@@ -214,7 +214,8 @@ def activate(origin: str = PLAIN) -> None:
     """Patch verl when this process imports it, if Ascend software is installed. Calling this function again does
     nothing.
 
-    If the end of `import torch` calls this function, it raises no error. The import of verl raises the error instead.
+    When torch calls this function at the end of `import torch`, the function raises no error. The import of verl
+    raises the error instead.
     """
     global _origin
     if not _is_active():

@@ -1,4 +1,4 @@
-"""Import torch_npu, and explain why it cannot be imported."""
+"""The import of torch_npu, and the error that explains why it fails."""
 
 from __future__ import annotations
 

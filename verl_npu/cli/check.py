@@ -67,7 +67,7 @@ class _Result:
     undeclared: Sequence[VerlNpuError]
     """The errors in declarations and locks. The features that they concern are left out."""
     strange: Sequence[str]
-    """The files with patches and locks of the installed verl-npu that differ from its wheel."""
+    """Those files with patches or locks in the installed verl-npu that differ from its wheel."""
 
     def state(self, feature: Feature) -> State:
         return feature_state(self.verdicts[patch.id].state for patch in feature)
@@ -158,7 +158,7 @@ def judged_patches(
 
 
 def strange_files(own: Bundle) -> list[str]:
-    """Return the files with patches and locks that differ from verl-npu's wheel. In a checkout, return none."""
+    """Return those files with patches or locks that differ from verl-npu's wheel. In a checkout, return none."""
     try:
         brought = metadata.distribution("verl-npu")
     except metadata.PackageNotFoundError:

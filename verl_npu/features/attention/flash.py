@@ -40,8 +40,8 @@ class AttentionConfig(Protocol):
 
 
 class Model(Protocol):
-    """A model of transformers, or its class. Older versions have only the first attribute, newer versions only the
-    second."""
+    """A model of transformers, or its class. Older versions have the first attribute, and newer versions have the
+    second one."""
 
     _supports_flash_attn_2: bool
     _supports_flash_attn: bool

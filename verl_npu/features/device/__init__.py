@@ -179,7 +179,8 @@ def request_npus_not_gpus(
     name: object = None,
     device_name: str = "cuda",
 ) -> Result:
-    """Return the placement groups of a resource pool. They reserve NPUs."""
+    """Return the placement groups of a resource pool. They reserve NPUs, unless the caller names a device other than
+    cuda."""
     return original(pool, strategy, name, "npu" if device_name == DEFAULT_DEVICE else device_name)
 
 

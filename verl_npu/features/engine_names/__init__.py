@@ -30,7 +30,7 @@ class Form(Enum):
     SET = "set"
     """The name is set in a class or on its instances."""
     READ = "read"
-    """A module reads the name as an attribute or a variable."""
+    """A module reads the name."""
 
 
 @dataclass(frozen=True, slots=True)

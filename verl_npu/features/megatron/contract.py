@@ -187,10 +187,10 @@ _RECIPES: Mapping[str, str] = {"recipe.r1_ascend": "f6688"}  # recipe/r1_ascend/
 
 
 def revision_for(pin: str, text: str = "") -> str:
-    """Return the recorded revision of MindSpeed for a pin. It is the one that the pin's documents name; if `text`
-    names a recipe with its own documents, it is the one that these name.
+    """Return the recorded revision of MindSpeed that goes with a pin.
 
-    Raises KeyError for an unknown pin.
+    The pin's documents name this revision. If `text` names a recipe that has documents of its own, the recipe's
+    documents are used instead. Raises KeyError for an unknown pin.
     """
     # Imported here, because workers use the installed MindSpeed and read no pins.
     from ...pins import pins

@@ -166,7 +166,8 @@ def remove_mindspeeds_empty_flash_attn(
 def keep_mindspeeds_patches_through_repatch(
     original: Callable[..., object], manager: type, *args: object, **kwargs: object
 ) -> object:
-    """Apply the first half of MindSpeed's patches, then restore the functions of MindSpeed that they replaced."""
+    """Apply the first half of MindSpeed's patches. Then restore MindSpeed's own functions, which a second repatch
+    overwrites."""
     from mindspeed.patch_utils import MindSpeedPatchesManager
 
     with own_functions_restored(MindSpeedPatchesManager):

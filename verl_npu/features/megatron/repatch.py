@@ -310,8 +310,7 @@ def own_functions_restored(manager: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_lazy_aliases() -> Iterator[None]:
-    """In this context, looking up a name in one of transformers' alias modules does not import the module that it
-    stands for."""
+    """In this context, a lookup in one of transformers' alias modules finds nothing and imports nothing."""
     aliases = [
         (module, namespace(module)["__getattr__"])
         for name, module in list(sys.modules.items())

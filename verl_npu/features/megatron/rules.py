@@ -302,8 +302,8 @@ def _moe_permutation(asked: Asked) -> Iterator[Finding]:
 
 
 def _latent_attention(asked: Asked) -> Iterator[Finding]:
-    """Check the sizes for MindSpeed's own latent attention. It reads them only from the overrides, not from Megatron's
-    fields."""
+    """Check the sizes for MindSpeed's own latent attention. MindSpeed reads them only from the overrides, not from
+    Megatron's fields."""
     settings, contract = asked.settings, asked.contract
     if not settings.get("multi_head_latent_attention"):
         return

@@ -214,7 +214,8 @@ _PACKING = "verl.models.mcore.patch_v012:apply_patch"
 def set_the_experimental_flag_of_an_older_megatron(
     original: Callable[..., Result], *args: object, **kwargs: object
 ) -> Result:
-    """Return Megatron's configuration for DeepSeek-V3. If an older Megatron has an experimental flag, set it."""
+    """Return Megatron's configuration for DeepSeek-V3. If Megatron lacks the function that sets the experimental flag,
+    provide it during the call."""
     flags = importlib.import_module(_FLAGS)
     if hasattr(flags, _SET):
         return original(*args, **kwargs)
@@ -243,8 +244,8 @@ def set_the_experimental_flag_of_an_older_megatron(
 def pack_latent_attention_through_mbridge_too(
     original: Callable[..., Result], wrap_config: object, tf_config: object, *args: object, **kwargs: object
 ) -> Result:
-    """Return a model's Megatron modules. If they come from mbridge, upstream's fix for packed latent attention is
-    applied, too."""
+    """Return a model's Megatron modules. If the model has latent attention, first apply upstream's fix for packed
+    sequences."""
     from megatron.core.transformer.transformer_config import MLATransformerConfig
 
     if isinstance(tf_config, MLATransformerConfig) and not _packs_queries():
@@ -253,8 +254,8 @@ def pack_latent_attention_through_mbridge_too(
 
 
 def _packs_queries() -> bool:
-    """Tell whether the queries of packed sequences lose the batch dimension, as in later versions of Megatron and
-    after the fix."""
+    """Tell whether the queries of packed sequences lose the batch dimension. They do in later versions of Megatron,
+    and after upstream's fix."""
     from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 
     return "squeeze(1)" in inspect.getsource(MLASelfAttention.get_query_key_value_tensors)

@@ -75,7 +75,7 @@ def give_mindspeed_the_actors_or_refs_overrides(
 
 
 def _declare_worker(owner: str, worker: str, name: str) -> None:
-    """Declare the patch `name`. It gives MindSpeed the overrides of a worker, which upstream forgets to do."""
+    """Declare the patch `name`. It gives MindSpeed a worker's overrides, because upstream does not."""
     target = f"{_WORKERS}:{owner}.__init__"
 
     def give_mindspeed_its_own_overrides(original: Callable[..., None], made: object, config: Section) -> None:
@@ -126,8 +126,8 @@ def _construct(
 
 
 def _refuse_other_reference(request: Request, config: Section) -> None:
-    """Raise JobSettingError if the overrides of the reference model differ from the actor's, because the worker uses
-    the actor's for both."""
+    """Raise JobSettingError if the overrides of the reference model differ from the actor's. The worker uses the
+    actor's overrides for both models."""
     section = config.get("ref", {}).get("megatron", None)
     theirs = request_of("ref", section).overrides if section is not None else request.overrides
     if theirs == request.overrides:

@@ -136,7 +136,7 @@ _RUN = f"{_SERVER}:vLLMHttpServer.run_server"
 async def keep_development_endpoints_closed(
     original: Callable[..., Awaitable[Result]], server: object, *args: object, **kwargs: object
 ) -> Result:
-    """Start the engine and its server, without vLLM's development endpoints."""
+    """Start the engine and its server. vLLM's development endpoints stay closed, unless the user opened them."""
     before = os.environ.get(_ENDPOINTS)
     module = vars(sys.modules[_SERVER])
     build = module["build_app"]

@@ -48,7 +48,7 @@ class Place:
 
     @property
     def first(self) -> int:
-        """The rank in the first engine that holds the same part of the model. It is the first rank of this rank's
+        """In the first engine, the rank that holds the same part of the model. It is the first rank of this rank's
         data-parallel group."""
         return self.rank - self.engine * self.tensor
 

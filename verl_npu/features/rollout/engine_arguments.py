@@ -18,7 +18,7 @@ OTHER_SIZES = "cuda_graph_sizes"
 _CAPTURE_SIZES = (8, 16, 32, 64, 128, 192, 256, 384)
 """The graph sizes that the plugin in the published image uses."""
 _MAX_NUM_SEQS = 1024
-"""The default in upstream's configuration at 796871d7. There, the setting reaches no engine."""
+"""The default in upstream's configuration at 796871d7. At that revision, the setting reaches no engine."""
 
 
 @contextmanager

@@ -98,7 +98,7 @@ def refuse_disposed_projections(model: torch.nn.Module) -> None:
     """Raise WeightSyncError if vllm-ascend has freed a projection that a sync must load.
 
     Source: `attention/sfa_v1.py` from v0.13.0 on, `process_weights_after_loading`. Sparse attention (DeepSeek-V3.2,
-    GLM-5) copies kv_b_proj and then frees it. It cannot be restored from the copies.
+    GLM-5) copies kv_b_proj and then frees it. The projection cannot be restored from the copies.
     """
     for name, module in model.named_modules():
         impl = getattr(module, "impl", None)

@@ -46,11 +46,11 @@ lines."""
 
 
 def compare_next_replay(runner: Runner) -> None:
-    """Make the runner compute the next batch that uses graphs twice: without graphs, and with them.
+    """Make the runner compute its next graph batch twice, without graphs and with them, and compare the outputs.
 
     If that batch is not padded, do the same with the next padded batch. If the outputs differ as much as those of two
-    models, or if they are not finite, the runner raises WeightSyncError before it returns an answer. If no comparison
-    is possible, a line for the user says so.
+    different models, or if they are not finite, the runner raises WeightSyncError before it returns an answer. If no
+    comparison is possible, a line for the user says so.
     """
     why = _unsupported(runner)
     if why:
@@ -155,8 +155,8 @@ class _EagerAndGraph:
 
 
 def _rows(args: tuple[object, ...], options: Mapping[str, object]) -> int:
-    """Return the number of rows in a model's input. It is that of the token ids or embeddings; positions may have 3
-    rows."""
+    """Return the number of rows in a model's input. The rows of the token ids or embeddings count; positions may have
+    3 rows."""
     given = _tensors([*args, *options.values()])
     return next((len(each) for each in given if each.dim() == 1 or each.is_floating_point()), 1)
 

@@ -1,4 +1,4 @@
-"""An SGLang engine in another process that receives weights."""
+"""A receiver of weights: an SGLang engine in another process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A vLLM worker in this process that receives weights. Its model is closed while it holds only part of a sync."""
+"""A receiver of weights: a vLLM worker in this process. The worker's model is closed while it holds only part of a
+sync."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ Sender: TypeAlias = Any
 async def compare_received_weights_with_sent(
     original: Callable[..., AsyncIterable[Weight]], engine: CheckpointEngine, *args: object, **kwargs: object
 ) -> AsyncIterator[Weight]:
-    """Receive the weights of one sync. If the user asked for a check, raises TransferError if they differ from the
+    """Receive the weights of one sync. A check that the user asked for raises TransferError if they differ from the
     sent weights."""
     # Imported here, because most processes of a job neither move nor prove weights.
     from .checking import Tally, requested
@@ -118,7 +118,7 @@ def note_given_weights_for_proof(
 def process_weights_once_and_prove_them(
     original: Callable[..., object], worker: Worker, *args: object, **kwargs: object
 ) -> object:
-    """Load the weights of one sync. If the user asked for a proof, raises WeightSyncError if the engine does not hold
+    """Load the weights of one sync. A proof that the user asked for raises WeightSyncError if the engine does not hold
     them."""
     from ..engines.processing import lay_out_experts_for_loading
     from ..engines.vllm import VLLMEngine
