@@ -141,7 +141,7 @@ def read_manifests(folder: Path) -> tuple[list[Manifest], list[SourceError]]:
 
 
 def encoded(content: Manifest) -> bytes:
-    """Return a manifest as JSON, in which form other processes read it."""
+    """Return a manifest as JSON. Other processes read it in this form."""
     return json.dumps({"schema": SCHEMA, **content}).encode()
 
 
@@ -152,7 +152,7 @@ def packed(content: Manifest) -> str:
 
 
 def unpacked(text: str) -> bytes:
-    """Undo `packed`. Return a text that is not packed as it is; `decoded` then refuses it."""
+    """Undo `packed`. If the text is not packed, return it unchanged; `decoded` then refuses it."""
     try:
         return zlib.decompressobj().decompress(base64.b64decode(text, validate=True), _LARGEST + 1)
     except (ValueError, zlib.error):

@@ -34,8 +34,8 @@ class Pin:
 
 
 def locks_folder() -> Path:
-    """Return the folder of pins and locks. In an installed package, it is inside the package; in a checkout, it is
-    beside it."""
+    """Return the folder of pins and locks. An installed package contains it. In a checkout, it is beside the
+    package."""
     package = Path(__file__).resolve().parent
     shipped = package / "patches"
     return shipped if shipped.is_dir() else package.parent / "patches"

@@ -160,7 +160,7 @@ class _Declare:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Patches of a feature that only matter to some packages. They are loaded only if one of these packages is
+    """A part of a feature: patches that matter only to some packages. They are loaded only if one of these packages is
     installed."""
 
     packages: tuple[str, ...]

@@ -156,7 +156,8 @@ def _renew_lock() -> None:
 
 
 class _HookedLoader:
-    """A substitute for a module's loader, until the module is executed. It runs the hooks before and after that.
+    """A substitute for a module's loader, until the module is executed. It runs the hooks before and after the module
+    is executed.
 
     It first puts the real loader back, because other code asks for the type and the resources of a module's loader.
     """

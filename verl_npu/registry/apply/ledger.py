@@ -18,7 +18,7 @@ from .slots import Binding, Slot, find_copies, find_slot, holders
 
 
 class Ledger:
-    """The verdicts on all patches, and the bindings that they wrote."""
+    """The verdicts on all patches, and the bindings of the patches that were applied."""
 
     def __init__(self, policy: Policy, conventions: Conventions, warn: Callable[[str], None]) -> None:
         self.features: Sequence[Feature] = ()
@@ -133,8 +133,8 @@ class Ledger:
             )
 
     def write_over(self, name: str, module: ModuleType) -> None:
-        """Some features name the module `name` in `after`. Where that module has overwritten their patches, apply
-        these again."""
+        """Apply patches again where `module` has overwritten them. Only the features whose `after` is `name` are
+        affected."""
         for patch in (patch for feature in self.features if feature.after == name for patch in feature):
             beneath = self.bindings.get(patch.id)
             if beneath is None or beneath.in_force() or not comes_from(beneath.slot.read(), module):
@@ -146,7 +146,7 @@ class Ledger:
             self.bindings[patch.id] = binding
 
     def guard(self, name: str) -> None:
-        """Run the guards of a module. It is executed next."""
+        """Run the guards of a module that is about to be executed."""
         for patch in self.live():
             if patch.action is Action.GUARD and patch.target.module == name:
                 self._note(patch, State.APPLIED)
@@ -185,8 +185,8 @@ class Ledger:
         )
 
     def take_back(self, patch_ids: Sequence[str], reason: str) -> BaseException | None:
-        """Undo what these patches wrote, the newest first. If that is interrupted, finish, and return the
-        interruption."""
+        """Undo what these patches wrote, the newest first. An interruption does not stop this; it is returned at the
+        end."""
         interruption = None
         for patch_id in reversed(patch_ids):
             rollback = self.bindings[patch_id].restore()
@@ -209,7 +209,7 @@ class Ledger:
         return interruption
 
     def end(self) -> BaseException | None:
-        """Undo every patch. If that is interrupted, finish, and return the interruption."""
+        """Undo every patch. An interruption does not stop this; it is returned at the end."""
         interruption = self.take_back(tuple(self.bindings), "deactivated")
         for patch_id, verdict in self.verdicts.items():
             # A patch that wrote nothing needs no undoing.
@@ -220,7 +220,7 @@ class Ledger:
     # Queries.
 
     def claims(self) -> dict[str, tuple[str, ...]]:
-        """For each patch that is left to upstream, return the names that upstream assigns itself."""
+        """For each patch that is left to upstream, return the names that upstream's own code assigns."""
         return {
             id: known.claims for id, known in self.verdicts.items() if known.claims and known.state is State.NATIVE
         }

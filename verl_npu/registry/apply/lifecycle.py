@@ -49,10 +49,10 @@ class Phase(Enum):
 class Mutex:
     """A re-entrant lock that is always free in the child of a fork. The data that it guards is then intact.
 
-    A fork copies the data of all threads, but only the thread that forks. With a plain lock, the child might find the
-    lock held forever. With a new lock, the child might find work of another thread half done. So a fork waits until no
-    other thread holds this lock. It stops waiting after some time, because that thread may wait for the forking
-    thread, for example for the import of a module whose code forks.
+    A fork copies the data of all threads, but it copies only one of the threads: the one that forks. With a plain
+    lock, the child might find the lock held forever. With a new lock, the child might find work of another thread half
+    done. So a fork waits until no other thread holds this lock. It stops waiting after some time, because the other
+    thread may itself wait for the forking thread, for example for the import of a module whose code forks.
     """
 
     seconds = 10.0

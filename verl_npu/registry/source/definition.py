@@ -304,7 +304,8 @@ def constants_of(module: ast.Module) -> dict[str, object]:
 
 
 def fits(found: str, known: str, restated: Collection[str] = ()) -> bool:
-    """Tell whether a wrapper that was written for the signature `known` also fits callers and a function with `found`.
+    """Tell whether a wrapper that was written for the signature `known` still works if upstream's function now has
+    `found`.
 
     Both are one signature or several. Different defaults do not matter, except those of parameters for which the
     wrapper has its own defaults (`restated`). Additional optional parameters do not matter if they are at the end or

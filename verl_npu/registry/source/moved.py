@@ -16,10 +16,10 @@ _TELLING = 3
 
 
 def namesake(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
-    """Return something in another module whose last two parts of the name are the same as those of `subject`.
+    """Look in other modules for a name with the same last two parts as the name of `subject`. Return None if there is
+    none.
 
-    For `old.gkd.trainer:Trainer.fit`, this could be `new.package.gkd.trainer:Trainer.fit`. Return None if there is
-    nothing.
+    For `old.gkd.trainer:Trainer.fit`, the result could be `new.package.gkd.trainer:Trainer.fit`.
     """
     module, _, qualname = subject.partition(":")
     ending = "." + ".".join(module.split(".")[-2:])

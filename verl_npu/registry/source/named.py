@@ -39,7 +39,7 @@ class Key:
 
 Origin = Value | Key
 Origins = frozenset[Origin | None]
-"""The values that an argument may have. None is among them if not all of them are known."""
+"""The constants and settings from which a value may come. None is among them if not all of them are known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ def _read(target: str, tree: SourceTree) -> Facts:
 
 
 class Probe(ABC):
-    """A question about a source tree. It consists of atoms. `str()` of a probe is the question as a sentence."""
+    """A question about a source tree. It consists of single questions, the atoms. `str()` of a probe is the question
+    as a sentence."""
 
     __slots__ = ()
 

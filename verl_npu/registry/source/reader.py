@@ -88,7 +88,8 @@ class Mark:
         return f"{text} from outside" if self.outside else text
 
     def concerns(self, path: str) -> bool:
-        """Tell whether this binds `path`, which must be a direct member of its module or class."""
+        """Tell whether this binds `path`. If its own path ends with a star, it binds all direct members of the
+        owner."""
         owner = self.path.removesuffix("*")
         return self.path == path or (owner != self.path and path.rpartition(".")[0] == owner.removesuffix("."))
 
@@ -990,7 +991,7 @@ class Reader:
         return self._named(node, scope)[0]
 
     def dotted_ways(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[str]:
-        """Yield all full names of what a name may refer to. There are several if a function imports it in several
+        """Yield all full names to which a name may refer. There are several if a function imports the name in several
         ways."""
         for one in scope.assigned.get(node.id, ()) if isinstance(node, ast.Name) else ():
             if isinstance(one, ast.Import | ast.ImportFrom) and isinstance(node, ast.Name):

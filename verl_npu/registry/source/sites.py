@@ -185,7 +185,8 @@ def _sites_in(module: str, target: Target, tree: SourceTree) -> Iterator[tuple[s
 
 
 def _aliases(parsed: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield pairs: the last part of a name that a module binds to another name, and that other name."""
+    """Yield the pair (original, alias) for each alias that a module gives to a name. `original` is the last part of
+    that name."""
     for node in ast.walk(parsed):
         if isinstance(node, ast.ImportFrom):
             yield from ((alias.name, alias.asname) for alias in node.names if alias.asname)
@@ -199,7 +200,7 @@ def _last(node: ast.AST) -> str:
 
 
 def _definitions(statements: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.AST]]:
-    """Yield a module's own statements as one, and each of its functions and classes, with their qualified names."""
+    """Yield the module itself under an empty name, then each of its functions and classes under the qualified name."""
     if not prefix:
         yield "", ast.Module(list(statements), [])
     for node in _flat(statements):

@@ -33,8 +33,8 @@ Implementation = TypeVar("Implementation", bound=Callable[..., object])
 
 
 def _proving(target: str, held: str) -> Callable[[Implementation], Implementation]:
-    """Return a decorator that wraps an upstream method which updates an engine. The attribute `held` of its class is
-    the engine."""
+    """Return a decorator that wraps an upstream method which updates an engine. `held` is the name of the attribute
+    that holds the engine."""
     return weight_sync.wrap(
         target,
         uses=(f"{target.rpartition('.')[0]}.{held}",),

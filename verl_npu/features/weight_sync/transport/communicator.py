@@ -47,7 +47,7 @@ def connect(name: str, store: Store, rank: int, movers: Sequence[int], timeout: 
     """Make a process group of the ranks `movers`. It is separate from the default group, which need not exist.
 
     The ranks wait `timeout` seconds for each other. The group's own timeout is longer (see `group_timeout`). torch has
-    no public function that makes a group without a default group. So we call the internal function that
+    no public function for a group whose ranks are outside of the default group. So we call the internal function that
     `init_process_group` and `new_group` call. Other RL frameworks do the same.
     """
     from torch.distributed import Backend, PrefixStore
@@ -118,8 +118,8 @@ def broadcast(communicator: ProcessGroup, tensor: torch.Tensor, timeout: float) 
 
 
 def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeout: float, proof: bytes) -> None:
-    """Broadcast a number to test the communicator. If it is disabled or not connected, this fails now. Otherwise the
-    ranks would train on with stale weights.
+    """Broadcast a number to test the communicator. If the communicator is disabled or not connected, the test fails.
+    Without the test, the ranks would train on with stale weights.
 
     The number is derived from `proof`, which only the group's ranks know, so that nobody else can send it in rank 0's
     name. Raises GroupError if the number does not arrive.

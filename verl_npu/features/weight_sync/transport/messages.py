@@ -162,7 +162,7 @@ def open_meeting(host: str, port: int, timeout: float) -> Meeting:
 
 
 def serve(host: str, port: int, timeout: float) -> TCPStore:
-    """Serve a store in this process that listens only at this address. By default, torch would listen on all
+    """Serve a store in this process. It listens only at this address, while torch by default listens on all
     interfaces.
 
     Raises OSError or RuntimeError if the port is in use, or if this machine does not have the address.

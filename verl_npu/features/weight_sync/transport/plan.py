@@ -43,8 +43,8 @@ class Bucket:
 def divide(metadata: Metadata, tied: Mapping[str, str], limit: int) -> tuple[Bucket, ...]:
     """Divide the tensors, in order, into buckets of at most `limit` bytes.
 
-    Tied tensors are sent once, under one of their names, and empty tensors are not sent. A tensor larger than `limit`
-    gets its own bucket and is not copied.
+    Tied tensors are sent once, under one of their names, and empty tensors are not sent. A large tensor gets its own
+    bucket and is not copied.
     """
     buckets: list[Bucket] = []
     specs: list[Spec] = []

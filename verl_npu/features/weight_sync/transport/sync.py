@@ -359,7 +359,8 @@ def follow(group: Group, metadata: Metadata, weights: Iterable[Weight]) -> Outco
 
 
 def receive(group: Group, metadata: Metadata | None, engine: Engine) -> Outcome:
-    """Receive the weights into `engine`. `metadata` is what this rank expects. With None, it accepts any from rank 0.
+    """Receive the weights into `engine`. `metadata` is what this rank expects. With None, it accepts any metadata from
+    rank 0.
 
     The engine is opened again only if no rank failed. Raises the errors of `send`.
     """
@@ -431,7 +432,7 @@ def _conclude(group: Group, number: int, failure: Exception | None, drain: Calla
 
 
 def _give_up(group: Group, number: int, verdict: bytes, failure: Exception, drain: Callable[[], None] | None) -> None:
-    """Leave the sync before the verdict. This rank has left a broadcast in which other ranks may still wait."""
+    """Leave the sync before the verdict, because other ranks may hang in a broadcast that this rank has left."""
     # Objects in the frames of the failed broadcast would keep its connections open.
     traceback.clear_frames(failure.__traceback__)
     group.give_up(number, verdict.decode())
