@@ -16,10 +16,10 @@ _TELLING = 3
 
 
 def namesake(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
-    """Look in other modules for a name with the same last two parts as the name of `subject`. Return None if there is
-    none.
+    """Look for `subject` in another module whose name ends with the same two parts as that of its own module.
 
-    For `old.gkd.trainer:Trainer.fit`, the result could be `new.package.gkd.trainer:Trainer.fit`.
+    For `old.gkd.trainer:Trainer.fit`, the result could be `new.package.gkd.trainer:Trainer.fit`. Return None if there
+    is none.
     """
     module, _, qualname = subject.partition(":")
     ending = "." + ".".join(module.split(".")[-2:])

@@ -85,10 +85,11 @@ def describe(engine: CheckpointEngine) -> str:
 
 
 def wait_for_subscriptions(engine: CheckpointEngine, communicator: Communicator, timeout: float) -> None:
-    """Wait on all ranks until each rollout has received a message from the trainer and read every call.
+    """Wait on all ranks until each rollout receives the trainer's messages.
 
-    Afterwards, a rollout waits at most `timeout` seconds for each bucket. If a rollout receives nothing for `timeout`
-    seconds, all ranks raise a GroupError that names it.
+    The trainer sends numbered test messages until all rollouts have received the latest one. If a rollout receives
+    none for `timeout` seconds, all ranks raise a GroupError that names it. After this function, a rollout waits at
+    most `timeout` seconds for each bucket.
     """
     import torch
     import zmq

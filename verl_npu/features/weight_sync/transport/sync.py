@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """The message that a rank sends before a sync. Rank 0's message also says how the weights will be packed."""
+    """The message that a rank sends before a sync. Rank 0's message also has the tied tensors and the settings of the
+    sync."""
 
     digest: str | None = None
     """The digest of the metadata that this rank expects. None if it accepts any metadata from rank 0."""
