@@ -1,4 +1,4 @@
-"""Unmodified upstream verl on Huawei Ascend NPUs. Importing this package activates it."""
+"""Unmodified upstream verl on Huawei Ascend NPUs. Importing this package activates verl-npu."""
 
 import sys
 

@@ -5,7 +5,8 @@ import signal
 
 
 def run() -> None:
-    """Run the command. Ctrl-C ends it with the same status even while it is still being imported."""
+    """Run the command. If the user presses Ctrl-C while the command is still being imported, it ends with the usual
+    status."""
     # If the signal is ignored, as under nohup, it stays ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))

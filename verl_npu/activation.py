@@ -1,11 +1,12 @@
-"""Switch verl-npu on or off in this process, once, whichever entry point comes first.
+"""Activation of verl-npu: patches verl in this process, or leaves it alone.
 
-The first one wins and the others do nothing: the entry points of `torch.backends` (at the end of `import torch`, in
-every process), `verl.plugins` and `vllm.general_plugins`, `VERL_USE_EXTERNAL_MODULES=verl_npu`, the line in upstream's
-`verl/__init__.py`, or a plain `import verl_npu`. Each only puts a hook on `verl`; slow work waits until verl is
-imported.
+A process can activate verl-npu in several ways: through the entry points of `torch.backends` (at the end of
+`import torch`, in every process), `verl.plugins`, and `vllm.general_plugins`; through
+`VERL_USE_EXTERNAL_MODULES=verl_npu`; through the line in upstream's `verl/__init__.py`; or through a plain
+`import verl_npu`. The first one that runs activates verl-npu, and the others do nothing. Activation only puts a hook
+on `verl`. All slow work waits until verl is imported.
 
-This module is part of every `import torch`, so it imports almost nothing itself.
+Every `import torch` loads this module, so it imports almost nothing itself.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["PLAIN", "activate", "deactivate", "status"]
 
 PLAIN = "import verl_npu"
-"""The origin of an activation without an entry point: the hook line, an external module, or a program's own import."""
+"""The origin of an activation that came through no entry point, but through the hook line in verl, an external module,
+or a program's own import."""
 _TORCH = "the entry point torch.backends"
 _TRIGGER = "verl"
 # The module in which an earlier plugin of the same name applies its patches. Both can be in one process only if their
@@ -53,7 +55,8 @@ def deactivate() -> None:
 
 
 def status() -> Activity:
-    """Return what verl-npu does in this process. Its repr is one line, which says why verl-npu is off if it is."""
+    """Return the activity of verl-npu in this process. If verl-npu is off, the repr of the activity says why, in one
+    line."""
     from . import process
     from .manifest import Shown, why_off
 
@@ -76,8 +79,11 @@ def _is_active() -> bool:
 
 
 def _wanted_or_strict() -> bool:
-    """Tell whether to patch verl. With VERL_NPU_STRICT=1, return True if that is unknown: the import of verl then says
-    why."""
+    """Tell whether to patch verl.
+
+    If a wrong setting or another error leaves that open, return False after a warning. With VERL_NPU_STRICT=1, return
+    True instead, and the import of verl then raises the error.
+    """
     try:
         return _wanted()
     except Exception as error:
@@ -132,10 +138,10 @@ def _refuse_earlier_plugin(module: ModuleType) -> None:
 
 
 def _raise_from_trigger(error: Exception) -> None:
-    """Make the running import of verl raise `error`.
+    """Make the import of verl that is now running raise `error`.
 
-    If this function raised the error, torch would take it for its own: it would say that it cannot load verl-npu, and
-    torch could not be imported again in this process. Each later import of verl starts afresh.
+    This function must not raise the error itself. torch would report that it cannot load verl-npu, and then torch
+    could not be imported again in this process. Each later import of verl tries everything again.
     """
     from .registry.apply import hooks
 
@@ -157,7 +163,7 @@ def _raise_pending(module: ModuleType) -> None:
 
 
 def _make(mutex: Mutex) -> Session | None:
-    """Make the session that patches verl, or return None and do nothing if torch_npu turns out not to work."""
+    """Make the session that patches verl. If torch_npu does not work, do nothing and return None."""
     if _EARLIER in sys.modules:
         _refuse_earlier_plugin(sys.modules[_EARLIER])
     if not _torch_npu_works():
@@ -205,9 +211,11 @@ def _give_up(error: Exception) -> None:
 
 # This function comes last in the file: if it can be imported, the file is complete.
 def activate(origin: str = PLAIN) -> None:
-    """Patch verl when it is imported in this process, if Ascend software is there. Calling it again does nothing.
+    """Patch verl when this process imports it, if Ascend software is installed. Calling this function again does
+    nothing.
 
-    At the end of `import torch`, this function never raises an error: the import of verl raises it instead.
+    When torch calls this function at the end of `import torch`, the function raises no error. The import of verl
+    raises the error instead.
     """
     global _origin
     if not _is_active():

@@ -1,7 +1,8 @@
-"""The meaning of every code that the commands and a job's errors print, those of other distributions included.
+"""The meaning of every code that commands and jobs print, including the codes of other distributions.
 
-The plugin's codes are its variables, guards, and errors. A code is stable, because reports, JSON, and users' scripts
-contain it, and it is never reused. If several commands print one code, they look at the same thing at different times.
+The plugin's codes are its variables, guards, and errors. A code never changes its meaning and is never reused, because
+reports, JSON, and users' scripts contain it. If several commands print the same code, they check the same thing at
+different times.
 """
 
 from __future__ import annotations
@@ -20,24 +21,26 @@ from .reporting import warn
 from .variable import USER
 
 GROUP = "verl_npu.codes"
-"""The entry points through which other distributions add codes: functions that return an iterable of Meaning."""
+"""The group of entry points through which other distributions add codes. Each refers to a function that returns
+Meanings."""
 JOB = "the job itself, when it starts"
-"""The words of `Meaning.said_by` for a job."""
+"""The value of `Meaning.said_by` for a code that a job prints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """The meaning of one code where one command prints it."""
+    """The meaning of one code, as one command or a job prints it."""
 
     code: str
     said_by: str
-    """When it is printed, and by which command."""
+    """When the code is printed, and by which command."""
     rows: Mapping[str, str]
-    """Texts by label, none of them empty."""
+    """The texts by their labels. No text is empty."""
 
 
 def meanings() -> dict[str, list[Meaning]]:
-    """Return the meanings of every code, in the order of the moments at which it is printed."""
+    """Return the meanings of each code. They are sorted by the time at which they are printed, from before to after a
+    run."""
     found: dict[str, list[Meaning]] = {}
     for each in sorted((*_contributed(), *own()), key=_moment):
         said = found.setdefault(each.code, [])
@@ -48,7 +51,7 @@ def meanings() -> dict[str, list[Meaning]]:
 
 
 def own() -> Iterator[Meaning]:
-    """Yield the meaning of each code of the plugin."""
+    """Yield the meanings of the plugin's own codes."""
     yield from _variable_meanings()
     yield from _guard_meanings()
     yield from _error_meanings()
@@ -69,7 +72,7 @@ def _moment(meaning: Meaning) -> int:
 
 
 def meaning(code: str, said_by: str, **rows: str) -> Meaning:
-    """Return the meaning of a code. Each row's keyword is its label; rows without a text are left out."""
+    """Make the meaning of a code. The keywords in `rows` are the labels, and rows with an empty text are left out."""
     said = {label.replace("_", " "): text for label, text in rows.items() if text}
     return Meaning(code=code, said_by=_(said_by), rows={label: _translatable(text) for label, text in said.items()})
 
@@ -92,7 +95,7 @@ def _variable_meanings() -> Iterator[Meaning]:
 
 
 def _guard_meanings() -> Iterator[Meaning]:
-    """Yield the guards of a job. The workbench adds which of them lint checks in a script."""
+    """Yield the meanings of the checks that a job makes. The workbench adds which of them lint makes in a script."""
     for rule in rollout.RULES:
         yield meaning(rule.code, JOB, about=rule.about)
     guards: tuple[Rule[mindspeed.Asked], ...] = mindspeed.RULES

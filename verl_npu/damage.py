@@ -1,7 +1,7 @@
-"""Find out whether an error comes from missing or damaged files of verl-npu, and tell the user.
+"""Detection of missing or damaged files of verl-npu, and the messages about them.
 
-This is the first module of verl-npu that is loaded, and it imports none of the others: it must work when another one
-cannot be loaded.
+This module of verl-npu is loaded first. It imports no other module, because it must work when another module cannot be
+loaded.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ _TEMPORARY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINT
 
 
 def is_temporary(error: BaseException | None) -> bool:
-    """Tell whether an error, or its cause, only says that memory, the stack, or open files ran short for the moment.
-    The caller's question then stays open."""
+    """Tell whether an error, or its cause, is temporary: the process ran short of memory, stack, or open files.
+
+    Such an error does not show whether a file is damaged.
+    """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -31,7 +33,7 @@ def is_temporary(error: BaseException | None) -> bool:
 
 
 def is_damage(error: Exception) -> bool:
-    """Tell whether an error shows that a file of verl-npu is missing, cut short, or unreadable."""
+    """Tell whether an error shows that a file of verl-npu is missing, truncated, or unreadable."""
     if type(error).__name__ == "DamagedError":
         return True
     # A disk error may last, so it counts as damage if it concerns our own files.
@@ -57,8 +59,10 @@ def is_damage(error: Exception) -> bool:
 
 
 def leave_verl(error: Exception) -> None:
-    """Say that a file of verl-npu cannot be loaded, and leave verl unpatched, or refuse its import if patches are
-    required."""
+    """Print that a file of verl-npu cannot be loaded, and leave verl unpatched.
+
+    If the user requires the patches, make the import of verl fail instead.
+    """
     if os.environ.get("VERL_NPU", "").strip().lower() == "off":
         return
     line = described(error)
@@ -69,7 +73,7 @@ def leave_verl(error: Exception) -> None:
 
 
 def described(error: BaseException) -> str:
-    """Return one line that says which file could not be loaded, and what to do."""
+    """Return one line that names the file that could not be loaded, and says what to do."""
     if type(error).__name__ == "DamagedError":
         return str(error)
     name = error.name if isinstance(error, ImportError) else None
@@ -92,13 +96,13 @@ def described(error: BaseException) -> str:
 
 
 def is_required() -> bool:
-    """Tell whether the user refuses an unpatched verl: VERL_NPU is on, or VERL_NPU_STRICT is set."""
+    """Tell whether the user requires the patches: VERL_NPU is on, or VERL_NPU_STRICT is set."""
     switch, strict = (os.environ.get(name, "").strip().lower() for name in ("VERL_NPU", "VERL_NPU_STRICT"))
     return switch == "on" or (switch != "off" and strict not in ("", "0"))
 
 
 def say(line: str) -> None:
-    """Write one line to stderr without `reporting`, which may itself be damaged."""
+    """Write one line to stderr. Do not use `reporting`, which may be damaged itself."""
     try:
         if sys.stderr is not None:
             sys.stderr.write(f"verl-npu: {line}\n")
@@ -109,7 +113,7 @@ def say(line: str) -> None:
 
 
 class _Refusal:
-    """A finder that makes each import of verl raise an error."""
+    """An import finder that makes each import of verl raise an error."""
 
     def __init__(self, line: str) -> None:
         self.line = line

@@ -1,6 +1,7 @@
-"""Every environment variable of verl-npu: its name, values, default, and audience.
+"""All environment variables of verl-npu: their names, values, defaults, and audiences.
 
-Parsing, forwarding to Ray's workers, `verl-npu env` and the table in docs/reference/environment.md all read it here.
+All code that needs them reads them from this module: parsing, forwarding to Ray's workers, `verl-npu env`, and the
+table in docs/reference/environment.md.
 """
 
 from __future__ import annotations
@@ -200,8 +201,10 @@ VLLM_ASCEND_TESTS = Text(
 
 
 def forwarded(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that the user set and that every process of the job must get, with their values; folders
-    become absolute paths."""
+    """Return the variables that the user set and that must reach every process of the job, with their values.
+
+    Folders are returned as absolute paths.
+    """
     given = os.environ if environment is None else environment
     ours = {
         name: variable.for_workers(given[name])

@@ -1,9 +1,9 @@
-"""The errors of verl-npu, under one root.
+"""The errors of verl-npu, all derived from one class.
 
-An error names its subject, what was expected, what was found, how to fix it, and the variable that overrides the
-refusal, if there is one. Without `expected`, `found` is a plain sentence about the subject. All errors are in this
-module, so that a program can catch them without importing a feature. A class of its own is for a fault that a caller
-catches separately.
+An error names its subject, what was expected, what was found, how to fix it, and, if there is one, the variable that
+overrides the check. Without `expected`, `found` is a plain sentence about the subject. All errors are in this module,
+so that a program can catch them without importing a feature. An error gets its own class only if callers catch it
+separately.
 """
 
 from __future__ import annotations

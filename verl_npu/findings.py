@@ -1,7 +1,7 @@
-"""Findings and rules: problems in a job, in its environment, or in its log.
+"""Findings and rules. A finding is a problem in a job, in its environment, or in its log, and rules yield findings.
 
-A rule says at which stages it can be checked. A rule that depends only on the job's settings is checked both in the
-job and, before the run, in its script: `verl-npu lint` refuses whatever the job would refuse.
+A rule names the stages at which it can be checked. A rule that needs only the job's settings is checked in the job,
+and also in its launch script before the run. So `verl-npu lint` refuses everything that the job would refuse.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ class Severity(enum.Enum):
 
     OK = "ok"
     WARNING = "warning"
-    """It may fail, or it differs from upstream's documents."""
+    """The job may fail, or it differs from upstream's documents."""
     ERROR = "error"
-    """It is known to fail."""
+    """The job is known to fail."""
     SKIPPED = "skipped"
-    """It cannot be checked here, or need not be."""
+    """The rule cannot be checked here, or need not be."""
 
 
 class Status(enum.IntEnum):
-    """The exit status of a command. A warning does not change it.
+    """The exit status of a command. Warnings do not change it.
 
-    `launch` ends with the status of its job, and a command that Ctrl-C has ended with 130, as in a shell.
+    `launch` ends with the status of its job. A command that the user ends with Ctrl-C ends with 130, as in a shell.
     """
 
     FINE = 0
     FOUND = 1
     """The command found a problem: an error, a misfit, a failure, or a difference."""
     NOT_JUDGED = 2
-    """The command was called wrongly, or cannot judge what it was given."""
+    """The command was called wrongly, or it cannot judge its input."""
 
 
 class Stage(enum.Enum):
-    """When a rule can be checked."""
+    """The stage at which a rule can be checked."""
 
     SCRIPT = "before the run, from its script"
     ENVIRONMENT = "in the environment that the job is to run in"
@@ -53,64 +53,64 @@ class Stage(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result of a check; fields that do not apply are empty."""
+    """One result of a check. Fields that do not apply are empty."""
 
     code: str
-    """The code of the rule."""
+    """The code of the rule that was checked."""
     severity: Severity
     found: str
     subject: str = ""
     expected: str = ""
     why: str = ""
-    """The consequence."""
+    """The consequence of the problem."""
     fix: str = ""
-    """A command, or an instruction where no command can do it."""
+    """A command that fixes the problem. If no command can do it, an instruction."""
     override: str = ""
     source: tuple[str, ...] = ()
-    """Where the problem was seen, or is documented."""
+    """The places where the problem was seen or is documented."""
     where: str = ""
-    """The line of a log, or of a file."""
+    """A line of a log or of a file."""
 
     @property
     def refused(self) -> bool:
-        """Whether it is known to fail."""
+        """Whether the job is known to fail because of this finding."""
         return self.severity is Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[Subject]):
-    """One check of a script, an environment, a job, or the text of a log."""
+    """One check, of a launch script, an environment, a job, or the text of a log."""
 
     code: str
-    """Stable, because reports and JSON contain it."""
+    """The code of the rule. It never changes, because reports and JSON contain it."""
     ask: Callable[[Subject], Iterable[Finding]]
     stages: tuple[Stage, ...]
     about: str = field(default="", kw_only=True)
-    """What the rule checks, in a sentence; empty if the findings say it themselves."""
+    """A sentence about what the rule checks. Empty if the findings themselves say it."""
 
 
 def ok(code: str, found: str) -> Finding:
-    """Return the finding that all is well."""
+    """Make the finding that all is well."""
     return Finding(code, Severity.OK, found)
 
 
 def skipped(code: str, found: str, expected: str = "") -> Finding:
-    """Return the finding that something was not judged; `found` says why."""
+    """Make the finding that something was not judged. `found` says why."""
     return Finding(code, Severity.SKIPPED, found, expected=expected)
 
 
 def warning(code: str, found: str, *, why: str, fix: str, subject: str = "", expected: str = "") -> Finding:
-    """Return the finding that something may fail."""
+    """Make the finding that something may fail."""
     return Finding(code, Severity.WARNING, found, subject, expected, why, fix)
 
 
 def error(code: str, found: str, *, why: str, fix: str, subject: str = "", expected: str = "") -> Finding:
-    """Return the finding that something fails."""
+    """Make the finding that something is known to fail."""
     return Finding(code, Severity.ERROR, found, subject, expected, why, fix)
 
 
 def exit_status(findings: Iterable[Finding]) -> Status:
-    """Return FOUND if there is an error, NOT_JUDGED if nothing was judged, and FINE otherwise."""
+    """Return FOUND if one of the findings is an error, NOT_JUDGED if nothing was judged, and FINE otherwise."""
     severities = {finding.severity for finding in findings}
     if Severity.ERROR in severities:
         return Status.FOUND
@@ -118,14 +118,15 @@ def exit_status(findings: Iterable[Finding]) -> Status:
 
 
 def find(rules: Sequence[Rule[Subject]], subject: Subject, stage: Stage) -> Iterator[Finding]:
-    """Yield the findings of the rules that can be checked at this stage."""
+    """Check `subject` with those rules that can be checked at this stage, and yield the findings."""
     for rule in rules:
         if stage in rule.stages:
             yield from rule.ask(subject)
 
 
 def refusals(code: str, ask: Callable[[Subject], object], subject: Subject) -> Iterator[Finding]:
-    """Yield the error that ends the job as a finding; `ask` is the function that the job calls."""
+    """Call `ask`, the check that the job makes. If it raises the error that would end the job, yield the error as a
+    finding."""
     try:
         ask(subject)
     except VerlNpuError as refusal:

@@ -1,9 +1,10 @@
-"""The language in which the commands speak to a person.
+"""The language in which commands print text for the user.
 
-Write a text for a person as `_("{count} steps in {path}").format(count=count, path=path)`, where `_` is this module's
-`gettext`. Such a text *is* its English words: logs, JSON, files, and comparisons see nothing else. So a job's log
-stays English: people can search for it, and `verl-npu doctor --log` can read it. `translate` looks a translation up
-only when a command prints the text. Because the catalogue is read that late, a text can be a module's constant.
+Write a text for the user as `_("{count} steps in {path}").format(count=count, path=path)`, where `_` is this module's
+`gettext`. The result is a str with the English text, and all other code sees only that: logs, JSON, files, and
+comparisons. So a job's log stays English, users can search the web for its lines, and `verl-npu doctor --log` can read
+them. Only when a command prints the text does `translate` look up a translation. For that reason, a text can also be a
+constant of a module.
 """
 
 from __future__ import annotations
@@ -19,33 +20,33 @@ if TYPE_CHECKING:
     Value = TypeVar("Value")
 
     class Catalogue(Protocol):
-        """The standard library's gettext translations."""
+        """A set of translations, in the form of the standard library's gettext."""
 
         def gettext(self, message: str, /) -> str: ...
         def ngettext(self, msgid1: str, msgid2: str, n: int, /) -> str: ...
 
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "locale")
-"""The folder of the catalogues, with one folder for each language, as gettext expects."""
+"""The folder with the translations. It has a folder for each language, as gettext expects."""
 DOMAIN = "verl_npu"
 ENGLISH = "en"
 CHINESE = "zh_CN"
 
 _LANGUAGES = {"en": ENGLISH, "zh": CHINESE, "zh_CN": CHINESE, "zh_SG": CHINESE, "zh_Hans": CHINESE}
-"""Languages by the names of locales without encodings. Readers of traditional characters get English."""
+"""The language for each locale, by the locale's name without encoding. Readers of traditional Chinese get English."""
 _LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")
-"""The variables of the locale; the first one that is set decides."""
+"""The environment variables of the locale. The first one that is set is used."""
 
 _catalogues = [(DOMAIN, FOLDER)]
-"""The catalogues of each distribution: the name of the files, and their folder."""
+"""The translations of each distribution: the name of the files, and their folder."""
 _spoken: Catalogue | None = None
-"""The catalogue in use; None for English."""
+"""The translations in use. None for English."""
 _language = ENGLISH
 """The language in use."""
 
 
 class Message(str):
-    """A text for a person: its English words, and the parts needed to translate it."""
+    """A text for the user. It is its English text, and it holds the parts that are needed to translate it."""
 
     __slots__ = ("_many", "_number", "_values", "_words")
     _words: str
@@ -57,13 +58,14 @@ class Message(str):
     def of(
         cls, text: str, words: str, many: str = "", number: int = 0, values: dict[str, object] | None = None
     ) -> Message:
-        """Return a Message that reads `text` in English. `words` and the plural `many` are its keys in a catalogue."""
+        """Make a Message whose English text is `text`. Translations are looked up by `words` and by the plural
+        `many`."""
         made = cls(text)
         made._words, made._many, made._number, made._values = words, many, number, values or {}
         return made
 
     def said_in(self, catalogue: Catalogue) -> str:
-        """Return the text in the language of a catalogue."""
+        """Return the text in the language of `catalogue`."""
         if not self._words:  # gettext returns a catalogue's header for an empty text
             return ""
         if self._many:
@@ -75,11 +77,11 @@ class Message(str):
         )
 
     def format(self, *args: object, **values: object) -> Message:
-        """Fill in values by name."""
+        """Return the text with its placeholders filled in from `values`, by name."""
         return Message.of(super().format(*args, **values), self._words, self._many, self._number, values)
 
     def join(self, iterable: Iterable[str], /) -> Message:
-        """Join texts; each keeps its own translation."""
+        """Join texts with this text between them. Each text keeps its own translation."""
         return _Joined.by(self, tuple(iterable))
 
     def __add__(self, other: str, /) -> Message:
@@ -101,7 +103,7 @@ class Message(str):
 
 
 class _Joined(Message):
-    """Several texts joined into one."""
+    """Several texts that were joined into one."""
 
     __slots__ = ("_between", "_parts")
     _between: str
@@ -121,22 +123,22 @@ class _Joined(Message):
 
 
 def gettext(words: str) -> str:
-    """Return a text for a person; fill in values with `.format(name=value)`. Import it as `_`."""
+    """Make a text for the user. Fill in values with `.format(name=value)`. Import this function as `_`."""
     return Message.of(words, words)
 
 
 def ngettext(one: str, many: str, number: int) -> str:
-    """Return a text that depends on a number; fill in all values, the number too, with `.format(name=value)`."""
+    """Make a text that depends on a number. Fill in all values with `.format(name=value)`, including the number."""
     return Message.of(one if number == 1 else many, one, many, number)
 
 
 def capitalised(text: str) -> str:
-    """Return the text with a capital first letter in English; a translation stays as it is."""
+    """Return the text with a capital first letter. This applies only to English; translations stay as they are."""
     return _Capitalised.by("", (text,)) if isinstance(text, Message) else text[:1].upper() + text[1:]
 
 
 class _Capitalised(_Joined):
-    """A text that begins a sentence."""
+    """A text with a capital first letter in English."""
 
     __slots__ = ()
 
@@ -149,7 +151,7 @@ class _Capitalised(_Joined):
 
 
 def translate(text: Value) -> Value:
-    """Return the text in the current language; English texts and values that are no Message are returned unchanged."""
+    """Return the text in the current language. In English, or if the value is not a Message, return it unchanged."""
     if _spoken is None or not isinstance(text, Message):
         return text
     return text.said_in(_spoken)  # type: ignore[return-value]  # a Message is a str, and so is the result
@@ -161,16 +163,18 @@ def is_english() -> bool:
 
 
 def chosen(asked: str, environ: Mapping[str, str]) -> str:
-    """Return the language that the user asked for, or else the locale's; English if we have no other.
+    """Return the language that the user asked for, or else the language of the locale. If we do not have it, return
+    English.
 
-    `asked` is the name of a locale; its encoding is ignored.
+    `asked` is the name of a locale. Its encoding is ignored.
     """
     name = asked or next((environ[each] for each in _LOCALE if environ.get(each)), "")
     return _LANGUAGES.get(name.partition(".")[0].partition("@")[0].replace("-", "_"), ENGLISH)
 
 
 def add_catalogue(domain: str, folder: str) -> None:
-    """Also look texts up in the catalogues of another distribution, at once if another language is in use."""
+    """Add the translations of another distribution. If a language other than English is in use, they have an effect at
+    once."""
     global _spoken
     if (domain, folder) in _catalogues:
         return
@@ -200,12 +204,13 @@ def _catalogue(language: str) -> Catalogue:
 
 
 def speaking(language: str) -> AbstractContextManager[None]:
-    """Use a language within the context; `language` is one that `chosen` returns."""
+    """In this context, use `language`, which must be a result of `chosen`."""
     return speaking_by(None if language == ENGLISH else _catalogue(language), language)
 
 
 def speaking_to_the_user(asked: str) -> AbstractContextManager[None]:
-    """Use the language that the user asked for, or else the locale's, if standard output can encode it."""
+    """In this context, use the language that the user asked for, or else the language of the locale. If standard
+    output cannot encode it, use English."""
     import sys
 
     language = chosen(asked, os.environ)
@@ -217,7 +222,7 @@ def speaking_to_the_user(asked: str) -> AbstractContextManager[None]:
 
 
 def speaking_by(catalogue: Catalogue | None, language: str = ENGLISH) -> AbstractContextManager[None]:
-    """Use the language of a catalogue within the context; without a catalogue, English."""
+    """In this context, use the language of `catalogue`. Without a catalogue, use English."""
     from contextlib import contextmanager
 
     @contextmanager

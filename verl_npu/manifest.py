@@ -19,24 +19,25 @@ from .registry.state import RegistryActivity
 SCHEMA = 4
 
 _LARGEST = 2 << 20
-"""The size limit of a manifest in bytes, ten times the size of one with every patch."""
+"""The maximum size of a manifest in bytes. It is ten times the size of a manifest with every patch."""
 
 
 class Activity(RegistryActivity):
-    """Everything that verl-npu did in a process."""
+    """Everything that verl-npu has done in a process."""
 
     version: str
     active: bool
     origin: str
-    """The entry point or the import that activated verl-npu."""
+    """The entry point that activated verl-npu, or the import that did."""
     simulated: bool
     """Whether the NPUs are virtual."""
     role: str
-    """`driver`, or the class of the Ray actor in this process."""
+    """The role of the process: `driver`, or the class of the Ray actor in it."""
 
 
 def why_off(wanted: Callable[[], bool]) -> str:
-    """Return the reason why verl-npu is off in this process. `wanted` tells whether it should be on."""
+    """Return the reason why verl-npu is off in this process. `wanted` is a function that tells whether it should be
+    on."""
     try:
         is_wanted = wanted()
     except Exception as error:
@@ -49,12 +50,12 @@ def why_off(wanted: Callable[[], bool]) -> str:
 
 
 class Shown(dict[str, object]):
-    """An activity with a short repr: with every patch of every feature it would be 30,000 characters."""
+    """An activity with a short repr. With every patch of every feature, the repr would have 30,000 characters."""
 
     def __init__(self, activity: Activity, why_off: str) -> None:
         super().__init__(activity)
         self.why_off = why_off
-        """Why verl-npu is off in this process; empty if it is on."""
+        """The reason why verl-npu is off in this process. Empty if it is on."""
 
     def __repr__(self) -> str:
         features = cast("dict[str, dict[str, object]]", self["features"])
@@ -69,27 +70,28 @@ class Shown(dict[str, object]):
 
 
 class Manifest(Activity):
-    """The activity of verl-npu in a process, and the identity of the process."""
+    """What verl-npu has done in a process, and the identity of the process."""
 
     host: str
     pid: int
     token: str
-    """Distinguishes processes with the same host name and pid in different containers."""
+    """A text that differs between processes which have the same host name and process id in different containers."""
 
 
 _activities: list[Callable[[], Activity]] = []
 
 
 def set_activity_source(source: Callable[[], Activity]) -> None:
-    """Make `manifest` call `source` for the activity of this process.
+    """Set the function that `manifest` calls to get the activity of this process.
 
-    Features need the manifest of their process, but must not import the module above them that knows it.
+    Features need the manifest of their process. The module that knows the activity is in a higher layer, so they must
+    not import it.
     """
     _activities[:] = [source]
 
 
 def manifest() -> Manifest:
-    """Return the manifest of this process. Raises LookupError if nothing has been activated in it."""
+    """Return the manifest of this process. Raises LookupError if nothing was activated in this process."""
     if not _activities:
         raise LookupError("verl-npu has not been activated in this process")
     identity = process.identity()
@@ -102,14 +104,16 @@ def manifest() -> Manifest:
 
 
 def titled(feature: str, manifests: Sequence[Manifest]) -> str:
-    """Return the name of a feature, with its distribution if that is not verl-npu."""
+    """Return the name of a feature. If it belongs to a distribution other than verl-npu, add the name of that
+    distribution."""
     entries = (manifest["features"][feature] for manifest in manifests if feature in manifest["features"])
     owner = next(filter(None, (entry["owner"] for entry in entries)), "")
     return f"{feature} of {owner}" if owner else feature
 
 
 def write_manifest(folder: Path, content: Manifest) -> Path:
-    """Write a manifest into `folder` atomically, and return its path. A process replaces its own earlier file."""
+    """Write a manifest into `folder` atomically, and return its path. It replaces an earlier manifest of the same
+    process."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{content['host']}-{content['pid']}-{content['token']}.json"
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
@@ -125,7 +129,8 @@ def write_manifest(folder: Path, content: Manifest) -> Path:
 
 
 def read_manifests(folder: Path) -> tuple[list[Manifest], list[SourceError]]:
-    """Return all manifests in `folder`, sorted by file name, and an error for each JSON file that is no manifest."""
+    """Return all manifests in `folder`, sorted by file name. For each JSON file that is not a manifest, return an
+    error."""
     found, unread = [], []
     for path in sorted(folder.glob("[!.]*.json")):
         try:
@@ -136,17 +141,18 @@ def read_manifests(folder: Path) -> tuple[list[Manifest], list[SourceError]]:
 
 
 def encoded(content: Manifest) -> bytes:
-    """Return a manifest as JSON for other processes."""
+    """Return a manifest as JSON. Other processes read it in this form."""
     return json.dumps({"schema": SCHEMA, **content}).encode()
 
 
 def packed(content: Manifest) -> str:
-    """Return a manifest compressed for an environment variable, because Ray and upstream log those in one line."""
+    """Return a manifest compressed for an environment variable. Ray and upstream print these variables in one line of
+    the log."""
     return base64.b64encode(zlib.compress(encoded(content), 9)).decode()
 
 
 def unpacked(text: str) -> bytes:
-    """Undo `packed`. A text that was not packed is returned as it is, and `decoded` refuses it."""
+    """Undo `packed`. If the text is not packed, return it unchanged; `decoded` then refuses it."""
     try:
         return zlib.decompressobj().decompress(base64.b64decode(text, validate=True), _LARGEST + 1)
     except (ValueError, zlib.error):
@@ -154,7 +160,8 @@ def unpacked(text: str) -> bytes:
 
 
 def decoded(data: bytes, subject: str) -> Manifest:
-    """Read a manifest that another process sent, which may be anything. Raises SourceError if it is no manifest."""
+    """Read a manifest that another process sent. The data may be anything. Raises SourceError if it is not a
+    manifest."""
     if len(data) > _LARGEST:
         raise _no_manifest(subject, f"more than {_LARGEST >> 20} MiB")
     try:
@@ -185,7 +192,7 @@ def _read(path: Path) -> Manifest:
 
 
 def _wrong(content: object, declared: type, where: str = "") -> Iterator[str]:
-    """Yield the keys of a manifest that are missing or do not have the declared type."""
+    """Yield the keys of a manifest that are missing or whose values do not have the declared type."""
     given = content if isinstance(content, dict) else {}
     for name, hint in _hints(declared).items():
         value, kind, inside = given.get(name), get_origin(hint) or hint, get_args(hint)

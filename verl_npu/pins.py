@@ -1,6 +1,6 @@
-"""The pins: revisions of verl that have a lock, with the engine versions that verl's documents for NPUs name.
+"""The pins. A pin is a revision of verl with a lock, and with the engine versions that verl's documents for NPUs name.
 
-Each pin has a folder below `patches/verl`, with a `pin.json` of three lines and its lock.
+Each pin has a folder below `patches/verl`, which contains a `pin.json` of three lines and the lock.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ FILE_NAME = "pin.json"
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One revision of verl."""
+    """One pin: a revision of verl."""
 
     name: str
     version: str
-    """The text of `verl/version/version` in the release, or at the commit if there is no release."""
+    """The content of `verl/version/version` in the release. If there is no release, its content at the commit."""
     engines: Mapping[str, str]
-    """The releases of `vllm` and `vllm-ascend`; `0.23.*` if the documents name a branch."""
+    """The versions of `vllm` and `vllm-ascend`. If the documents name a branch, the version is like `0.23.*`."""
     mindspeed: str
-    """A recorded revision of MindSpeed."""
+    """The recorded revision of MindSpeed that goes with this pin."""
     commit: str = ""
-    """Empty if only the release on the package index is known."""
+    """The commit. Empty if only the release on the package index is known."""
 
 
 def locks_folder() -> Path:
-    """Return the folder of pins and locks: inside the package when it is installed, beside it in a checkout."""
+    """Return the folder of pins and locks. An installed package contains it. In a checkout, it is beside the
+    package."""
     package = Path(__file__).resolve().parent
     shipped = package / "patches"
     return shipped if shipped.is_dir() else package.parent / "patches"
@@ -42,7 +43,7 @@ def locks_folder() -> Path:
 
 @functools.cache
 def pins(folder: Path | None = None) -> Mapping[str, Pin]:
-    """Return the pins below a folder, by default `locks_folder()`, by name and oldest first.
+    """Return the pins below a folder (default: `locks_folder()`), by name, the oldest first.
 
     Raises DeclarationError if a file is damaged.
     """

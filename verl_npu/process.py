@@ -1,4 +1,4 @@
-"""The identity of this process within its job."""
+"""The identity of this process in its job."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Facts that distinguish this process from every other one of its job."""
+    """Facts that distinguish this process from all other processes of its job."""
 
     host: str
     pid: int
     token: str
-    """Differs between containers, which often share a host name and each number their processes from 1."""
+    """A text that differs between containers. Containers often share a host name, and each numbers its processes from
+    1."""
 
 
 def is_ray_worker() -> bool:
@@ -23,7 +24,7 @@ def is_ray_worker() -> bool:
 
 
 def simulated() -> str:
-    """Return what is simulated in this process, or an empty text."""
+    """Return what is simulated in this process. Return an empty text if nothing is."""
     # The virtual Ascend sets this attribute on its torch_npu; a real one does not have it.
     return str(getattr(sys.modules.get("torch_npu"), "__simulated__", ""))
 
@@ -31,7 +32,7 @@ def simulated() -> str:
 def role() -> str:
     """Return `driver`, or the class of the Ray actor in this process.
 
-    The class is read from the process title that Ray sets for `ps`, because asking Ray would import it.
+    The class is read from the process title, which Ray sets for `ps`. Asking Ray itself would import Ray.
     """
     if not is_ray_worker():
         return "driver"

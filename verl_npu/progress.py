@@ -1,7 +1,8 @@
-"""Progress of a command: the current step, how far it is, and how long it has run.
+"""Progress of a command: its current step, how much of the step is done, and how long the step has taken so far.
 
-A terminal shows one line of stderr that is rewritten; elsewhere, stderr gets a new line every few seconds. Nothing
-goes to stdout, which a program may read. Without `shown`, a step costs nothing and prints nothing.
+In a terminal, one line on stderr is rewritten. Without a terminal, a new line appears on stderr every few seconds.
+Nothing goes to stdout, because a program may read it. Outside of the context `shown`, steps cost nothing and print
+nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from .language import translate
 from .reporting import clean
 
 EVERY = 6.0
-"""Seconds between two lines without a terminal: nobody should wait ten seconds without a word, even on a busy machine
-that delays the thread that writes them."""
+"""How many seconds to wait between two lines if there is no terminal. Nobody should wait ten seconds without a line,
+even on a busy machine that delays the thread which writes the lines."""
 _REWRITE_EVERY = 0.5
 _FIRST = 1.0
-"""Seconds before a terminal shows the first line: a shorter step needs none."""
+"""How many seconds to wait before a terminal shows the first line. A step that takes less time needs no line."""
 _ESTIMATE_AFTER = 3.0
-"""Seconds after which the remaining time can be estimated."""
+"""After how many seconds the remaining time can be estimated."""
 _LONGEST = 200
 
 
@@ -36,18 +37,19 @@ class Step:
 
     what: str
     total: float = 0.0
-    """The amount of work; 0 if it is not known."""
+    """The amount of work. 0 if it is not known."""
     unit: str = ""
-    """The unit of `total`; without it, progress is shown in percent."""
+    """The unit of `total`. If it is empty, progress is shown in percent."""
     done: float = 0.0
     detail: str = ""
-    """The item in work. It may hold a stranger's text, because it is cleaned when it is shown."""
+    """The item that is being worked on. It may contain any text, because it is cleaned before it is shown."""
     measure: Callable[[], float] | None = None
-    """Returns how much is done; takes the place of `done`."""
+    """A function that returns how much is done. It replaces `done`."""
     thread: int = field(default_factory=threading.get_ident)
     began: float = field(default_factory=time.monotonic)
     _first: float | None = None
-    """How much was done when the total became known: an evaluation continues where an earlier one ended."""
+    """How much was already done when the total became known. It is not 0 if, for example, an evaluation continues an
+    earlier one."""
 
     def __post_init__(self) -> None:
         if self.total:
@@ -80,14 +82,15 @@ def _duration(seconds: float) -> str:
 
 _steps: list[Step] = []
 _lock = threading.RLock()
-"""Guards the steps and the line on the terminal."""
+"""A lock for the steps and for the line on the terminal."""
 
 
 @contextmanager
 def step(
     what: str, *, total: float = 0.0, unit: str = "", measure: Callable[[], float] | None = None
 ) -> Iterator[Step]:
-    """Show `what` as the current step within the context. A nested step in the same thread takes its place.
+    """In this context, show `what` as the current step. While a nested step runs in the same thread, it is shown
+    instead.
 
     Args:
         measure: returns how much of `total` is done; without it, the step's `done` counts.
@@ -104,7 +107,7 @@ def step(
 
 
 def now() -> str:
-    """Describe the innermost step of each thread; empty if there is none."""
+    """Describe the innermost step of each thread. Return an empty text if there is no step."""
     with _lock:
         latest = {each.thread: each for each in _steps}
         return _("; ").join(each.text() for each in latest.values())
@@ -129,7 +132,7 @@ class _Shown:
         self.clear()
 
     def clear(self) -> None:
-        """Remove the line, so that others can print."""
+        """Remove the progress line, so that something else can be printed."""
         if self._dirty:
             self._dirty = False
             self._write("\r\x1b[K")
@@ -171,7 +174,7 @@ _shown: _Shown | None = None
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Show the current steps on stderr within the context. A nested use does nothing."""
+    """In this context, show the current steps on stderr. A nested context does nothing."""
     global _shown
     stream: TextIO | None = sys.stderr  # None where the descriptor is closed
     if _shown is not None or stream is None:
@@ -195,7 +198,7 @@ def clear() -> None:
 
 @contextmanager
 def suspended() -> Iterator[None]:
-    """Remove the progress line, and write none within the context, so that something else can be printed."""
+    """Remove the progress line. In this context, write no new one, so that something else can be printed."""
     with _lock:
         clear()
         yield

@@ -1,7 +1,7 @@
-"""Messages to the user: lines on stderr, each printed once in a process.
+"""Messages to the user: lines on stderr. A process prints each line only once.
 
-They go through the logger `verl_npu`. If the user gives that logger a handler, the lines go there instead of to
-stderr; `logging.getLogger("verl_npu").setLevel("ERROR")` silences them.
+The lines go through the logger `verl_npu`. If the user gives that logger a handler, the lines go there and not to
+stderr. `logging.getLogger("verl_npu").setLevel("ERROR")` turns them off.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import sys
 LOGGER = "verl_npu"
 
 _LONGEST = 16_000
-"""The most characters of a line that are shown; longer lines only repeat a stranger's text."""
+"""The maximum number of characters that are shown of a line. Longer lines only contain text that others wrote."""
 
 _said: set[str] = set()
 
 
 def clean(text: str) -> str:
-    """Return `text` in one line, with unprintable characters escaped as in a Python literal.
+    """Return `text` as one line. Unprintable characters are escaped as in a Python literal.
 
-    Paths, manifests, and names in a source come from others. A terminal obeys escape sequences in them, a line break
-    splits the line, and invisible characters, such as those that reverse the direction of writing, disguise a name.
+    Paths, manifests, and names in source are written by others. A terminal would obey escape sequences in them, and a
+    line break would split the line. Invisible characters, such as those that reverse the direction of writing, can
+    disguise a name.
     """
     if text.isprintable():
         return text
@@ -28,17 +29,18 @@ def clean(text: str) -> str:
 
 
 def shortened(text: str, most: int = _LONGEST) -> str:
-    """Return `text`, cut after `most` characters."""
+    """Return `text`. If it has more than `most` characters, cut it."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 def report(line: str) -> None:
-    """Print information, once."""
+    """Print a line of information, unless this process has already printed it."""
     _say(line, "INFO")
 
 
 def warn(line: str) -> None:
-    """Print a warning that the user must know about or act on, once."""
+    """Print a warning, unless this process has already printed it. The user must know about a warning, or act on
+    it."""
     _say(line, "WARNING")
 
 

@@ -1,4 +1,5 @@
-"""The session of this process: it runs the registry, prints its summary, and hands the manifest to other processes."""
+"""The session of this process. It runs the registry, prints the summary, and passes the manifest to other
+processes."""
 
 from __future__ import annotations
 
@@ -18,17 +19,18 @@ from .version import __version__
 
 
 class Session:
-    """The registry, its summary, and its manifest, which the lifecycle of this process begins and ends."""
+    """The registry of this process with its summary and manifest. The lifecycle of the process begins and ends it."""
 
     def __init__(self, mutex: Mutex, status: Callable[[], Activity]) -> None:
-        """Make the registry. `status` returns everything done in this process, this session's `activity` included."""
+        """Make the registry. `status` returns everything that verl-npu has done in this process, including
+        `activity`."""
         self._registry = make_registry(mutex, reporting.warn, self._changed)
         manifest.set_activity_source(status)
 
     def begin(self) -> None:
-        """Judge the features, and apply them as their modules are imported.
+        """Judge the features, and apply them when their modules are imported.
 
-        Calling it again does nothing, or resumes what was interrupted.
+        A second call does nothing, or resumes work that was interrupted.
         """
         if process.is_ray_worker():
             self._registry.begin()
@@ -43,16 +45,16 @@ class Session:
         warn_if_none(states.get(micro_batches.name))
 
     def end(self) -> None:
-        """Undo every patch. Calling it again does nothing."""
+        """Undo every patch. A second call does nothing."""
         remove_hook()
         self._registry.end()
 
     def abandon(self) -> None:
-        """Note that this process was forked while another thread was patching."""
+        """Record that this process was forked while another thread was patching."""
         self._registry.abandon()
 
     def activity(self) -> RegistryActivity:
-        """Return the state of every feature."""
+        """Return the state of every feature and patch."""
         return self._registry.activity()
 
     def _changed(self) -> None:

@@ -1,7 +1,7 @@
-"""Classes of environment variables, which parse values and refuse wrong ones.
+"""Classes for environment variables. They parse values, and refuse wrong ones.
 
-Every process that imports torch loads this module. Importing dataclasses or typing would cost more than the module
-itself, so its classes are plain ones.
+Every process that imports torch loads this module. Importing dataclasses or typing would take longer than the whole
+module, so it uses plain classes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ VARIABLES: dict[str, Variable] = {}
 """All variables by name, in the order in which they are declared and documented."""
 
 USER, CONTRIBUTOR, INTERNAL = "user", "contributor", "internal"
-"""The audiences of variables: users of verl-npu, people who work on it, and its own processes."""
+"""The audiences of variables: users of verl-npu, contributors to it, and its own processes."""
 
 
 _ANY = 1e6
 
 
 class Variable:
-    """One environment variable. Its subclasses know the valid values; their `read` returns the parsed value."""
+    """An environment variable. Each subclass has its own kind of value, and a method `read` that returns the parsed
+    value."""
 
     __slots__ = ("audience", "default", "expected", "forwarded", "name", "summary")
 
@@ -42,36 +43,37 @@ class Variable:
     ) -> None:
         self.name = name
         self.summary = summary
-        """The purpose of the variable, in one line."""
+        """What the variable is for, in one line."""
         self.expected = expected
-        """The valid values, in the words of the error for a wrong one."""
+        """The valid values, in the words that the error for a wrong value uses."""
         self.default = default
         self.forwarded = forwarded
-        """Whether workers must get it: on other hosts, they inherit nothing from the user's shell."""
+        """Whether the variable must be passed to workers. On other hosts, workers inherit nothing from the user's
+        shell."""
         self.audience = audience
         VARIABLES[name] = self
 
     def text(self, environment: Mapping[str, str] | None = None) -> str:
-        """Return the stripped value, or the default if it is empty."""
+        """Return the value without surrounding spaces. If it is empty, return the default."""
         return (os.environ if environment is None else environment).get(self.name, "").strip() or self.default
 
     def is_set(self, environment: Mapping[str, str] | None = None) -> bool:
-        """Tell whether the user gave it a value other than blanks."""
+        """Tell whether the user gave the variable a value that is not only spaces."""
         return bool((os.environ if environment is None else environment).get(self.name, "").strip())
 
     def for_workers(self, text: str) -> str:
-        """Return the value that workers get for the user's value."""
+        """Return the value that workers get if the user's value is `text`."""
         return text
 
     def refuse(self, text: str, fix: str = _("correct the value, or unset the variable")) -> Exception:
-        """Return the SettingError for a wrong value."""
+        """Make the SettingError for a wrong value."""
         from .errors import SettingError
 
         return SettingError(subject=f"{self.name}={text!r}", expected=self.expected, found=repr(text), fix=fix)
 
 
 class Text(Variable):
-    """Any text."""
+    """A variable whose value is any text."""
 
     __slots__ = ()
 
@@ -81,17 +83,17 @@ class Text(Variable):
 
 
 class Folder(Text):
-    """A folder. Workers get its absolute path, because they run in other folders."""
+    """A variable whose value is a folder. Workers get the absolute path, because they run in other folders."""
 
     __slots__ = ()
 
     def for_workers(self, text: str) -> str:
-        """Return the absolute path."""
+        """Return the absolute path of the folder."""
         return os.path.abspath(text.strip()) if text.strip() else text
 
 
 class Choice(Variable):
-    """One of a few words, in upper or lower case."""
+    """A variable whose value is one of a few words, in upper or lower case."""
 
     __slots__ = ("words",)
 
@@ -101,7 +103,7 @@ class Choice(Variable):
         self.words = words
 
     def read(self, environment: Mapping[str, str] | None = None) -> str:
-        """Return the word in lower case. Raises SettingError for any other."""
+        """Return the word in lower case. Raises SettingError for any other word."""
         text = self.text(environment)
         if text.lower() not in self.words:
             raise self.refuse(text)
@@ -109,7 +111,7 @@ class Choice(Variable):
 
 
 class Flag(Choice):
-    """0 or 1."""
+    """A variable whose value is 0 or 1."""
 
     __slots__ = ()
 
@@ -117,12 +119,12 @@ class Flag(Choice):
         super().__init__(name, summary, ("0", "1"), default="0")
 
     def read(self, environment: Mapping[str, str] | None = None) -> bool:  # type: ignore[override]  # a flag is a bool
-        """Tell whether it is 1. Raises SettingError for a value other than 0 and 1."""
+        """Tell whether the value is 1. Raises SettingError for a value other than 0 and 1."""
         return super().read(environment) == "1"
 
 
 class Number(Variable):
-    """A number within limits; a whole one if `whole` is set."""
+    """A variable whose value is a number within limits. If `whole` is set, it must be a whole number."""
 
     __slots__ = ("least", "most", "unit", "whole")
 
@@ -153,7 +155,7 @@ class Number(Variable):
         self.whole = whole
 
     def read(self, environment: Mapping[str, str] | None = None) -> float:
-        """Return the number. Raises SettingError for a value that is no number or outside the limits."""
+        """Return the number. Raises SettingError if the value is not a number, or is outside the limits."""
         text = self.text(environment)
         try:
             value = float(int(text)) if self.whole else float(text)
@@ -166,10 +168,10 @@ class Number(Variable):
 
 
 class Names(Variable):
-    """Names separated by commas."""
+    """A variable whose value is a list of names, separated by commas."""
 
     __slots__ = ()
 
     def read(self, environment: Mapping[str, str] | None = None) -> frozenset[str]:
-        """Return the names, stripped."""
+        """Return the names without surrounding spaces."""
         return frozenset(filter(None, (name.strip() for name in self.text(environment).split(","))))

@@ -1,4 +1,4 @@
-"""Import torch_npu, and explain why it cannot be imported."""
+"""The import of torch_npu, and the error that explains why it fails."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ import importlib.util
 if importlib.util.find_spec("torch_npu") is not None:
     import torch_npu
 """
-"""A program that imports the installed torch_npu, not one in the current folder, which Python would search first."""
+"""A program that imports the installed torch_npu. It removes the current folder from Python's search path first, so
+that a torch_npu there is not imported."""
 _LIBRARY = re.compile(r"\blib[\w+-]+\.so\b")
 _DRIVER_LIBRARIES = ("libascend_hal.so", "libdrvdsmi_host.so")
 
 
 def import_torch_npu() -> None:
-    """Import torch_npu, and leave the variable TORCH_DEVICE_BACKEND_AUTOLOAD as the user set it.
+    """Import torch_npu, and restore the user's value of TORCH_DEVICE_BACKEND_AUTOLOAD afterwards.
 
-    torch_npu sets it to 0 while it imports torch, and several versions leave it at 0. Every process that this one
-    starts, Ray's workers included, would then load neither torch_npu nor verl-npu.
+    torch_npu sets the variable to 0 while it imports torch, and several versions leave it at 0. Processes started
+    later, such as Ray's workers, would inherit the 0, and would load neither torch_npu nor verl-npu.
 
     Raises:
         AscendSoftwareError: torch_npu cannot be imported.
@@ -67,9 +68,9 @@ def absent() -> AscendSoftwareError:
 
 
 def problem() -> AscendSoftwareError | None:
-    """Import the installed torch_npu in another process, and return the error if that fails.
+    """Try to import the installed torch_npu in another process. Return the error if the import fails.
 
-    Return None if it works, if torch_npu is not installed, or if virtual NPUs are asked for.
+    Return None if the import works, if torch_npu is not installed, or if the user asked for virtual NPUs.
     """
     if virtual_npus() or "torch_npu" in sys.modules:
         return None

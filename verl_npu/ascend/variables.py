@@ -1,4 +1,4 @@
-"""Environment variables of Ascend's software that verl's jobs on NPUs depend on, and the timeouts of HCCL."""
+"""Environment variables of Ascend's software on which verl's jobs depend, and HCCL's timeouts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 VISIBLE_DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
-"""The numbers of the NPUs that a process may use, separated by commas."""
+"""The ids of the NPUs that a process may use, separated by commas."""
 HOME = "ASCEND_HOME_PATH"
-"""The folder of CANN, on which torch_npu runs."""
+"""The folder of CANN, which torch_npu needs."""
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 """A variable of torch: if it is 0, `import torch` loads neither torch_npu nor verl-npu."""
 OPERATORS = "ASCEND_OPP_PATH"
@@ -17,26 +17,27 @@ OPERATORS = "ASCEND_OPP_PATH"
 HCCL_LIBRARY = "HCCL_SO_PATH"
 """The path of the libhccl.so that vllm-ascend loads."""
 HCCL_INTERFACE = "HCCL_SOCKET_IFNAME"
-"""The network interfaces over which HCCL's ranks meet."""
+"""The network interfaces through which HCCL's ranks find each other."""
 ALLOCATOR = "PYTORCH_NPU_ALLOC_CONF"
 """The settings of torch_npu's caching allocator."""
 EXPANDABLE_SEGMENTS = "expandable_segments:True"
 """The allocator setting that breaks vllm-ascend's sleep mode."""
 VIRTUAL_NPUS = "VIRTUAL_ASCEND"
-"""A variable of the virtual Ascend: how many virtual NPUs take the place of real ones."""
+"""A variable of the virtual Ascend: the number of virtual NPUs that replace the real ones."""
 VIRTUAL_MEMORY = "VIRTUAL_ASCEND_MEMORY"
-"""A variable of the virtual Ascend: the memory of an NPU in GiB."""
+"""A variable of the virtual Ascend: the memory of each virtual NPU in GiB."""
 VIRTUAL_PHANTOM = "VIRTUAL_ASCEND_PHANTOM"
-"""A variable of the virtual Ascend: the size in MiB from which a tensor is a phantom."""
+"""A variable of the virtual Ascend: a tensor of at least this size, in MiB, is a phantom, which has a shape but no
+values."""
 VIRTUAL_TORCH_NPU = "VIRTUAL_ASCEND_TORCH_NPU"
-"""A variable of the virtual Ascend: whose torch_npu virtual NPUs have."""
+"""A variable of the virtual Ascend: the torch_npu that the virtual NPUs use."""
 VIRTUAL_CACHE = "VIRTUAL_ASCEND_CACHE"
-"""A variable of the virtual Ascend: the folder of its compiled device."""
+"""A variable of the virtual Ascend: the folder in which it keeps its compiled device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A variable that must have one value in every process of a job."""
+    """A variable that must have the same value in every process of a job."""
 
     name: str
     value: str
@@ -50,18 +51,18 @@ NZ = Requirement(
     "without an error",
 )
 NZ_KEY = "weight_nz_mode"
-"""The key of vLLM's additional_config that vllm-ascend reads instead of that variable since 0.23."""
+"""A key in vLLM's additional_config. From 0.23 on, vllm-ascend reads this key instead of the variable in `NZ`."""
 REQUIRED = (NZ,)
 """The variables that every job with a rollout engine needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A variable that a user sets for a whole job, but that workers on other hosts do not inherit."""
+    """A variable that a user sets for a whole job. Workers on other hosts do not inherit it."""
 
     name: str
     pin: str
-    """A revision of verl whose documents or scripts for NPUs ask for it."""
+    """A revision of verl whose documents or scripts for NPUs set this variable."""
     path: str
     """The path of that document or script."""
 
@@ -124,12 +125,14 @@ SHARED = (
     Shared("VLLM_ASCEND_ENABLE_PREFETCH_MLP", "v0.9.0", _GSPO),
     Shared("VLLM_ASCEND_ENABLE_TOPK_OPTIMIZE", "v0.9.0", _LONG),
 )
-"""Variables that verl's documents and scripts set for a whole job. If the user sets one, every worker gets it."""
+"""Variables that verl's documents and scripts set for a whole job. verl-npu passes those that the user set to every
+worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A value that a document recommends on every host of a job; the user's own setting wins."""
+    """A variable, and the value that a document recommends for it on every host of a job. The user's own value
+    wins."""
 
     name: str
     value: str
@@ -146,33 +149,35 @@ ON_EVERY_HOST = (
     Advice("HYDRA_FULL_ERROR", "1", "1dda039b", _HOSTS),
     Advice(NZ.name, NZ.value, "1dda039b", _DAPO),
 )
-"""The variables that verl's page on several machines sets on every host, except ports, NPUs, and interfaces."""
+"""The variables that verl's page about several machines sets on every host. Variables for ports, NPUs, and network
+interfaces are left out."""
 
 
 def virtual_npus(environ: Mapping[str, str] | None = None) -> str:
-    """Return the text of VIRTUAL_ASCEND, or an empty one if no virtual NPUs are asked for."""
+    """Return the value of VIRTUAL_ASCEND. Return an empty text if the user did not ask for virtual NPUs."""
     text = (os.environ if environ is None else environ).get(VIRTUAL_NPUS, "").strip()
     return text if text.strip("0") else ""
 
 
 CONNECT = "HCCL_CONNECT_TIMEOUT"
-"""The seconds that a communicator's ranks may take to connect."""
+"""The variable for the time, in seconds, in which the ranks of a communicator must connect."""
 EXECUTION = "HCCL_EXEC_TIMEOUT"
-"""The seconds that a collective may take on the NPU; 0 means no limit."""
+"""The variable for the time limit, in seconds, of a collective on the NPU. 0 means no limit."""
 _DEFAULTS = {CONNECT: 120.0, EXECUTION: 1836.0}  # from HCCL's documentation
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """The timeouts of HCCL in seconds."""
+    """HCCL's timeouts in seconds."""
 
     connect: float
     execution: float
-    """Infinite if HCCL never gives up."""
+    """Infinity if HCCL waits without a limit."""
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Timeouts:
-        """Read the timeouts. A value that is no number counts as unset, because HCCL itself refuses it."""
+        """Read the timeouts. If a value is not a number, return the default for it; HCCL itself reports the wrong
+        value."""
         return cls(_seconds(CONNECT, environment), _seconds(EXECUTION, environment) or float("inf"))
 
 

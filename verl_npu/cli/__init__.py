@@ -30,7 +30,7 @@ from . import terminal, wording
 __all__ = ["COMMANDS", "INSTALL", "MOMENTS", "WORKBENCH", "main", "run"]
 
 COMMANDS = ("check", "env", "explain", "status")
-"""The commands of this distribution, each in the module of its name."""
+"""The commands of this distribution. Each is in the module of the same name."""
 WORKBENCH = (
     "compare",
     "doctor",
@@ -45,9 +45,10 @@ WORKBENCH = (
 )
 """The commands of the distribution verl-npu-workbench, which may not be installed."""
 INSTALL = _("pip install 'verl-npu[workbench]', or in a clone: pip install ./packages/verl-npu-workbench")
-"""How to install the workbench."""
+"""The instruction for installing the workbench."""
 GROUP = "verl_npu.commands"
-"""The entry points through which other distributions add commands: a name, and its click command."""
+"""The group of entry points through which other distributions add commands. An entry point has the command's name and
+refers to its click command."""
 
 MOMENTS: Mapping[str, Mapping[str, str]] = {
     _("Before a run"): {
@@ -74,16 +75,16 @@ MOMENTS: Mapping[str, Mapping[str, str]] = {
         "env": "verl-npu env",
     },
 }
-"""The commands by the moment at which a user needs them, each with an example."""
+"""The commands, grouped by the moment at which a user needs them, each with an example."""
 _LONGEST = 100
-"""The most characters of a word that are compared with the names of commands."""
+"""The longest word, in characters, that is compared with the names of commands."""
 _LASTING = ("launch", "watch")
-"""Commands that run until someone ends them, so that progress lines about them would be useless."""
+"""Commands that run until the user ends them. They show no progress."""
 
 
 class _Commands(click.Group):
-    """The commands, each imported when it is called. A user's mistake ends with one line and status 2, not with a
-    traceback."""
+    """All commands. Each one is imported only when it is called. A user's mistake ends with one line and status 2,
+    without a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*COMMANDS, *_contributed()})
@@ -99,7 +100,8 @@ class _Commands(click.Group):
         return wording.translated(found) if isinstance(found, click.Command) else None
 
     def _found(self, name: str) -> object:
-        """Return a command, or None if there is none of that name. Raises CommandError if it cannot be loaded."""
+        """Return a command, or None if there is no command of that name. Raises CommandError if the command cannot be
+        loaded."""
         if name in COMMANDS:
             with progress.step(name):
                 return getattr(importlib.import_module(f".{name}", __name__), name)
@@ -188,12 +190,12 @@ class _Commands(click.Group):
 
 
 def _contributed() -> dict[str, metadata.EntryPoint]:
-    """Return the commands of other distributions, which cannot replace the plugin's own."""
+    """Return the commands of other distributions. A command with the name of one of the plugin's own is left out."""
     return {each.name: each for each in metadata.entry_points(group=GROUP) if each.name not in COMMANDS}
 
 
 def _loaded(point: metadata.EntryPoint) -> object:
-    """Return the command of an entry point. Raises CommandError if anything keeps it from being loaded."""
+    """Return the command of an entry point. Raises CommandError if the command cannot be loaded for any reason."""
     try:
         return point.load()
     except Exception as error:

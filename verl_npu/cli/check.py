@@ -1,4 +1,4 @@
-"""`verl-npu check`, which verifies all patches without importing any upstream or torch."""
+"""`verl-npu check`, which judges all patches without importing torch or any upstream."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _MEANING = {
 }
 
 _COVERING = (State.PENDING, State.DRIFTED)
-"""The states in which a patch covers upstream's own patch of the same target, or would."""
+"""The states in which our patch replaces upstream's own patch of the same target, or would replace it if it fitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +60,18 @@ class _Result:
     verdicts: Mapping[str, Verdict]
     natives: Sequence[Native]
     problem: AscendSoftwareError | None
-    """The error if the installed torch_npu cannot be imported."""
+    """The error of importing the installed torch_npu, if the import fails."""
     lacks: Sequence[Lack]
-    """The names that the installed vLLM and vllm-ascend lack."""
+    """The names that verl-npu needs and that the installed vLLM and vllm-ascend do not have."""
     lacking: Sequence[str]
-    """The packages that a job in this environment would miss; empty if another verl is checked."""
+    """The packages that a job needs and that this environment does not have. Empty if the command checks another
+    verl."""
     wrong: Sequence[SettingError]
-    """The errors about wrong values of verl-npu's variables."""
+    """One error for each of verl-npu's variables that has a wrong value."""
     undeclared: Sequence[VerlNpuError]
-    """The errors about declarations and locks, which are left out."""
+    """The errors in declarations and locks. The features that they concern are left out."""
     strange: Sequence[str]
-    """The files of patches and locks in the installed verl-npu that differ from its wheel."""
+    """Those files with patches or locks in the installed verl-npu that differ from its wheel."""
 
     def state(self, feature: Feature) -> State:
         return feature_state(self.verdicts[patch.id].state for patch in feature)
@@ -184,10 +185,10 @@ def _not_loaded(verdicts: Mapping[str, Verdict]) -> Mapping[str, Verdict]:
 def judged_patches(
     brought: Sequence[Bundle], tree: SourceTree
 ) -> tuple[Sequence[Judged], Mapping[str, Revision], Mapping[str, Verdict], Sequence[Native]]:
-    """Judge the patches of all owners.
+    """Judge the patches of verl-npu and of other distributions.
 
-    Return the result for each owner, the revision of each upstream, the verdict on each patch, and upstream's own
-    patches.
+    Return four things: the result for each bundle of features, the revision of each upstream by its name, the verdict
+    on each patch by its id, and the patches that upstream applies itself.
     """
     judged = list(judge_bundles(brought, tree))
     features = [feature for one in judged for feature in one.bundle.features]
@@ -208,7 +209,7 @@ def judged_patches(
 
 
 def strange_files(own: Bundle) -> list[str]:
-    """Return the files of our patches and locks that differ from verl-npu's wheel; none in a checkout."""
+    """Return those files with patches or locks that differ from verl-npu's wheel. In a checkout, return none."""
     try:
         brought = metadata.distribution("verl-npu")
     except metadata.PackageNotFoundError:
@@ -223,7 +224,7 @@ def strange_files(own: Bundle) -> list[str]:
 
 
 def _record_hash(file: Path) -> str:
-    """Return a file's SHA-256 in the form that pip records."""
+    """Return a file's SHA-256 in the form that a wheel's RECORD has."""
     return base64.urlsafe_b64encode(hashlib.sha256(file.read_bytes()).digest()).decode().rstrip("=")
 
 
@@ -327,7 +328,7 @@ def _print_model(found: Model) -> None:
 
 
 def _notable(feature: Feature, result: _Result) -> list[Patch]:
-    """Return the patches of a feature that a user must know about."""
+    """Return the patches of a feature that the user must know about."""
     if result.state(feature) is State.OFF:
         return []
     verdicts = {patch: result.verdicts[patch.id] for patch in feature}
@@ -383,7 +384,8 @@ def _feature_summary(feature: Feature, result: _Result) -> str:
 
 
 def _print_natives(natives: Sequence[Native], verbose: bool) -> None:
-    """Print how many of upstream's own patches have no target; if verbose, print all of upstream's own patches."""
+    """Print the number of upstream's own patches that have no target. With `verbose`, print all of upstream's own
+    patches."""
     for module in dict.fromkeys(native.by for native in natives):
         own = [native for native in natives if native.by == module]
         lost = sum(native.state in BAD for native in own)
@@ -447,13 +449,14 @@ _DISTRIBUTIONS = {name.package: name.package.replace("_", "-") for name in NAMES
 
 
 def _rollout_lacks() -> Sequence[Lack]:
-    """Return the names that this environment's vLLM and vllm-ascend lack, without importing either."""
+    """Find the names that verl-npu needs and that this environment's vLLM and vllm-ascend lack. Neither package is
+    imported."""
     releases = _releases()
     return list(lacks(NAMES, SourceTree.installed(list(releases)), releases)) if releases else []
 
 
 def _print_lacks(found: Sequence[Lack]) -> None:
-    """Print the missing names, and the consequence of each; nothing if there are none."""
+    """Print the missing names, each with the consequence. Print nothing if no name is missing."""
     for package, distribution in _DISTRIBUTIONS.items():
         own = [lack for lack in found if lack.name.package == package]
         if not own:
@@ -475,7 +478,7 @@ def _print_lacks(found: Sequence[Lack]) -> None:
 
 
 def _releases() -> Mapping[str, str]:
-    """Return the versions of the installed distributions; some builds call themselves `dev`, and are left out."""
+    """Return the versions of the installed packages. Builds that call their version `dev` are left out."""
     from packaging.version import InvalidVersion, Version
 
     found = {}

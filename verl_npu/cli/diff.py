@@ -1,4 +1,4 @@
-"""Differences as text: between a target and its lock at a pin, and between a patch and upstream's code."""
+"""Diffs as text: of a target against its lock at a pin, and of a patch against upstream's code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _EFFECT = {
     Action.SET: "called with upstream's value; its result becomes the value",
     Action.GUARD: "called before the target's module is executed",
 }
-"""The effect of an implementation that does not replace upstream's code."""
+"""The header lines of a diff for the actions that do not replace upstream's code: they say when our code is called."""
 
 
 def drift_diff(target: Target, pin: str, record: Record, tree: SourceTree) -> str:
-    """Return the difference between `target` in `tree` and `record`, its lock at `pin`, as a unified diff.
+    """Return a unified diff of a target: its `record` in the lock of the pin `pin`, against its source in `tree`.
 
-    A lock has only hashes of the pin's statements, so removed statements are counted and new ones are shown.
+    A lock has only hashes of the statements. So the diff shows the new statements, but only counts the removed ones.
     """
     source = tree.lines(target.module)
     found = outline(tree.nodes(target))
@@ -46,10 +46,10 @@ def drift_diff(target: Target, pin: str, record: Record, tree: SourceTree) -> st
 
 
 def patch_diff(patch: Patch, tree: SourceTree) -> str:
-    """Return the change that `patch` makes in `tree`, as a unified diff without context.
+    """Return the change that `patch` makes, as a unified diff without context lines.
 
-    A replacement is compared with the target's source. Other patches leave that source alone, so the diff has only our
-    lines, and its header says when they are called.
+    If the patch replaces its target, the diff compares our code with the target's source in `tree`. Other patches
+    leave that source as it is. Then the diff has only our lines, and its header says when they are called.
     """
     ours = _source(patch)
     implementation = f"{patch.implementation.__module__}:{patch.implementation.__qualname__}"

@@ -19,7 +19,8 @@ from .diff import patch_diff
 from .options import complete_name, example, source_option
 
 _LONGEST = 200
-"""The most characters of a name that are compared with others; the cost is the product of both lengths."""
+"""The longest name, in characters, that is compared with known names. The time for a comparison grows with both
+lengths."""
 
 
 @click.command(
@@ -129,7 +130,8 @@ def _unknown(name: str, features: Sequence[Feature], known: Collection[str]) -> 
 
 
 def _nearest(name: str, features: Sequence[Feature], known: Collection[str]) -> list[str]:
-    """Return up to three names, best first: targets if NAME has a colon, otherwise features, patches and codes."""
+    """Return up to three known names similar to `name`, best first. If `name` has a colon, they are targets. Otherwise
+    they are features, patches, and codes."""
     patches = [patch for feature in features for patch in feature]
     forms = {name.lower(): name for name in (*(feature.name for feature in features), *known)}
     for patch in patches:

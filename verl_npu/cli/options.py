@@ -1,4 +1,4 @@
-"""Options of several commands, their completion in a shell, and examples."""
+"""Options that several commands share, their shell completion, and the examples in help texts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def complete_source(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a path, or the word that stands for the installed upstreams."""
+    """Complete a path, or the word for the installed upstreams."""
     own = [CompletionItem(INSTALLED)] if incomplete and INSTALLED.startswith(incomplete) else []
     return [*own, CompletionItem(incomplete, type="file")]
 
 
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a feature or a code, or after a dot, a patch of that feature."""
+    """Complete the name of a feature or a code. After a dot, complete a patch of the feature in front of it."""
     # Imported here, because codes loads everything that all commands know.
     from .. import codes
 
@@ -44,25 +44,25 @@ def _feature(feature: Feature, incomplete: str) -> list[CompletionItem]:
 
 
 def complete_pin(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a pin of the upstream on the command line, or of any upstream."""
+    """Complete a pin. If the command line names an upstream, offer only that upstream's pins."""
     chosen = ctx.params.get("upstream")
     pins = {lock.pin for name, found in locks().items() if chosen in (None, name) for lock in found}
     return [CompletionItem(pin) for pin in sorted(pins) if pin.startswith(incomplete)]
 
 
 def example(*commands: str) -> str:
-    """Return the end of a command's help: calls to copy."""
+    """Return the last part of a command's help: example calls to copy."""
     # \b keeps click from reflowing the lines.
     return "\n".join(["\b", "Example:" if len(commands) == 1 else "Examples:", *(f"  {each}" for each in commands)])
 
 
 def json_option(help: str = "Print the result as JSON.") -> Callable[[Command], Command]:
-    """Declare `--json`, passed as `as_json`."""
+    """Declare the option `--json`. The command gets it as the argument `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
 def source_option(help: str) -> Callable[[Command], Command]:
-    """Declare `--source`, or `--verl`; its default is the installed upstreams."""
+    """Declare the option `--source`, also spelled `--verl`. By default, the command reads the installed upstreams."""
     return click.option(
         "--source",
         "--verl",

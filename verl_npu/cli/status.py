@@ -1,4 +1,4 @@
-"""`verl-npu status`, which shows what a job's processes, or this interpreter, really did."""
+"""`verl-npu status`, which shows what verl-npu really did in a job's processes or in this process."""
 
 from __future__ import annotations
 
@@ -132,7 +132,8 @@ def _print(manifests: Sequence[Manifest], differ: Sequence[str]) -> None:
 
 
 def _print_reasons(manifests: Sequence[Manifest], found: Sequence[Share]) -> None:
-    """Print why features are not applied. Features at fault are left out, because their patches give the reasons."""
+    """Print why features are not applied. Features in a bad state are left out, because the lines of their patches say
+    why."""
     quiet = dict.fromkeys((each.feature, each.state) for each in found if each.state not in (State.APPLIED, *BAD))
     reasons = {each: why for each in quiet if (why := _why(manifests, *each))}
     if reasons:
@@ -143,7 +144,8 @@ def _print_reasons(manifests: Sequence[Manifest], found: Sequence[Share]) -> Non
 
 
 def _why(manifests: Sequence[Manifest], name: str, state: str) -> str:
-    """Return the reason for a feature's state in one line; empty if no process has that state."""
+    """Return the reason for a feature's state, in one line. Return an empty text if the feature has that state in no
+    process."""
     features = [found for manifest in manifests if (found := manifest["features"].get(name))]
     features = [each for each in features if each["state"] == state]
     patches = [patch for each in features for patch in each["patches"].values() if patch["state"] == state]
@@ -199,7 +201,7 @@ def _print_targets(manifests: Sequence[Manifest]) -> None:
 
 
 BAD = frozenset({State.DRIFTED, State.FAILED, State.OVERWRITTEN})
-"""States that the user must act on."""
+"""States in which the user must do something."""
 QUIET = frozenset({State.APPLIED, State.PENDING, State.NATIVE, State.ABSENT})
 """States in which all is well."""
 
@@ -216,27 +218,28 @@ _COLOURS: Mapping[str, str] = {
 
 
 def colour(state: str) -> str:
-    """Return the style of a state in a terminal; empty for a word that is no state."""
+    """Return the terminal style for a state. Return an empty text for a word that is not a state."""
     return _COLOURS.get(state, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The processes in which a feature has one state."""
+    """One state of one feature, and the processes in which the feature has that state."""
 
     feature: str
     state: str
     processes: str
-    """A text for people: `all 6`, or the roles, each with its number if there are several."""
+    """The processes in words for the user: `all 6`, or the roles. A role with several processes has their number
+    beside it."""
 
 
 def _name(manifest: Manifest) -> str:
-    """Return a readable name of a process."""
+    """Return a process's name in human-readable form."""
     return f"{manifest['role']} {manifest['host']}:{manifest['pid']}"
 
 
 def shares(manifests: Sequence[Manifest]) -> list[Share]:
-    """Return the states of each feature, with the processes in each state."""
+    """Return each state of each feature, with the processes in which the feature has that state."""
     found = []
     for name in dict.fromkeys(name for manifest in manifests for name in manifest["features"]):
         by_state: dict[str, list[Manifest]] = {}

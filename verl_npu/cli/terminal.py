@@ -1,4 +1,4 @@
-"""Output of the commands. All text goes to the terminal through here, and control characters are escaped."""
+"""Output of the commands. All of their text goes through this module, which escapes control characters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..language import translate
 from ..reporting import clean, shortened
 
 _WIDEST = 100
-"""The widest running text in columns: longer lines are hard to read on any terminal."""
+"""The maximum width of running text, in columns. Longer lines are hard to read on any terminal."""
 _LONGEST_ERROR = 2000
 _CLOSING = "，。；：！？、）》」』”】…,.;:!?)]}"
 """Characters that must not begin a line."""
@@ -29,13 +29,13 @@ _DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 class Styled(str):
-    """A cleaned text with our own colours."""
+    """A text that is already cleaned and carries our own terminal colours."""
 
     __slots__ = ()
 
 
 def styled(text: str, style: str) -> Styled:
-    """Return `text`, cleaned, in a colour, `bold`, or `dim`; an empty style leaves it plain."""
+    """Clean `text` and return it in a style: a colour, `bold`, or `dim`. An empty style leaves it plain."""
     shown = clean(translate(text))
     if style in ("bold", "dim"):
         return Styled(click.style(shown, bold=style == "bold" or None, dim=style == "dim" or None))
@@ -43,26 +43,30 @@ def styled(text: str, style: str) -> Styled:
 
 
 def line(*parts: str) -> None:
-    """Print one line; parts that are not styled are cleaned."""
+    """Print one line. Parts that are not Styled are cleaned first."""
     _print("".join(part if isinstance(part, Styled) else clean(translate(part)) for part in parts))
 
 
 def echo(text: str = "") -> None:
-    """Print one line, cleaned."""
+    """Clean a text and print it as one line."""
     _print(clean(translate(text)))
 
 
 def paragraph(text: str, indent: str = "", label: str = "") -> None:
-    """Print running text wrapped at blanks, with `indent`; `label` takes its place on the first line.
+    """Print running text, wrapped at spaces. Each line starts with `indent`, or the first one with `label` if that is
+    given.
 
-    A name that is longer than the line stays whole, so that it can be copied.
+    A word that is longer than the line, such as a path, is not broken, so that the user can copy it.
     """
     for each in wrapped(clean(translate(text)), min(width(), _WIDEST), translate(label) or indent, indent):
         _print(each)
 
 
 def wrapped(text: str, columns: int, first: str = "", others: str = "") -> list[str]:
-    """Return the lines of a text, wrapped at blanks and between Chinese characters, with their indents."""
+    """Wrap a text at spaces and between Chinese characters. Return the lines with their indents.
+
+    The first line starts with `first`, and the other lines start with `others`.
+    """
     if cells(text) != len(text) or cells(first) != len(first):
         return _wrapped_wide(text, columns, first, others)
     return textwrap.wrap(
@@ -89,7 +93,8 @@ def _wrapped_wide(text: str, columns: int, first: str, others: str) -> list[str]
 
 
 def _atoms(text: str) -> Iterator[str]:
-    """Yield the parts that are not broken: words, blanks, and wide characters with their punctuation."""
+    """Split a text into the parts that must not be broken: words, spaces, and wide characters with their
+    punctuation."""
     atom = ""
     for char in text:
         ends = char in _CLOSING and bool(atom) and not atom.isspace()
@@ -107,7 +112,7 @@ def _kind(char: str) -> str:
 
 
 def cells(text: str) -> int:
-    """Return the columns that a text takes; a Chinese character takes two."""
+    """Return the number of columns that a text takes on a terminal. A Chinese character takes two."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(char) else 2 if _is_wide(char) else 1 for char in text)
@@ -118,14 +123,17 @@ def _is_wide(char: str) -> bool:
 
 
 def padded(text: str, columns: int) -> str:
-    """Return a text in the current language, padded with blanks to `columns`."""
+    """Return a text in the current language, padded with spaces to `columns`."""
     text = translate(text)
     return text + " " * (columns - cells(text))
 
 
 def table(rows: Sequence[tuple[str, ...]], styles: Sequence[str], indent: str = "") -> None:
-    """Print rows as aligned columns. The second cell of each row gets the row's style, and the last cell is wrapped
-    within its column."""
+    """Print rows as aligned columns.
+
+    `styles` has a style for each row, in which the row's second cell is printed. The last cell is wrapped within its
+    column.
+    """
     shown = [tuple(clean(translate(cell)) for cell in row) for row in rows]
     widths = [max(map(cells, column)) for column in list(zip(*shown, strict=True))[:-1]]
     left = len(indent) + sum(widths) + 2 * len(widths)
@@ -141,14 +149,14 @@ def table(rows: Sequence[tuple[str, ...]], styles: Sequence[str], indent: str = 
 
 
 def trouble(error: Exception | None) -> None:
-    """Print an error that does not end the command, and an empty line; nothing if there is none."""
+    """Print an error after which the command continues, then an empty line. Print nothing for None."""
     if error is not None:
         paragraph(str(error), label=_("WARNING: "), indent="  ")
         echo()
 
 
 def block(text: str) -> None:
-    """Print a text of several lines, such as a diff, in colours. Each line is cleaned, but keeps its tabs."""
+    """Print a text of several lines, such as a diff, in colours. Each line is cleaned; tabs are kept."""
     for each in text.splitlines():
         shown = "\t".join(map(clean, each.split("\t")))
         _print(click.style(shown, fg=_DIFF_COLOURS.get(shown[:1])))
@@ -160,12 +168,13 @@ def fail(message: str) -> None:
 
 
 def note(message: str) -> None:
-    """Print one line on stderr, cut if it is very long."""
+    """Print one line on stderr. A very long line is cut."""
     _print(f"verl-npu: {clean(shortened(translate(message), _LONGEST_ERROR))}", err=True)
 
 
 class _Unbreakable(io.TextIOWrapper):
-    """A stream that goes on when its reader is gone, so that `| head` does not end a command halfway."""
+    """A stream that ignores further output once its reader is gone, so that `| head` does not end a command
+    halfway."""
 
     def write(self, text: str) -> int:
         try:
@@ -187,7 +196,7 @@ class _Unbreakable(io.TextIOWrapper):
 
 
 def ignore_broken_pipes() -> None:
-    """Discard output that nobody reads any more, instead of ending the command."""
+    """Discard output if its reader is gone, instead of ending the command."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         try:
@@ -200,7 +209,7 @@ def ignore_broken_pipes() -> None:
 
 
 def is_read() -> bool:
-    """Tell whether somebody may still read standard output. Nobody does if the other end of a pipe is gone."""
+    """Tell whether standard output may still have a reader. It has none if the other end of a pipe is closed."""
     try:
         asked = select.poll()
         asked.register(sys.stdout.fileno(), 0)
@@ -210,7 +219,7 @@ def is_read() -> bool:
 
 
 def width() -> int:
-    """Return the columns of the terminal: COLUMNS, the terminal's own width, or 80."""
+    """Return the width of the terminal in columns: the variable COLUMNS, else the terminal's own width, else 80."""
     return max(shutil.get_terminal_size().columns, 40)
 
 

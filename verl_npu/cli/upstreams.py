@@ -1,4 +1,4 @@
-"""The upstreams for commands: the source that the user names, and the locks."""
+"""The upstreams that commands work on: the source that the user names, and the locks."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _TRAINER_REQUIREMENTS = {
     "transformers": "transformers",
     "yaml": "PyYAML",
 }
-"""The packages without which no trainer of verl can be imported, by their modules."""
+"""The packages that every trainer of verl needs, by the names of their modules."""
 
 
 def missing_packages() -> list[str]:
-    """Return the required packages that are missing in this environment, where a job would end at its start."""
+    """Return the packages that every trainer of verl needs and that are not installed in this environment."""
     return [package for module, package in _TRAINER_REQUIREMENTS.items() if importlib.util.find_spec(module) is None]
 
 
 def print_missing(packages: Sequence[str]) -> None:
-    """Print the packages that a job in this environment would miss; nothing if there are none."""
+    """Print the missing packages, without which a job in this environment fails. Print nothing if there are none."""
     if packages:
         terminal.paragraph(
             _("{packages} not installed: a job in {prefix} ends with an ImportError").format(
@@ -46,7 +46,7 @@ def print_missing(packages: Sequence[str]) -> None:
 
 
 def tree(source: str) -> SourceTree:
-    """Return the installed upstreams, with verl from `source` if that is a checkout or a wheel."""
+    """Return the installed upstreams. If `source` is a checkout or a wheel, take verl from there."""
     found = SourceTree.installed([package for upstream in UPSTREAMS for package in upstream.packages])
     if source == INSTALLED:
         return found
@@ -54,8 +54,8 @@ def tree(source: str) -> SourceTree:
 
 
 def judged_tree(source: str) -> SourceTree:
-    """Return the same tree as `tree`. Raises SourceError if it has no verl, because there would be nothing to
-    judge."""
+    """Return the same tree as `tree(source)`. Raises SourceError if it contains no verl, because nothing could be
+    judged."""
     found = tree(source)
     first = UPSTREAMS[0].name
     if source == INSTALLED and first not in found:
@@ -69,27 +69,28 @@ def judged_tree(source: str) -> SourceTree:
 
 
 def with_installed(tree: SourceTree, packages: Iterable[str]) -> SourceTree:
-    """Return `tree`, with the packages that it does not cover taken from this environment."""
+    """Return `tree` with additional packages from this environment: those in `packages` that it does not cover."""
     unknown = sorted({package for package in packages if not tree.covers(package)})
     return tree.with_packages(SourceTree.installed(unknown)) if unknown else tree
 
 
 def locks() -> Mapping[str, Sequence[Lock]]:
-    """Return all locks, by upstream."""
+    """Return all locks, by the name of the upstream."""
     return {upstream.name: read_locks(locks_folder(), upstream.name) for upstream in UPSTREAMS}
 
 
 def has_verl(folder: Path) -> bool:
-    """Tell whether a job that starts in `folder` imports the verl there."""
+    """Tell whether `folder` contains a verl, which a job that starts in `folder` would import."""
     return (folder / "verl" / "__init__.py").is_file()
 
 
 def of_job(source_tree: Path) -> SourceTree:
-    """Return the upstreams of a job that starts in `source_tree`: its own verl, or else the installed one."""
+    """Return the upstreams of a job that starts in `source_tree`: with the verl in that folder, or else the installed
+    one."""
     return tree(str(source_tree) if has_verl(source_tree) else INSTALLED)
 
 
 def nearest_pin(source_tree: Path) -> str:
-    """Return the pin nearest to the verl of a job that starts in `source_tree`."""
+    """Return the pin nearest to the verl that a job starting in `source_tree` imports."""
     revisions, _unused = judge(load(), UPSTREAMS, of_job(source_tree), locks())
     return revisions[UPSTREAMS[0].name].nearest_pin

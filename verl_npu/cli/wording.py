@@ -1,4 +1,4 @@
-"""Help texts of the commands, and click's own texts, in the current language."""
+"""Help texts of the commands, and the texts of click itself, in the current language."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CLICK = (
 
 
 def translate_click() -> None:
-    """Make click look its texts up in our catalogue."""
+    """Make click look up its texts in our translations."""
     for module in (core, decorators, exceptions, formatting, types):
         for name, ours in (("_", _translate_for_click), ("ngettext", _translate_plural_for_click)):
             if hasattr(module, name):
@@ -62,10 +62,10 @@ def _translate_plural_for_click(one: str, many: str, number: int) -> str:
 
 
 def texts(help: str) -> list[str]:
-    """Return the translatable parts of a help text.
+    """Split a help text into the parts that are translated one by one.
 
-    They are the paragraphs, each in one line. Where click must not reflow a paragraph, they are its lines, except for
-    the indented ones, which are commands.
+    A part is a paragraph, joined into one line. In a paragraph that click must not reflow, each line is a part. Its
+    indented lines are left out, because they are commands.
     """
     found = []
     for part in help.strip().split("\n\n"):
@@ -93,7 +93,7 @@ def _translated_help(help: str) -> str:
 
 
 def translated(command: click.Command) -> click.Command:
-    """Return a command with its help in the current language; in English, the command itself."""
+    """Return a command with its help in the current language. In English, return the command unchanged."""
     if is_english():
         return command
     made = copy.copy(command)
@@ -107,7 +107,7 @@ def translated(command: click.Command) -> click.Command:
 
 
 def help_of(command: click.Command, ctx: click.Context) -> str:
-    """Return the help of a command whose context already exists."""
+    """Return the help of a command, given an existing click context."""
     made = translated(command)
     if made is not command:
         ctx.formatter_class = _Formatter
@@ -129,7 +129,7 @@ def _first_sentence(command: click.Command) -> str:
 
 
 class _Formatter(click.HelpFormatter):
-    """Wraps lines by the columns that characters take."""
+    """A help formatter that wraps lines by the columns that characters take on a terminal."""
 
     def write_text(self, text: str) -> None:
         indent = " " * self.current_indent

@@ -1,4 +1,4 @@
-"""The features of verl-npu, one folder each.
+"""The features of verl-npu, each in its own folder or module.
 
 `contributions` adds the features of other distributions.
 """
@@ -42,24 +42,25 @@ CONVENTIONS = Conventions(
     mark="attrs_3141562937",
     remote=frozenset({"remote"}),
 )
-"""The decorators of verl, torch, and Ray that patched functions and classes carry."""
+"""Facts about the decorators of verl, torch, and Ray on patched functions and classes."""
 
 
 def load() -> Sequence[Feature]:
-    """Return all features of verl-npu with all of their patches. Import no upstream."""
+    """Return all features of verl-npu with all of their patches. No upstream is imported."""
     return _own(_always).features
 
 
 def load_installed() -> Sequence[Feature]:
-    """Return all features of verl-npu without the patches of packages that are not installed here."""
+    """Return all features of verl-npu, without the patches that only matter to packages that are not installed
+    here."""
     return _own(_is_installed).features
 
 
 def bundles(*, installed: bool = False) -> Sequence[Bundle]:
-    """Return the features of verl-npu, then those of other distributions.
+    """Return the features of verl-npu as a bundle, followed by a bundle for each other distribution.
 
-    If `installed`, leave out the patches of packages that are not installed here. An error in another distribution's
-    features is not raised: it is in the distribution's bundle.
+    With `installed`, leave out the patches that only matter to packages that are not installed here. An error in
+    another distribution's features is not raised, but recorded in that distribution's bundle.
     """
     is_there = _is_installed if installed else _always
     own = _own(is_there)
@@ -81,7 +82,7 @@ def _own(is_there: Callable[[str], bool]) -> Bundle:
 
 
 def _features() -> Sequence[Feature]:
-    """Return all features, and import the modules that declare their patches."""
+    """Import the modules that declare patches, and return all features."""
     from .attention import attention, flash, padding  # noqa: F401
     from .device import device
     from .engine_sleep import engine_sleep
@@ -111,7 +112,7 @@ def _features() -> Sequence[Feature]:
 
 
 def policy(environ: Mapping[str, str] | None = None, *, strict: bool = False) -> Policy:
-    """Return the switches that an environment sets; the default is the environment of this process."""
+    """Return the user's switches from an environment (default: the environment of this process)."""
     return Policy(
         prefix="VERL_NPU",
         command="verl-npu",
@@ -122,7 +123,8 @@ def policy(environ: Mapping[str, str] | None = None, *, strict: bool = False) ->
 
 
 def wrong_settings(environ: Mapping[str, str] | None = None) -> Iterator[tuple[Variable, SettingError]]:
-    """Yield each variable of verl-npu that an environment sets to an invalid value, with the error of a job."""
+    """Yield each variable of verl-npu that has an invalid value in an environment, with the error that a job would
+    raise."""
     for variable in environment.VARIABLES.values():
         if not isinstance(variable, Choice | Number) or not variable.is_set(environ):
             continue
@@ -145,7 +147,8 @@ def _installed_bundles() -> Sequence[Bundle]:
 
 
 def make_registry(mutex: Mutex, warn: Callable[[str], None], changed: Callable[[], None]) -> Registry:
-    """Return the registry of verl-npu in this process, not started yet. Raises SettingError for an invalid switch."""
+    """Make the registry of verl-npu for this process, without starting it. Raises SettingError for an invalid
+    switch."""
     try:
         strict = environment.STRICT.read()
     except SettingError:

@@ -1,4 +1,4 @@
-"""The part of OmegaConf's DictConfig, a job's configuration, that the features use."""
+"""The part of OmegaConf's DictConfig that the features use. DictConfig is the type of a job's configuration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class Section(Protocol):
-    """A section of the configuration. Its keys are attributes as well, and the user sets their values."""
+    """A section of the configuration. Its keys can be read as attributes, too; the user sets their values."""
 
     def get(self, key: str, default: object = None) -> Any: ...
     def __contains__(self, key: object) -> bool: ...

@@ -1,9 +1,9 @@
-"""Features of other distributions, loaded from their entry points and validated before they are judged.
+"""Features of other distributions: loaded from entry points, and checked before they are judged.
 
     [project.entry-points."verl_npu.features"]
     anything = "their_package:contribution"
 
-An error in one feature is recorded in its bundle. All other features still work.
+An error in one feature is recorded in the bundle of its distribution. All other features still work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _ended = False
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A distribution's features, the folder of its locks, and the upstreams that it adds to ours."""
+    """The contribution of a distribution: its features, the folder with its locks, and the upstreams that it adds to
+    ours."""
 
     features: tuple[Feature, ...]
     locks: Path
@@ -40,7 +41,7 @@ class Contribution:
 
 
 def end() -> None:
-    """Close the process to new features, because judging begins: a later contribution comes too late."""
+    """Stop accepting new features in this process, because judging begins. A contribution made later is too late."""
     global _ended
     _ended = True
 
@@ -57,9 +58,10 @@ def _refuse_late(names: str) -> None:
 
 
 def contributed(own: Bundle, is_there: Callable[[str], bool]) -> list[Bundle]:
-    """Return a bundle for each distribution that brings features, in the same order in every process.
+    """Return a bundle for each entry point of another distribution that adds features, in the same order in every
+    process.
 
-    The new features must not conflict with the features in `own`.
+    A new feature that conflicts with an earlier one, or with one in `own`, is left out, and its bundle gets an error.
     """
     points = metadata.entry_points(group=GROUP)
     found = [own]
@@ -69,7 +71,7 @@ def contributed(own: Bundle, is_there: Callable[[str], bool]) -> list[Bundle]:
 
 
 def remove_foreign_patches(feature: Feature, package: str) -> Iterator[DeclarationError]:
-    """Remove the patches whose code is outside the feature's package, and yield an error for each."""
+    """Remove the patches whose code lies outside of `package`. Yield an error for each removed patch."""
     for patch in tuple(feature):
         module = getattr(patch.implementation, "__module__", package)
         if module.startswith(package):
@@ -149,7 +151,7 @@ def _failed(owner: str, what: str, error: Exception) -> RegistryError:
 
 
 def _check(feature: Feature, bundle: Bundle, existing: Sequence[Bundle]) -> None:
-    """Raise DeclarationError if a feature conflicts with another feature, or cannot be judged."""
+    """Raise DeclarationError if a feature conflicts with one of the `existing` features, or cannot be judged."""
     packages = owners(bundle.upstreams)
     for patch in feature:
         strange = next((name for name in _packages(patch) if name not in packages), None)

@@ -1,8 +1,9 @@
-"""Keeping the tensors of a vLLM engine that a deep sleep loses: those that are neither parameters nor buffers.
+"""Protection of a vLLM engine's plain tensors, which are neither parameters nor buffers, from sleep of level 2.
 
-Sleep of level 2 drops the memory in which the model was loaded. A weight sync fills the parameters again, and
-vllm-ascend saves the buffers. A tensor that is a plain attribute is lost: the experts' token dispatcher keeps the
-numbers of its experts in one, and answers fluently and wrongly without them (verl#7086).
+Sleep of level 2 drops the memory in which the model was loaded. The next weight sync fills the parameters again, and
+vllm-ascend saves and restores the buffers. But a tensor that is a plain attribute is lost. For example, the token
+dispatcher of a mixture of experts keeps the experts' numbers in a plain attribute. Without them, the engine answers
+fluently but wrongly (verl#7086).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ engine_sleep = Feature(
 
 _ALLOCATOR = "vllm_ascend.device_allocator.camem:CaMemAllocator"
 _WEIGHTS = "weights"
-"""vLLM's tag of the memory in which the model was loaded."""
+"""The tag that vLLM gives to the memory in which the model was loaded."""
 _ASLEEP = "_verl_npu_asleep"
 _RESTORED = "_verl_npu_restored"
 _WHY = "Sleep of level 2 drops all memory of the model, and vllm-ascend saves named buffers alone. A tensor that is a "
@@ -49,23 +50,23 @@ _RETIRED_BY = Never("a release of vllm-ascend would have to save tensors that ar
 
 class _Allocation(Protocol):
     handle: Sequence[int]
-    """Device, size in bytes, address, and more."""
+    """The device, the size in bytes, the address, and more."""
     tag: str
 
 
 class Allocator(Protocol):
-    """vllm-ascend's allocator of memory that can sleep."""
+    """vllm-ascend's allocator, whose memory can sleep."""
 
     pointer_to_data: Mapping[int, _Allocation]
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A plain tensor of an engine, and its values before the engine slept."""
+    """A plain tensor of an engine, and the values that it had before the engine slept."""
 
     tensor: torch.Tensor
     values: torch.Tensor
-    """A copy on the host."""
+    """A copy of the values on the host."""
 
 
 @engine_sleep.wrap(
@@ -79,7 +80,8 @@ class Kept:
 def keep_plain_tensors(
     original: Callable[..., object], allocator: Allocator, offload_tags: str | Iterable[str] | None = None
 ) -> object:
-    """Put the memory to sleep; copy its plain tensors to the host first if the values would be dropped."""
+    """Put the memory to sleep. If the sleep would drop the model's values, copy its plain tensors to the host
+    first."""
     offloaded = (offload_tags,) if isinstance(offload_tags, str) else tuple(offload_tags or ())
     # A second sleep finds memory that is gone, and nothing to read.
     if _WEIGHTS not in offloaded and not hasattr(allocator, _ASLEEP):
@@ -98,7 +100,7 @@ def keep_plain_tensors(
 def restore_plain_tensors(
     original: Callable[..., object], allocator: Allocator, tags: Iterable[str] | None = None
 ) -> object:
-    """Wake the memory up, and copy the values of its plain tensors back."""
+    """Wake up the memory, and copy the saved values back into the plain tensors."""
     import torch
 
     done = original(allocator, tags)
@@ -113,8 +115,10 @@ def restore_plain_tensors(
 
 
 def changed_since_wake_up() -> list[str]:
-    """Return the names of the plain tensors that have changed since this process's engine last woke up. A name is the
-    class of the owner and the attribute, if these are known."""
+    """Return the names of the plain tensors that have changed since this process's engine last woke up.
+
+    A name is the owner's class and the attribute, or the tensor's shape if the owner is unknown.
+    """
     import torch
 
     module = sys.modules.get(_ALLOCATOR.partition(":")[0])
@@ -127,7 +131,7 @@ def changed_since_wake_up() -> list[str]:
 
 
 def find_plain_tensors(allocator: Allocator) -> list[torch.Tensor]:
-    """Return the tensors in the memory of the model that share no storage with a parameter."""
+    """Return the plain tensors in the model's memory: those that share no storage with a parameter."""
     import torch
 
     spans = sorted(
@@ -151,7 +155,7 @@ def find_plain_tensors(allocator: Allocator) -> list[torch.Tensor]:
 
 @contextmanager
 def _all_collectable() -> Iterator[None]:
-    """In this context, show frozen objects to the garbage collector, because an engine freezes all objects after its
+    """In this context, make frozen objects visible to the garbage collector. An engine freezes all objects after its
     start."""
     frozen = gc.get_freeze_count()
     gc.unfreeze()
@@ -175,7 +179,7 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _names(tensors: Sequence[torch.Tensor]) -> list[str]:
-    """Return a name for each tensor, by the object that holds it."""
+    """Return a name for each tensor, made from the object that holds it."""
     with _all_collectable():
         # An object that has no dictionary yet refers to its attributes itself.
         holders = gc.get_referrers(*tensors)

@@ -1,4 +1,5 @@
-"""Waiting for copies of tensordict's batches, in which verl passes all data, between NPUs and the host."""
+"""Patches that wait for copies between NPUs and the host. The copies are of tensordict's batches, in which verl passes
+all data."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _LINK = "https://github.com/volcengine/verl/pull/3222"
 
 
 class Movable(Protocol):
-    """A batch whose tensors are on one device, or on several: `device` is None then."""
+    """A batch of tensors. `device` is None if they are on several devices."""
 
     @property
     def device(self) -> torch.device | None: ...
@@ -64,7 +65,7 @@ def wait_for_batch_copies(original: Callable[[Batch], None], batch: Batch) -> No
 def wait_for_consolidated_batch_copies(
     original: Callable[..., Batch], batch: Batch, *, non_blocking: bool | None, **settings: object
 ) -> Batch:
-    """Copy a batch to another device, and wait for it unless `non_blocking`."""
+    """Copy a batch to another device. Wait for the copy, unless `non_blocking` is true."""
     moved = original(batch, non_blocking=non_blocking, **settings)
     if not non_blocking:
         _wait()

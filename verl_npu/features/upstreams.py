@@ -1,4 +1,4 @@
-"""The upstreams that we patch, and their own modules that patch other packages."""
+"""The upstreams that verl-npu patches, and those of their modules that patch other packages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ UPSTREAMS = (
 _GIVEN = ("is_npu_available", "is_torch_npu_available")
 
 NPU_PATCH = PatchModule("verl.models.transformers.npu_patch", calls=("apply_npu_patches",), given=_GIVEN)
-"""verl's own patches of transformers. The import applies them; from v0.9 on, FSDP workers call a function."""
+"""verl's own patches of transformers. Importing the module applies them; from v0.9 on, FSDP workers call a function
+instead."""
 
 PATCH_MODULES = (
     NPU_PATCH,

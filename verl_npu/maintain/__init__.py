@@ -1,1 +1,1 @@
-"""Tools for maintainers of the patches; no training process loads them."""
+"""Tools for people who maintain the patches. No training process loads them."""

@@ -1,4 +1,4 @@
-"""`python -m verl_npu.maintain`, the commands for maintainers of the patches."""
+"""`python -m verl_npu.maintain`: the commands for people who maintain the patches."""
 
 from __future__ import annotations
 

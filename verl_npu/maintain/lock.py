@@ -1,5 +1,5 @@
-"""`python -m verl_npu.maintain lock`, which writes the lock of a pin from a checkout or a wheel without importing
-it."""
+"""`python -m verl_npu.maintain lock`, which writes the lock of a pin. It reads a checkout or a wheel and imports
+nothing of it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def lock(owner: str, upstream: str, source: Path, pin: str, revision: str, outpu
 
 
 def _chosen(owner: str, upstream: str) -> tuple[Bundle, Upstream]:
-    """Return a distribution's features and one of their upstreams. Raises DeclarationError if either is missing."""
+    """Return the features of a distribution, and one of their upstreams. Raises DeclarationError if either does not
+    exist."""
     found = {canonicalize_name(bundle.owner or OURS): bundle for bundle in bundles()}
     bundle = found.get(canonicalize_name(owner))
     if bundle is None:

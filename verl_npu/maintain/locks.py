@@ -1,4 +1,4 @@
-"""Making locks: record a pin's source for each target, in the format that `judge.lock` reads."""
+"""Making a lock: the source of each target at a pin is recorded in the format that `judge.lock` reads."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ..registry.state import Standing
 
 
 def standing(patch: Patch, tree: SourceTree) -> Standing:
-    """Return whether a pin's source makes `patch` native, absent, or needed.
+    """Tell whether `patch` is native, absent, or needed, according to the source of a pin.
 
-    A question about a package outside `tree` decides nothing, because a lock covers one upstream alone.
+    Questions about packages outside of `tree` have no effect, because a lock covers only one upstream.
     """
 
     def holds(probe: Probe, *, unknown: bool) -> bool:
@@ -40,8 +40,11 @@ def standing(patch: Patch, tree: SourceTree) -> Standing:
 
 
 def record_lock(upstream: Upstream, pin: str, revision: str, tree: SourceTree, patches: Sequence[Patch]) -> Lock:
-    """Make the lock of `upstream` at `pin` from its source. It covers the patches whose target lies in the upstream,
-    and every patch's questions about it."""
+    """Make the lock of `upstream` at `pin` from the source in `tree`.
+
+    The lock covers the patches whose targets are in this upstream. It also has the answers to all questions that other
+    patches ask about it.
+    """
     own = [patch for patch in patches if patch.target.package in upstream.packages]
     atoms = {atom.id: atom for patch in patches for atom in patch.atoms()}
     atoms = {id: atom for id, atom in atoms.items() if package_of(atom.subject) in upstream.packages}
@@ -115,7 +118,8 @@ def write_lock(lock: Lock, folder: Path) -> Path:
 
 
 def _as_json(record: Record) -> dict[str, Any]:
-    """Return the JSON form that `Record.from_json` reads. An outline is one string, to keep locks readable."""
+    """Return the JSON representation that `Record.from_json` reads. An outline becomes one string, so that locks are
+    readable."""
     if not record.fingerprint:
         return {}
     return {

@@ -1,4 +1,5 @@
-"""Comparison of each patch with a newer upstream: it landed there, it fits, it drifted, or its target is gone."""
+"""Comparison of each patch with a newer upstream. The patch has landed there, still fits, has drifted, or its target
+is gone."""
 
 from __future__ import annotations
 
@@ -14,16 +15,16 @@ from ..registry.state import State, Word
 
 
 class Outcome(Word):
-    """The outcome for one patch, which says what to do about it."""
+    """The result of the comparison for one patch. It says what to do with the patch."""
 
     LANDED = "landed"
-    """Upstream has the fix itself: retire the patch."""
+    """Upstream now has the fix itself. Retire the patch."""
     DRIFTED = "drifted"
-    """The target changed: adapt the patch."""
+    """The target has changed. Adapt the patch."""
     GONE = "gone"
-    """The target no longer exists, and upstream has no fix that we know of: look into it."""
+    """The target no longer exists, and we do not know of a fix in upstream. Find out why."""
     FITS = "fits"
-    """The patch still fits: lock the new revision."""
+    """The patch still fits. Write a lock for the new revision."""
     IDLE = "idle"
     """There is nothing to patch at this revision."""
 
@@ -37,21 +38,21 @@ _OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """The result for one patch."""
+    """The comparison of one patch with the newer upstream."""
 
     patch: Patch
     outcome: Outcome
     reason: str
     against: str
-    """The pin that the source was compared with."""
+    """The pin with which the source was compared."""
     diff: str
-    """The target's diff against that pin; empty if it is equal."""
+    """The diff between the target at that pin and in the source. Empty if they are equal."""
 
 
 def survey(
     features: Iterable[Feature], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
 ) -> Iterator[Surveyed]:
-    """Compare the target of each patch in `tree` with its nearest pin, and yield the results one by one."""
+    """Compare each patch's target in `tree` with the target at the nearest pin. Yield the results one by one."""
     features = list(features)
     revisions, verdicts = judge(features, upstreams, tree, locks)
     known = {

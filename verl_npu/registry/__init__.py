@@ -56,7 +56,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """Import a name from the facade when it is first used: `import torch` loads this package through `apply.hooks`."""
+    """Import a public name from the facade on first use.
+
+    The facade is not imported at once, because every `import torch` loads this package through `apply.hooks`.
+    """
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(".facade", __name__), name)

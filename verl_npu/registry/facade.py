@@ -1,16 +1,16 @@
-"""The public names of the registry. Import them from `verl_npu.registry`; its other modules may change.
+"""The public names of the registry. Import them from `verl_npu.registry`; all other modules of it may change.
 
-`patch` declares patches, and `state` lists their states. The work is done in three steps:
+`patch` declares patches, and `state` lists their states. The work has three steps:
 
-- `source` reads upstream's source without importing it. A tree finds the definition behind a target (`tree`,
-  `definition`), a reader says what its code does (`reader`) and where it is called from (`sites`), and probes answer
-  a patch's questions from that (`probe`).
-- `judge` compares the source with the locks. A lock records a target at a pin (`lock`); a verdict is the state of a
-  patch for a tree (`verdict`). Each owner's features are judged by its own locks (`bundles`), verdicts are combined
-  into features (`policy`), and upstream's own patches are looked up (`natives`).
-- `apply` puts patches into modules and takes them out again: the life of a registry (`lifecycle`), hooks around
-  imports (`hooks`), the places that are written (`slots`) and the objects written there (`replacement`), the state of
-  each patch in this process (`ledger`, `readback`), and the registry that drives all of it (`engine`).
+- `source` reads upstream's source without importing it. A tree finds the definition of a target (`tree`,
+  `definition`). A reader finds out what the code does (`reader`) and where it is called (`sites`). Probes answer the
+  questions of a patch from that (`probe`).
+- `judge` compares the source with the locks. A lock records the targets at a pin (`lock`). A verdict is the state of a
+  patch for a source tree (`verdict`). The features of each owner are judged by the owner's own locks (`bundles`). The
+  verdicts of a feature's patches are combined (`policy`), and upstream's own patches are looked up (`natives`).
+- `apply` puts patches into modules and takes them out again. It has the life of a registry (`lifecycle`), hooks around
+  imports (`hooks`), the places that are written (`slots`), the objects that are written there (`replacement`), the
+  state of each patch in this process (`ledger`, `readback`), and the registry that drives all of this (`engine`).
 """
 
 from .apply.engine import Registry

@@ -17,28 +17,33 @@ Implementation = TypeVar("Implementation", bound=Callable[..., Any])
 
 
 class Action(Word):
-    """The action of a patch on its target."""
+    """What a patch does with its target."""
 
     REPLACE = "replace"
-    """Upstream's code no longer runs. The patch relies on the source, so the fingerprint is checked."""
+    """The implementation replaces upstream's code, which no longer runs. The patch relies on the source, so the
+    fingerprint is checked."""
     WRAP = "wrap"
-    """Called as `implementation(original, *args, **kwargs)`; relies on the signature and on its own `requires`."""
+    """The implementation is called as `implementation(original, *args, **kwargs)`. The patch relies on the target's
+    signature, and on its own `requires`."""
     ADD = "add"
-    """The target does not exist upstream; the patch creates it."""
+    """The target does not exist upstream. The patch creates it."""
     SET = "set"
-    """A value that upstream computes on import becomes `implementation(value)`; the fingerprint is checked."""
+    """A value that upstream computes when it is imported becomes `implementation(value)`. The fingerprint is
+    checked."""
     GUARD = "guard"
-    """Called as `implementation()` before the target's module is executed; its errors become errors of the import."""
+    """`implementation()` is called before the target's module is executed. If it raises an error, the import raises
+    it, too."""
 
     @property
     def relies_on_source(self) -> bool:
-        """Whether the fingerprint must match, not just the signature or the absence of the target."""
+        """Whether the fingerprint of the source must match. For other actions, the signature or the absence of the
+        target must."""
         return self in (Action.REPLACE, Action.SET)
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A distribution that is patched, and its top-level packages."""
+    """A distribution that can be patched, and its top-level packages."""
 
     name: str
     packages: tuple[str, ...]
@@ -51,7 +56,7 @@ def owners(upstreams: Sequence[Upstream]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Patch:
-    """One change to one target."""
+    """A change to one target."""
 
     id: str
     target: Target
@@ -60,21 +65,22 @@ class Patch:
     why: str
     how: str
     link: str
-    """The upstream issue or pull request, or the reason why there is none."""
+    """The upstream issue or pull request. If there is none, the reason."""
     retired_by: Probe
-    """If this holds for the upstream's source, upstream has the fix itself."""
+    """A question to the upstream's source. If the answer is yes, upstream has the fix itself."""
     requires: Probe | None
-    """If this does not hold for the source, there is nothing to patch, and the patch is absent."""
+    """A question to the upstream's source. If the answer is no, there is nothing to patch, and the patch is absent."""
     undoes: tuple[Target, ...] = ()
-    """Targets that upstream assigns in another package, and that this patch may restore."""
+    """Targets in other packages that upstream assigns. This patch may restore them."""
     uses: tuple[Collaborator, ...] = ()
     """Other parts of upstream that the implementation needs or may use."""
     may_skip: bool = False
-    """Whether a wrapper may return without calling upstream's code, and so skip anything that upstream adds to it."""
+    """Whether a wrapper may return without calling upstream's code. It would then also skip anything that upstream
+    adds there."""
 
     @property
     def relies_on_source(self) -> bool:
-        """Whether the source of the target must match, not just its signature."""
+        """Whether the source of the target must match, and not only its signature."""
         return self.may_skip or self.action.relies_on_source
 
     @property
@@ -90,7 +96,7 @@ class Patch:
 
 
 class _Declare:
-    """A decorator that declares patches of one action in a feature."""
+    """A decorator with which a feature declares patches of one action."""
 
     __slots__ = ("_action", "_feature")
 
@@ -113,12 +119,13 @@ class _Declare:
         may_skip: bool = False,
         name: str = "",
     ) -> Callable[[Implementation], Implementation]:
-        """Return the decorator. An implementation of several patches gives each a `name`.
+        """Return the decorator. If one implementation serves several patches, each of them needs a `name`.
 
-        `may_skip` is for a wrapper that may not call upstream's code: a changed source of the target is then reported.
+        Set `may_skip` for a wrapper that may return without calling upstream's code. Then a change in the target's
+        source is reported.
 
-        The implementation fails or does nothing without the collaborators in `uses`, and handles the absence of those
-        in `may_use`. Raises DeclarationError for an empty text and for a malformed target or collaborator.
+        Without the collaborators in `uses`, the implementation fails or has no effect. It can handle the absence of
+        those in `may_use`. Raises DeclarationError for an empty text, or for a malformed target or collaborator.
         """
         for label, text in (("why", why), ("how", how), ("link", link)):
             if not text.strip():
@@ -153,18 +160,19 @@ class _Declare:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Patches of a feature that stay unloaded where none of some packages is installed, because nothing reaches
-    them."""
+    """A part of a feature: patches that matter only to some packages. They are loaded only if one of these packages is
+    installed."""
 
     packages: tuple[str, ...]
     patches: frozenset[str]
-    """Their ids. A part that is not loaded leaves them undeclared, which is no damage although a lock lists them."""
+    """The ids of the patches. If the part is not loaded, they are not declared, although a lock lists them. That does
+    not count as damage."""
     load: Callable[[], Feature]
-    """Imports the modules that declare the patches, and returns the feature that holds them."""
+    """A function that imports the modules which declare the patches. It returns a feature with the patches."""
 
 
 class Feature:
-    """Patches that only make sense together; either all are applied or none.
+    """A set of patches that only make sense together. Either all of them are applied or none.
 
     Each action has a decorator that declares a patch:
 
@@ -191,8 +199,11 @@ class Feature:
     )
 
     def __init__(self, name: str, summary: str, *, after: str = "") -> None:
-        """Make an empty feature. `after` is a module of upstream that overwrites the same targets; we overwrite them
-        again."""
+        """Make a feature without patches.
+
+        `after` is an upstream module that overwrites the same targets as this feature. When it has done so, our
+        patches are applied again.
+        """
         self.name = name
         self.summary = summary
         self.after = after
@@ -201,9 +212,9 @@ class Feature:
         self.set = _Declare(self, Action.SET)
         self.guard = _Declare(self, Action.GUARD)
         self.owner = ""
-        """The distribution of the feature, unless it is the registry's own."""
+        """The distribution that the feature comes from. Empty if it is the registry's own."""
         self.left_out: frozenset[str] = frozenset()
-        """The ids of the patches in parts that were not loaded."""
+        """The ids of patches in parts that are not loaded."""
         self._patches: dict[str, Patch] = {}
         self._parts: list[Part] = []
         self._made_of: Sequence[Feature] = ()
@@ -231,7 +242,8 @@ class Feature:
         may_use: Sequence[str] = (),
         name: str = "",
     ) -> Callable[[Implementation], Implementation]:
-        """Declare an addition to upstream. It is retired as soon as its target exists there."""
+        """Declare the addition of a name to upstream. By default, the patch is retired as soon as upstream has the
+        name."""
         retired = Defines(target) if retired_by is None else retired_by
         return _Declare(self, Action.ADD)(
             target,
@@ -246,11 +258,12 @@ class Feature:
         )
 
     def more(self) -> Feature:
-        """Return an empty feature for the patches of a part."""
+        """Return an empty feature with the same name, for the patches of a part."""
         return Feature(self.name, self.summary, after=self.after)
 
     def part(self, *packages: str, patches: str) -> Callable[[Callable[[], Feature]], Callable[[], Feature]]:
-        """Return the decorator of a function that loads a part; `patches` names its patches, separated by blanks."""
+        """Return a decorator for a function that loads a part. `patches` has the names of its patches, separated by
+        spaces."""
 
         def declare(load: Callable[[], Feature]) -> Callable[[], Feature]:
             ids = frozenset(f"{self.name}.{name}" for name in patches.split())
@@ -260,7 +273,8 @@ class Feature:
         return declare
 
     def with_parts(self, is_there: Callable[[str], bool] = lambda package: True) -> Feature:
-        """Return the feature with all of its parts, or with those that have a package for which `is_there` is true."""
+        """Return the feature together with its parts. A part is left out if `is_there` is true for none of its
+        packages."""
         made = self.more()
         parts = [part for part in self._parts if any(map(is_there, part.packages))]
         made.left_out = frozenset(id for part in self._parts if part not in parts for id in part.patches)
@@ -270,14 +284,17 @@ class Feature:
         return made
 
     def close(self, late: Callable[[Patch], None]) -> None:
-        """Take no more patches, here or in the features that this one was made of; pass each new patch to `late`."""
+        """Accept no more patches. From now on, pass each new patch to `late`. This also holds for the features that
+        this one is made of."""
         for feature in (self, *self._made_of):
             feature._late = late
 
     def include(self, patch: Patch) -> None:
-        """Add a patch to the feature. Raises DeclarationError for another patch with the same id or target.
+        """Add a patch to the feature. Raises DeclarationError if it already has a different patch with the same id or
+        target.
 
-        A module whose import was interrupted is executed again, and declares its patches again.
+        The same patch may be added twice: if the import of a module is interrupted and repeated, the module declares
+        its patches again.
         """
         other = self._patches.get(patch.id) or next((p for p in self if p.target == patch.target), None)
         if other is not None and _declaration(other) != _declaration(patch):
@@ -299,16 +316,16 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """The features of one owner, which are judged by the owner's own locks, apart from those of others."""
+    """The features of one owner. They are judged only by the owner's own locks."""
 
     features: Sequence[Feature]
     upstreams: Sequence[Upstream]
-    """The upstreams that the features patch or ask about."""
+    """The upstreams that the features patch or ask questions about."""
     locks: Path
     owner: str = ""
-    """The distribution of the features; empty for the registry's own."""
+    """The distribution that the features come from. Empty if they are the registry's own."""
     errors: Sequence[RegistryError] = ()
-    """Why other features of this owner are left out."""
+    """The errors because of which other features of this owner are left out."""
 
 
 def _declaration(patch: Patch) -> tuple[object, ...]:
@@ -318,7 +335,7 @@ def _declaration(patch: Patch) -> tuple[object, ...]:
 
 
 def refuse_conflicts(features: list[Feature]) -> None:
-    """Raise DeclarationError if two features patch one target."""
+    """Raise DeclarationError if two features patch the same target."""
     seen: dict[Target, Patch] = {}
     for patch in (patch for feature in features for patch in feature):
         other = seen.setdefault(patch.target, patch)

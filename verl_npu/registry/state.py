@@ -1,4 +1,4 @@
-"""States of patches and features, and the types of a manifest's entries."""
+"""The states of patches and features, and the types of the entries in a manifest."""
 
 from __future__ import annotations
 
@@ -8,40 +8,41 @@ from typing import TypedDict
 
 
 class Word(str, Enum):
-    """One word of a closed set; its text is its value."""
+    """An enum member that is a text: its `str()` is its value."""
 
     def __str__(self) -> str:
         return str(self.value)
 
 
 class State(Word):
-    """The state of one patch or feature in this process; a reason beside it gives details."""
+    """The state of one patch or one feature in a process. A separate reason gives the details."""
 
     PENDING = "pending"
-    """It fits, and will be applied when its module is imported."""
+    """The patch fits. It will be applied when its module is imported."""
     APPLIED = "applied"
-    """It is in force: the target was read back, and our code is called."""
+    """The patch is in force: the target was read back, and our code is called."""
     NATIVE = "native"
-    """Upstream has the fix: in its source, or in a patch of its own that is expected or was read back."""
+    """Upstream has the fix. It is in upstream's source, or in a patch of upstream's own that is expected or was found
+    in force."""
     ABSENT = "absent"
-    """The target does not exist here, and does not have to."""
+    """The target does not exist here, and need not exist."""
     DRIFTED = "drifted"
-    """The target is not the one that the patch was written for; nothing is changed."""
+    """The target is not the one for which the patch was written. Nothing is changed."""
     OVERWRITTEN = "overwritten"
-    """Our patch or upstream's own was applied, and has since been replaced by other code."""
+    """Our patch or upstream's own was applied, but other code has replaced it since."""
     FAILED = "failed"
-    """It is needed but not in force: applying it raised an error, its module was imported past our hook, or upstream's
-    own patch got lost."""
+    """The patch is needed but not in force. Applying it raised an error, its module was imported without our hook, or
+    upstream's own patch was lost."""
     OFF = "off"
-    """It is not applied: switched off, undone, or left out because another patch of its feature is at fault."""
+    """The patch is not applied. It was switched off or undone, or another patch of its feature is at fault."""
 
 
 LIVE = (State.PENDING, State.APPLIED)
-"""The states of a patch that is in force, or will be."""
+"""The states of a patch that is in force, or will be when its module is imported."""
 
 
 class Standing(Word):
-    """The status of a patch at one pin, as recorded in its lock."""
+    """The status of a patch at one pin, as the pin's lock records it."""
 
     NEEDED = "needed"
     NATIVE = "native"
@@ -61,17 +62,17 @@ _DECIDING = (
 
 
 def feature_state(states: Iterable[State]) -> State:
-    """Return the state of a feature from the states of its patches.
+    """Return the state of a feature, given the states of its patches.
 
-    A feature counts as applied once one patch is applied and all others are applied, native, absent, or pending: as
-    long as a patch is pending, its module is not loaded and cannot run unpatched.
+    A feature is applied if at least one patch is applied, and all others are applied, native, absent, or pending.
+    Pending patches do no harm: their modules are not loaded, and so cannot run without the patch.
     """
     present = set(states)
     return next((state for state in _DECIDING if state in present), State.ABSENT)
 
 
 class UpstreamEntry(TypedDict):
-    """The revision of one upstream, as found by a process."""
+    """The revision of one upstream, as a process found it."""
 
     nearest_pin: str
     exact: bool
@@ -79,7 +80,7 @@ class UpstreamEntry(TypedDict):
 
 
 class PatchEntry(TypedDict):
-    """One patch in one process."""
+    """The state of one patch in one process."""
 
     target: str
     state: str
@@ -87,31 +88,31 @@ class PatchEntry(TypedDict):
 
 
 class FeatureEntry(TypedDict):
-    """One feature in one process."""
+    """The state of one feature in one process."""
 
     owner: str
-    """The distribution of the feature, unless it is the registry's own."""
+    """The distribution that the feature comes from. Empty if it is the registry's own."""
     state: str
     patches: dict[str, PatchEntry]
 
 
 class NativeEntry(TypedDict):
-    """One target that upstream patches by itself, in one process."""
+    """The state, in one process, of a target that upstream patches itself."""
 
     by: str
-    """The module of upstream that patches it."""
+    """The upstream module that patches the target."""
     state: str
     reason: str
 
 
 class RegistryActivity(TypedDict):
-    """The upstreams that were found, and the state of every patch."""
+    """The revision of each upstream, and the states of all features and patches."""
 
     upstreams: dict[str, UpstreamEntry]
     features: dict[str, FeatureEntry]
     natives: dict[str, NativeEntry]
-    """The targets that upstream patches by itself and that this process has reached."""
+    """The targets that upstream patches itself, as far as this process has executed the code that patches them."""
     tainted: list[str]
-    """The features that were applied because the user forced them."""
+    """The features that have drifted and were applied anyway, because the user forced them."""
     seconds: float
-    """The time spent on verifying and applying the patches."""
+    """The time in seconds that judging and applying the patches took."""

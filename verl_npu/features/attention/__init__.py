@@ -1,7 +1,8 @@
-"""Flash attention through transformers' NPU path.
+"""Flash attention on NPUs, through transformers.
 
-`flash_attn` does not exist on Ascend, and we never fake it: a dummy in `sys.modules` breaks the checks of transformers
-and vLLM. We provide the functions that upstream imports from it, or from transformers' NPU module, at each import.
+The package `flash_attn` does not exist on Ascend. We put no dummy of it into `sys.modules`, because a dummy breaks the
+checks of transformers and vLLM. Where upstream imports functions from `flash_attn`, or from transformers' NPU module,
+we provide these functions.
 """
 
 from __future__ import annotations

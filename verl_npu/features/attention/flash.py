@@ -1,8 +1,9 @@
-"""transformers' flash attention on NPUs: models may use it, and sequence lengths go to the host once, not per layer.
+"""transformers' flash attention on NPUs: models may use it, and sequence lengths go to the host once, not in each
+layer.
 
 On NPUs, transformers looks for a package that does not exist, and silently ignores some settings of a model. The
-patches skip the first check and turn each ignored setting into an error. Where upstream hard-codes flash attention, a
-copy of its function uses the user's setting instead: see `rewriting`.
+patches skip the search for the package, and turn each ignored setting into an error. Where upstream hard-codes flash
+attention, we call a copy of upstream's function with the user's setting instead: see `rewriting`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class AttentionConfig(Protocol):
 
 
 class Model(Protocol):
-    """A model of transformers, or its class. Older versions have the first attribute, newer versions the second."""
+    """A model of transformers, or its class. Older versions have the first attribute, and newer versions have the
+    second one."""
 
     _supports_flash_attn_2: bool
     _supports_flash_attn: bool
@@ -97,9 +99,9 @@ def admit_flash_attention_in_model_check(
 def admit_flash_attention_in_dispatch_check(
     original: Callable[[Model, bool], bool], model: Model, is_init_check: bool = False
 ) -> bool:
-    """Return true if a model can use flash attention. Otherwise upstream raises an error.
+    """Return True if a model can use flash attention. Otherwise, upstream's function raises an error.
 
-    Raises UnavailableError if this transformers cannot reach the NPU's flash attention.
+    Raises UnavailableError if this version of transformers cannot use the NPU's flash attention.
     """
     if not (model._supports_flash_attn or getattr(model, "_supports_flash_attn_2", False)) or not _on_npu():
         return original(model, is_init_check)
@@ -127,7 +129,8 @@ def admit_flash_attention_in_dispatch_check(
 def import_npu_flash_attention(
     original: Callable[..., Result], implementation: str | None, *args: object, **kwargs: object
 ) -> Result:
-    """Import the functions of a flash attention implementation."""
+    """Import the functions of an attention implementation. For flash attention on NPUs, these are the NPU's
+    functions."""
     name = None if implementation == FLASH_ATTENTION and _on_npu() else implementation
     return original(name, *args, **kwargs)
 
@@ -153,7 +156,8 @@ def prevent_cuda_kernel_download(
     attn_implementation: str | None,
     is_init_check: bool = False,
 ) -> str:
-    """Check the requested attention implementation, and return the one to use."""
+    """Check the requested attention implementation, and return the one to use. On NPUs, flash attention is not
+    replaced."""
     if attn_implementation != FLASH_ATTENTION or not _on_npu():
         return original(model, attn_implementation, is_init_check)
     from transformers.modeling_flash_attention_utils import lazy_import_flash_attention
@@ -186,9 +190,9 @@ _ALL_VERSIONS = "every transformers that has a lock works like this"
 def compute_unpadding_once_per_mask(
     original: Callable[[Tensor], Result], attention_mask: Tensor
 ) -> Result | tuple[Tensor, Tensor, int]:
-    """Compute the lengths of a padded batch, once per mask.
+    """Return the indices and lengths of the tokens in a padded batch. They are computed once for each mask.
 
-    attention_mask [batch, seqlen] -> (indices [total], cu_seqlens int32 [batch + 1] on the host, longest).
+    attention_mask [batch, seqlen] -> (indices [total], cu_seqlens int32 [batch + 1] on the host, longest length).
     """
     if attention_mask.device.type != "npu":
         return original(attention_mask)
@@ -214,7 +218,10 @@ def pass_sequence_lengths_from_host(
     *args: object,
     **kwargs: object,
 ) -> Result:
-    """Compute attention of packed sequences: q [tokens, heads, width], cu_seqlens [sequences + 1] -> q's shape."""
+    """Compute the attention of packed sequences, with the lengths on the host.
+
+    q [tokens, heads, width], cu_seqlens [sequences + 1] -> q's shape.
+    """
     from .lengths import host_copy
 
     return original(q, k, v, host_copy(cu_seqlens_q), host_copy(cu_seqlens_k), *args, **kwargs)
@@ -246,10 +253,10 @@ def compute_packing_once_and_check_settings(
     softcap: float | None = None,
     **kwargs: object,
 ) -> Result:
-    """Compute flash attention of query_states [batch, seqlen, heads, width]: padded, packed, or dense.
+    """Compute flash attention for padded, packed, or dense query_states [batch, seqlen, heads, width].
 
-    A mask shows padding, and position ids show packing. Raises JobSettingError if the NPU would ignore a setting
-    of the model.
+    The states are padded if there is a mask, and packed if the position ids show several sequences. Raises
+    JobSettingError if the NPU would ignore a setting of the model.
     """
     if query_states.device.type == "npu":
         from .lengths import given_lengths
@@ -314,7 +321,8 @@ _QWEN2_VL = "verl.models.transformers.qwen2_vl"
     requires=Imports(_QWEN2_VL, f"{UTILS}.flash_attn_varlen_func"),
 )
 def use_npu_attention_in_packed_qwen2_vl(function: Attention | None) -> Attention:
-    """Return the attention function for packed sequences: upstream's if it found one, otherwise transformers'."""
+    """Return upstream's attention function for packed sequences. If upstream did not find one, return
+    transformers'."""
     if function is not None:
         return function
     found: Attention = importlib.import_module(NPU_MODULE).npu_flash_attn_varlen_func
@@ -335,7 +343,8 @@ def declare_choice(
     uses: Sequence[str] = (),
     may_use: Sequence[str] = (),
 ) -> Callable[[Implementation], Implementation]:
-    """Declare the decorated function as a patch of `target` that takes the implementation from `source`."""
+    """Return a decorator that declares a patch of `target`. In the patch, `source` is the setting that chooses the
+    attention."""
     return attention.wrap(
         target,
         uses=uses,
@@ -363,13 +372,13 @@ def use_configured_attention_for_actor(
     *args: object,
     **kwargs: object,
 ) -> Result:
-    """Build the actor or the reference model."""
+    """Build the actor or the reference model, with the attention that the user chose."""
     function = _with_constant(original, _chosen(override_model_config))
     return function(worker, model_path, fsdp_config, optim_config, override_model_config, *args, **kwargs)
 
 
 def use_configured_attention(original: Callable[..., Result], worker: object, config: Section) -> Result:
-    """Build the model of a worker or an engine."""
+    """Build the model of a worker or an engine, with the attention that the user chose."""
     return _with_chosen(original, config)(worker, config)
 
 
@@ -393,7 +402,7 @@ for _name, _target, _section in (
     ),
 )
 def use_configured_attention_for_sft(original: Callable[..., Result], trainer: Section) -> Result:
-    """Build the model for supervised fine-tuning."""
+    """Build the model for supervised fine-tuning, with the attention that the user chose."""
     return _with_chosen(original, trainer.config)(trainer)
 
 
@@ -409,7 +418,7 @@ def use_configured_attention_for_value_head(
     model_config: object,
     trust_remote_code: object,
 ) -> Result:
-    """Load a model with a value head."""
+    """Load a model with a value head, with the attention that the model's configuration names."""
     chosen = getattr(model_config, "_attn_implementation", None) or FLASH_ATTENTION
     function = _with_constant(original, str(chosen))
     return function(local_path, torch_dtype, model_config, trust_remote_code)
@@ -426,5 +435,5 @@ def _with_constant(original: Callable[..., Result], chosen: str) -> Callable[...
 
 
 def _chosen(override: Section | None) -> str:
-    """Return the user's choice in a model's `override_config`, or flash attention if there is none."""
+    """Return the attention that the user chose in a model's `override_config`. The default is flash attention."""
     return str((override.get(_OPTION) if override else None) or FLASH_ATTENTION)

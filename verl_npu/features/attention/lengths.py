@@ -1,4 +1,4 @@
-"""Lengths and positions of the sequences in a batch, fetched from the NPU once and not in each layer."""
+"""Lengths and positions of the sequences in a batch. They are fetched from the NPU once, not in each layer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MAX_RESULTS = 16
 
 
 class Once(Generic[Result]):
-    """A function of one tensor that remembers its results.
+    """A function of one tensor that caches its results.
 
-    Two tensors count as the same if their memory, shape, and version are the same. This includes a detached alias, as
-    gradient checkpointing makes. A result is dropped as soon as its tensor is gone: another tensor may reuse the
-    memory, and the result's own device memory should be freed.
+    Two tensors count as the same if they have the same memory, shape, and version. A detached alias of a tensor, which
+    gradient checkpointing makes, is therefore the same tensor. The cache drops a result as soon as its tensor is
+    freed: another tensor may reuse the memory, and the result itself may take memory on the device.
     """
 
     __slots__ = ("_compute", "_results")
@@ -35,7 +35,7 @@ class Once(Generic[Result]):
         self._results: dict[tuple[object, ...], tuple[weakref.ref[Tensor], Result]] = {}
 
     def __call__(self, tensor: Tensor) -> Result:
-        """Return the result for `tensor`; compute it if `tensor` is new or has changed."""
+        """Return the result for `tensor`. It is computed only if `tensor` is new or has changed."""
         if tensor.is_inference():
             return self._compute(tensor)  # inference tensors have no version, so we cannot see a change
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor._version)
@@ -61,11 +61,11 @@ class Packing:
     """The sequences in a packed batch of one row, computed from its position ids."""
 
     increasing: bool
-    """No position is smaller than the previous one."""
+    """Whether no position is smaller than the one before it."""
     consecutive: bool
-    """Each position is the previous one plus 1: the row is one sequence."""
+    """Whether each position is the one before it plus 1. Then the row is a single sequence."""
     cu_seqlens: Tensor
-    """int32 [sequences + 1], on the host."""
+    """The boundaries of the sequences: int32 [sequences + 1], on the host."""
     longest: int
     """The length of the longest sequence."""
 
@@ -90,11 +90,12 @@ def _unpadding(mask: Tensor) -> tuple[Tensor, Tensor, int]:
 
 
 packing = Once(_packing)
-"""position_ids [1, tokens] -> Packing."""
+"""Computes the sequences of a packed batch: position_ids [1, tokens] -> Packing."""
 unpadding = Once(_unpadding)
-"""mask [batch, seqlen] -> (indices [total] on its device, cu_seqlens int32 [batch + 1] on the host, longest)."""
+"""Computes the tokens that a mask keeps: mask [batch, seqlen] -> (indices [total] on the mask's device, cu_seqlens
+int32 [batch + 1] on the host, longest length)."""
 host_copy: Once[Tensor] = Once(lambda tensor: tensor.cpu())
-"""tensor -> a copy on the host."""
+"""Copies a tensor to the host."""
 
 
 def given_lengths(
@@ -102,7 +103,7 @@ def given_lengths(
 ) -> tuple[Tensor | None, Callable[[], int]]:
     """Return the position ids to pass to transformers, and a function that returns the length of the longest sequence.
 
-    If sequences are packed, add their lengths to `kwargs`.
+    For packed sequences, add their lengths to `kwargs`.
     """
     batch, width = key_states.shape[:2]
     if attention_mask is not None:

@@ -1,7 +1,8 @@
-"""flash_attn's padding helpers in plain torch, and the patches that give them to upstream.
+"""flash_attn's padding helpers in plain torch, and the patches with which upstream uses them.
 
-Upstream imports the helpers from flash_attn, which does not exist on NPUs, or from transformers' NPU module, which
-removed them. Where an import is inside a function, we call a copy of the function that imports ours: see `rewriting`.
+Upstream imports the helpers from flash_attn, which does not exist on NPUs, or from transformers' NPU module, which no
+longer has them. Where upstream imports them inside a function, we call a copy of that function that imports our
+helpers: see `rewriting`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def index_first_axis(x: Tensor, indices: Tensor) -> Tensor:
-    """Select rows: x [tokens, ...], indices [selected] -> [selected, ...]. Differentiable in `x`."""
+    """Select rows of a tensor: x [tokens, ...], indices [selected] -> [selected, ...]. Differentiable in `x`."""
     return x.index_select(0, indices.reshape(-1))
 
 
@@ -28,10 +29,10 @@ def unpad_input(
 ) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
     """Return the tokens of a padded batch that `attention_mask` keeps.
 
-    hidden_states [batch, seqlen, ...], attention_mask and unused_mask [batch, seqlen], 1 = kept ->
-    (tokens [total, ...], indices [total] into batch*seqlen, cu_seqlens int32 [batch + 1], max_seqlen, seqlens used
-    int32 [batch]). Equivalent to flash_attn.bert_padding.unpad_input of flash-attn 2.7. The host waits for the device
-    once, because the number of kept tokens decides a shape.
+    hidden_states [batch, seqlen, ...], attention_mask and unused_mask [batch, seqlen], where 1 means kept -> (tokens
+    [total, ...], indices [total] into batch*seqlen, cu_seqlens int32 [batch + 1], max_seqlen, seqlens used int32
+    [batch]). Equivalent to flash_attn.bert_padding.unpad_input of flash-attn 2.7. The host waits for the device once,
+    because a shape depends on the number of kept tokens.
     """
     import torch
 
@@ -48,7 +49,7 @@ def unpad_input(
 def kept_indices(mask: Tensor, total: int) -> Tensor:
     """Return the positions of the `total` tokens that `mask` [batch, seqlen] keeps: int64 [total] into batch*seqlen.
 
-    Equivalent to nonzero, but the host does not wait until the device has computed `total`.
+    Equivalent to nonzero. But nonzero makes the host wait for the number of tokens, and this function already has it.
     """
     import torch
 
@@ -60,9 +61,9 @@ def kept_indices(mask: Tensor, total: int) -> Tensor:
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    """Put tokens back into a padded batch: [total, ...], indices [total] -> [batch, seqlen, ...], zero elsewhere.
+    """Put tokens back at their places in a padded batch, with zeros at the other places. The inverse of `unpad_input`.
 
-    The inverse of `unpad_input`; differentiable in `hidden_states`.
+    hidden_states [total, ...], indices [total] -> [batch, seqlen, ...]. Differentiable in `hidden_states`.
     """
     padded = hidden_states.new_zeros((batch * seqlen, *hidden_states.shape[1:]))
     padded = padded.index_copy(0, indices, hidden_states)
@@ -70,7 +71,8 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
 
 
 def rearrange(tensor: Tensor, pattern: str, **axes: int) -> Tensor:
-    """Do `einops.rearrange` for the two patterns that upstream uses. Raises ApplyError for any other pattern."""
+    """Rearrange a tensor as `einops.rearrange` does, for upstream's two patterns. Raises ApplyError for any other
+    pattern."""
     words = " ".join(pattern.split())
     if not axes and words == "b s ... -> (b s) ...":
         return tensor.flatten(0, 1)
@@ -91,9 +93,9 @@ Result = TypeVar("Result")
 
 
 def _imported(name: str) -> Probe:
-    """Return the probe that tells whether upstream imports a helper from transformers.
+    """Return the probe that asks whether upstream imports a helper from transformers.
 
-    At 796871d7 its workers import all four helpers. At v0.6.1 another module imports two.
+    At 796871d7, upstream's workers import all four helpers. At v0.6.1, another module imports two of them.
     """
     return Imported("verl", f"{NPU_MODULE}.{name}")
 
@@ -124,12 +126,12 @@ for _helper in (index_first_axis, rearrange, unpad_input, pad_input):
     requires=_imported("rearrange"),
 )
 def provide_rearrange_without_visible_npus() -> None:
-    """Put `rearrange` into transformers' NPU module, which is about to run."""
+    """Put `rearrange` into transformers' NPU module before that module is executed."""
     vars(sys.modules[NPU_MODULE]).setdefault("rearrange", rearrange)
 
 
 def with_our_padding(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
-    """Call a copy of upstream's function that imports our padding helpers instead of those of `flash_attn`."""
+    """Call a copy of upstream's function. The copy imports our padding helpers instead of flash_attn's."""
     from .rewriting import with_import
 
     return with_import(original, BERT_PADDING, PADDING)(*args, **kwargs)
@@ -170,7 +172,7 @@ for _name, _target in {
 def avoid_flash_attn_in_prime_reward_model(
     original: Callable[..., Result], worker: object, *args: object, **kwargs: object
 ) -> Result:
-    """Build the reward model of the PRIME recipe."""
+    """Build the reward model of the PRIME recipe, with our padding helpers."""
     from .rewriting import import_module
 
     import_module("recipe.prime.prime_dp_rm", BERT_PADDING, PADDING)

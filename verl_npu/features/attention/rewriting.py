@@ -1,7 +1,8 @@
-"""Copies of upstream's functions with another import or another constant.
+"""Copies of upstream's functions in which we replace an import or a constant.
 
-An import or a constant in a function's body cannot be changed from outside, and our own copy of the whole source would
-drift with every revision. If the import or the constant is missing, we raise an error and run nothing.
+An import or a constant inside a function's body cannot be changed from outside, and a hand-written copy of the
+function would soon differ from upstream's. If a function does not contain the import or the constant, we raise an
+error and run nothing.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def with_import(function: Function, source: str, ours: str) -> Function:
-    """Return a copy of `function` in which `from source import …` imports from the module `ours`.
+    """Return a copy of `function` in which `from source import …` imports from the module `ours` instead.
 
-    Raises ApplyError if the function does not import `source`.
+    Raises ApplyError if the function does not import from `source`.
     """
     return cast(Function, _rewritten(_plain(function), source, ours, names=True))
 
@@ -38,10 +39,10 @@ def with_constant(function: Function, constant: str, ours: str) -> Function:
 
 
 def import_module(name: str, source: str, ours: str) -> ModuleType:
-    """Import the module `name` so that its `from source import …`, at any level, imports from the module `ours`.
+    """Import the module `name`. Wherever it says `from source import …`, it imports from the module `ours` instead.
 
-    Return a module that is already imported unchanged. Raises ApplyError if the module does not import `source`, and
-    ImportError if there is no such module.
+    If the module is already imported, return it as it is. Raises ApplyError if the module does not import from
+    `source`, and ImportError if there is no such module.
     """
     if name in sys.modules:
         return sys.modules[name]
@@ -97,7 +98,8 @@ def _rewritten_code(code: CodeType, theirs: str, ours: str, *, names: bool, wher
 
 
 def _replace_all(code: CodeType, theirs: str, ours: str, names: bool) -> tuple[CodeType, int]:
-    """Return the code with every occurrence replaced, also in nested functions, and the number of occurrences."""
+    """Replace every occurrence in a code object and in its nested functions. Return the new code and the number of
+    occurrences."""
     count = 0
 
     def inner(constant: object) -> object:

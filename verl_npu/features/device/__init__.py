@@ -1,4 +1,5 @@
-"""The choice of the device, NPUs unless the user chose another, and the refusal of jobs that cannot be placed."""
+"""The choice of the device, and errors for jobs that Ray cannot place. Jobs run on NPUs unless the user chose
+otherwise."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _OTHER_DEVICES = tuple(
     f"{_CONFIG}/{program}.yaml: trainer.device = {DEFAULT_DEVICE}"
     for program in ("ppo_megatron_trainer", "sft_trainer", "sft_trainer_engine", "generation")
 )
-"""The defaults of the other programs. They count only where the program exists."""
+"""The default devices of the other programs. A default counts only where the program exists."""
 _SET_ON_IMPORT = "upstream decides this once, on import, from the devices that are visible at that moment"
 
 
@@ -44,7 +45,7 @@ _SET_ON_IMPORT = "upstream decides this once, on import, from the devices that a
     retired_by=Never(_SET_ON_IMPORT),
 )
 def detect_npu_by_installed_software(available: bool) -> bool:
-    """Return true if Ascend software is present. Without it, as VERL_NPU=on allows, upstream's value remains."""
+    """Return True if Ascend software is present. Otherwise return upstream's value; this happens with VERL_NPU=on."""
     return available or has_ascend_software()
 
 
@@ -57,12 +58,12 @@ def detect_npu_by_installed_software(available: bool) -> bool:
     retired_by=Never(_SET_ON_IMPORT),
 )
 def deny_cuda_beside_torch_npu(available: bool) -> bool:
-    """Return false in a process with Ascend software."""
+    """Return False in a process with Ascend software, and upstream's value in any other process."""
     return available and not has_ascend_software()
 
 
 def has_ascend_software() -> bool:
-    """Tell whether torch_npu is imported. Activation imports it if possible."""
+    """Tell whether torch_npu is imported. Activating verl-npu imports torch_npu if it can be imported."""
     return "torch_npu" in sys.modules
 
 
@@ -81,7 +82,8 @@ Result = TypeVar("Result")
 def set_npu_in_hydra_config(
     original: Callable[..., Result], task_function: object, config: Section, *args: object, **kwargs: object
 ) -> Result:
-    """Resolve the device in the configuration that Hydra passes to an entry point, also one run by `python -m`."""
+    """Set the device in the configuration that Hydra passes to a program, even if the program was started by
+    `python -m`."""
     overrides = config.hydra.overrides.task if "hydra" in config else ()
     resolve_device(config, overrides)
     return original(task_function, config, *args, **kwargs)
@@ -99,13 +101,13 @@ def set_npu_in_hydra_config(
 def set_npu_in_run_ppo_config(
     original: Callable[..., Result], config: Section, *args: object, **kwargs: object
 ) -> Result:
-    """Resolve the device for a caller of `run_ppo`."""
+    """Set the device in the configuration that a caller passes to `run_ppo`."""
     resolve_device(config, ())
     return original(config, *args, **kwargs)
 
 
 def keep_cpu(original: Callable[[Section], object], config: Section) -> object:
-    """Set the device unless it is cpu."""
+    """Let upstream set the device, unless the user set it to cpu."""
     return None if _is_cpu(config) else original(config)
 
 
@@ -128,9 +130,9 @@ def _is_cpu(config: Section | None) -> bool:
 
 
 def resolve_device(config: Section, overrides: Sequence[str]) -> None:
-    """Set `config.trainer.device` to npu, in place, if it has its default.
+    """Change `config.trainer.device` to npu if it has its default value, cuda.
 
-    `overrides` are the user's command-line overrides. Raises JobSettingError if they ask for cuda.
+    `overrides` are the user's command-line overrides. Raises JobSettingError if one of them asks for cuda.
     """
     trainer = config.get("trainer")
     if trainer is None or trainer.get("device") != DEFAULT_DEVICE:
@@ -177,7 +179,8 @@ def request_npus_not_gpus(
     name: object = None,
     device_name: str = "cuda",
 ) -> Result:
-    """Return the placement groups of a resource pool."""
+    """Return the placement groups of a resource pool. They reserve NPUs, unless the caller names a device other than
+    cuda."""
     return original(pool, strategy, name, "npu" if device_name == DEFAULT_DEVICE else device_name)
 
 
@@ -197,7 +200,7 @@ def refuse_job_that_cannot_be_placed(
     *args: object,
     **kwargs: object,
 ) -> Group:
-    """Make a placement group and wait until Ray has placed it. Raises LaunchError if that is not possible."""
+    """Make a placement group, and wait until Ray has placed it. Raises LaunchError if Ray cannot place it."""
     import ray
 
     from .placement import amounts, fits, refusal
@@ -229,7 +232,7 @@ def refuse_job_that_cannot_be_placed(
     may_skip=True,
 )
 def select_npu_assigned_by_ray(original: Callable[[object], object], worker: object) -> object:
-    """Make the NPU that Ray assigned to this worker the current one."""
+    """Make the NPU that Ray assigned to this worker its current device."""
     from verl.utils.ray_utils import ray_noset_visible_devices
 
     assigned = _assigned_npu() if has_ascend_software() and ray_noset_visible_devices() else None

@@ -1,4 +1,4 @@
-"""Checks whether a job fits on the nodes of a cluster, and the index of the NPU that Ray assigned to a process."""
+"""Checks of whether a job fits on a cluster's nodes, and the index of the NPU that Ray assigned to a process."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from ...ascend.variables import VISIBLE_DEVICES
 from ...errors import LaunchError
 
 Resources = Mapping[str, float]
-"""Amounts by resource name, for example {"CPU": 3, "NPU": 1}."""
+"""Amounts of resources by name, for example {"CPU": 3, "NPU": 1}."""
 
 
 def fits(bundles: Sequence[Resources], strategy: str, nodes: Sequence[Resources]) -> bool:
-    """Tell whether `nodes` could hold `bundles` if nothing else ran there.
+    """Tell whether `bundles` would fit on `nodes` if nothing else ran there.
 
-    True may be wrong, because we do not distribute the bundles over the nodes one by one. False is certain.
+    False is certain. True may be wrong, because we do not try to distribute the bundles over the nodes.
     """
 
     def holds(node: Resources, need: Resources) -> bool:
@@ -36,7 +36,7 @@ def _sum(parts: Sequence[Resources]) -> dict[str, float]:
 
 
 def amounts(bundles: Sequence[Resources], nodes: Sequence[Resources]) -> str:
-    """Return each node's amounts of the resources that the bundles need, as text."""
+    """Return, as text, how much each node has of the resources that the bundles need."""
     names = _sum(bundles)
     return " | ".join(", ".join(f"{node.get(name, 0):g} {name}" for name in names) for node in nodes) or "no node"
 
@@ -67,10 +67,10 @@ def _fix(needed: Resources, total: Resources) -> str:
 
 
 def ordinal(assigned: str, visible: str | None) -> int:
-    """Return the index of the NPU with the id `assigned` in a process that sees the NPUs `visible`.
+    """Return the index that the NPU with the id `assigned` has in a process that sees only the NPUs in `visible`.
 
-    `visible` is a list of ids separated by commas; None means all NPUs. Raises LaunchError if `assigned` is not
-    in the list.
+    `visible` is a list of ids separated by commas. None means that the process sees all NPUs. Raises LaunchError if
+    `assigned` is not in the list.
     """
     if visible is None:
         return int(assigned)

@@ -1,6 +1,6 @@
-"""The names of vLLM and vllm-ascend that verl-npu relies on, and a search for them in a source tree.
+"""The names in vLLM and vllm-ascend that verl-npu relies on, and a search for them in a source tree.
 
-The names are in `names.json`. We read the source and import neither package.
+The names are listed in `names.json`. The search reads source and imports neither package.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ...registry.source.tree import SourceTree, Target
 __all__ = ["NAMES", "Form", "Found", "Lack", "Name", "accepts", "find", "lacks"]
 
 NEVER = "never"
-"""A value of `since`: no release has the name, and verl-npu relies on that."""
+"""A value of `Name.since`. It means that no release has the name, and that verl-npu relies on its absence."""
 
 
 class Form(Enum):
-    """The way in which a source tree has a name."""
+    """The way in which a name appears in a source tree."""
 
     MODULE = "module"
     """The name is a module."""
@@ -35,31 +35,34 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name, with the releases that must have it."""
+    """A name, and the releases that must have it."""
 
     title: str
     places: tuple[str, ...]
-    """Where the name may be; one place suffices. Each place is a module or `module:qualname`. For `Form.READ`, the
-    part after the colon is the text that the module reads."""
+    """The places where the name may be; it must be at one of them. Each place is a module or `module:qualname`. For
+    `Form.READ`, the part after the colon is the text that the module reads."""
     uses: tuple[str, ...]
-    """Our modules that rely on the name, and the word that they use: `verl_npu.features.rollout:vllm.__version__`."""
+    """Our modules that rely on the name, each with the word by which it uses the name:
+    `verl_npu.features.rollout:vllm.__version__`."""
     absent: str
-    """The consequence if the name is missing."""
+    """The consequence of a missing name."""
     form: Form = Form.DEFINED
     arguments: int | None = None
-    """The number of positional arguments of our calls, without `self`; None if we do not call it."""
+    """The number of positional arguments that our code passes, without `self`. None if our code does not call the
+    name."""
     since: str = "0.7.3"
-    """The first recorded release that has the name, or `NEVER`."""
+    """The first recorded release that has the name; or `NEVER`."""
     before: str = ""
-    """The first recorded release that no longer has the name; empty if the newest release has it."""
+    """The first recorded release that no longer has the name. Empty if the newest release still has it."""
 
     @property
     def package(self) -> str:
-        """`vllm` or `vllm_ascend`."""
+        """The package that has the name: `vllm` or `vllm_ascend`."""
         return self.places[0].partition(":")[0].partition(".")[0]
 
     def expected_in(self, release: str) -> bool:
-        """Tell whether a release must have it. Raises packaging's InvalidVersion if `release` is not a version."""
+        """Tell whether `release` must have the name. Raises packaging's InvalidVersion if `release` is not a
+        version."""
         from packaging.version import Version
 
         version = Version(release)
@@ -74,12 +77,12 @@ class Found:
 
     place: str
     signature: str = ""
-    """Its parameters, if it is a function."""
+    """The parameters, if the name is a function."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A name that a release must have, but that is missing or has another signature than our calls need."""
+    """A name that an installed release must have, but that is missing there or does not accept our arguments."""
 
     name: Name
     release: str
@@ -97,13 +100,13 @@ class Lack:
 
 
 def find(name: Name, tree: SourceTree) -> Found | None:
-    """Return the first place where the source has the name. Raises SourceError if a module cannot be parsed."""
+    """Return the first place at which the source has the name. Raises SourceError if a module cannot be parsed."""
     place = next((place for place in name.places if _has(name, place, tree)), None)
     return None if place is None else Found(place, _signature(name, place, tree))
 
 
 def accepts(signature: str, arguments: int) -> bool:
-    """Tell whether a function with this signature takes this number of positional arguments, not counting `self`."""
+    """Tell whether a function with `signature` accepts this number of positional arguments. `self` does not count."""
     (function,) = ast.parse(f"def f{signature.partition(' | ')[0]}: ...").body
     if not isinstance(function, ast.FunctionDef):
         return False
@@ -117,7 +120,7 @@ def accepts(signature: str, arguments: int) -> bool:
 
 
 def lacks(names: Iterable[Name], tree: SourceTree, releases: Mapping[str, str]) -> Iterator[Lack]:
-    """Yield the names that the installed releases must have but do not have as we use them.
+    """Yield the names that an installed release must have, but that are missing there or do not accept our arguments.
 
     `releases` maps each installed package to its release.
     """
@@ -172,4 +175,4 @@ def _name(fields: dict[str, Any]) -> Name:
 _DATA = json.loads(Path(__file__).with_name("names.json").read_text(encoding="utf-8"))
 
 NAMES: tuple[Name, ...] = tuple(map(_name, _DATA["names"]))
-"""All names. `since` and `before` are releases of the package that has the name."""
+"""All recorded names. `since` and `before` are releases of the package in which the name is."""

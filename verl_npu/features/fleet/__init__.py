@@ -1,8 +1,8 @@
 """Forwarding of the user's settings to every process of a job, and a comparison of the processes before training.
 
-Upstream has a trainer for each algorithm, each with its own `fit`. Patching each one would miss the next trainer, and
-those of users. All of them start `fit`, when the workers are ready, by making upstream's logger, `Tracking`. So we
-compare the processes there. At every pin that has them, this covers
+Upstream has a trainer for each algorithm, and each trainer has its own `fit`. If we patched every `fit`, we would miss
+new trainers and those of users. But every `fit` first makes upstream's logger, `Tracking`, and at that moment the
+workers are ready. So we compare the processes when `Tracking` is made. This covers, at every pin that has them:
 
     RayPPOTrainer and v1's PPOTrainer, main_ppo_sync
     DAPO, PRIME, entropy, SPPO, GKD, transfer_queue, vla, specRL
@@ -11,9 +11,9 @@ compare the processes there. At every pin that has them, this covers
     recipes without their own fit: FlowRL, FAPO, r1_ascend, ReTool, CollabLLM, DeepEyes, and others
     users' own trainers that log through Tracking
 
-Two trainers need their own patch: FullyAsyncTrainer from v0.7.1 on makes the logger before the workers exist, and SPIN
-continues without a logger if making it raises. A user's trainer without Tracking is not covered. Programs that do not
-train (main_generation, main_eval) are not covered either.
+Two trainers need their own patch. From v0.7.1 on, FullyAsyncTrainer makes the logger before the workers exist. SPIN
+continues without a logger if making the logger raises an error. A user's trainer that does not use Tracking is not
+covered. Neither are programs that do not train (main_generation, main_eval).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Result = TypeVar("Result")
 def compare_processes_before_training(
     original: Callable[..., Result], tracking: object, *args: object, **kwargs: object
 ) -> Result:
-    """Compare the processes, then make the logger. Raises FleetError if they differ and VERL_NPU_STRICT=1."""
+    """Compare the processes, then make the logger. Raises FleetError if the processes differ and VERL_NPU_STRICT=1."""
     _compare()
     return original(tracking, *args, **kwargs)
 
@@ -61,7 +61,8 @@ def compare_processes_before_training(
 def compare_processes_before_fully_async_training(
     original: Callable[..., Result], trainer: object, *args: object, **kwargs: object
 ) -> Result:
-    """Compare the processes at the first step of a trainer. Raises FleetError if they differ and VERL_NPU_STRICT=1.
+    """Compare the processes at a trainer's first step. Raises FleetError if the processes differ and
+    VERL_NPU_STRICT=1.
 
     We cannot patch FullyAsyncTrainer itself, because Ray replaces the class in its module.
     """
@@ -75,7 +76,7 @@ def compare_processes_before_fully_async_training(
 def compare_processes_before_spin_training(
     original: Callable[..., Result], trainer: object, *args: object, **kwargs: object
 ) -> Result:
-    """Compare the processes, then train. Raises FleetError if they differ and VERL_NPU_STRICT=1."""
+    """Compare the processes, then train. Raises FleetError if the processes differ and VERL_NPU_STRICT=1."""
     _compare()
     return original(trainer, *args, **kwargs)
 
@@ -89,7 +90,8 @@ def compare_processes_before_spin_training(
     retired_by=_NEVER,
 )
 def publish_manifest_to_other_ranks(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
-    """Join the group, then publish this rank's manifest to the other ranks, now and after each change."""
+    """Join the process group, then publish this rank's manifest to the other ranks. Later changes are published,
+    too."""
     result = original(*args, **kwargs)
     join()
     publish()
@@ -114,9 +116,10 @@ def _compare() -> None:
 def forward_variables_to_workers(
     original: Callable[..., RuntimeEnvironment], *args: object, **kwargs: object
 ) -> RuntimeEnvironment:
-    """Add the variables that every process needs to the runtime environment. A value that upstream sets there stays.
+    """Return upstream's runtime environment for Ray, and add to it the variables that every process needs.
 
-    Raises FleetError if the user set one of these variables to a value with which no job works.
+    If upstream already sets a variable, upstream's value stays. Raises FleetError if the user set one of the variables
+    to a value with which no job works.
     """
     from .forwarding import forward
 
@@ -130,7 +133,7 @@ _OUR_HOOK = f"{__name__}.forwarding.add_variables"
 
 
 def install_hook() -> None:
-    """Make Ray call `add_variables` in every `ray.init` of this process. A second call does nothing."""
+    """Make every `ray.init` of this process call `add_variables`. A second call of this function does nothing."""
     earlier = os.environ.get(HOOK, "")
     if earlier == _OUR_HOOK:
         return
@@ -140,7 +143,7 @@ def install_hook() -> None:
 
 
 def remove_hook() -> None:
-    """Restore the user's hook, or remove ours if the user set none. A second call does nothing."""
+    """Restore the user's hook. If the user set none, remove ours. A second call does nothing."""
     if os.environ.get(HOOK) != _OUR_HOOK:
         return
     del os.environ[HOOK]

@@ -1,4 +1,4 @@
-"""Comparison of the manifests of a job's processes, with one line for each difference."""
+"""Comparison of the manifests of a job's processes. Each difference is reported in one line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ...registry.state import State
 from .manifests import Reading, published
 
 _MAX_CHARACTERS, _MAX_LINES = 2000, 30
-"""Limits of the report: the characters of a line, and the lines."""
+"""The limits of the report: the number of characters in a line, and the number of lines."""
 
 
 def compare() -> None:
-    """Report whether the processes of this job agree. Raises FleetError if they do not and VERL_NPU_STRICT=1."""
+    """Report whether the processes of this job agree. Raises FleetError if they disagree and VERL_NPU_STRICT=1."""
     reading = published()
     count = len(reading.manifests)
     # Text from other processes is not trusted.
@@ -37,13 +37,14 @@ def compare() -> None:
 
 
 def _differences(reading: Reading) -> list[str]:
-    """Return a line for each missing manifest and each difference. After `_MAX_LINES`, one line counts the rest."""
+    """Return a line for each missing manifest and for each difference. If there are too many, the last line counts the
+    rest."""
     lines = [*_unknown(reading), *differences(reading.manifests)]
     return lines if len(lines) <= _MAX_LINES else [*lines[:_MAX_LINES], f"{len(lines) - _MAX_LINES} more"]
 
 
 def _unknown(reading: Reading) -> list[str]:
-    """Return one line for each reason why manifests are missing."""
+    """Return a line for each reason for which manifests are missing."""
     lines = []
     if reading.unreadable:
         lines.append(f"the manifests of the other processes cannot be read ({reading.unreadable})")
@@ -69,7 +70,8 @@ def differences(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def _difference(label: str, manifests: Sequence[Manifest], value_of: Callable[[Manifest], str]) -> list[str]:
-    """Return one line if the processes have more than one value. The line names the processes with each value."""
+    """Return one line if `value_of` gives more than one value for the processes. The line lists the processes for each
+    value."""
     processes = defaultdict(list)
     for manifest, name in zip(manifests, _labels(manifests), strict=True):
         processes[value_of(manifest)].append(name)
@@ -79,7 +81,8 @@ def _difference(label: str, manifests: Sequence[Manifest], value_of: Callable[[M
 
 
 def _labels(manifests: Sequence[Manifest]) -> list[str]:
-    """Name each process by its role, host, and process id; if two containers share these, add their tokens."""
+    """Return a name for each process, made of its role, host, and process id. If two containers share these, add the
+    tokens."""
     places = Counter((manifest["host"], manifest["pid"]) for manifest in manifests)
     labels = []
     for manifest in manifests:

@@ -1,14 +1,17 @@
 """Forwarding of the user's variables to every process of a job.
 
-Ray starts workers on other hosts from the environment of that host, so a job must name the variables that it needs
-there. Most of upstream's entry points get them from `get_ppo_ray_runtime_env`, which we patch. Others have their own
-list (DAPO, PRIME, SPIN, SPPO and entropy at 796871d7, GKD, FlowRL, split_placement, main_generation) or none (SFT over
-Ray, main_eval). For these we use Ray's own hook, RAY_RUNTIME_ENV_HOOK. Ray calls it in every `ray.init` of this
-process with the runtime environment that the entry point, and a submitted job, asked for. If the user set a hook, we
-call it first.
+On each host, Ray starts workers with that host's environment. So a job must pass the variables that its workers need
+to Ray. Most of upstream's programs take these variables from `get_ppo_ray_runtime_env`, which we patch. Other programs
+pass their own list (DAPO, PRIME, SPIN, SPPO and entropy at 796871d7, GKD, FlowRL, split_placement, main_generation) or
+no variables at all (SFT over Ray, main_eval).
 
-Ray calls no hook for a `ray://` address, nor under `uv run` unless RAY_ENABLE_UV_RUN_RUNTIME_ENV=0 (which verl sets
-from 1dda039b on). There, only the entry points that call `get_ppo_ray_runtime_env` forward the variables.
+For these other programs, we use Ray's hook RAY_RUNTIME_ENV_HOOK. Every `ray.init` of this process calls the hook with
+the runtime environment that the program, and a submitted job, asked for. If the user also set a hook, we call it
+first.
+
+Ray calls no hook if the address starts with `ray://`. Under `uv run`, it calls a hook only if
+RAY_ENABLE_UV_RUN_RUNTIME_ENV=0, which verl sets from 1dda039b on. Without the hook, only the programs that use
+`get_ppo_ray_runtime_env` forward the variables.
 """
 
 from __future__ import annotations
@@ -46,15 +49,15 @@ Hook = Callable[[RuntimeEnvironment | None], RuntimeEnvironment | None]
 
 
 def forward(runtime: RuntimeEnvironment) -> None:
-    """Add the variables that every process needs to upstream's runtime environment. Existing values win."""
+    """Add to upstream's runtime environment the variables that every process needs. Existing values stay."""
     _add(runtime, given_by_ray=_submitted())
 
 
 def add_variables(runtime: RuntimeEnvironment | None) -> RuntimeEnvironment | None:
-    """Add the variables that every process needs to the runtime environment of `ray.init`. Existing values win.
+    """Add to the runtime environment of `ray.init` the variables that every process needs. Existing values stay.
 
-    Ray calls this function. It adds nothing if verl-npu is not active in this process. Raises FleetError if the user
-    sets a variable to another value than every job needs.
+    Ray calls this function. The function adds nothing if verl-npu is not active in this process. Raises FleetError if
+    the user sets a variable to a value other than the one that every job needs.
     """
     earlier = environment.RAY_HOOK.read()
     if earlier:
@@ -68,7 +71,8 @@ def add_variables(runtime: RuntimeEnvironment | None) -> RuntimeEnvironment | No
 
 
 def _add(runtime: RuntimeEnvironment, given_by_ray: Mapping[str, str] | None = None) -> None:
-    """Add the variables to `runtime`, except those in `given_by_ray`, which Ray passes to the workers anyway."""
+    """Add to `runtime` the variables that every process needs. Leave out those in `given_by_ray`: Ray passes them
+    anyway."""
     given_by_ray = given_by_ray or {}
     given = dict(runtime.get("env_vars") or {})
     program = PurePath(sys.argv[0] if sys.argv else "").stem
@@ -83,9 +87,9 @@ def _add(runtime: RuntimeEnvironment, given_by_ray: Mapping[str, str] | None = N
 
 
 def _compared(whole: Manifest) -> Manifest:
-    """Return the parts of a manifest that the comparison uses.
+    """Return the part of a manifest that the comparison uses.
 
-    Ray and upstream print a job's variables in one line, where all patches would take 35,000 characters.
+    Ray and upstream print a job's variables in one line. With all patches, that line would have 35,000 characters.
     """
     features = {
         name: FeatureEntry(owner=entry["owner"], state=entry["state"], patches={})
@@ -95,7 +99,8 @@ def _compared(whole: Manifest) -> Manifest:
 
 
 def _submitted() -> Mapping[str, str]:
-    """Return the variables of the job submitted to Ray. Ray refuses a `ray.init` that passes them again."""
+    """Return the variables that were submitted to Ray with this job. Ray refuses a `ray.init` that passes them
+    again."""
     try:
         config = json.loads(os.environ.get(_SUBMITTED, "{}"))
         return dict((config.get("runtime_env") or {}).get("env_vars") or {})
@@ -125,9 +130,10 @@ def _load(path: str) -> Hook:
 
 
 def refuse_other_values(variables: Mapping[str, str], program: str) -> None:
-    """Raise FleetError if a variable does not have the value that copying weights into an engine needs.
+    """Raise FleetError if a variable does not have the value that is needed for copying weights into an engine.
 
-    An installed vllm-ascend that does not read the variable, like all before 0.11.0rc1, does not need the value.
+    If the installed vllm-ascend does not read the variable, any value is allowed. Releases before 0.11.0rc1 do not
+    read it.
     """
     if program in _NO_WEIGHT_SYNC:
         return

@@ -1,14 +1,14 @@
 """Exchange of manifests between a job's processes: each publishes its own, and the training process reads them all.
 
-Under Ray, the manifests are in Ray's key-value store. Ray promises no stable interface for it, so any error there
-becomes a line for the user. Ranks that torchrun started use the store of their rendezvous, which all of them reach on
-every host. We read and write it without a collective, because a rank without the patches takes no part, and we do not
-wait long for one.
+Under Ray, the manifests are in Ray's key-value store. Ray promises no stable interface for that store, so an error
+there does not end the job, but becomes a line for the user. Ranks that torchrun started use the store of their
+rendezvous, which all ranks can reach from every host. We do not use collectives for this. A rank without the patches
+would not take part in them, and we do not want to wait long for such a rank.
 
-Neither store authenticates its writers, and a secret would not help: whoever reaches Ray's store can run anything in
-the job and can read there what the driver passes to its workers, and ranks of torchrun have no driver that could share
-one. So we do not trust what we read. Data that is not a manifest becomes a line for the user, and all text is cleaned
-before it is shown.
+Neither store authenticates its writers, and a secret would not help. Under Ray, anybody who reaches the store can run
+code in the job, and can read there what the driver passes to its workers. Under torchrun, there is no driver that
+could distribute a secret. So we do not trust what we read. Data that is not a manifest becomes a line for the user,
+and all text is cleaned before it is shown.
 """
 
 from __future__ import annotations
@@ -28,32 +28,33 @@ from ..upstreams import UPSTREAMS
 
 _NAMESPACE = b"verl_npu"
 _TIMEOUT_SECONDS = 60.0
-"""The time limit for the manifests of ranks that have joined the group. They publish at once."""
+"""How long to wait for the manifests of the other ranks. Each rank publishes its manifest when it joins the group."""
 
 _joined = False
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The manifests of a job's processes, and the reasons why others are missing."""
+    """The manifests of a job's processes, and the reasons for which others are missing."""
 
     manifests: Sequence[Manifest] = field(default=())
     missing: Sequence[str] = field(default=())
-    """The processes that published no manifest, under names that a user knows."""
+    """The processes that published no manifest, under names that the user knows."""
     wrong: Sequence[str] = field(default=())
     """One line for each published text that is not a manifest."""
     unreadable: str = ""
-    """Why the manifests of the other processes could not be read; empty if they were read."""
+    """The reason why the manifests of the other processes could not be read. Empty if they could be read."""
 
 
 def join() -> None:
-    """Note that this process has joined the other ranks, so that it publishes its manifest to them from now on."""
+    """Record that this process has joined the other ranks. From now on, it publishes its manifest to them."""
     global _joined
     _joined = True
 
 
 def publish() -> None:
-    """Publish the manifest of this process to the other processes of its job, if there are any. Raises nothing."""
+    """Publish the manifest of this process to the other processes of its job, if there are any. This never raises an
+    error."""
     try:
         if process.is_ray_worker():
             _put_into_ray()
@@ -66,7 +67,7 @@ def publish() -> None:
 
 
 def published() -> Reading:
-    """Return the manifests of this job's processes, including this one. Raises nothing."""
+    """Return the manifests of this job's processes, including this one. This never raises an error."""
     own = manifest()
     found: Sequence[tuple[str, bytes]] = ()
     missing: Sequence[str] = ()
@@ -103,7 +104,7 @@ def _is_in_ray() -> bool:
 
 
 def _put_into_ray() -> None:
-    """Store the manifest of this Ray worker. A later one of the same worker replaces it."""
+    """Store the manifest of this Ray worker. It replaces the worker's earlier manifest."""
     import ray
     from ray.experimental import internal_kv
 
@@ -113,9 +114,9 @@ def _put_into_ray() -> None:
 
 
 def _read_from_ray() -> tuple[list[tuple[str, bytes]], list[str]]:
-    """Return the published manifests with the names of their processes, and the workers that published none.
+    """Return the published manifests, each with the name of its process, and the workers that published none.
 
-    The driver's manifest is included if it was forwarded to this process.
+    The driver's manifest is included if the driver passed it to this process.
     """
     from ray.experimental import internal_kv
 
@@ -134,8 +135,8 @@ def _read_from_ray() -> tuple[list[tuple[str, bytes]], list[str]]:
 def _workers_on_npus() -> Iterator[tuple[str, str]]:
     """Yield the id and the label of each worker of this job that runs upstream's code on an NPU.
 
-    Only these workers certainly import upstream. Ray sends the class of an actor by value, so the message queue of an
-    asynchronous trainer, for instance, never imports verl and has no manifest.
+    Only these workers are certain to import upstream. Ray sends an actor's class by value, so some actors never import
+    verl and have no manifest, for example the message queue of an asynchronous trainer.
     """
     import ray
     from ray._private.state import state
@@ -173,7 +174,7 @@ def _is_rank() -> bool:
 
 
 def _put_into_group() -> None:
-    """Store the manifest of this rank. A later one replaces it."""
+    """Store the manifest of this rank. It replaces the rank's earlier manifest."""
     import torch.distributed
 
     _store().set(_key(torch.distributed.get_rank()), encoded(manifest()).decode())
@@ -195,7 +196,8 @@ def _read_from_group() -> tuple[list[tuple[str, bytes]], list[str]]:
 
 
 def _store() -> Any:
-    """Return the store of the ranks' rendezvous, untyped, because torch's types say text where it returns bytes."""
+    """Return the store of the ranks' rendezvous. It is untyped, because torch declares text where the store returns
+    bytes."""
     from torch.distributed import distributed_c10d
 
     return distributed_c10d._get_default_store()

@@ -1,8 +1,8 @@
-"""Patches that let verl's fused Triton kernels run on NPUs.
+"""Patches with which verl's fused Triton kernels run on NPUs.
 
-The kernels accept NPU tensors, use smaller blocks if the installed compiler rejects upstream's, and count no columns
-beyond the vocabulary. `verl-npu kernels --fit` compiled all of our blocks for A2 and A3, and a test compares the
-results with torch's.
+With the patches, the kernels accept NPU tensors, use smaller blocks if the installed compiler rejects upstream's
+blocks, and count no columns beyond the vocabulary. `verl-npu kernels --fit` compiled all of our blocks for A2 and A3,
+and a test compares the results with torch's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Configuration(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """The block sizes of one kernel: upstream's, and ours."""
+    """The block sizes of one kernel: upstream's sizes and ours."""
 
     upstreams: Mapping[str, int]
     ours: Mapping[str, int]
@@ -70,7 +70,8 @@ BLOCKS: Mapping[str, Blocks] = {
         ours={"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 16},
     ),
 }
-"""Block sizes by kernel. The other kernels compile, or run only if a caller asks verl for another implementation."""
+"""Block sizes by kernel. All other kernels compile as they are, or run only if a caller chooses another
+implementation."""
 _FORWARD, _BACKWARD = BLOCKS
 
 
@@ -93,7 +94,7 @@ def mend_the_fused_loss(
     temperature: float = 1.0,
     dist_process_group: ProcessGroup | None = None,
 ) -> Loss:
-    """Compute log-probabilities and entropies."""
+    """Compute log-probabilities and entropies on NPUs, without counting columns beyond the vocabulary."""
     # Imported here, because most jobs have no fused loss.
     from .columns import LossArguments, counts_beyond_vocabulary, loss_within_vocabulary
     from .cuda import npu_counts_as_cuda
@@ -138,7 +139,8 @@ def mend_the_fused_loss(
 def fit_blocks_of_the_fused_loss_gradient(
     original: Callable[..., Result], dlogprobs: Tensor, *given: object, **named: object
 ) -> Result:
-    """Compute the gradients of the fused loss with respect to its inputs."""
+    """Compute the gradients of the fused loss with respect to its inputs. Blocks that are too large for the NPU are
+    shrunk."""
     from .cuda import npu_counts_as_cuda
 
     with npu_counts_as_cuda(dlogprobs):
@@ -155,7 +157,7 @@ def fit_blocks_of_the_fused_loss_gradient(
     requires=Calls(_LOSS, _RANGE),
 )
 def leave_out_missing_ranges(original: Callable[..., Result], *given: object, **named: object) -> Result:
-    """Compute the fused loss."""
+    """Compute the fused loss. If torch has no NVTX, the loss is computed without NVTX ranges."""
     from .cuda import ignore_missing_nvtx
 
     ignore_missing_nvtx()
@@ -178,7 +180,8 @@ def _with_fitting_blocks(name: str, compute: Callable[[], Result]) -> Result:
 
 
 def _shrink(name: str) -> bool:
-    """Give a kernel our blocks. Return false if it did not have upstream's."""
+    """Give a kernel our block sizes. Return False, and change nothing, if the kernel does not have upstream's
+    sizes."""
     kernel = vars(sys.modules[MODULE]).get(name)
     # Empty if the kernel is no longer autotuned.
     configurations: Sequence[Configuration] = getattr(kernel, "configs", ())

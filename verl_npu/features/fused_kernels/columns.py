@@ -1,8 +1,8 @@
-"""The fused loss of a vocabulary whose size is not a multiple of the part that verl's kernel processes at once.
+"""The fused loss for a vocabulary whose size is not a multiple of 1024.
 
-Upstream's kernel processes whole parts. Up to v0.7.0, it counts the columns of the last part that lie beyond the
-vocabulary as logits of zero. So we give the kernel only the whole parts, for which its result is correct, and compute
-and add the remaining columns here.
+Upstream's kernel processes the vocabulary in parts of 1024 columns. Up to v0.7.0, it counts the columns of the last
+part that lie beyond the vocabulary as logits of zero. So we give the kernel only the whole parts, for which its result
+is correct. We compute the remaining columns here, and add them to the result.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     Loss: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-    """Log-probabilities, entropies, and for the backward pass, per token: the highest logit, the sum of
+    """Log-probabilities, entropies, and three values per token for the backward pass: the highest logit, the sum of
     exp(logit - highest), and the mean of the logits."""
 
 PART = 1024
-"""The columns of a part: upstream's `vocab_per_split`."""
+"""The number of columns in a part: upstream's `vocab_per_split`."""
 _TOKENS_AT_ONCE = 2048
-"""The tokens whose logits and hidden states we hold in float32 at the same time."""
+"""The number of tokens whose logits and hidden states we hold in float32 at the same time."""
 _MAX_DECORATORS = 4
-"""The most decorators of Triton around a kernel's function."""
+"""The maximum number of Triton's decorators around a kernel's function."""
 _NONE, _SUM = 0, 1
-"""Upstream's numbers for the reductions."""
+"""Upstream's numbers for two of its reductions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossArguments:
-    """The arguments of a call of the fused loss."""
+    """The arguments of one call of the fused loss."""
 
     hidden: Tensor
     weight: Tensor
@@ -44,14 +44,15 @@ class LossArguments:
 
 
 def counts_beyond_vocabulary(kernel: object, vocabulary: int) -> bool:
-    """Tell whether upstream's kernel counts columns beyond the vocabulary, that is, has no `where` that masks them."""
+    """Tell whether upstream's kernel counts columns beyond the vocabulary. It does if no `where` in its source masks
+    them."""
     for _ in range(_MAX_DECORATORS):
         kernel = getattr(kernel, "fn", kernel)
     return vocabulary % PART != 0 and not (isinstance(kernel, FunctionType) and ".where(" in inspect.getsource(kernel))
 
 
 def loss_within_vocabulary(compute: Callable[[LossArguments], Loss], arguments: LossArguments) -> Loss:
-    """Return the loss. `compute` is upstream's loss, which is correct for a vocabulary of whole parts."""
+    """Return the fused loss. `compute` is upstream's loss, which is correct only for a vocabulary of whole parts."""
     import torch
     from torch import distributed
 
@@ -79,10 +80,10 @@ def loss_within_vocabulary(compute: Callable[[LossArguments], Loss], arguments: 
 def _whole_parts(
     compute: Callable[[LossArguments], Loss], arguments: LossArguments, own: Tensor, whole: int, rank: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return upstream's result for the whole parts, per token.
+    """Return upstream's result for the whole parts, as four values per token.
 
-    These are the highest logit, the sum of exp(logit - highest), the sum of the same times the logit, and the label's
-    logit.
+    They are the highest logit, the sum of exp(logit - highest), the sum of exp(logit - highest) * logit, and the logit
+    of the label.
     """
     import torch
 
@@ -98,10 +99,11 @@ def _whole_parts(
 
 
 def _remaining_columns(arguments: LossArguments, label: Tensor, whole: int) -> tuple[Tensor, Tensor]:
-    """Return the result for the columns after the whole parts, per token.
+    """Return the result for the columns after the whole parts.
 
-    The first tensor is the highest logit. The second, [4, tokens], is the sum of exp(logit - highest), the sum of the
-    same times the logit, the label's logit, and 1 if the label is in these columns.
+    The first tensor has each token's highest logit. The second tensor, [4, tokens], has for each token the sum of
+    exp(logit - highest), the sum of exp(logit - highest) * logit, the logit of the label, and 1 if the label is in
+    these columns.
     """
     import torch
 

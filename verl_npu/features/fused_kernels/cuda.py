@@ -1,4 +1,4 @@
-"""Substitutes for CUDA in verl's fused loss: its check for CUDA tensors, and NVTX's ranges."""
+"""Substitutes for CUDA in verl's fused loss: for its check that tensors are on CUDA, and for its NVTX ranges."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ _lock = threading.RLock()
 
 @contextlib.contextmanager
 def npu_counts_as_cuda(tensor: Tensor) -> Iterator[None]:
-    """If `tensor` is on an NPU, make `is_cuda` true for NPU tensors, as torch_npu's transfer_to_npu does.
+    """In this context, make `is_cuda` true for all NPU tensors if `tensor` is one, as torch_npu's transfer_to_npu
+    does.
 
-    Upstream also asserts `is_cuda` of tensors that it makes itself, so marking the given tensors is not enough.
+    Marking only the given tensors is not enough, because upstream also asserts `is_cuda` of tensors that it makes
+    itself.
     """
     import torch
 
@@ -35,7 +37,7 @@ def npu_counts_as_cuda(tensor: Tensor) -> Iterator[None]:
 
 
 def ignore_missing_nvtx() -> None:
-    """Make torch's NVTX ranges do nothing if torch was built without NVTX, where they only raise an error."""
+    """If torch was built without NVTX, make its NVTX ranges do nothing. Otherwise they would raise an error."""
     import torch
 
     if not hasattr(torch._C, "_nvtx"):

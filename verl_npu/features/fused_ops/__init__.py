@@ -1,7 +1,8 @@
 """torch_npu's fused operators in the Qwen models: norms, gated layers, rotary embeddings, and mixtures of experts.
 
-The oldest pin of verl uses almost none of them. Later pins use some wrongly, and use none if one model's file is
-missing. Here the patches are independent of each other, and upstream's code runs wherever an operator cannot.
+The oldest pin of verl uses almost none of these operators. Later pins use some of them wrongly, and use none if the
+file of a single model is missing. Our patches are independent of each other. Wherever an operator cannot be used,
+upstream's own code runs.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 NPU_PATCH = upstreams.NPU_PATCH.name
 LINK = "https://github.com/volcengine/verl/pull/4436"
 UPSTREAM_PATCHES_EACH_MODEL: Probe = Defines(f"{NPU_PATCH}:apply_npu_patches")
-"""A verl with this function patches each model separately, and no longer all or none."""
+"""Tells whether this verl patches each model separately. Without this function, verl patches all models or none."""
 fused_ops = Feature(
     "fused_ops", "Qwen models use torch_npu's fused operators where upstream does not.", after=NPU_PATCH
 )
 
 
 def upstream_assigns(target: str) -> Probe:
-    """Return the probe that tells whether upstream patches `target`, each model separately."""
+    """Return the probe that asks whether upstream itself patches `target`, separately from other models."""
     return AllOf(UPSTREAM_PATCHES_EACH_MODEL, Assigns(upstreams.NPU_PATCH, target))
 
 
@@ -51,9 +52,9 @@ def declare(
     uses: Sequence[str] = (),
     may_use: Sequence[str] = (),
 ) -> None:
-    """Declare the patch `name`, which sends calls of `target` to `implementation`.
+    """Declare the patch `name`, with which calls of `target` go to `implementation`.
 
-    By default, the patch is retired if upstream assigns the same target.
+    Without `retired_by`, the patch is retired once upstream patches the same target itself.
     """
     retired_by = upstream_assigns(target) if retired_by is None else retired_by
     fused_ops.wrap(
@@ -71,16 +72,18 @@ def declare(
 
 
 _DIFFERENTIABLE_FROM = {"npu_moe_token_permute": "2.7.1", "npu_moe_token_unpermute": "2.7.1"}
-"""The first torch_npu that computes an operator's gradient. 2.5.1 has both operators but returns no gradients."""
+"""For some operators, the first torch_npu that computes their gradients. 2.5.1 has these operators without
+gradients."""
 Operator: TypeAlias = Callable[..., Any]
-"""A function of torch_npu, which has no types: it returns a tensor or several."""
+"""A function of torch_npu. torch_npu has no types; the function returns a tensor or several."""
 
 
 def operator(name: str, tensor: Tensor, otherwise: str = "upstream's own code runs instead") -> Operator | None:
-    """Return torch_npu's operator `name` for a tensor on an NPU.
+    """Return torch_npu's operator `name` if `tensor` is on an NPU.
 
-    Return None if the tensor is on another device, or if this build of torch_npu lacks the operator or its gradient.
-    A line tells the user once that it is missing, and what happens `otherwise`.
+    Return None if the tensor is on another device, or if this torch_npu lacks the operator or its gradient. If the
+    operator or its gradient is missing, print one line, once. `otherwise` is the part of the line that says what
+    happens then.
     """
     if tensor.device.type != "npu" or tensor.numel() == 0:
         return None
@@ -98,7 +101,7 @@ def operator(name: str, tensor: Tensor, otherwise: str = "upstream's own code ru
 
 
 def _lacks_gradient(name: str, version: str) -> bool:
-    """Tell whether torch wants a gradient that the operator silently would not compute."""
+    """Tell whether torch would need a gradient that this version of the operator silently fails to compute."""
     import torch
 
     first = _DIFFERENTIABLE_FROM.get(name)
@@ -111,14 +114,15 @@ def _lacks_gradient(name: str, version: str) -> bool:
 
 
 def is_plain(*tensors: object) -> bool:
-    """Tell whether all are plain tensors or parameters. DTensors and quantized tensors have their own operators."""
+    """Tell whether all arguments are plain tensors or parameters. DTensors and quantized tensors have their own
+    operators."""
     import torch
 
     return all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in tensors)
 
 
 def promoted(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Cast both tensors to the dtype of their product, because the operators need one dtype."""
+    """Cast both tensors to the dtype that their product would have, because the operators need a single dtype."""
     import torch
 
     dtype = torch.promote_types(first.dtype, second.dtype)

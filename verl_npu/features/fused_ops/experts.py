@@ -1,6 +1,7 @@
-"""Mixtures of experts through torch_npu's fused operators.
+"""Mixtures of experts with torch_npu's fused operators.
 
-Some patches keep transformers' own expert blocks, where upstream would replace them with blocks for another layout.
+Upstream replaces some of transformers' expert blocks with blocks for another memory layout. Some patches prevent that
+and keep transformers' blocks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class Block(Protocol):
-    """A block with a list of experts."""
+    """A block that has a list of experts."""
 
     experts: Sequence[Expert]
     gate: Callable[[Tensor], Tensor]
@@ -40,10 +41,10 @@ Forward: TypeAlias = "Callable[..., Tensor]"
 def expert_block(
     original: Callable[[Block, Tensor], Result], block: Block, hidden_states: Tensor
 ) -> Result | tuple[Tensor, Tensor]:
-    """Run a block with a list of experts.
+    """Run a block that has a list of experts.
 
-    hidden_states [batch, seqlen, width] -> (the same shape, router logits [tokens, experts]). Upstream's loop runs if
-    the experts have adapters, hooks, wrappers, or weights in another dtype.
+    hidden_states [batch, seqlen, width] -> (the same shape, router logits [tokens, experts]). If the experts have
+    adapters, hooks, wrappers, or weights in another dtype, upstream's loop over the experts runs instead.
     """
     import torch
 
@@ -64,7 +65,7 @@ def expert_block(
 def fused_experts(
     original: Forward, experts: Experts, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
-    """Run experts that are stored in two weights, as in transformers 5.
+    """Run experts whose weights are stacked in two tensors, as in transformers 5.
 
     hidden_states [tokens, width], top_k_index and top_k_weights [tokens, chosen] -> [tokens, width].
     """
@@ -79,10 +80,10 @@ def fused_experts(
 def dense_experts(
     original: Forward, experts: Experts, hidden_states: Tensor, routing_weights: Tensor, router_indices: Tensor
 ) -> Tensor:
-    """Run experts that are stored in two weights, as in Qwen3-VL-MoE of transformers 4.57.
+    """Run experts whose weights are stacked in two tensors, as in the Qwen3-VL-MoE of transformers 4.57.
 
-    hidden_states [batch, seqlen, width], routing_weights [tokens, experts], router_indices [tokens, chosen] ->
-    [batch, seqlen, width].
+    hidden_states [batch, seqlen, width], routing_weights [tokens, experts], router_indices [tokens, chosen] -> [batch,
+    seqlen, width].
     """
     from .grouped import has_operators, routed, weights_of_tensors
 
@@ -97,10 +98,10 @@ def dense_experts(
 def upstream_experts(
     original: Forward, experts: Experts, hidden_states: Tensor, routing_weights: Tensor, router_indices: Tensor
 ) -> Tensor:
-    """Run the same experts in upstream's own class, which may get the routing weights of only the chosen experts.
+    """Run the experts of `dense_experts` in upstream's own class.
 
-    hidden_states [batch, seqlen, width], routing_weights [tokens, chosen or experts], router_indices [tokens, chosen]
-    -> [batch, seqlen, width].
+    Upstream may pass only the routing weights of the chosen experts. hidden_states [batch, seqlen, width],
+    routing_weights [tokens, chosen or experts], router_indices [tokens, chosen] -> [batch, seqlen, width].
     """
     import torch
 
@@ -111,13 +112,14 @@ def upstream_experts(
 
 
 def vision_experts(original: Forward, experts: Experts, *args: Tensor, **kwargs: Tensor) -> Tensor:
-    """Run the experts of Qwen3-VL-MoE in the layout of the installed transformers."""
+    """Run the experts of Qwen3-VL-MoE with the arguments of the installed transformers."""
     return (fused_experts if takes_indices(original) else dense_experts)(original, experts, *args, **kwargs)
 
 
 @lru_cache(maxsize=16)
 def takes_indices(forward: Callable[..., object]) -> bool:
-    """Tell whether the experts get the index and the weight of each chosen expert, as from transformers 5 on."""
+    """Tell whether the experts get only the index and the weight of each chosen expert, as in transformers 5 and
+    later."""
     return "top_k_index" in inspect.signature(forward).parameters
 
 
@@ -228,7 +230,8 @@ _APPLY = "verl.workers.engine.fsdp.utils:apply_npu_fsdp_patches"
     undoes=[VISION_BLOCK],
 )
 def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None]) -> None:
-    """Run upstream's patches of the models, but keep transformers' block if it has another layout."""
+    """Apply upstream's patches of the models. If transformers' expert block has another layout, upstream's does not
+    replace it."""
     module = importlib.import_module(modeling("qwen3_vl_moe"))
     own = module.Qwen3VLMoeTextSparseMoeBlock
     original()
@@ -251,7 +254,7 @@ def keep_transformers_expert_block_in_qwen3_vl_moe(original: Callable[[], None])
     undoes=[QWEN3_MOE_BLOCK, NEXT_BLOCK, VISION_BLOCK],
 )
 def keep_transformers_expert_blocks(original: Callable[..., Result], *args: object, **kwargs: object) -> Result:
-    """Run upstream's patches of the models, but keep transformers' blocks that have another layout."""
+    """Apply upstream's patches of the models, but keep each of transformers' expert blocks that has another layout."""
     if importlib.util.find_spec("transformers.models.qwen3_5") is None:
         # Upstream's patches cannot be imported. Upstream logs that and goes on.
         return original(*args, **kwargs)
@@ -268,6 +271,7 @@ def keep_transformers_expert_blocks(original: Callable[..., Result], *args: obje
 
 
 def _blocks(model: str, prefix: str) -> list[type[torch.nn.Module]]:
-    """Return the block of a model if its experts are one module, as in transformers 5, and not a list of modules."""
+    """Return the expert block of a model if its experts are one module, as in transformers 5. A list of modules does
+    not count."""
     module = importlib.import_module(modeling(model))
     return [getattr(module, f"{prefix}SparseMoeBlock")] if hasattr(module, f"{prefix}Experts") else []

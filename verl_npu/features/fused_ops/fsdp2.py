@@ -1,6 +1,8 @@
-"""Fixes for FSDP2: weights that a model reads without calling their layer, and offloaded outputs changed in place.
+"""Fixes for FSDP2: for weights that a model reads without calling their layer, and for offloaded outputs that are
+changed in place.
 
-FSDP2 gathers the weights of a layer when the layer is called. Otherwise it has a shard of them, perhaps on the host.
+FSDP2 gathers a layer's weights only when the layer is called. At other times, a rank has only a shard of them, which
+may be on the host.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
     import torch
 
 _WRAPPED = Defines("verl.utils.fsdp_utils:_select_fsdp2_wrap_targets")
-"""Since this function exists, the output layer is a separate FSDP2 unit, sharded unless the layer itself is called."""
+"""From the version with this function on, the output layer is a separate FSDP2 unit. It stays sharded until it is
+called."""
 _FORWARD = "verl.models.transformers.{}:forward_with_torch_backend"
 _MODELS = {
     "dense_common": ("qwen2", "Qwen2ForCausalLM"),
@@ -24,19 +27,19 @@ _MODELS = {
     "qwen3_vl": ("qwen3_vl", "Qwen3VLForConditionalGeneration"),
     "qwen3_5": ("qwen3_5", "Qwen3_5ForConditionalGeneration"),
 }
-"""A transformers model for each of upstream's forward passes."""
+"""For each of upstream's forward passes, a transformers model that uses it: the module and the class."""
 _VISION = {"qwen3_vl": "Qwen3VLVisionModel", "qwen3_vl_moe": "Qwen3VLMoeVisionModel"}
 _MONKEY_PATCH = "verl.models.transformers.monkey_patch"
 Result = TypeVar("Result")
 
 
 def with_output_layer(original: Callable[..., Result], model: object, *args: object, **kwargs: object) -> Result:
-    """Call upstream's forward pass with the weights of the output layer gathered."""
+    """Call upstream's forward pass while the weights of the output layer are gathered."""
     return _gathered("lm_head", original, model, *args, **kwargs)
 
 
 def with_positions(original: Callable[..., Result], model: object, *args: object, **kwargs: object) -> Result:
-    """Compute position embeddings of images with their table gathered: it decides the device of the indices."""
+    """Compute the position embeddings of images while their table is gathered, so that the table is on the NPU."""
     return _gathered("pos_embed", original, model, *args, **kwargs)
 
 
@@ -110,7 +113,8 @@ _WRAP_TARGETS = "verl.utils.fsdp_utils:_select_fsdp2_wrap_targets"
     requires=AllOf(Defines(f"{_HANDLER}.wrap_module_forward_method"), Reads(_WRAP_TARGETS, "lm_head")),
 )
 def let_logits_be_scaled_in_place(original: Callable[..., None], handler: object, module: torch.nn.Module) -> None:
-    """Offload the activations of a module, and copy those of an output layer afterwards."""
+    """Wrap a module so that its activations are offloaded. If it is the output layer, copy its output so that it can
+    be changed in place."""
     import torch
 
     original(handler, module)

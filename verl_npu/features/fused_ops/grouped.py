@@ -1,4 +1,4 @@
-"""Mixtures of experts through torch_npu's token permutation and grouped matrix product, without copying weights."""
+"""Mixtures of experts with torch_npu's token permutation and grouped matrix product. The weights are not copied."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Context(Protocol):
 
 
 def grouped_linear(x: Tensor, ends: Tensor, weights: Sequence[Tensor], *, transposed: bool) -> Tensor:
-    """Multiply the rows of x in groups, each group by its own matrix. Differentiable in x and the weights.
+    """Multiply the rows of x in groups, with one matrix for each group. Differentiable in x and the weights.
 
-    x [rows, inputs], ends int64 [groups] (the end row of each group), weights: one [groups, inputs, outputs] or a list
-    of [inputs, outputs] -> [rows, outputs]. With `transposed`, weights are [.., outputs, inputs], as in a Linear. A
-    group may be empty; the gradient of its weight is then zero.
+    x [rows, inputs], ends int64 [groups] (the end row of each group), weights: one tensor [groups, inputs, outputs] or
+    a list of [inputs, outputs] -> [rows, outputs]. With `transposed`, the last two dimensions of the weights are
+    [outputs, inputs], as in a Linear. A group may be empty; then the gradient of its weight is zero.
     """
     return _product()(x, ends, transposed, *weights)
 
 
 def _grouped_column_products(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
-    """Multiply the columns of `left` [m, rows] by the rows of `right` [rows, n], group by group -> [groups, m, n]."""
+    """Multiply `left` [m, rows] by `right` [rows, n], separately for each group of rows -> [groups, m, n]."""
     import torch
 
     if _supports_group_type_2(left.dtype, left.device):
@@ -58,9 +58,10 @@ def _grouped_columns(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _supports_group_type_2(dtype: torch.dtype, device: torch.device) -> bool:
-    """Tell whether the installed torch_npu supports group_type=2. Some versions refuse it or sum over the groups.
+    """Tell whether the installed torch_npu supports group_type=2. Some versions refuse it, and some sum over the
+    groups.
 
-    We try it once, because the operator has the same schema in all versions.
+    We find out by calling the operator once, because its schema is the same in all versions.
     """
     import torch
 
@@ -84,7 +85,7 @@ def _supports_group_type_2(dtype: torch.dtype, device: torch.device) -> bool:
 
 @lru_cache(maxsize=1)
 def _product() -> Forward:
-    """Return the autograd function of this module, with the arguments x, ends, transposed, *weights."""
+    """Return the autograd function for `grouped_linear`. Its arguments are x, ends, transposed, *weights."""
     import torch
     import torch_npu
 
@@ -123,19 +124,20 @@ _FALLBACK = "plain torch sorts the tokens instead"
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights of all experts, in the layout that they have in memory."""
+    """The weights of all experts, in the layout in which they are in memory."""
 
     up: tuple[Sequence[Tensor], ...]
-    """Gate and up: two sequences if they are separate, one if each weight holds both."""
+    """The gate and up projections: two sequences if they are separate, one sequence if each tensor holds both."""
     down: Sequence[Tensor]
     experts: int
     transposed: bool
-    """True if a matrix is [outputs, inputs], as in a Linear."""
+    """Whether each matrix is [outputs, inputs], as in a Linear."""
 
     def fit(self, tokens: Tensor) -> bool:
         """Tell whether the grouped product can multiply `tokens` by these weights.
 
-        The product needs one dtype. Autocast casts both. That copies the weights, as the loop over experts also does.
+        The product needs a single dtype. With autocast, tokens and weights may differ, because both are cast. The cast
+        copies the weights, as it does in the loop over experts.
         """
         import torch
 
@@ -145,13 +147,13 @@ class Weights:
 
 
 def has_operators(tokens: Tensor) -> bool:
-    """Tell whether `tokens` are on an NPU and this torch_npu has the necessary operators."""
+    """Tell whether `tokens` are on an NPU and this torch_npu has all operators that the computation needs."""
     # Look up all of them, so that the user reads about each missing one.
     return None not in [operator(name, tokens) for name in _OPERATORS]
 
 
 def routed(tokens: Tensor, selected: Tensor, routing: Tensor, weights: Weights) -> Tensor:
-    """Send each token through its experts and add the weighted results.
+    """Send each token through its chosen experts, and add up the weighted results.
 
     tokens [tokens, width], selected and routing [tokens, chosen] -> [tokens, width] in the dtype of `tokens`.
     """
@@ -176,7 +178,7 @@ def routed(tokens: Tensor, selected: Tensor, routing: Tensor, weights: Weights) 
 
 
 def _permuted(tokens: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
-    """Copy the tokens into the order of their experts.
+    """Copy each token once for each of its experts, sorted by expert.
 
     tokens [tokens, width] -> (copies [tokens * chosen, width], the row of each copy).
     """
@@ -194,7 +196,7 @@ def _permuted(tokens: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _unpermuted(rows: Tensor, places: Tensor, routing: Tensor) -> Tensor:
-    """Move rows back to their tokens, weight them, and add them.
+    """Undo `_permuted`: return the rows to their tokens, and add up each token's rows, weighted with `routing`.
 
     rows [tokens * chosen, width], routing [tokens, chosen] -> [tokens, width].
     """
@@ -208,13 +210,13 @@ def _unpermuted(rows: Tensor, places: Tensor, routing: Tensor) -> Tensor:
 
 
 class Expert(Protocol):
-    """One expert of a list, with the linear layers gate_proj, up_proj, and down_proj."""
+    """One expert from a list, with the linear layers gate_proj, up_proj, and down_proj."""
 
     act_fn: Activation
 
 
 class Experts(Protocol):
-    """All experts of a block, stored in two weights."""
+    """All experts of a block, with their weights stacked in two tensors."""
 
     gate_up_proj: Tensor
     down_proj: Tensor
@@ -223,11 +225,11 @@ class Experts(Protocol):
 
 
 GROUPED_MATMUL_TENSORS = 128
-"""The most tensors that `npu_grouped_matmul` takes in one list (torch_npu-npu_grouped_matmul.md)."""
+"""The maximum number of tensors in one list for `npu_grouped_matmul` (torch_npu-npu_grouped_matmul.md)."""
 
 
 def weights_of_list(experts: Sequence[Expert]) -> Weights | None:
-    """Return the weights of a list of experts, or None if the grouped product cannot compute these experts."""
+    """Return the weights of a list of experts. Return None if the grouped product cannot compute these experts."""
     import torch
 
     projections = []
@@ -248,7 +250,8 @@ def weights_of_list(experts: Sequence[Expert]) -> Weights | None:
 
 
 def weights_of_tensors(experts: Experts, *, transposed: bool) -> Weights | None:
-    """Return the weights of experts in two tensors, or None if the grouped product cannot compute these experts."""
+    """Return the weights of experts that are stacked in two tensors. Return None if the grouped product cannot compute
+    them."""
     up, down = experts.gate_up_proj, experts.down_proj
     # With expert parallelism in transformers 5.18 and later, a token for an expert of another rank has an index that
     # no expert has here.

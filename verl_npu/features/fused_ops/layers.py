@@ -1,4 +1,4 @@
-"""Norms, gated feed-forward layers, and rotary embeddings through torch_npu's fused operators."""
+"""Norms, gated feed-forward layers, and rotary embeddings with torch_npu's fused operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Norm(Protocol):
 
 
 def rms_norm(original: Callable[[Norm, Tensor], Tensor], norm: Norm, hidden_states: Tensor) -> Tensor:
-    """Normalize hidden_states [..., width] -> the same shape, in the dtype of its product with the weight."""
+    """Normalize hidden_states [..., width] -> the same shape, in the dtype of hidden_states * weight."""
     npu_rms_norm = operator("npu_rms_norm", hidden_states)
     if npu_rms_norm is None or not is_plain(norm.weight):
         return original(norm, hidden_states)
@@ -68,7 +68,7 @@ class GatedLayer(Protocol):
 
 
 def is_silu(function: Activation) -> bool:
-    """Tell whether an activation is SiLU without hooks."""
+    """Tell whether an activation is SiLU and has no hooks."""
     import torch
 
     silu = isinstance(function, torch.nn.SiLU) or type(function).__name__ == "SiLUActivation"
@@ -76,7 +76,8 @@ def is_silu(function: Activation) -> bool:
 
 
 def gated(original: Callable[[GatedLayer, Tensor], Tensor], mlp: GatedLayer, x: Tensor) -> Tensor:
-    """Compute x [..., width] -> [..., width], calling the projections as modules so that adapters and hooks work."""
+    """Run a gated feed-forward layer: x [..., width] -> [..., width]. The projections are called as modules, so that
+    adapters and hooks still work."""
     npu_swiglu = operator("npu_swiglu", x) if is_silu(mlp.act_fn) else None
     if npu_swiglu is None:
         return original(mlp, x)
@@ -107,7 +108,7 @@ _declare_mlp("qwen3_vl_moe", "Qwen3VLMoeTextMLP")
 
 
 ROTARY_MUL_WIDTH = 896
-"""`npu_rotary_mul` needs heads narrower than this (torch_npu-npu_rotary_mul.md)."""
+"""`npu_rotary_mul` needs heads that are narrower than this (torch_npu-npu_rotary_mul.md)."""
 
 Pair: TypeAlias = "tuple[Tensor, Tensor]"
 
@@ -115,7 +116,8 @@ Pair: TypeAlias = "tuple[Tensor, Tensor]"
 def text(
     original: Callable[..., Pair], q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args: object, **kwargs: object
 ) -> Pair:
-    """Rotate q and k, both [batch, heads, seqlen, width], by cos and sin [batch, seqlen, width]."""
+    """Apply rotary embeddings to text: rotate q and k, both [batch, heads, seqlen, width], by cos and sin [batch,
+    seqlen, width]."""
     axis = kwargs.get("unsqueeze_dim", 1)
     npu_rotary_mul = None if args else _rotary_mul(q, k, cos, sin)
     if npu_rotary_mul is None:
@@ -132,9 +134,9 @@ def multimodal(
     mrope_section: Sequence[int],
     unsqueeze_dim: int = 1,
 ) -> Pair:
-    """Rotate as `text` does, with cos and sin [3, batch, seqlen, width].
+    """Apply multimodal rotary embeddings, as `text` does, with cos and sin [3, batch, seqlen, width].
 
-    Each section of the width uses the angles of time, height, or width.
+    Each section of the width is rotated by the angles of time, height, or width.
     """
     import torch
 
@@ -150,7 +152,8 @@ def multimodal(
 
 
 def vision(original: Callable[..., Pair], q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Pair:
-    """Rotate q and k, both [patches, heads, width], in float32 by cos and sin [patches, width]."""
+    """Apply rotary embeddings to image patches in float32: rotate q and k, both [patches, heads, width], by cos and
+    sin [patches, width]."""
     npu_rotary_mul = _rotary_mul(q, k, cos, sin) if q.dim() == 3 and cos.dim() == 2 else None
     if npu_rotary_mul is None:
         return original(q, k, cos, sin)

@@ -1,9 +1,9 @@
-"""Megatron on Ascend, through MindSpeed: each worker's overrides are checked and reach MindSpeed in time.
+"""Megatron on Ascend, through MindSpeed. Each worker's overrides are checked, and reach MindSpeed in time.
 
-`request` holds a worker's overrides, `contract` the keys that a MindSpeed understands, and `rules` the settings that
-would fail: none of them imports MindSpeed or Megatron. `repatch` gives the overrides to MindSpeed, and undoes its
-changes if it fails. `workers`, `mindspeed`, and `upstream` declare the patches for that, and `batches` the patches
-that keep batches on the host.
+`request` holds a worker's overrides. `contract` holds the keys that a revision of MindSpeed understands. `rules` finds
+settings that would fail. None of these modules imports MindSpeed or Megatron. `repatch` gives the overrides to
+MindSpeed, and undoes MindSpeed's changes if that fails. `workers`, `mindspeed`, and `upstream` declare the patches for
+this, and `batches` declares the patches that keep batches on the host.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ megatron = Feature(
     "early verl versions keep their batches on the host.",
 )
 over_megatron = megatron.more()
-"""The feature for which the modules of this folder declare their patches."""
+"""The feature to which the modules of this folder add their patches."""
 
 
 # All targets of these patches import Megatron or MindSpeed, or are called by code that does.

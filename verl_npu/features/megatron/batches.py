@@ -1,8 +1,9 @@
-"""Patches that keep a batch on the host and move one micro-batch at a time, for early versions of the Megatron
-workers.
+"""Patches for early versions of the Megatron workers. They keep a batch on the host, and move one micro-batch at a
+time.
 
-We give upstream a batch with the same keys and sizes whose tensors have no elements, and upstream moves that to the
-NPU. The elements stay on the host until the actor splits them into micro-batches.
+We give upstream an empty batch: it has the keys and sizes of the real batch, but its tensors have no elements.
+Upstream moves the empty batch to the NPU. The real batch stays on the host until the actor splits it into
+micro-batches.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ __all__ = [
 
 Result = TypeVar("Result")
 HELD = "_verl_npu_held"
-"""The attribute of a batch without elements that holds the real batch."""
+"""The attribute in which an empty batch holds the real batch."""
 _BROADCAST_BYTES = 32 << 20
-"""The most bytes of one broadcast."""
+"""The maximum number of bytes in one broadcast."""
 _WORKER = "verl.workers.megatron_workers:ActorRolloutRefWorker"
 _ACTOR = "verl.workers.actor.megatron_actor:MegatronPPOActor"
 _COMPUTE = f"{_ACTOR}.forward_backward_batch"
@@ -57,7 +58,7 @@ _computed: ContextVar[Any] = ContextVar("_computed", default=None)
 
 
 def hold_the_batch(original: Callable[..., Result], worker: object, data: Any) -> Result:
-    """Run a worker's step with a batch without elements, so that upstream moves no elements to the NPU."""
+    """Run a worker's step with an empty batch, so that upstream moves no elements to the NPU."""
     return original(worker, _without_elements(data))
 
 
@@ -78,7 +79,7 @@ for _step in _STEPS:
     _MINI_BATCHES, uses=_BATCH, why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_HAS_FUNCTIONS
 )
 def keep_mini_batches_on_the_host(original: Callable[..., Iterable[Any]], actor: object, data: Any) -> Iterator[Any]:
-    """Return mini-batches without elements; each one holds its real mini-batch."""
+    """Return empty mini-batches. Each of them holds its real mini-batch."""
     return map(_without_elements, original(actor, getattr(data, HELD, data)))
 
 
@@ -86,7 +87,7 @@ def keep_mini_batches_on_the_host(original: Callable[..., Iterable[Any]], actor:
 def take_the_held_batch(
     original: Callable[..., Result], actor: object, data: Any, *args: object, **kwargs: object
 ) -> Result:
-    """Compute with the held batch, if there is one."""
+    """Compute with the real batch that `data` holds, or with `data` if it holds none."""
     held = getattr(data, HELD, None)
     if held is None:
         return original(actor, data, *args, **kwargs)
@@ -108,7 +109,8 @@ def take_the_held_batch(
     may_skip=True,
 )
 def broadcast_through_the_npu(original: Callable[..., None], tensors: Any, src: int, group: Any) -> None:
-    """Broadcast a batch. A held batch goes through the NPU in pieces, because HCCL cannot read host memory."""
+    """Broadcast a batch. If the real batch is on the host, it goes through the NPU in pieces, because HCCL cannot read
+    host memory."""
     from torch import distributed
 
     held = _computed.get()
@@ -124,7 +126,8 @@ def broadcast_through_the_npu(original: Callable[..., None], tensors: Any, src: 
     _MICRO_BATCHES, uses=(_DEVICE,), why=_WHY, how=_HOW, link=_LINK, retired_by=_NATIVE, requires=_HAS_FUNCTIONS
 )
 def move_micro_batches(original: Callable[..., Any], batches: Any, vpp_size: int) -> Any:
-    """Return an iterator over micro-batches, or one for each model chunk, that moves held micro-batches to the NPU."""
+    """Return an iterator over micro-batches, or one iterator for each model chunk. It moves each micro-batch that is
+    still on the host to the NPU."""
     made = original(batches, vpp_size)
     if _computed.get() is None:
         return made
@@ -132,9 +135,9 @@ def move_micro_batches(original: Callable[..., Any], batches: Any, vpp_size: int
 
 
 def _without_elements(data: Any) -> Any:
-    """Return a DataProto that holds `data` and has its keys and sizes, with tensors [..., 0] instead of [...].
+    """Return an empty DataProto that holds `data`: it has the same keys, and tensors [..., 0] instead of [...].
 
-    Both share `meta_info`, so upstream's changes there reach `data`.
+    Both share `meta_info`, so that upstream's changes to it reach `data`.
     """
     empty = dataclasses.replace(data, batch=data.batch.apply(lambda tensor: tensor.new_empty((*tensor.shape, 0))))
     setattr(empty, HELD, data)
@@ -142,7 +145,7 @@ def _without_elements(data: Any) -> Any:
 
 
 def _broadcast(tensor: torch.Tensor, src: int, group: Any) -> None:
-    """Broadcast a host tensor [rows, ...], some rows at a time."""
+    """Broadcast a host tensor [rows, ...], a few rows at a time."""
     from torch import distributed
 
     row = tensor[:1].numel() * tensor.element_size()

@@ -1,6 +1,7 @@
-"""The contract of a MindSpeed revision: its arguments, its features with their requirements, and the documented keys.
+"""The contract of a MindSpeed revision: the arguments that it accepts, its features and what they require, and the
+keys in its documents.
 
-patches/mindspeed has the recorded contracts. catalogue.json has the features that a user can switch on.
+The recorded contracts are in patches/mindspeed. catalogue.json lists the features that a user can switch on.
 """
 
 from __future__ import annotations
@@ -39,48 +40,50 @@ _DOCUMENTED = ("swiglu", "use_distributed_optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One key that `repatch` accepts."""
+    """A key that `repatch` accepts."""
 
     type: str
-    """bool, int, float, str, list, or `any` if MindSpeed converts the value with its own function."""
+    """bool, int, float, str, list, or `any`. `any` means that MindSpeed converts the value with its own function."""
     default: object
     choices: tuple[object, ...]
-    """Empty if every value of the type is allowed."""
+    """The allowed values. Empty if every value of the type is allowed."""
     feature: str
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureFacts:
-    """One MindSpeed feature. The switch of the same name turns it on; at level 0 it is always on."""
+    """A feature of MindSpeed. A key with the same name switches it on; a feature of level 0 is always on."""
 
     level: int
     conflicts: tuple[str, ...]
-    """Keys that must be off if the feature is on."""
+    """Keys that must be off while the feature is on."""
     needs: tuple[str, ...]
-    """Keys that must be on if the feature is on."""
+    """Keys that must be on while the feature is on."""
     switches: tuple[str, ...]
-    """Keys that decide which patches the feature makes, and so must have one value for the whole process."""
+    """Keys that decide which patches the feature makes. Each must have the same value in the whole process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """The contract of a revision, recorded or extracted from source."""
+    """The contract of a MindSpeed revision. It is recorded, or extracted from source."""
 
     revision: str
     megatron: str
     arguments: Mapping[str, Argument]
     features: Mapping[str, FeatureFacts]
     fields: Mapping[str, str]
-    """The fields of Megatron's transformer configurations, with their annotations: `repatch` passes these keys on."""
+    """The fields of Megatron's transformer configurations, each with its annotation. `repatch` passes these keys on to
+    them."""
     reads: tuple[str, ...]
-    """Other keys that MindSpeed's or Megatron's code reads from arguments or from a model's configuration."""
+    """Other keys that the code of MindSpeed or Megatron reads from arguments or from a model's configuration."""
     process: tuple[str, ...]
-    """Keys that MindSpeed's code reads from its process-wide arguments while it runs."""
+    """Keys that MindSpeed's code reads at run time from the arguments of the whole process."""
     validates: bool
-    """Whether making a model's configuration calls each feature's validate_args. repatch itself never calls them."""
+    """Whether making a model's configuration calls the features' validate_args. `repatch` itself never calls these
+    functions."""
 
     def knows(self, key: str) -> bool:
-        """Tell whether `key` has an effect, or the documents ask for it."""
+        """Tell whether `key` has an effect, or is required by the documents."""
         return any(key in known for known in (self.arguments, self.features, self.fields, self.reads, _DOCUMENTED))
 
     @property
@@ -90,12 +93,13 @@ class Contract:
 
     @property
     def switches(self) -> frozenset[str]:
-        """The keys that must have one value for all workers in a process."""
+        """The keys that must have the same value for all workers in a process."""
         return frozenset({*self.process, *(key for facts in self.features.values() for key in facts.switches)})
 
     @staticmethod
     def alike(key: str, mine: object, theirs: object) -> bool:
-        """Tell whether one process can use both values of a key, because MindSpeed does the same for either."""
+        """Tell whether two workers in one process can have these two values of a key, because MindSpeed treats both
+        alike."""
         # MindSpeed only checks for `block`; Megatron's own recomputation reads each model's configuration.
         return mine == theirs or (key == "recompute_method" and "block" not in (mine, theirs))
 
@@ -123,7 +127,8 @@ def write_contract(contract: Contract, folder: Path) -> Path:
 
 
 def read_contract(path: Path) -> Contract:
-    """Read a file of `write_contract`. Raises DeclarationError if the file is damaged or has another schema."""
+    """Read a file that `write_contract` wrote. Raises DeclarationError if the file is damaged or has another
+    schema."""
     try:
         content = json.loads(path.read_text())
         if content["schema"] != _SCHEMA:
@@ -148,7 +153,7 @@ def read_contract(path: Path) -> Contract:
 
 
 def _with_tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields from JSON with tuples instead of lists. A default stays unchanged."""
+    """Return fields that were read from JSON, with tuples instead of lists. A default value is left as it is."""
     return {
         key: tuple(value) if isinstance(value, list) and key != "default" else value for key, value in plain.items()
     }
@@ -182,9 +187,10 @@ _RECIPES: Mapping[str, str] = {"recipe.r1_ascend": "f6688"}  # recipe/r1_ascend/
 
 
 def revision_for(pin: str, text: str = "") -> str:
-    """Return the recorded revision that a pin's documents name, or the documents of a recipe named in `text`.
+    """Return the recorded revision of MindSpeed that goes with a pin.
 
-    Raises KeyError for an unknown pin.
+    The pin's documents name this revision. If `text` names a recipe that has documents of its own, the recipe's
+    documents are used instead. Raises KeyError for an unknown pin.
     """
     # Imported here, because workers use the installed MindSpeed and read no pins.
     from ...pins import pins
@@ -195,23 +201,24 @@ def revision_for(pin: str, text: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A feature that a verl user can switch on through MindSpeed, and the exact overrides for it."""
+    """A feature that a verl user can switch on through MindSpeed, with the exact overrides that do so."""
 
     name: str
     overrides: tuple[str, ...]
     documented: str
-    """The first revision whose documents list the feature; a dash if none does."""
+    """The first revision whose documents list the feature. A dash if no documents list it."""
     constraint: str
     keys: tuple[str, ...]
-    """The keys that MindSpeed or Megatron must know; empty if the feature is a verl setting."""
+    """The keys that MindSpeed or Megatron must know. Empty if the feature is switched on by a setting of verl."""
 
     def missing(self, contract: Contract) -> tuple[str, ...]:
-        """Return the keys that neither this MindSpeed nor this Megatron knows."""
+        """Return the keys that neither the MindSpeed nor the Megatron of `contract` knows."""
         return tuple(key for key in self.keys if not contract.knows(key))
 
 
 @functools.cache
 def catalogue() -> tuple[Entry, ...]:
-    """Return the features in the tables of MindSpeed's docs/user-guide/verl.md, where each is a "Preview"."""
+    """Return the features in the tables of MindSpeed's docs/user-guide/verl.md, which calls each of them a
+    "Preview"."""
     rows = json.loads(Path(__file__).with_name("catalogue.json").read_text())
     return tuple(Entry(**_with_tuples(row)) for row in rows)

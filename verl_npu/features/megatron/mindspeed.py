@@ -1,4 +1,5 @@
-"""Patches of MindSpeed itself: its import, the checks of `repatch`, its leftovers, and the state of its modules."""
+"""Patches of MindSpeed itself: of its import, of `repatch`, of modules that it leaves behind, and of a module's
+state."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ _BASICS = "mindspeed.features_manager.megatron_basic.requirements_basic"
     ),
 )
 def refuse_mindspeed_without_its_dependencies() -> None:
-    """Raise UnavailableError if MindSpeed would fail halfway."""
+    """Raise UnavailableError before the import of MindSpeed, if a missing package would make it fail halfway."""
     from .source import package_folder
 
     missing = missing_packages(package_folder("mindspeed", "features_manager"))
@@ -78,7 +79,7 @@ def refuse_mindspeed_without_its_dependencies() -> None:
 
 
 def missing_packages(mindspeed: Path | None) -> list[str]:
-    """Return the packages that the MindSpeed in this folder always imports and that are not installed."""
+    """Return the packages that the MindSpeed in this folder always imports and that are not installed here."""
     from .source import package_folder
 
     missing = [] if package_folder("megatron", "core") is not None else ["megatron.core"]
@@ -109,7 +110,7 @@ def missing_packages(mindspeed: Path | None) -> list[str]:
     requires=_FEATURES,
 )
 def check_overrides_given_to_mindspeed(original: Repatch, args: Mapping[str, object]) -> None:
-    """Apply the calling worker's overrides. Raises JobSettingError or ApplyError."""
+    """Check the overrides of the worker that calls `repatch`, and apply them. Raises JobSettingError or ApplyError."""
     checked_repatch(original, args)
 
 
@@ -123,7 +124,7 @@ def check_overrides_given_to_mindspeed(original: Repatch, args: Mapping[str, obj
     retired_by=Reads("mindspeed.args_utils:get_full_args", "AssertionError"),
 )
 def fall_back_to_mindspeeds_arguments(original: Callable[[], Namespace]) -> Namespace:
-    """Return Megatron's training arguments, or MindSpeed's if there are none."""
+    """Return Megatron's training arguments. If there are none, return MindSpeed's arguments."""
     try:
         return original()
     except AssertionError as error:
@@ -146,7 +147,7 @@ def fall_back_to_mindspeeds_arguments(original: Callable[[], Namespace]) -> Name
 def remove_mindspeeds_empty_flash_attn(
     original: Callable[..., object], manager: type, *args: object, **kwargs: object
 ) -> object:
-    """Apply MindSpeed's patches, then remove the empty module."""
+    """Apply MindSpeed's patches, then remove the empty module flash_attn that MindSpeed made."""
     try:
         return original(manager, *args, **kwargs)
     finally:
@@ -165,7 +166,8 @@ def remove_mindspeeds_empty_flash_attn(
 def keep_mindspeeds_patches_through_repatch(
     original: Callable[..., object], manager: type, *args: object, **kwargs: object
 ) -> object:
-    """Apply the first half of the patches, then restore MindSpeed's own functions."""
+    """Apply the first half of MindSpeed's patches. Then restore MindSpeed's own functions, which a second repatch
+    overwrites."""
     from mindspeed.patch_utils import MindSpeedPatchesManager
 
     with own_functions_restored(MindSpeedPatchesManager):
@@ -173,7 +175,8 @@ def keep_mindspeeds_patches_through_repatch(
 
 
 def _declare_aliases(method: str, name: str) -> None:
-    """Declare the patch `name`, which keeps MindSpeed from looking for its targets in lazy alias modules."""
+    """Declare the patch `name`. It keeps MindSpeed from importing transformers' alias modules when it looks for its
+    targets."""
 
     def leave_aliases_asleep(original: Callable[[], None]) -> None:
         with without_lazy_aliases():
@@ -207,7 +210,7 @@ _CAPABILITY = "mindspeed.core.fusions.grouped_matmul:get_device_capability"
     requires=Defines(_CAPABILITY),
 )
 def accept_a_device_in_get_device_capability(original: Callable[[], object], device: object = None) -> object:
-    """Return the compute capability that MindSpeed pretends to have, for any device."""
+    """Return the compute capability that MindSpeed pretends to have. It is the same for every device."""
     return original()
 
 
@@ -228,7 +231,7 @@ _COMPILE = "verl.utils.torch_functional:use_original_torch_compile"
 def give_verl_the_original_torch_compile(
     original: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which torch.compile is torch's own."""
+    """Return a context in which torch.compile is torch's original function."""
     return _torch_compile_of_torch()
 
 
@@ -272,7 +275,7 @@ def collect_a_modules_own_state_only(
     prefix: str = "",
     keep_vars: bool = False,
 ) -> dict[str, Any]:
-    """Return the state of a module, added to `destination` if there is one."""
+    """Return the state of a module. If `destination` is given, add the state to it."""
     if args or destination is None:
         # torch passes keywords when it collects a model. Positional arguments come from the user.
         return original(module, *args, destination=destination, prefix=prefix, keep_vars=keep_vars)

@@ -1,6 +1,6 @@
-"""Checks around MindSpeed's repatch: one set of patches per process, and the overrides of one worker at a time.
+"""Checks around MindSpeed's `repatch`. A process has one set of patches, and the overrides of one worker at a time.
 
-If MindSpeed fails, we restore everything that it changed, object by object.
+If MindSpeed fails, we restore every object that it changed.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ Repatch: TypeAlias = "Callable[[Mapping[str, object]], object]"
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """MindSpeed's current state: a worker's request, the settings passed to MindSpeed, and the resulting patches."""
+    """The current state of MindSpeed: the last worker's request, the settings passed to MindSpeed, and the resulting
+    patches."""
 
     request: Request
     settings: Mapping[str, object]
     patches: Patches
-    """The functions that MindSpeed puts in place of each target, by the target's dotted name."""
+    """For each target, by its dotted name, the functions that MindSpeed puts in its place."""
     defaults: Mapping[str, object]
-    """MindSpeed's arguments before the first worker changed them."""
+    """MindSpeed's arguments before any worker changed them."""
 
 
 _applied: Applied | None = None
@@ -56,7 +57,7 @@ _callers: list[Request] = []
 
 @contextlib.contextmanager
 def on_behalf_of(request: Request) -> Iterator[None]:
-    """In this context, treat each call of `repatch` as `request`, whatever the caller passes."""
+    """In this context, treat each call of `repatch` as `request`, no matter which overrides the caller passes."""
     _callers.append(request)
     try:
         yield
@@ -65,8 +66,9 @@ def on_behalf_of(request: Request) -> Iterator[None]:
 
 
 def repatch(request: Request) -> None:
-    """Check `request` and apply it through MindSpeed's own repatch. Do nothing if MindSpeed is not imported. Raises
-    JobSettingError or ApplyError, and leaves the process unchanged.
+    """Check `request`, and apply it through MindSpeed's own `repatch`. Do nothing if MindSpeed is not imported.
+
+    Raises JobSettingError or ApplyError. Then the process is unchanged.
     """
     adaptor = sys.modules.get("mindspeed.megatron_adaptor")
     if adaptor is not None:
@@ -75,8 +77,9 @@ def repatch(request: Request) -> None:
 
 
 def checked_repatch(original: Repatch, overrides: Mapping[str, object]) -> None:
-    """Check the overrides and apply them. `original` is MindSpeed's `repatch`, `overrides` its argument. Raises
-    JobSettingError or ApplyError, and leaves the process unchanged.
+    """Check the overrides, and apply them. `original` is MindSpeed's `repatch`, and `overrides` is its argument.
+
+    Raises JobSettingError or ApplyError. Then the process is unchanged.
     """
     global _applied
     from .rules import check
@@ -104,7 +107,7 @@ def checked_repatch(original: Repatch, overrides: Mapping[str, object]) -> None:
 
 
 def plain_values(mapping: object) -> dict[str, object]:
-    """Return a configuration as a dict of plain values; an empty dict for None."""
+    """Return a configuration as a dict of plain values. Return an empty dict for None."""
     omegaconf = sys.modules.get("omegaconf")
     if omegaconf is not None and omegaconf.OmegaConf.is_config(mapping):
         container = omegaconf.OmegaConf.to_container(mapping, resolve=True)
@@ -113,7 +116,7 @@ def plain_values(mapping: object) -> dict[str, object]:
 
 
 def _with_megatrons_types(settings: dict[str, object]) -> dict[str, object]:
-    """Replace the name of the attention backend with Megatron's enum member, because YAML can only hold the name."""
+    """Replace the name of the attention backend with Megatron's enum member. YAML can only hold the name."""
     backend = settings.get("attention_backend")
     if not isinstance(backend, str):
         return settings
@@ -150,7 +153,7 @@ def _rejection(request: Request, settings: Mapping[str, object], error: Exceptio
 
 
 class _PatchList:
-    """A stand-in for MindSpeed's patch manager that only lists the patches that features register."""
+    """A substitute for MindSpeed's patch manager. It only lists the patches that features register."""
 
     def __init__(self) -> None:
         self.patches: dict[str, tuple[str, ...]] = {}
@@ -166,7 +169,7 @@ class _PatchList:
 def _patches_for(
     request: Request, settings: Mapping[str, object], defaults: Mapping[str, object], arguments: Namespace
 ) -> Patches:
-    """Return the patches that MindSpeed would make with `settings`, without making them."""
+    """Return the patches that MindSpeed would make with `settings`. None of them is made."""
     from argparse import Namespace
 
     from mindspeed.features_manager.features_manager import MindSpeedFeaturesManager
@@ -192,9 +195,9 @@ def _patches_for(
 def _refuse_conflicts(
     first: Applied, request: Request, settings: Mapping[str, object], patches: Patches, contract: Contract
 ) -> None:
-    """Raise JobSettingError if `request` conflicts with the applied request of another worker.
+    """Raise JobSettingError if `request` conflicts with the request that another worker has already applied.
 
-    It conflicts if it needs other patches, or another value of a key that MindSpeed reads at run time.
+    It conflicts if it needs different patches, or a different value of a key that MindSpeed reads at run time.
     """
     mine, theirs = {**first.defaults, **settings}, {**first.defaults, **first.settings}
     differ = sorted(key for key in {*mine, *theirs} if not contract.alike(key, mine.get(key), theirs.get(key)))
@@ -224,9 +227,10 @@ _GONE = object()
 class SavedState:
     """A snapshot of torch, Megatron, MindSpeed, and sys.modules.
 
-    `restore` restores all attributes of Megatron's and MindSpeed's modules and classes. In other modules, it restores
-    only the names that MindSpeed patches: MindSpeed replaces its targets wherever they were imported, and other
-    threads may change the rest. `arguments` are MindSpeed's arguments of the process.
+    `restore` restores all attributes of Megatron's and MindSpeed's modules and classes. In all other modules, it
+    restores only the names that MindSpeed patches, because other threads may change the rest. MindSpeed replaces its
+    targets in every module that imported them, so all modules must be searched. `arguments` are MindSpeed's arguments
+    in this process.
     """
 
     __slots__ = ("_classes", "_manager", "_modules", "_namespaces", "_patches", "_settings", "arguments")
@@ -248,7 +252,7 @@ class SavedState:
         self._classes = [(one, dict(vars(one))) for one in classes]
 
     def restore(self) -> None:
-        """Restore the snapshot. Modules imported since then stay imported."""
+        """Restore the snapshot. Modules that were imported since it was taken stay imported."""
         patches = dict(self._manager.patches_info)
         failed = {id(patch.final_patch_func): patch.orig_func for patch in patches.values() if patch.final_patch_func}
         names = {patch.orig_func_name for patch in patches.values() if patch.orig_func_name}
@@ -277,7 +281,7 @@ class SavedState:
             sys.modules.setdefault(name, known)
 
     def _new_attributes(self, patches: Mapping[str, Any], names: set[str]) -> Iterator[tuple[Owner, str]]:
-        """Yield the attributes without earlier state that may hold the function of a failed patch."""
+        """Yield the attributes that the snapshot does not have, and that may hold the function of a failed patch."""
         for name, module in list(sys.modules.items()):
             if name not in self._modules and isinstance(module, types.ModuleType):
                 yield from ((module, key) for key in names & namespace(module).keys())
@@ -289,7 +293,7 @@ class SavedState:
 
 @contextlib.contextmanager
 def own_functions_restored(manager: Any) -> Iterator[None]:
-    """At the end of the context, restore the functions that MindSpeed defines, except those that it patches."""
+    """At the end of this context, restore MindSpeed's own functions, except those that MindSpeed patches itself."""
     defined = [
         (module, name, value)
         for module_name, module in list(sys.modules.items())
@@ -306,7 +310,7 @@ def own_functions_restored(manager: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_lazy_aliases() -> Iterator[None]:
-    """In this context, keep the alias modules of transformers from importing their targets at a lookup."""
+    """In this context, a lookup in one of transformers' alias modules finds nothing and imports nothing."""
     aliases = [
         (module, namespace(module)["__getattr__"])
         for name, module in list(sys.modules.items())
@@ -322,13 +326,13 @@ def without_lazy_aliases() -> Iterator[None]:
 
 
 def _is_alias(module: types.ModuleType) -> bool:
-    """Tell whether transformers made the module itself, without a file."""
+    """Tell whether transformers made the module in memory, without a file."""
     contents = namespace(module)
     return "__getattr__" in contents and contents.get("__file__") is None
 
 
 def remove_placeholder_modules(package: str) -> None:
-    """Remove MindSpeed's empty modules of `package` from sys.modules. A real package stays."""
+    """Remove the empty modules that MindSpeed made for `package` from sys.modules. A real package stays."""
     for name in [name for name in sys.modules if name.partition(".")[0] == package and _is_dummy(sys.modules[name])]:
         del sys.modules[name]
 
@@ -346,7 +350,7 @@ def _classes_of(module: str, contents: Mapping[str, object]) -> Iterator[type]:
 
 
 def _restore(owner: Owner, before: Mapping[str, object], names: set[str] | None) -> None:
-    """Restore the attributes that `owner` had `before`: all of them, or only those in `names`."""
+    """Restore attributes of `owner` from `before`: all of them, or only those in `names`."""
     now = dict(read_namespace(owner))
     for key in now.keys() - before.keys():
         if (names is None or key in names) and not _is_submodule(owner, key, now[key]):

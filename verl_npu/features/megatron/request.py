@@ -1,7 +1,8 @@
-"""A worker's request to MindSpeed: its overrides, and the settings that MindSpeed gets for them.
+"""A worker's request to MindSpeed: its overrides, and the settings that MindSpeed gets because of them.
 
-This module also reads requests as a user types them: `key=value …`, a Hydra command line, or a shell script around
-one. An unexpanded value such as `${TP}` stays as it is written, and a rule that depends on it is skipped.
+This module also reads requests in the form in which a user types them: `key=value …`, a Hydra command line, or a shell
+script that contains one. A value that the shell or Hydra would still replace, such as `${TP}`, is kept as it is
+written. Rules that depend on such a value are skipped.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 OVERRIDE = "VERL_NPU_DISABLE=megatron"
-"""The setting with which a user leaves MindSpeed unchanged."""
+"""The setting with which a user stops verl-npu from changing MindSpeed."""
 
 
 # The settings in a worker's `megatron` section that the rules read.
@@ -51,40 +52,43 @@ SECTION_KEYS = (
     "vanilla_mbridge",
 )
 GROUPS_NOT_READ = ("override_transformer_config", "llm_kwargs")
-"""Groups of overrides that users write into the section of MindSpeed-LLM's engine, which reads neither."""
+"""Groups of overrides that users write into the section of the MindSpeed-LLM engine. The engine reads neither of
+them."""
 
 
 class Engine(enum.Enum):
-    """The upstream engine that passes the overrides to MindSpeed, named by the section of the overrides."""
+    """The upstream engine that passes the overrides to MindSpeed. The value is the name of the engine's section in the
+    configuration."""
 
     MEGATRON = "megatron"
     MINDSPEED_LLM = "mindspeed"
-    """`model_engine=mindspeed` at v0.8.0 and v0.9. The overrides are `mcore_kwargs`. MindSpeed-LLM passes them on and
-    initializes Megatron's own arguments from them, which each feature's validate_args checks."""
+    """`model_engine=mindspeed` at v0.8.0 and v0.9. The overrides are in `mcore_kwargs`. MindSpeed-LLM passes them on,
+    and also initializes Megatron's own arguments from them. Each feature's validate_args checks these arguments."""
 
     @property
     def overrides(self) -> str:
-        """The key of the overrides in the section."""
+        """The key under which the section has the overrides."""
         return "override_transformer_config" if self is Engine.MEGATRON else "mcore_kwargs"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A worker's request to MindSpeed: its overrides, and the section of its engine that contains them."""
+    """A worker's request to MindSpeed: the worker's overrides, and the section of the engine that contains them."""
 
     worker: str
     overrides: Mapping[str, object]
     section: Mapping[str, object]
     engine: Engine = Engine.MEGATRON
     forward: bool = True
-    """False if the worker may never run the model's forward pass, like upstream's checkpoint converter."""
+    """Whether the worker may run the model's forward pass. Upstream's checkpoint converter never does."""
 
 
 def effective(request: Request) -> dict[str, object]:
-    """Return the overrides, plus those that verl's and MindSpeed's documents require with them.
+    """Return the overrides of a request, plus those that the documents of verl or MindSpeed require with them.
 
-    Flash attention is on unless the batch-invariant version replaces it. The section provides the size of context
-    parallelism and the settings that mc2 and the swapped optimizer read from MindSpeed's arguments.
+    Flash attention is added, unless the overrides ask for the batch-invariant version. The size of context parallelism
+    comes from the engine's section. So do the settings that the features mc2 and swapped optimizer read from
+    MindSpeed's arguments.
     """
     settings = dict(request.overrides)
     section = {key: value for key, value in request.section.items() if value is not None}
@@ -110,7 +114,8 @@ def _negated(value: object) -> object:
 def not_judged(request: Request, contract: Contract) -> dict[str, Unexpanded]:
     """Return the settings that the rules cannot judge, by name.
 
-    These are unexpanded values, and command-line arguments of MindSpeed-LLM and Megatron, which no contract records.
+    These are values that are not yet expanded, and command-line arguments of MindSpeed-LLM and Megatron that no
+    contract records.
     """
     section = {f"{request.engine.value}.{key}": value for key, value in request.section.items()}
     found = {key: value for key, value in {**request.overrides, **section}.items() if isinstance(value, Unexpanded)}
@@ -129,18 +134,18 @@ _VARIABLE = re.compile(r"\$[{\w@*#?!]")
 
 @dataclass(frozen=True, slots=True)
 class Unexpanded:
-    """A value as its author wrote it."""
+    """A value that the shell or Hydra has not expanded yet, as the author wrote it."""
 
     text: str
     kind: str
-    """The reason, as the predicate of a sentence: "is a shell variable"."""
+    """Why it is not expanded yet, as the end of a sentence: "is a shell variable"."""
 
     def __str__(self) -> str:
         return self.text
 
 
 def unexpanded(text: str) -> Unexpanded | None:
-    """Return `text` as an unexpanded value, or None if it is a plain value."""
+    """Return `text` as an unexpanded value. Return None if `text` is a plain value."""
     if _REFERENCE.search(text):
         return Unexpanded(text, "is a reference to another setting")
     if _COMMAND.search(text):
@@ -151,11 +156,11 @@ def unexpanded(text: str) -> Unexpanded | None:
 
 
 class UnknownValueError(Exception):
-    """A rule needs an unexpanded value. The rule is then skipped, and no user sees this error."""
+    """A rule needs a value that is not expanded yet. The rule is then skipped. No user sees this error."""
 
 
 class Known(Mapping[str, object]):
-    """A mapping that raises UnknownValueError for a lookup of an unexpanded value."""
+    """A mapping that raises UnknownValueError if the value of a key is not expanded yet."""
 
     __slots__ = ("_values",)
 
@@ -208,13 +213,13 @@ _MINDSPEED_LLM_DEFAULTS: dict[str, object] = {
 _ACTOR_KEYS = ("use_mbridge", "vanilla_mbridge")
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 Parts = tuple[dict[str, object], dict[str, object]]
-"""A worker's overrides and its section."""
+"""The overrides of one worker, and its section."""
 
 
 def requests(text: str) -> list[Request]:
-    """Return each worker's request, in the order of the workers' first overrides.
+    """Return the request of each worker in a text, sorted by the first override of each worker.
 
-    Raises CommandError if the text cannot be read, or has no Megatron override.
+    Raises CommandError if the text cannot be read, or if it has no override for Megatron.
     """
     words = _words(text)
     pairs = [match for word in words if (match := _OVERRIDE.fullmatch(word))]
@@ -257,7 +262,7 @@ def _request(sections: Mapping[tuple[Engine, str], Parts], engine: Engine, worke
 
 
 def _words(text: str) -> list[str]:
-    """Split a text as a shell does: drop comment lines and join continued lines."""
+    """Split a text as a shell does. Comment lines are dropped, and continued lines are joined."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     # A script may end in a backslash, because `$(cat run.sh)` removes the line break after it.
     joined = "\n".join(lines).replace("\\\n", " ").rstrip().removesuffix("\\")
@@ -278,7 +283,7 @@ def _unreadable(text: str, found: str) -> CommandError:
 
 
 def _value(text: str) -> object:
-    """Return a value as Hydra reads it: a quoted text is a string, `1` is a number, and so on."""
+    """Return a value as Hydra reads it. For example, a quoted text is a string, and `1` is a number."""
     text = text.strip()
     if (value := unexpanded(text)) is not None:
         return value
@@ -297,7 +302,7 @@ def _value(text: str) -> object:
 
 
 def _parts(text: str) -> list[str]:
-    """Split at the commas outside of inner brackets."""
+    """Split a text at its commas. A comma inside brackets does not count."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "[{(") - (letter in "]})")

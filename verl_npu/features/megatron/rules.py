@@ -1,10 +1,10 @@
-"""Rules for the overrides of one worker: settings that MindSpeed would reject, ignore, or misinterpret.
+"""Rules for the overrides of one worker. They find settings that MindSpeed would reject, ignore, or misinterpret.
 
-A finding is an error, and the job is refused, if the failure was seen with the real MindSpeed, Megatron, and verl on
-virtual NPUs (tests/features/megatron/test_refusals.py). Other findings are warnings: MindSpeed's documents forbid the
-setting, or it has no effect. A setting that MindSpeed's `validate_args` forbids is an error if making a model's
-configuration calls it, which it does from 2.2.0 on. The rules need only the overrides, so they work for a script as
-well as in the job.
+A finding is an error, and the job is refused, if we have seen the failure with the real MindSpeed, Megatron, and verl
+on virtual NPUs (tests/features/megatron/test_refusals.py). Other findings are warnings: MindSpeed's documents forbid
+the setting, or the setting has no effect. From MindSpeed 2.2.0 on, making a model's configuration calls
+`validate_args`; there, a setting that `validate_args` forbids is an error, too. The rules need only the overrides. So
+they work for a launch script as well as in the job.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ Settings = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The input of the rules. A lookup of an unexpanded value raises UnknownValueError."""
+    """The input of the rules. Looking up a value that is not expanded yet raises UnknownValueError."""
 
     request: Request
     contract: Contract
     settings: Settings
-    """The overrides, and the settings that verl-npu adds to them."""
+    """The overrides, plus the settings that verl-npu adds to them."""
     section: Settings
 
 
 def check(request: Request, contract: Contract) -> dict[str, object]:
-    """Return `effective(request)`, and warn about settings that may be wrong.
+    """Return the effective overrides of a request, and print warnings about settings that may be wrong.
 
-    Raises JobSettingError, which names all settings that are certainly wrong, before anything is changed.
+    If settings are certainly wrong, raises JobSettingError, which names all of them. Nothing is changed before that.
     """
     found = list(problems(request, contract))
     for doubt in (problem for problem in found if not problem.refused):
@@ -70,9 +70,10 @@ def check(request: Request, contract: Contract) -> dict[str, object]:
 
 
 def problems(request: Request, contract: Contract) -> Iterator[Finding]:
-    """Yield the certain and the possible problems of a request: keys, then types, then combinations.
+    """Yield the problems of a request, both certain and possible ones: first of keys, then of types, then of
+    combinations.
 
-    Unexpanded values, and combinations that depend on them, are not judged.
+    Values that are not expanded yet, and combinations with them, are not judged.
     """
     asked = Asked(request, contract, Known(effective(request)), Known(request.section))
     for rule in RULES:
@@ -94,7 +95,8 @@ def _shown(key: str, settings: Mapping[str, object]) -> str:
 
 
 def _problem(subject: str, expected: str, found: str, fix: str, certain: bool = True) -> Finding:
-    """Return a problem, an error if the job is `certain` to fail. `problems` adds the code of the rule."""
+    """Make a problem. It is an error if the job is `certain` to fail, else a warning. `problems` adds the code of the
+    rule."""
     severity = Severity.ERROR if certain else Severity.WARNING
     return Finding(code="", severity=severity, subject=subject, expected=expected, found=found, fix=fix)
 
@@ -122,7 +124,7 @@ def _unread_group(asked: Asked) -> Iterator[Finding]:
 
 
 def _key_or_type(asked: Asked) -> Iterator[Finding]:
-    """Find keys that nothing reads, and values that fail, mean the opposite, or have the wrong type."""
+    """Find keys that no code reads, and values that fail, mean the opposite, or have the wrong type."""
     request, contract = asked.request, asked.contract
     for key, value in request.overrides.items():
         if not contract.knows(key):
@@ -300,7 +302,8 @@ def _moe_permutation(asked: Asked) -> Iterator[Finding]:
 
 
 def _latent_attention(asked: Asked) -> Iterator[Finding]:
-    """Check the sizes of MindSpeed's own latent attention: it reads only the overrides, not Megatron's fields."""
+    """Check the sizes for MindSpeed's own latent attention. MindSpeed reads them only from the overrides, not from
+    Megatron's fields."""
     settings, contract = asked.settings, asked.contract
     if not settings.get("multi_head_latent_attention"):
         return
@@ -349,7 +352,7 @@ def _recomputation(asked: Asked) -> Iterator[Finding]:
 
 
 def _declared_by_mindspeed(asked: Asked) -> Iterator[Finding]:
-    """Check the conflicts and requirements that MindSpeed's enabled features declare in their validation."""
+    """Check the conflicts and requirements that the enabled features declare in their own validation in MindSpeed."""
     for name in asked.contract.features:
         if name != "use_ascend_mc2":
             with contextlib.suppress(UnknownValueError):
@@ -386,7 +389,8 @@ def _unknown(key: str, value: object, contract: Contract, request: Request) -> F
 
 
 def _mistyped(key: str, value: object, contract: Contract) -> Iterator[Finding]:
-    """Check the type of a value. repatch converts nothing, so many wrong types work, and are only warnings."""
+    """Check the type of a value. `repatch` converts no values, but many wrong types still work; these are only
+    warnings."""
     argument = contract.arguments.get(key)
     # Megatron's command line declares some switches of features, such as use_flash_attn, that no contract records.
     field = contract.fields.get(key, "bool" if key.startswith("use_") and key in contract.features else "")
@@ -409,7 +413,8 @@ def _mistyped(key: str, value: object, contract: Contract) -> Iterator[Finding]:
 
 
 def _wrong_type(argument: Argument, value: object) -> str:
-    """Return the values that MindSpeed's command line accepts if `value` is not one, otherwise an empty text."""
+    """If MindSpeed's command line would reject `value`, return the values that it accepts. Otherwise return an empty
+    text."""
     if value is None and argument.default is None:
         return ""
     if argument.choices and value not in argument.choices:
@@ -428,7 +433,8 @@ def _words(annotation: str) -> set[str]:
 
 
 def _wrong_annotation(annotation: str, value: object) -> str:
-    """Return the annotation of a Megatron field if `value` does not fit it, otherwise an empty text."""
+    """If `value` does not fit the annotation of a Megatron field, return the annotation. Otherwise return an empty
+    text."""
     # A null in verl's configuration files stands for Megatron's default. Megatron treats False like null.
     absent = value is None or (value is False and "Optional" in annotation)
     if absent or not _words(annotation) <= _TYPE_NAMES or "Literal" in annotation:

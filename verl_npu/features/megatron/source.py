@@ -1,4 +1,4 @@
-"""Extraction of a MindSpeed's contract from source, without importing MindSpeed or Megatron."""
+"""Extraction of MindSpeed's contract from its source. Neither MindSpeed nor Megatron is imported."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _CONFIG_FILES = ("core/model_parallel_config.py", "core/transformer/transformer_
 
 
 def extract(mindspeed: Path, megatron: Path, revision: str, core: str, *, deep: bool = True) -> Contract:
-    """Read the contract of the packages in the folders `mindspeed` and `megatron`.
+    """Extract the contract of the packages in the folders `mindspeed` and `megatron`.
 
-    `deep` also searches for the keys that MindSpeed's code reads at run time, which takes seconds.
-    Raises SourceError if a folder does not have the package.
+    `revision` and `core` are recorded as their revisions. With `deep`, the keys that MindSpeed's code reads at run
+    time are searched, too; this takes seconds. Raises SourceError if one of the folders does not contain its package.
     """
     classes = _feature_classes(mindspeed)
     active = _active_classes(mindspeed / "features_manager" / "__init__.py")
@@ -85,7 +85,8 @@ def _validates(path: Path) -> bool:
 
 
 def _feature_classes(mindspeed: Path) -> dict[str, ast.ClassDef]:
-    """Return each class below `features_manager`, with the methods that it inherits from other classes there."""
+    """Return the classes below `features_manager`. Each has its own methods and those that it inherits from other
+    classes there."""
     classes = {}
     for path in sorted((mindspeed / "features_manager").rglob("*.py")):
         classes.update({node.name: node for node in parse(path).body if isinstance(node, ast.ClassDef)})
@@ -104,7 +105,7 @@ def _bases(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iterator[
 
 
 def _active_classes(path: Path) -> list[str]:
-    """Return the names of the classes in MindSpeed's own list, in the same order."""
+    """Return the names of the classes in MindSpeed's own list of features, in the order of that list."""
     functions = {node.name: node for node in parse(path).body if isinstance(node, ast.FunctionDef)}
     if "create_features_list" not in functions:
         raise SourceError(
@@ -232,7 +233,8 @@ def parse(path: Path) -> ast.Module:
 
 
 def keys_read(*packages: Path) -> set[str]:
-    """Return the keys that the code in these folders reads from arguments and configurations of any origin."""
+    """Return the keys that the code in these folders reads from arguments and configurations, wherever these come
+    from."""
     files = (path for package in packages for path in sorted(package.rglob("*.py")))
     keys = {key for path in files for key in _attributes_read(parse(path), _is_holder)}
     return {key for key in keys if key.isidentifier() and not key.startswith("__")}
@@ -255,7 +257,8 @@ def literal(node: ast.expr | None) -> object:
 
 
 def _attributes_read(tree: ast.AST, holds: Callable[[ast.expr], bool]) -> Iterator[str]:
-    """Yield the attributes that `tree` reads, by a dot, getattr, or hasattr, from expressions that `holds` accepts."""
+    """Yield the attributes that `tree` reads from the expressions that `holds` accepts: with a dot, getattr, or
+    hasattr."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and holds(node.value):
             yield node.attr
@@ -271,7 +274,7 @@ def _args_attributes(node: ast.AST) -> set[str]:
 
 
 def process_keys(mindspeed: Path) -> set[str]:
-    """Return the keys that the code imported by the features reads from the arguments of the process."""
+    """Return the keys that the code which the features import reads from the arguments of the process."""
     keys: set[str] = set()
     for path in _reachable(mindspeed):
         tree = parse(path)
@@ -286,12 +289,13 @@ def process_keys(mindspeed: Path) -> set[str]:
 
 
 def _is_held(held: set[str], getters: set[str], node: ast.expr) -> bool:
-    """Tell whether `node` is a variable or a call that gives the arguments of the process."""
+    """Tell whether `node` gives the arguments of the process: a variable in `held`, or a call of a function in
+    `getters`."""
     return _is_call(node, getters) or (isinstance(node, ast.Name) and node.id in held)
 
 
 def _reachable(mindspeed: Path) -> list[Path]:
-    """Return the files that the features import, directly or indirectly, without the features themselves."""
+    """Return the files that the features import, directly or indirectly. The features' own files are left out."""
     waiting = sorted((mindspeed / "features_manager").rglob("*.py"))
     seen = set(waiting)
     for path in waiting:
@@ -318,26 +322,27 @@ def _is_call(node: ast.AST, functions: set[str]) -> TypeGuard[ast.Call]:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The installed MindSpeed and Megatron. A folder is None if the package is not installed."""
+    """The installed MindSpeed and Megatron. The folder of a package that is not installed is None."""
 
     mindspeed: Path | None
     megatron: Path | None
     contract: Contract
-    """The contract of the installed source, or the newest recorded contract if MindSpeed is not installed."""
+    """The contract of the installed source. If MindSpeed is not installed, the newest recorded contract."""
     exact: bool
     """Whether the extracted contract equals a recorded one."""
     differences: tuple[str, ...]
-    """The differences between the extracted contract and the nearest recorded one, a line each."""
+    """One line for each difference between the extracted contract and the nearest recorded one."""
 
 
 @functools.cache
 def installation() -> Installation:
-    """Return the MindSpeed and Megatron that this process would import. They are examined once."""
+    """Return the MindSpeed and Megatron that this process would import. They are examined only once."""
     return examine(package_folder("mindspeed", "features_manager"), package_folder("megatron", "core"))
 
 
 def examine(mindspeed: Path | None, megatron: Path | None) -> Installation:
-    """Examine the packages in these folders. Raises SourceError if MindSpeed cannot be read or Megatron is missing."""
+    """Examine the MindSpeed and Megatron in these folders. Raises SourceError if MindSpeed cannot be read or Megatron
+    is missing."""
     if mindspeed is None:
         return Installation(
             mindspeed=None, megatron=megatron, contract=recorded_as(NEWEST), exact=False, differences=()
@@ -373,7 +378,8 @@ def nearest(contract: Contract) -> Contract:
 
 
 def package_folder(package: str, part: str) -> Path | None:
-    """Return the folder of `package` that has `part`, because a namespace package like `megatron` may have several."""
+    """Return the folder of `package` that contains `part`. A namespace package such as `megatron` may have several
+    folders."""
     try:
         spec = importlib.util.find_spec(package)
     except ValueError:  # the module is in sys.modules without a spec

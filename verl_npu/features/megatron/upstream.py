@@ -1,7 +1,7 @@
-"""Patches that adapt upstream's Megatron backend to the versions installed with it on Ascend.
+"""Patches that adapt upstream's Megatron backend to the package versions that are used on Ascend.
 
-These are PyPI's mbridge, Megatron 0.12 (which Ascend's guides name up to v0.7) with a newer torch, no flash_attn, and
-a triton without a driver for NPUs.
+These are mbridge from PyPI, Megatron 0.12 with a newer torch (Ascend's guides name Megatron 0.12 up to v0.7), no
+flash_attn, and a triton without a driver for NPUs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SAVE_MANAGER = "verl.utils.checkpoint.megatron_checkpoint_manager:MegatronCheck
 def drop_save_options_unknown_to_mbridge(
     original: Callable[..., object], manager: Any, *args: object, **kwargs: object
 ) -> object:
-    """Save a checkpoint, passing the bridge only options that it supports."""
+    """Save a checkpoint, and pass to the bridge only the options that it supports."""
     bridge = manager.bridge
     save = getattr(bridge, "save_weights", None)
     if bridge is None or save is None:
@@ -76,7 +76,7 @@ Result = TypeVar("Result")
     requires=Defines(_SAVE_DISTRIBUTED),
 )
 def pass_torch_the_checkpoint_format(original: Callable[..., Any], *args: object, **kwargs: object) -> Any:
-    """Save a checkpoint. The returned request, which writes later, uses the format too."""
+    """Save a checkpoint in torch's own format. The returned request, which writes later, uses that format, too."""
     with written_in_torchs_format():
         request = original(*args, **kwargs)
     write = getattr(request, "async_fn", None)
@@ -97,7 +97,11 @@ def pass_torch_the_checkpoint_format(original: Callable[..., Any], *args: object
 def let_the_converter_write_in_torchs_format(
     original: Callable[..., Result], *args: object, **kwargs: object
 ) -> Result:
-    """Return the model. The converter calls no other verl function before it saves, and it ends afterwards."""
+    """Return the model, and make the converter save it in torch's own format.
+
+    This is the only verl function that the converter calls before it saves the model, and the converter ends
+    afterwards.
+    """
     if Path(getattr(sys.modules["__main__"], "__file__", None) or "").name == _CONVERTER:
         _give_format()
     return original(*args, **kwargs)
@@ -110,7 +114,8 @@ def _write_with_format(write: Callable[..., object], *args: object, **kwargs: ob
 
 @contextlib.contextmanager
 def written_in_torchs_format() -> Iterator[None]:
-    """In this context, make Megatron pass torch's own format if torch requires one and this Megatron passes none."""
+    """In this context, make Megatron save in torch's own format. Do nothing if torch needs no format, or Megatron
+    passes one."""
     take_back = _give_format()
     try:
         yield
@@ -149,7 +154,8 @@ _HEAD = "verl.models.llama.megatron.layers.parallel_linear"
     retired_by=Not(Imports(_INITIALIZER, _HEAD)),
 )
 def load_the_value_head_without_flash_attn() -> None:
-    """Put the value head's module into sys.modules, where upstream imports it from."""
+    """Load upstream's module with the value head from its file, and put it into sys.modules, where upstream's import
+    finds it."""
     from .source import package_folder
 
     folder = package_folder("verl", "models")
@@ -177,7 +183,7 @@ _KERNELS = "verl.utils.kernel.kernels"
     retired_by=Not(Defines(f"{_CALLER}:kernels")),
 )
 def load_triton_kernels_on_first_use() -> None:
-    """Replace the kernels' module with a module that is loaded at its first use."""
+    """Replace the module of the Triton kernels with one that is loaded on first use."""
     spec = None if _KERNELS in sys.modules else importlib.util.find_spec(_KERNELS)
     if spec is None or spec.loader is None:
         return
@@ -208,7 +214,8 @@ _PACKING = "verl.models.mcore.patch_v012:apply_patch"
 def set_the_experimental_flag_of_an_older_megatron(
     original: Callable[..., Result], *args: object, **kwargs: object
 ) -> Result:
-    """Return Megatron's configuration for DeepSeek-V3."""
+    """Return Megatron's configuration for DeepSeek-V3. If Megatron lacks the function that sets the experimental flag,
+    provide it during the call."""
     flags = importlib.import_module(_FLAGS)
     if hasattr(flags, _SET):
         return original(*args, **kwargs)
@@ -237,7 +244,8 @@ def set_the_experimental_flag_of_an_older_megatron(
 def pack_latent_attention_through_mbridge_too(
     original: Callable[..., Result], wrap_config: object, tf_config: object, *args: object, **kwargs: object
 ) -> Result:
-    """Return a model's Megatron modules."""
+    """Return a model's Megatron modules. If the model has latent attention, first apply upstream's fix for packed
+    sequences."""
     from megatron.core.transformer.transformer_config import MLATransformerConfig
 
     if isinstance(tf_config, MLATransformerConfig) and not _packs_queries():
@@ -246,7 +254,8 @@ def pack_latent_attention_through_mbridge_too(
 
 
 def _packs_queries() -> bool:
-    """Tell whether queries of packed sequences lose the batch dimension, as in later Megatrons and after the fix."""
+    """Tell whether the queries of packed sequences lose the batch dimension. They do in later versions of Megatron,
+    and after upstream's fix."""
     from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 
     return "squeeze(1)" in inspect.getsource(MLASelfAttention.get_query_key_value_tensors)
@@ -275,7 +284,7 @@ _COUNT = f"{_REPLAY}:get_moe_num_layers_to_build"
 def ask_megatron_only_for_the_offset_that_it_knows(
     original: Callable[..., int], config: Any, vp_stage: int | None = None, pp_rank: int | None = None
 ) -> int:
-    """Return the number of mixture-of-experts layers on one pipeline stage."""
+    """Return the number of mixture-of-experts layers in one pipeline stage."""
     from verl.utils.megatron import router_replay_utils as replay
 
     known = inspect.signature(replay.get_transformer_layer_offset).parameters

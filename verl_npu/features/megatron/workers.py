@@ -1,6 +1,6 @@
-"""Patches that make upstream's Megatron workers (up to v0.7) and engines give MindSpeed their own overrides in time.
+"""Patches with which upstream's Megatron workers (up to v0.7) and engines give MindSpeed their own overrides.
 
-Each must do so before it makes its process groups.
+Each worker or engine must do so before it makes its process groups.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..configuration import Section
 
 REQUEST = "_verl_npu_request"
-"""The attribute of a worker or an engine that holds its request."""
+"""The attribute of a worker or an engine in which its request is stored."""
 _WORKERS = "verl.workers.megatron_workers"
 _LINK_WORKERS = "none: compare the calls of repatch in verl/workers/megatron_workers.py"
 
@@ -31,18 +31,18 @@ _CONFIG = "verl/trainer/config/ppo_megatron_trainer.yaml"
 
 
 def _section_uses(place: str) -> tuple[str, ...]:
-    """Return the keys that we read from a worker's section, besides its overrides, with the prefix `place`."""
+    """Return the keys that we read from a worker's section in addition to its overrides, prefixed with `place`."""
     return tuple(f"{place}.{key}" for key in SECTION_KEYS)
 
 
 def request_of(worker: str, section: Section) -> Request:
-    """Return a worker's request to MindSpeed. `section` is the `megatron` section of its configuration."""
+    """Return a worker's request to MindSpeed. `section` is the section `megatron` of the worker's configuration."""
     overrides = plain_values(section.get("override_transformer_config", {}))
     return Request(worker, overrides, {key: section.get(key, None) for key in SECTION_KEYS})
 
 
 def repatch_again(owner: object) -> None:
-    """Apply the request of a worker or an engine again. Do nothing if it made none."""
+    """Apply the request of a worker or an engine again. Do nothing if it has made no request."""
     request = getattr(owner, REQUEST, None)
     if request is not None:
         repatch(request)
@@ -67,7 +67,7 @@ def repatch_again(owner: object) -> None:
 def give_mindspeed_the_actors_or_refs_overrides(
     original: Callable[..., None], worker: object, config: Section, role: str, *args: object, **kwargs: object
 ) -> None:
-    """Construct the worker with the overrides of its role applied."""
+    """Construct the worker while the overrides of its role are applied."""
     request = request_of(role, config.ref.megatron if role == "ref" else config.actor.megatron)
     if role == "actor_rollout_ref":
         _refuse_other_reference(request, config)
@@ -75,7 +75,7 @@ def give_mindspeed_the_actors_or_refs_overrides(
 
 
 def _declare_worker(owner: str, worker: str, name: str) -> None:
-    """Declare the patch `name`, which gives MindSpeed the overrides of a worker that upstream forgets."""
+    """Declare the patch `name`. It gives MindSpeed a worker's overrides, because upstream does not."""
     target = f"{_WORKERS}:{owner}.__init__"
 
     def give_mindspeed_its_own_overrides(original: Callable[..., None], made: object, config: Section) -> None:
@@ -111,7 +111,7 @@ _declare_worker("RewardModelWorker", "reward_model", "give_mindspeed_the_reward_
 def configure_each_worker_with_its_own_overrides(
     original: Callable[..., object], worker: object, *args: object, **kwargs: object
 ) -> object:
-    """Make the model's configuration with the worker's own overrides applied."""
+    """Make the model's configuration while the worker's own overrides are applied."""
     repatch_again(worker)
     return original(worker, *args, **kwargs)
 
@@ -126,7 +126,8 @@ def _construct(
 
 
 def _refuse_other_reference(request: Request, config: Section) -> None:
-    """Raise JobSettingError if the reference's overrides differ from the actor's, which the worker uses for both."""
+    """Raise JobSettingError if the overrides of the reference model differ from the actor's. The worker uses the
+    actor's overrides for both models."""
     section = config.get("ref", {}).get("megatron", None)
     theirs = request_of("ref", section).overrides if section is not None else request.overrides
     if theirs == request.overrides:
@@ -171,7 +172,7 @@ def give_mindspeed_the_engines_overrides(
     optimizer_config: object,
     checkpoint_config: object,
 ) -> None:
-    """Construct the engine with its overrides applied."""
+    """Construct the engine while its overrides are applied."""
     request = request_of(_LANGUAGE_MODEL, engine_config)
     repatch(request)
     setattr(engine, REQUEST, request)
@@ -180,7 +181,7 @@ def give_mindspeed_the_engines_overrides(
 
 
 def _declare_groups(owner: str, engine: str, name: str) -> None:
-    """Declare the patch `name`, which applies an engine's overrides while the engine makes its process groups."""
+    """Declare the patch `name`. It applies an engine's overrides while the engine makes its process groups."""
 
     def make_groups(original: Callable[..., None], made: Any) -> None:
         request = request_of(engine, made.engine_config)
@@ -225,7 +226,7 @@ _declare_groups(_VALUE, "the value model's engine", "check_the_value_model_engin
 def configure_each_engine_with_its_own_overrides(
     original: Callable[..., object], engine: Any, *args: object, **kwargs: object
 ) -> object:
-    """Make the model's configuration with the engine's own overrides applied."""
+    """Make the model's configuration while the engine's own overrides are applied."""
     repatch_again(engine)
     result = original(engine, *args, **kwargs)
     provider, request = getattr(engine, "provider", None), getattr(engine, REQUEST, None)
@@ -239,7 +240,8 @@ def configure_each_engine_with_its_own_overrides(
 
 
 def _fused_permutation_is_a_placeholder() -> bool:
-    """Tell whether Megatron's own `permute` would call MindSpeed's placeholder for TransformerEngine's function."""
+    """Tell whether Megatron's `permute` would call the placeholder that MindSpeed makes for TransformerEngine's
+    function."""
     moe = sys.modules.get(_PERMUTATION)
     if moe is None:
         return False

@@ -1,8 +1,8 @@
-"""A token budget for the micro-batches of a dynamic batch, if the user asks for it.
+"""A token limit for the micro-batches of a dynamic batch, if the user asks for it.
 
-Upstream's function still counts the tokens, agrees with the other ranks on a number of micro-batches, orders them, and
-takes them out of the batch. We give it a minimum number of micro-batches, and our bins when it asks for a partition.
-So the ranks run exactly upstream's collectives, in upstream's order.
+Upstream's function still counts the tokens, agrees with the other ranks on a number of micro-batches, sorts them, and
+cuts them out of the batch. We only change two things: we set a minimum number of micro-batches, and we answer when the
+function asks how to distribute the sequences. So the ranks run exactly upstream's collectives, in upstream's order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _MODULE = "verl.utils.seqlen_balancing"
 _REARRANGE = f"{_MODULE}:rearrange_micro_batches"
 BOUNDED_UPSTREAM = Raises(_REARRANGE, "ValueError", when="max_token_len")
-"""Upstream's own limit, at v0.9.1: it adds micro-batches until all are small enough, or raises an error."""
+"""Tells whether upstream has its own limit, as at v0.9.1. That verl adds micro-batches until all are small enough, or
+raises an error."""
 micro_batches = Feature(
     "micro_batches", "With VERL_NPU_TOKEN_BUDGET=1, no micro-batch of a dynamic batch exceeds its token budget."
 )
@@ -38,9 +39,10 @@ _WHY += "work instead of tokens. Some hold up to 1.7 times max_token_len, and tr
 _LINK = "https://github.com/verl-project/verl/pull/7553"
 _HAS_FUNCTIONS = AllOf(Defines(_REARRANGE), Defines(_ROUND_UP), Defines(_PARTITION))
 _demand: ContextVar[Demand | None] = ContextVar("demand", default=None)
-"""The demand of the current call of rearrange_micro_batches."""
+"""The demand of the call of rearrange_micro_batches that is running now."""
 _calls: list[object] = []
-"""One entry for each current call of rearrange_micro_batches, because torch.compile cannot trace `_demand`."""
+"""One entry for each running call of rearrange_micro_batches. We check it first, because torch.compile cannot trace
+`_demand`."""
 MicroBatches = TypeVar("MicroBatches")
 
 
@@ -56,9 +58,10 @@ MicroBatches = TypeVar("MicroBatches")
 def keep_token_budget(
     original: Callable[..., tuple[MicroBatches, list[list[int]]]], *args: object, **kwargs: object
 ) -> tuple[MicroBatches, list[list[int]]]:
-    """Split a batch into micro-batches of at most `max_token_len` tokens, if the user asked for that limit.
+    """Split a batch into micro-batches. If the user asked for the limit, each has at most `max_token_len` tokens.
 
-    If one rank has a sequence that is too long, raises JobSettingError on all ranks that agree on the number.
+    If a sequence on one rank is too long, raises JobSettingError on all ranks that agree on the number of
+    micro-batches.
     """
     if not environment.TOKEN_BUDGET.read():
         return original(*args, **kwargs)
@@ -99,7 +102,8 @@ def keep_token_budget(
     requires=_HAS_FUNCTIONS,
 )
 def agree_on_a_number(original: Callable[[int, int], int], a: int, b: int) -> int:
-    """Round a number of micro-batches up to a multiple. Raises JobSettingError if a rank cannot split its batch so."""
+    """Round a number of micro-batches up to a multiple. Raises JobSettingError if a rank cannot make that many
+    micro-batches."""
     count = original(a, b)
     demand = _demand.get() if _calls else None
     if demand is not None:
@@ -120,7 +124,7 @@ def agree_on_a_number(original: Callable[[int, int], int], a: int, b: int) -> in
 def split_within_budget(
     original: Callable[..., list[list[int]]], seqlen_list: Sequence[int], k_partitions: int, equal_size: bool
 ) -> list[list[int]]:
-    """Return `k_partitions` lists of indices with balanced sums of the values in `seqlen_list`."""
+    """Return `k_partitions` lists of indices, in which the sums of the values in `seqlen_list` are about equal."""
     demand = _demand.get() if _calls else None
     if demand is None:
         return original(seqlen_list, k_partitions, equal_size)
@@ -130,10 +134,10 @@ def split_within_budget(
 
 
 def _world_group() -> object:
-    """Return the group of all ranks, which upstream uses by default up to v0.7.0.
+    """Return the group of all ranks. Up to v0.7.0, upstream uses this group by default.
 
-    From v0.7.1 on, the ranks do not agree without a group. The FSDP workers of v0.7.1 pass no group, and wait for each
-    other forever if their numbers differ (https://github.com/verl-project/verl/issues/6176).
+    From v0.7.1 on, ranks without a group do not agree on a number. The FSDP workers of v0.7.1 pass no group. If the
+    ranks' numbers differ, they wait for each other forever (https://github.com/verl-project/verl/issues/6176).
     """
     from torch import distributed
 
@@ -147,7 +151,7 @@ _REASONS = {
 
 
 def warn_if_none(state: State | None) -> None:
-    """Warn that VERL_NPU_TOKEN_BUDGET has no effect if it is set and the feature is not active."""
+    """If VERL_NPU_TOKEN_BUDGET is set and the feature is not active, warn that the variable has no effect."""
     if state is None or state in LIVE or not environment.TOKEN_BUDGET.read():
         return
     reason = _REASONS.get(state, "its micro-batches may exceed their token budget")

@@ -1,7 +1,8 @@
 """Packing of sequences into bins within a token budget.
 
-First-fit-decreasing gives the number of bins; a caller may ask for more. We first distribute the sequences evenly over
-that number of bins. Only if that exceeds the budget, we take the bins of first-fit-decreasing and balance them.
+The number of bins comes from first-fit-decreasing; a caller may ask for more. First, we spread the sequences evenly
+over that number of bins. If a bin then exceeds the budget, we instead take the bins of first-fit-decreasing and
+balance them.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
     import torch
 
 Bins = list[list[int]]
-"""The indices of the sequences in each bin."""
+"""For each bin, the indices of its sequences."""
 
 
 def pack(lengths: Sequence[int], budget: int) -> Bins:
-    """Return the bins of first-fit-decreasing. Raises JobSettingError if a single sequence exceeds the budget."""
+    """Pack sequences into bins by first-fit-decreasing. Raises JobSettingError if a single sequence exceeds the
+    budget."""
     bins: Bins = []
     rooms: list[int] = []
     for index in _decreasing(lengths):
@@ -45,9 +47,9 @@ def pack(lengths: Sequence[int], budget: int) -> Bins:
 
 
 def spread(packed: Bins, lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins:
-    """Return `count` bins within the budget whose sums of `weights` are about equal, by a fast heuristic.
+    """Return `count` bins within the budget, in which the sums of `weights` are about equal. This is a fast heuristic.
 
-    `packed` is the result of `pack` for the same lengths and budget. Raises JobSettingError as `check_count` does.
+    `packed` is the result of `pack` for the same lengths and budget. Raises JobSettingError if `check_count` does.
     """
     check_count(count, packed, lengths, budget)
     distributed = _distributed(lengths, budget, count, weights)
@@ -73,7 +75,8 @@ def _decreasing(weights: Sequence[int]) -> list[int]:
 
 
 def _distributed(lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins | None:
-    """Put each sequence, heaviest first, into the lightest bin that has room. Return None if one fits nowhere."""
+    """Put each sequence, heaviest first, into the lightest bin that has room for it. Return None if no bin has
+    room."""
     bins: Bins = [[] for _ in range(count)]
     rooms = [budget] * count
     # Among equally light bins, the one with fewer sequences wins, so that sequences without weight leave no bin empty.
@@ -94,7 +97,8 @@ def _distributed(lengths: Sequence[int], budget: int, count: int, weights: Seque
 
 
 def _balanced(bins: Bins, lengths: Sequence[int], budget: int, count: int, weights: Sequence[int]) -> Bins:
-    """Add bins up to `count`, then move sequences from the heaviest bin to the lightest while that balances them."""
+    """Add bins until there are `count`. Then move sequences from the heaviest bin to the lightest, as long as that
+    balances them."""
     while len(bins) < count:
         bins.append([max(bins, key=len).pop()])
     loads = [sum(weights[index] for index in one) for one in bins]
@@ -115,30 +119,33 @@ def _balanced(bins: Bins, lengths: Sequence[int], budget: int, count: int, weigh
 
 
 _MARK = 1 << 40
-"""Added to the length of a sequence that is too long. The sum, above any number of micro-batches, replaces that
-number.
-"""
+"""A mark for a sequence that is too long. Mark and length are added up, and the sum is passed to the other ranks as
+the number of micro-batches. The sum is larger than any real number of micro-batches."""
 
 
 Batch: TypeAlias = "Mapping[str, torch.Tensor]"
-"""An upstream batch: a TensorDict."""
+"""One of upstream's batches: a TensorDict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The sequences to split, by their lengths in tokens, or groups of `group_size` sequences that stay together."""
+    """The sequences to split, given by their lengths in tokens.
+
+    With a `group_size` above 1, `lengths` are those of groups of sequences that must stay together.
+    """
 
     lengths: Sequence[int]
     group_size: int
     budget: int
     longest: int
-    """The length that upstream compares with the budget; for padded sequences, their width with padding."""
+    """The length that upstream compares with the budget. For padded sequences, it includes the padding."""
     packed: Bins
-    """Bins within the budget; empty if a single sequence exceeds the budget."""
+    """The bins within the budget. Empty if a single sequence exceeds the budget."""
 
     @classmethod
     def of(cls, batch: Batch, budget: int, group_size: int) -> Demand | None:
-        """Return the demand of a batch, or None if there is nothing to split or upstream would not split it."""
+        """Return the demand of a batch. Return None if there is nothing to split, or if upstream would not split the
+        batch."""
         lengths, width = _lengths(batch)
         if not lengths or len(lengths) % group_size:
             return None
@@ -148,27 +155,30 @@ class Demand:
 
     @property
     def fits(self) -> bool:
-        """Whether every single sequence is within the budget."""
+        """Whether every sequence is within the budget."""
         return self.longest <= self.budget
 
     @property
     def least(self) -> int:
-        """The smallest number of micro-batches, or a mark for all ranks if a sequence is too long."""
+        """The smallest possible number of micro-batches. If a sequence is too long, the mark that tells this to all
+        ranks."""
         return len(self.packed) if self.fits else _MARK + self.longest
 
     @property
     def allowed(self) -> int:
-        """The budget for upstream, large enough that upstream reaches the agreement with the other ranks."""
+        """The budget that upstream gets. It is large enough that upstream reaches the point where the ranks agree on a
+        number."""
         return max(self.budget, self.longest)
 
     def check_agreed(self, agreed: int, rounded: int) -> None:
-        """Raise JobSettingError if any rank has a sequence that is too long, or this rank has too few sequences."""
+        """Raise JobSettingError if a rank has a sequence that is too long, or if this rank has too few sequences."""
         if agreed > _MARK:
             raise self._too_long(agreed - _MARK)
         check_count(rounded, self.packed, self.lengths, self.budget)
 
     def split(self, count: int, weights: Sequence[int]) -> Bins:
-        """Return `count` bins within the budget. Raises JobSettingError as `check_agreed` does."""
+        """Return `count` bins within the budget. Raises JobSettingError if a sequence is too long, or there are too
+        few sequences."""
         if not self.fits:
             raise self._too_long(self.longest)
         if len(weights) != len(self.lengths):
@@ -176,7 +186,7 @@ class Demand:
         return spread(self.packed, self.lengths, self.budget, count, weights)
 
     def check_result(self, indices: Bins) -> None:
-        """Raise JobSettingError if one of upstream's micro-batches exceeds the budget anyway."""
+        """Raise JobSettingError if one of upstream's micro-batches still exceeds the budget."""
         # The sequences of a group are next to each other in the result, so we count the first one of each group.
         most = max(sum(self.lengths[index // self.group_size] for index in one[:: self.group_size]) for one in indices)
         if most > self.budget:
@@ -204,7 +214,7 @@ class Demand:
 
 
 def _lengths(batch: Batch) -> tuple[list[int], int]:
-    """Return the length of each sequence, and the length that upstream compares with the budget."""
+    """Return the length of each sequence, and the longest length as upstream compares it with the budget."""
     sequences = batch["input_ids"] if "input_ids" in batch.keys() else None  # noqa: SIM118  # a TensorDict is no dict
     if sequences is not None and sequences.is_nested:
         nested: list[int] = sequences.offsets().diff().tolist()

@@ -1,6 +1,7 @@
-"""Rollout engines on NPUs: checks and completion of the settings from upstream and the user.
+"""Rollout engines on NPUs: the settings from upstream and the user are checked and completed.
 
-This module has the patches: of the settings, of lengths, of releases, and of the trainer's parts that they touch.
+This module declares the patches: of engine settings, of answer lengths, of the handling of release numbers, and of the
+trainer's code around the rollout.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ rollout = Feature(
 _ROLLOUT, _MODEL = "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 _CONFIG = "verl/trainer/config/ppo_trainer.yaml"
 SECTION = f"{_CONFIG}: {_ROLLOUT}"
-"""The section that the rules check."""
+"""The section of the configuration that the rules check."""
 SETTINGS = (
     *(
         f"{SECTION}.{key}"
@@ -56,7 +57,7 @@ SETTINGS = (
     "verl.workers.config:RolloutConfig",
     "verl.workers.rollout.base:_ROLLOUT_REGISTRY",
 )
-"""The names that the rules read. A rule skips a job that lacks one of its names."""
+"""The names that the rules read. If a job lacks one of the names, a rule that needs it is skipped."""
 
 _SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server"
 Result = TypeVar("Result")
@@ -86,7 +87,7 @@ _CHECK_HOW = (
 def check_and_complete_engine_settings(
     original: Callable[..., Result], config: Section, *args: object, **kwargs: object
 ) -> Result:
-    """Ask the rollout's rules, then validate the configuration."""
+    """Apply the rollout's rules to the configuration, then validate it."""
     _check_and_complete(config)
     return original(config, *args, **kwargs)
 
@@ -104,7 +105,7 @@ def check_and_complete_engine_settings(
 def check_and_complete_engine_settings_in_trainer(
     original: Callable[..., Result], trainer: Any, *args: object, **kwargs: object
 ) -> Result:
-    """Ask the rollout's rules, then validate the configuration."""
+    """Apply the rollout's rules to the trainer's configuration, then validate it."""
     _check_and_complete(trainer.config)
     return original(trainer, *args, **kwargs)
 
@@ -135,7 +136,7 @@ _RUN = f"{_SERVER}:vLLMHttpServer.run_server"
 async def keep_development_endpoints_closed(
     original: Callable[..., Awaitable[Result]], server: object, *args: object, **kwargs: object
 ) -> Result:
-    """Make the engine and its server."""
+    """Start the engine and its server. vLLM's development endpoints stay closed, unless the user opened them."""
     before = os.environ.get(_ENDPOINTS)
     module = vars(sys.modules[_SERVER])
     build = module["build_app"]
@@ -184,7 +185,7 @@ async def end_answers_at_response_length(
     *args: object,
     **kwargs: object,
 ) -> object:
-    """Generate one answer."""
+    """Generate one answer of at most response_length tokens, unless the caller sets another limit."""
     _limit_answers(server.engine)
     said = sampling_params.keys() & {"max_tokens", "max_new_tokens"}
     before = _limit.set(None if said else server.config.response_length)
@@ -195,7 +196,8 @@ async def end_answers_at_response_length(
 
 
 def _limit_answers(engine: Any) -> None:
-    """Wrap the engine's `generate`, once, so that it ends each answer at the limit of the current call."""
+    """Wrap the engine's `generate`, once. The wrapper ends each answer at the limit that is set for the current
+    call."""
     if hasattr(engine.generate, "_verl_npu_limits"):
         return
     original = engine.generate
@@ -240,7 +242,7 @@ _OFFLOAD_HOW = "The weights stay on the NPU unless offloading is on."
 async def keep_weights_that_are_not_offloaded(
     original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object
 ) -> Result:
-    """Sync the weights."""
+    """Sync the weights. Weights that are not offloaded stay where they are."""
     return await _without_offload(original, worker, *args, **kwargs)
 
 
@@ -257,7 +259,7 @@ async def keep_weights_that_are_not_offloaded(
 async def keep_weights_that_are_not_offloaded_on_waking(
     original: Callable[..., Awaitable[Result]], worker: Any, *args: object, **kwargs: object
 ) -> Result:
-    """Wake the rollout and sync the weights."""
+    """Wake up the rollout, and sync the weights. Weights that are not offloaded stay where they are."""
     return await _without_offload(original, worker, *args, **kwargs)
 
 
@@ -289,7 +291,8 @@ async def _without_offload(
     requires=AllOf(Imports(_SERVER, "vllm.utils.argparse_utils"), Imports(_SERVER, "vllm.utils")),
 )
 def reduce_vllm_version_to_release(version: Result) -> Result:
-    """Change `vllm.__version__`, and return upstream's own `package_version` unchanged."""
+    """Reduce `vllm.__version__` to a release that compares as numbers. Return upstream's `package_version`
+    unchanged."""
     from .releases import Release
 
     vllm = sys.modules.get("vllm")
@@ -316,7 +319,7 @@ _VLLM = "verl.third_party.vllm:get_version"
     requires=Defines(_VLLM),
 )
 def name_lists_of_operators_as_python_does() -> None:
-    """Add the built-in lists to the types that `torch.library.infer_schema` knows."""
+    """Add Python's built-in list types to the types that `torch.library.infer_schema` knows."""
     from torch._library import infer_schema
 
     for table in ("SUPPORTED_PARAM_TYPES", "SUPPORTED_RETURN_TYPES"):
@@ -326,7 +329,7 @@ def name_lists_of_operators_as_python_does() -> None:
 
 
 def _with_builtin_list(annotation: Any) -> Any:
-    """Return `list[T]` for `typing.List[T]`, also inside Optional, and any other annotation unchanged."""
+    """Replace `typing.List[T]` with `list[T]`, also inside Optional. Return any other annotation unchanged."""
     arguments = get_args(annotation)
     if get_origin(annotation) is list:
         return list[arguments]  # type: ignore[valid-type]  # made at run time
@@ -368,7 +371,7 @@ _ENGINE = f"{_SPMD}:vLLMRollout.__init__"
 def give_engine_the_users_arguments(
     original: Callable[..., None], engine: object, model_path: str, config: Section, *args: object, **kwargs: object
 ) -> None:
-    """Build the engine."""
+    """Build the engine with the user's arguments."""
     from .engine_arguments import passing_arguments
 
     with passing_arguments(config) as own:
@@ -392,7 +395,7 @@ _REPEATS = "num_return_sequences"
 def prevent_double_repetition_in_hf_rollout(
     original: Callable[..., None], self: object, module: object, config: Any, *args: object, **kwargs: object
 ) -> None:
-    """Build the engine for prompts that the trainer has already repeated."""
+    """Build the engine so that it does not repeat the prompts. The trainer has already repeated them."""
     once = copy.deepcopy(config)
     once.n = 1
     original(self, module, once, *args, **kwargs)
@@ -415,7 +418,7 @@ _POOL = "global_pool"
     requires=AllOf(Defines(_POOLS), Not(IsRemote(_RUNNER))),
 )
 def give_the_recipes_actor_a_pool(original: Callable[..., Result], runner: Any, config: object) -> Result:
-    """Assign a pool to each role, then make the pools."""
+    """Assign every role to a resource pool, then make the pools."""
     for role in runner.role_worker_mapping:
         runner.mapping.setdefault(role, _POOL)
     return original(runner, config)

@@ -1,4 +1,4 @@
-"""Rules for arguments that a vLLM engine does not know, or that do not reach it."""
+"""Rules for arguments that the installed vLLM does not know, or that never reach the engine."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _MODULES = (
     "vllm.entrypoints.cli.serve",
     "vllm.entrypoints.llm",
 )
-"""The modules of vLLM that define the arguments of its engine and its server."""
+"""The modules in which vLLM defines the arguments of its engine and its server."""
 _DEFAULTS = {"swap_space", "disable_mm_preprocessor_cache"}
-"""The arguments in upstream's own configuration."""
+"""Arguments that upstream's own configuration sets."""
 _SIZES = "cudagraph_capture_sizes"
 
 
 def unknown_arguments(config: Section) -> Iterator[Finding]:
-    """Refuse an argument of engine_kwargs that the installed vLLM does not know.
+    """Refuse an argument in engine_kwargs that the installed vLLM does not know.
 
-    A worker's vLLM would fail with `got an unexpected keyword argument` or `unrecognized arguments`.
+    Otherwise, vLLM would fail in a worker with `got an unexpected keyword argument` or `unrecognized arguments`.
     """
     asked = _vllm_arguments(config)
     known = _known(SourceTree.installed(("vllm",))) if asked else frozenset()
@@ -49,7 +49,7 @@ def unknown_arguments(config: Section) -> Iterator[Finding]:
 
 
 def unread_arguments(config: Section) -> Iterator[Finding]:
-    """Warn about arguments without effect, because the server of the installed verl does not read engine_kwargs."""
+    """Warn about arguments in engine_kwargs if the server of the installed verl does not read engine_kwargs."""
     engine = config.actor_rollout_ref.rollout
     chosen = sorted(_vllm_arguments(config).keys() - _DEFAULTS)
     server = SourceTree.installed(("verl",)).used_names(_SERVER) if chosen else frozenset()
@@ -62,10 +62,11 @@ def unread_arguments(config: Section) -> Iterator[Finding]:
 
 
 def sizes_in_one_word(config: Section, tree: SourceTree | None = None) -> Iterator[Finding]:
-    """Refuse a list of graph sizes if verl's server, from `tree` or the installed one, passes it as one word.
+    """Refuse a list of graph sizes if verl's server passes the whole list as one word. By default, look at the
+    installed verl.
 
-    vLLM's parser expects one word per size, and fails in a Ray actor, minutes after the job started, with
-    `argument --cuda_graph_sizes: invalid int value: '[8, 64]'`.
+    vLLM's parser expects one word for each size. It would fail in a Ray actor, minutes after the start of the job,
+    with `argument --cuda_graph_sizes: invalid int value: '[8, 64]'`.
     """
     engine = config.actor_rollout_ref.rollout
     if engine.get("name") != "vllm" or engine.get("mode") != "async":
@@ -89,7 +90,8 @@ def sizes_in_one_word(config: Section, tree: SourceTree | None = None) -> Iterat
 
 
 def _stringifies_lists(tree: SourceTree) -> bool:
-    """Tell whether verl's server turns each argument into `--name` and `str(value)`, and handles no lists."""
+    """Tell whether verl's server turns each argument into `--name` and `str(value)`, with no special case for
+    lists."""
     server = tree.parse(_SERVER)
     if server is None:
         return False
@@ -107,7 +109,8 @@ def _vllm_arguments(config: Section) -> dict[str, object]:
 
 
 def _known(tree: SourceTree) -> frozenset[str]:
-    """Return all words of the modules that define the arguments; none if one of the first two modules is missing."""
+    """Return all words in vLLM's modules that define arguments. Return none if one of the first two modules is
+    missing."""
     if any(tree.read(module) is None for module in _MODULES[:2]):
         return frozenset()
     words = frozenset().union(*map(tree.used_names, _MODULES))
@@ -115,6 +118,7 @@ def _known(tree: SourceTree) -> frozenset[str]:
 
 
 def _is_known(key: str, known: frozenset[str]) -> bool:
-    """Tell whether vLLM's parser accepts an argument, also with dashes, as `--no-…`, or abbreviated."""
+    """Tell whether vLLM's parser accepts an argument. It also accepts dashes instead of underscores, `--no-…`, and
+    abbreviations."""
     name = key.partition(".")[0].replace("-", "_")
     return any(word.startswith(name) for word in known) or name.removeprefix("no_") in known

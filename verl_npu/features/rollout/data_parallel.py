@@ -1,8 +1,9 @@
-"""Data-parallel engines at 796871d7: vLLM engines that share a model's experts and step together.
+"""Data-parallel engines at 796871d7: several vLLM engines that share a model's experts and compute their steps
+together.
 
-Upstream's rollout starts one engine for each group of tensor-parallel ranks. vLLM's variables tell an engine its
-data-parallel rank, the number of engines, and the rendezvous address. Source: vLLM 0.10, `vllm/config/parallel.py` and
-`vllm/v1/engine/llm_engine.py`.
+Upstream's rollout starts one engine for each group of tensor-parallel ranks. Environment variables of vLLM tell each
+engine its data-parallel rank, the number of engines, and the address at which they meet. Source: vLLM 0.10,
+`vllm/config/parallel.py` and `vllm/v1/engine/llm_engine.py`.
 """
 
 from __future__ import annotations
@@ -18,22 +19,23 @@ from ..configuration import Section
 __all__ = ["SETTINGS", "Place", "data_parallel_size", "join", "sharing_obstacle", "variables"]
 
 SETTINGS = ("data_parallel_size", "dp_model_parallel_size")
-"""verl's own name from v0.6.1 on, and the name in the earlier plugin for this revision."""
+"""The setting's name in verl from v0.6.1 on, and its name in the earlier plugin for 796871d7."""
 _TENSOR = "tensor_model_parallel_size"
 _SIZE = "VLLM_DP_SIZE"
 _ENGINE = "vllm.v1.engine.llm_engine"
 _JOINT_STEPS = "should_execute_dummy_batch"
-"""A name in vLLM's engine if several engines, each in its own process, can step together."""
+"""A name in vLLM's engine. If vLLM has it, several engines in different processes can compute their steps together."""
 
 
 def data_parallel_size(engine: Section) -> int:
-    """Return the number of engines that share a model; 1 by default."""
+    """Return the number of engines that share a model (default: 1)."""
     return max((size for size in map(engine.get, SETTINGS) if isinstance(size, int)), default=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A rank among the engines that share a model: `data` engines of `tensor` consecutive ranks each."""
+    """The place of a rank among the engines that share a model. There are `data` engines of `tensor` consecutive ranks
+    each."""
 
     rank: int
     tensor: int
@@ -46,12 +48,13 @@ class Place:
 
     @property
     def first(self) -> int:
-        """The rank that holds the same part in the first engine, and so is the first of this rank's group."""
+        """In the first engine, the rank that holds the same part of the model. It is the first rank of this rank's
+        data-parallel group."""
         return self.rank - self.engine * self.tensor
 
 
 def variables(place: Place, addresses: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """Return vLLM's variables for a place. `addresses` are the host and a free port of each rank."""
+    """Return vLLM's environment variables for a place. `addresses` has each rank's host and a free port there."""
     host, port = addresses[place.first]
     return {
         _SIZE: str(place.data),
@@ -62,9 +65,9 @@ def variables(place: Place, addresses: Sequence[tuple[str, int]]) -> dict[str, s
 
 
 def join(engine: Section) -> None:
-    """Make the next engine of this process share its model with other engines, if the configuration asks for it.
+    """If the configuration asks for it, make the next engine of this process share its model with other engines.
 
-    All ranks call this function together.
+    All ranks must call this function together.
     """
     data = data_parallel_size(engine)
     if data > 1:
@@ -75,7 +78,7 @@ def join(engine: Section) -> None:
 
 
 def _exchange(world: int) -> list[tuple[str, int]]:
-    """Return each rank's host and a free port there."""
+    """Return the host of each rank, and a free port on that host."""
     import ray
     from torch import distributed
 
@@ -88,7 +91,7 @@ def _exchange(world: int) -> list[tuple[str, int]]:
 
 
 def sharing_obstacle(engine: Section, tree: SourceTree) -> str:
-    """Return the reason why the engines cannot share a model; empty if they can."""
+    """Return the reason why the engines cannot share a model. Return an empty text if they can."""
     if engine.get("mode") == "async":
         return "rollout.mode=async, whose engines at this revision start one by one"
     known = tree.read(_ENGINE) is not None

@@ -1,4 +1,4 @@
-"""Arguments that do not reach the vLLM engine at 796871d7, and a context that passes them."""
+"""The arguments that upstream does not pass to the vLLM engine at 796871d7, and a context that passes them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ __all__ = ["OTHER_SIZES", "arguments", "passing_arguments", "plain", "user_kwarg
 
 _SPMD = "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd"
 OTHER_SIZES = "cuda_graph_sizes"
-"""vLLM's own argument from which it computes the sizes of graphs."""
+"""An argument of vLLM itself, from which vLLM computes the sizes of graphs."""
 _CAPTURE_SIZES = (8, 16, 32, 64, 128, 192, 256, 384)
-"""The sizes that the published image's own plugin uses."""
+"""The graph sizes that the plugin in the published image uses."""
 _MAX_NUM_SEQS = 1024
-"""Upstream's own default at 796871d7, where the setting reaches no engine."""
+"""The default in upstream's configuration at 796871d7. At that revision, the setting reaches no engine."""
 
 
 @contextmanager
 def passing_arguments(config: Section) -> Iterator[Section]:
-    """In this context, pass the user's arguments to the new engine. Yield the configuration to build it from."""
+    """In this context, pass the user's arguments to each new engine. Yield the configuration from which to build the
+    engine."""
     join(config)
     own = copy.deepcopy(config)
     if user_kwargs(config):
@@ -34,7 +35,7 @@ def passing_arguments(config: Section) -> Iterator[Section]:
 
 @contextmanager
 def _passing_also(asked: Mapping[str, object]) -> Iterator[None]:
-    """In this context, pass additional arguments to the engines that upstream's module makes."""
+    """In this context, pass the arguments in `asked`, too, to each engine that upstream's module makes."""
     module = vars(sys.modules[_SPMD])
     engine = module["LLM"]
     module["LLM"] = lambda **given: engine(**_merged(given, asked))
@@ -45,7 +46,7 @@ def _passing_also(asked: Mapping[str, object]) -> Iterator[None]:
 
 
 def _merged(given: Mapping[str, object], asked: Mapping[str, object]) -> dict[str, object]:
-    """Return the merged arguments. `asked` wins, and nested mappings are merged in the same way."""
+    """Merge two mappings of arguments. `asked` wins. Nested mappings are merged in the same way."""
     merged = dict(given)
     for key, value in asked.items():
         before = merged.get(key)
@@ -54,7 +55,7 @@ def _merged(given: Mapping[str, object], asked: Mapping[str, object]) -> dict[st
 
 
 def arguments(engine: Section) -> dict[str, object]:
-    """Return the user's arguments for the engine: engine_kwargs, and settings that upstream passes at later pins."""
+    """Return the user's arguments for the engine: engine_kwargs, and the settings that later pins of upstream pass."""
     asked: dict[str, object] = {}
     if engine.get("max_num_seqs") not in (None, _MAX_NUM_SEQS):
         asked["max_num_seqs"] = engine.get("max_num_seqs")
@@ -67,7 +68,7 @@ def arguments(engine: Section) -> dict[str, object]:
 
 
 def _with_few_graphs(engine: Section) -> dict[str, object]:
-    """Return the user's arguments, plus graph sizes if the engine captures graphs and nobody set the sizes."""
+    """Return the user's arguments. If the engine captures graphs and nobody set the graph sizes, add sizes."""
     asked = arguments(engine)
     if engine.get("enforce_eager") or OTHER_SIZES in asked:
         return asked
@@ -75,13 +76,13 @@ def _with_few_graphs(engine: Section) -> dict[str, object]:
 
 
 def user_kwargs(engine: Section) -> dict[str, object]:
-    """Return the user's engine_kwargs for vLLM as plain data, without those that are None."""
+    """Return the user's engine_kwargs for vLLM as plain data. Arguments that are None are left out."""
     kwargs = (engine.get("engine_kwargs") or {}).get("vllm") or {}
     return {str(key): plain(value) for key, value in kwargs.items() if value is not None}
 
 
 def plain(value: object) -> object:
-    """Return plain data, because OmegaConf's containers are neither lists nor mappings to vLLM."""
+    """Return a value as plain data. vLLM accepts neither OmegaConf's lists nor its mappings."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value

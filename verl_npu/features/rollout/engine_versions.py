@@ -1,4 +1,5 @@
-"""Rules for releases of vLLM and vllm-ascend with which a rollout cannot start, asked before the job starts."""
+"""Rules that find releases of vLLM and vllm-ascend with which a rollout cannot start. They run before the job
+starts."""
 
 from __future__ import annotations
 
@@ -38,9 +39,9 @@ _TORCH_PACKAGES = ("torch", "torch_npu")
 def unfit_releases(config: Section) -> Iterator[Finding]:
     """Refuse the job if the installed verl, vLLM, and vllm-ascend cannot be imported together.
 
-    We import none of them, but look in their source for imports that cannot succeed. A release that verl's documents
-    or vllm-ascend's own requirements do not name is only a warning. There are no findings if vLLM is not installed, as
-    on a host that only starts the job.
+    We import none of them. We look in their source for imports that cannot succeed. A release that neither verl's
+    documents nor vllm-ascend's own requirements name is only a warning. If vLLM is not installed, there are no
+    findings, because this host may only start the job.
     """
     engine = config.actor_rollout_ref.rollout
     if engine.get("name") != "vllm":
@@ -115,7 +116,7 @@ def _workers(tree: SourceTree) -> Sequence[str]:
 
 
 def _evaluated(test: ast.expr, vllm: str) -> bool | None:
-    """Evaluate `vllm_version_is("0.11.0")`, with which vllm-ascend chooses its imports."""
+    """Evaluate a condition such as `vllm_version_is("0.11.0")`, by which vllm-ascend chooses its imports."""
     from packaging.version import InvalidVersion, Version
 
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -131,7 +132,7 @@ def _evaluated(test: ast.expr, vllm: str) -> bool | None:
 
 
 def _unnamed(pin: Pin | None) -> Iterator[Finding]:
-    """Warn about installed releases that verl's documents or vllm-ascend's requirements do not name."""
+    """Warn about installed releases that neither verl's documents nor vllm-ascend's requirements name."""
     engine = _unnamed_releases(pin) if pin is not None else []
     if engine and pin is not None:
         yield remark(
@@ -159,7 +160,7 @@ def _unnamed_releases(pin: Pin) -> list[str]:
 
 
 def _is_named(named: str, version: Version) -> bool:
-    """Tell whether this is the named version, or has the same release as a named release candidate."""
+    """Tell whether `version` is the named version. If a release candidate is named, its final release counts, too."""
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
@@ -168,10 +169,9 @@ def _is_named(named: str, version: Version) -> bool:
 
 
 def _unmet_requirements() -> Iterator[tuple[str, str]]:
-    """Yield vllm-ascend's requirements of torch and torch_npu that the installed versions do not meet.
+    """Yield the requirements of vllm-ascend that the installed torch and torch_npu do not meet.
 
-    We ignore post-releases, because verl's documents name post-releases that vllm-ascend's metadata exclude, and verl
-    trains with them.
+    We ignore post-releases. verl's documents name some that vllm-ascend's metadata exclude, and verl trains with them.
     """
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
@@ -193,7 +193,8 @@ def _unmet_requirements() -> Iterator[tuple[str, str]]:
 
 
 def _pin() -> Pin | None:
-    """Return the installed verl's pin or nearest pin; None if nothing has judged verl in this process."""
+    """Return the pin that equals the installed verl or is nearest to it. Return None if this process has not judged
+    verl."""
     try:
         revision = manifest()["upstreams"].get("verl")
     except LookupError:

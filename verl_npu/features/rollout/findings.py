@@ -8,7 +8,7 @@ __all__ = ["refusal", "remark"]
 
 
 def refusal(code: str, *, subject: str, found: str, fix: str, expected: str = "") -> Finding:
-    """Return a finding that ends the job before its first process starts."""
+    """Make a finding that ends the job before its first process starts."""
     return Finding(
         code=code,
         severity=Severity.ERROR,
@@ -21,5 +21,5 @@ def refusal(code: str, *, subject: str, found: str, fix: str, expected: str = ""
 
 
 def remark(code: str, text: str) -> Finding:
-    """Return a finding that only warns."""
+    """Make a finding that is only a warning."""
     return Finding(code, Severity.WARNING, text)

@@ -1,4 +1,4 @@
-"""A release that compares as numbers where upstream compares texts."""
+"""A release number that compares as numbers where upstream compares texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Release"]
 
 
 class Release(str):
-    """A release such as `0.11.0`, without local part and post-release, that compares as numbers."""
+    """A release such as `0.11.0`, without local part and post-release. It compares as numbers, not as text."""
 
     __slots__ = ()
 

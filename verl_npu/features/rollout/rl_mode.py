@@ -1,8 +1,8 @@
-"""vllm-ascend's own switch for reinforcement learning, `additional_config.rl_config`, if the installed version has it.
+"""vllm-ascend's own switch for reinforcement learning, `additional_config.rl_config`.
 
-No release has the switch; the main branch has had it since commit 2c72a26f35 of 2026-08-19. With the switch, an engine
-never lays weights out in FRACTAL_NZ, uses its own settings instead of those of an earlier engine, and does not use
-expandable segments. It also opens vLLM's developer endpoints, which nobody asked for.
+No release has the switch yet; the main branch has had it since commit 2c72a26f35 of 2026-08-19. With the switch, an
+engine never stores weights in the layout FRACTAL_NZ, uses its own settings even if the process had an engine before,
+and does not use expandable segments. The switch also opens vLLM's development endpoints, which nobody asked for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _ADDITIONAL = "actor_rollout_ref.rollout.engine_kwargs.vllm.additional_config"
 
 
 def wrong_rl_config(config: Section) -> Iterator[Finding]:
-    """Refuse what vllm-ascend would refuse in the server: an unknown key, or a value other than True or False."""
+    """Refuse values in rl_config that vllm-ascend would refuse in the server: unknown keys, and values other than True
+    or False."""
     known, _, mode = _current_settings(config)
     if _SWITCH not in known or mode is None:
         return
@@ -46,7 +47,8 @@ def wrong_rl_config(config: Section) -> Iterator[Finding]:
 
 
 def enable_rl_mode(config: Section) -> None:
-    """Set `rl_config.enabled` in the engine's additional_config, unless the user set it or nothing reads it."""
+    """Set `rl_config.enabled` in the engine's additional_config. Leave it alone if the user set it, or if nothing
+    reads it."""
     known, asked, mode = _current_settings(config)
     if _SWITCH not in known or asked is None or (mode is not None and _SWITCH in mode):
         return
@@ -61,7 +63,8 @@ def enable_rl_mode(config: Section) -> None:
 
 
 def _current_settings(config: Section) -> tuple[frozenset[str], Any, Any]:
-    """Return the rl_config keys of the installed vllm-ascend, the engine's additional_config, and its rl_config."""
+    """Return three things: the keys of rl_config in the installed vllm-ascend, and the engine's additional_config and
+    rl_config."""
     engine = config.actor_rollout_ref.rollout
     tree = SourceTree.installed(("vllm_ascend",)) if engine.get("name") == "vllm" else None
     whole = additional_config(config)
@@ -69,7 +72,7 @@ def _current_settings(config: Section) -> tuple[frozenset[str], Any, Any]:
 
 
 def additional_config(config: Section) -> Any:
-    """Return the engine's additional_config, which may be JSON text; None if the text is not JSON."""
+    """Return the engine's additional_config. If it is a text, parse it as JSON, or return None if it is not JSON."""
     given = _configured(config)
     if given is None:
         return {}
@@ -84,7 +87,7 @@ def _configured(config: Section) -> Any:
 
 
 def _known(tree: SourceTree) -> frozenset[str]:
-    """Return the keys of vllm-ascend's class RlConfig; none if the class does not exist."""
+    """Return the keys of vllm-ascend's class RlConfig. Return none if the class does not exist."""
     fields = (field for node in tree.nodes(_CLASS) if isinstance(node, ast.ClassDef) for field in node.body)
     return frozenset(
         field.target.id for field in fields if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)

@@ -1,7 +1,7 @@
-"""Rules for a job's rollout, asked before a process of the job starts.
+"""Rules for the rollout of a job. They are applied before the first process of the job starts.
 
-None of the rules imports torch or an engine, so a command can ask them about a launch script, as the job asks them
-about its configuration.
+No rule imports torch or an engine. So commands can apply the rules to a launch script, as the job applies them to its
+configuration.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ _SIZE_FIXES = {
 
 
 def check(config: Section, only: Collection[str] | None = None) -> None:
-    """Ask all rules, or those with the codes in `only`. Raises the error of the first refusal."""
+    """Apply all rules, or only the rules whose codes are in `only`. Raises the error of the first refusal."""
     for rule in RULES:
         if only is None or rule.code in only:
             refuse(rule.ask(config))
 
 
 def refuse(findings: Iterable[Finding]) -> None:
-    """Print a rule's warnings. Raises FleetError or JobSettingError for the first refusal."""
+    """Print the warnings among a rule's findings. Raises FleetError or JobSettingError for the first refusal."""
     for finding in findings:
         if finding.refused:
             # The allocator's setting is a variable that all processes of the job must share.
@@ -95,7 +95,7 @@ def expandable_segments(
     environ: Mapping[str, str] = os.environ,
     overrides_without_sleep: Callable[[Section], str] | None = None,
 ) -> Iterator[Finding]:
-    """Refuse a vLLM engine with sleep mode in a job whose allocator uses expandable segments."""
+    """Refuse a vLLM engine with sleep mode if the allocator of the job uses expandable segments."""
     engine = config.actor_rollout_ref.rollout
     init = config.get("ray_init") or config.get("ray_kwargs", {}).get("ray_init") or {}
     of_workers = (init.get("runtime_env") or {}).get("env_vars") or {}
@@ -114,9 +114,10 @@ def expandable_segments(
 
 
 def sleep_mode_overrides(engine: Section) -> str:
-    """Return `sleep_mode_overrides_of` the engine for the installed verl.
+    """Return the result of `sleep_mode_overrides_of` for an engine of the installed verl.
 
-    This imports verl's classes. An engine counts as upstream's if no recipe registered another one in this process.
+    This imports verl's classes. An engine counts as upstream's own, unless a recipe has registered another one in this
+    process.
     """
     return sleep_mode_overrides_of(engine, _fields(), lambda mode: _is_upstreams("vllm", mode))
 
@@ -124,11 +125,12 @@ def sleep_mode_overrides(engine: Section) -> str:
 def sleep_mode_overrides_of(
     engine: Section, fields: frozenset[str] | None, is_upstreams: Callable[[str], bool]
 ) -> str:
-    """Return the overrides that build the vLLM engine without sleep mode; empty if it has no sleep mode already.
+    """Return the overrides with which the vLLM engine is built without sleep mode.
 
-    The result is also empty for an engine that is not upstream's own, because we know nothing about it. `fields` are
-    the fields of upstream's RolloutConfig, or None if the class does not exist. `is_upstreams` tells whether the
-    engine of a mode is upstream's. Upstream sets enable_sleep_mode as follows:
+    Return an empty text if the engine has no sleep mode anyway, or if it is not upstream's own, because we know
+    nothing about other engines. `fields` are the fields of upstream's RolloutConfig, or None if the class does not
+    exist. `is_upstreams` tells whether the engine of a mode is upstream's own. Upstream sets enable_sleep_mode as
+    follows:
 
         revision               mode    the engine's enable_sleep_mode
         796871d7               both    free_cache_engine; engine_kwargs are not read (async) or a duplicate (sync)
@@ -137,8 +139,8 @@ def sleep_mode_overrides_of(
         ccd7d934 and later     async   enable_sleep_mode, which is True by default; engine_kwargs win
         ccd7d934, v0.7.0       sync    the choice of a recipe's own engine; r1_ascend's is False
 
-    Upstream's classes, not its version, tell the row: `RolloutConfig` is missing at 796871d7, and has a field
-    `enable_sleep_mode` from ccd7d934 on.
+    The row is chosen by upstream's classes, not by its version: `RolloutConfig` does not exist at 796871d7, and has a
+    field `enable_sleep_mode` from ccd7d934 on.
     """
     name, mode = "enable_sleep_mode", engine.get("mode", "sync")
     if fields is None or (mode == "sync" and is_upstreams(mode)):
@@ -163,7 +165,8 @@ def _fields() -> frozenset[str] | None:
 
 
 def _is_upstreams(name: str, mode: str) -> bool:
-    """Tell whether the engine of this name and mode is upstream's own. A recipe may have registered another one."""
+    """Tell whether the engine of this name and mode is upstream's own. A recipe may have registered a different
+    one."""
     base = importlib.import_module("verl.workers.rollout.base")
     return str(base._ROLLOUT_REGISTRY.get((name, mode), "")).startswith("verl.")
 
@@ -238,7 +241,8 @@ def _additional_config(config: Section) -> Iterator[Finding]:
 
 
 def _sources() -> list[str] | None:
-    """Return the source of vllm-ascend's modules, without importing them; None if it is not installed here."""
+    """Return the source of vllm-ascend's modules without importing them. Return None if vllm-ascend is not installed
+    here."""
     try:
         found = importlib.util.find_spec("vllm_ascend")
     except (ImportError, ValueError):
@@ -255,7 +259,7 @@ def _words(sources: Iterable[str]) -> list[str]:
 
 
 def unread_parallelism(config: Section, tree: SourceTree | None = None) -> Iterator[Finding]:
-    """Refuse a parallelism setting of the rollout that verl, from `tree` or the installed one, does not read."""
+    """Refuse a parallelism setting of the rollout that verl does not read. By default, look at the installed verl."""
     # Such an engine starts without the parallelism: a model that needs it does not fit, and other models are slow.
     # Sources: the code of verl 796871d7; vllm_ascend/platform.py and distributed/utils.py of 0.9.1 for the output
     # head.
@@ -442,4 +446,4 @@ RULES: tuple[Rule[Section], ...] = (
         about="The packages triton and triton-ascend installed together: both provide the module `triton`.",
     ),
 )
-"""All rules, in the order in which a job asks them."""
+"""All rules, in the order in which a job applies them."""

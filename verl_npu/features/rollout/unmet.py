@@ -1,4 +1,4 @@
-"""Detection of imports that cannot succeed, before a process meets the ImportError."""
+"""Detection of imports that cannot succeed, before a process fails with an ImportError."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...registry.source.lookup import missing_module, resolve
 from ...registry.source.tree import SourceTree, packages_above
 
 Decide = Callable[[ast.expr], bool | None]
-"""Tells whether a condition holds; None if the source does not show it."""
+"""A function that tells whether a condition holds. It returns None if the source does not show that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,22 +18,23 @@ class UnmetImport:
     """An import that cannot succeed."""
 
     module: str
-    """The importing module."""
+    """The module that contains the import."""
     line: int
     name: str
     """The full name of the imported module or object."""
     missing: str
-    """The first missing part of that name."""
+    """The first part of that name that does not exist."""
 
 
 def unmet_imports(
     starts: Iterable[str], importer: str, imported: str, tree: SourceTree, decide: Decide = lambda test: None
 ) -> Iterator[UnmetImport]:
-    """Yield the names that the package `importer` imports, starting at its modules `starts`, and that `imported`
-    lacks.
+    """Yield the imports that cannot succeed: names that `importer` imports from the package `imported`, which lacks
+    them.
 
-    Only certain imports count: at the top of a module, outside of `try`, and not under a condition that `decide`
-    leaves open. Raises SourceError if a module on the way cannot be parsed.
+    The search starts at the modules `starts` of the package `importer`. Only imports that are certainly executed
+    count: those at the top of a module, outside of `try`, and not under a condition that `decide` leaves open. Raises
+    SourceError if a module on the way cannot be parsed.
     """
     waiting, seen = list(starts), set[str]()
     while waiting:
@@ -52,7 +53,8 @@ def unmet_imports(
 
 
 def _missing(module: str, name: str, tree: SourceTree) -> str:
-    """Return the first part of an import that is certainly missing. A package's `__getattr__` makes no modules."""
+    """Return the first part of an imported name that is certainly missing. `__getattr__` in a package provides no
+    modules."""
     missing = missing_module(module, tree) or (resolve(name, tree).missing if name != module else "")
     return "" if tree.is_compiled(missing.partition(":")[0]) else missing
 
@@ -70,7 +72,7 @@ def _certain_imports(body: Iterable[ast.stmt], decide: Decide) -> Iterator[ast.I
 def _imported(
     module: str, statement: ast.Import | ast.ImportFrom, tree: SourceTree
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the imported names of a statement, each with its module, and the modules that the statement executes."""
+    """Return the names that a statement imports, each with its module, and the modules that the statement executes."""
     if isinstance(statement, ast.Import):
         modules = [alias.name for alias in statement.names]
         return [(name, name) for name in modules], modules

@@ -1,7 +1,7 @@
-"""Weight sync from trainer to rollout over HCCL, checked on every rank.
+"""Weight sync from trainer to rollout over HCCL. Every rank checks the sync.
 
-`transport` moves bytes between ranks and knows nothing about verl; `transport.sync` is one sync. `engines` load the
-weights. `patches` use both to replace upstream's own sync.
+`transport` moves bytes between ranks and knows nothing about verl; `transport.sync` does one sync. `engines` loads the
+weights into rollout engines. `patches` uses both to replace upstream's own sync.
 """
 
 from __future__ import annotations

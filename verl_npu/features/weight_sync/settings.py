@@ -1,4 +1,4 @@
-"""Settings of weight syncs, read from the environment."""
+"""Settings for weight syncs, which come from environment variables."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from enum import Enum
 from ... import environment
 
 WAIT_LONGER = f"{environment.WEIGHT_SYNC_TIMEOUT.name}=SECONDS"
-"""The override that timeout errors name."""
+"""The setting that the errors about timeouts name."""
 
 
 class Check(str, Enum):
-    """The comparisons made after names, shapes, and dtypes agree."""
+    """What a sync compares after it has compared names, shapes, and dtypes."""
 
     NONE = "none"
     CHECKSUMS = "checksums"
-    """Every bucket carries a checksum, which is compared before the bucket is loaded."""
+    """Each bucket carries a checksum, which is compared before the bucket is loaded."""
     ENGINE = "engine"
-    """As with CHECKSUMS. In addition, after each sync the engine's weights are compared bit for bit."""
+    """Checksums as above. In addition, the engine's weights are compared bit for bit after each sync."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of weight syncs. Rank 0's bucket size and check apply to all ranks of a group."""
+    """The settings of weight syncs. In a group, all ranks use the bucket size and the check of rank 0."""
 
     bucket_bytes: int = 16 << 20
-    """Bytes of one bucket. Each rank that moves weights keeps two."""
+    """The size of a bucket in bytes. Each rank that moves weights holds two buckets."""
     check: Check = Check.NONE
     timeout: float = 600.0
-    """Seconds that a rank waits for the others before it names the missing rank."""
+    """How many seconds a rank waits for the others. Then it raises an error that names the missing rank."""
     port: int = 0
-    """Port of the group's store; 0 means any free port."""
+    """The port of the group's store. 0 means any free port."""
 
     @classmethod
     def from_environment(cls) -> Settings:
-        """Read VERL_NPU_WEIGHT_SYNC_*. Raises SettingError for an invalid value."""
+        """Read the variables VERL_NPU_WEIGHT_SYNC_*. Raises SettingError for an invalid value."""
         return cls(
             bucket_bytes=int(environment.WEIGHT_SYNC_BUCKET_MB.read() * (1 << 20)),
             check=Check(environment.WEIGHT_SYNC_CHECK.read()),

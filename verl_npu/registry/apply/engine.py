@@ -1,4 +1,4 @@
-"""The registry of a process: it judges features, applies their patches as modules are imported, and undoes them."""
+"""The registry of a process. It judges features, applies their patches when modules are imported, and undoes them."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from .replacement import Conventions
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of judging all patches."""
+    """The result of judging all patches once."""
 
     features: Sequence[Feature]
     tree: SourceTree = field(default_factory=lambda: SourceTree({}))
     revisions: Mapping[str, Revision] = field(default_factory=dict)
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     error: RegistryError | None = None
-    """The first error. Under strict, each import of the trigger raises it."""
+    """The first error. In strict mode, each import of the trigger module raises it."""
 
 
 _NONE = Conventions()
 
 
 class Registry:
-    """The features of one plugin and those that others contribute, in one process. A `Lifecycle` begins and ends it
-    under its mutex.
+    """The features of one plugin, and of others that contribute to it, in one process.
 
-    `bundles` is called and sources are read only when the registry begins.
+    A `Lifecycle` begins and ends the registry, and holds its mutex while it does so. Only when the registry begins
+    does it call `bundles` and read any source.
     """
 
     def __init__(
@@ -58,8 +58,11 @@ class Registry:
         conventions: Conventions = _NONE,
         patch_modules: Sequence[PatchModule] = (),
     ) -> None:
-        """Make a registry that has not begun. `conventions` are those of the upstreams. `patch_modules` are upstream's
-        modules that patch other packages; their patches are read back."""
+        """Make a registry that has not begun yet.
+
+        `conventions` are facts about the decorators of the upstreams. `patch_modules` are the modules with which
+        upstream patches other packages. The registry checks whether their patches have an effect.
+        """
         self.policy = policy
         self.seconds = 0.0
         self._mutex = mutex
@@ -74,23 +77,24 @@ class Registry:
 
     @property
     def features(self) -> Sequence[Feature]:
-        """The features, once they are judged."""
+        """The features. They are known only after they have been judged."""
         return self._ledger.features
 
     @property
     def revisions(self) -> Mapping[str, Revision]:
-        """The revision of each upstream by its name, while the registry is at work."""
+        """The revision of each upstream, by the upstream's name. Empty unless the registry has begun."""
         return {} if self._known is None else self._known.revisions
 
     @property
     def tainted(self) -> tuple[str, ...]:
-        """The drifted features that were applied because the user forced them."""
+        """The features that have drifted and were applied anyway, because the user forced them."""
         return tuple(sorted({p.feature for p in self._ledger.patches() if self._ledger.verdicts[p.id].forced}))
 
     def begin(self) -> None:
-        """Judge the patches, apply those whose modules are loaded, and wait for the modules of the others.
+        """Judge the patches. Apply those whose modules are loaded, and wait until the modules of the others are
+        imported.
 
-        Calling it again resumes what was interrupted. Under strict, it raises the first error, every time.
+        A second call resumes work that was interrupted. In strict mode, every call raises the first error.
         """
         known = self._known or self._judge()
         if known.error is not None and self.policy.strict:
@@ -101,10 +105,10 @@ class Registry:
             self._hooked = True
 
     def end(self) -> None:
-        """Undo every patch and remove every hook.
+        """Undo every patch, and remove every hook.
 
-        Calling it again retries what could not be undone. An interruption in the meantime is raised at the end, after
-        everything else is undone.
+        A second call tries again to undo what could not be undone. If this function is interrupted, it first undoes
+        everything else, and then raises the interruption.
         """
         if self._known is None and not self._ledger.bindings:
             return
@@ -117,11 +121,11 @@ class Registry:
             raise interruption
 
     def abandon(self) -> None:
-        """Note, in the child of a fork, that another thread of the parent was patching."""
+        """Record, in the child of a fork, that another thread of the parent was patching at that moment."""
         self._ledger.abandon("this process was forked while another thread of its parent was patching")
 
     def status(self) -> dict[str, Verdict]:
-        """Return the state of each patch by its id, read back from the live objects."""
+        """Return the state of each patch, by its id. It is read from the live objects."""
         with self._mutex.lock:
             return {id: self._readback.settled(verdict) for id, verdict in self._ledger.status().items()}
 
@@ -133,7 +137,7 @@ class Registry:
         return {f.name: feature_state(status[patch.id].state for patch in f) for f in self.features}
 
     def activity(self) -> RegistryActivity:
-        """Return the activity of this process as plain data for a manifest."""
+        """Return what the registry has done in this process, as plain data for a manifest."""
         status = self.status()
         states = self._states(status)
         return {
@@ -159,7 +163,7 @@ class Registry:
         }
 
     def _judge(self) -> Verification:
-        """Judge all patches. The result is kept only if this is not interrupted."""
+        """Judge all patches, and keep the result. If this is interrupted, nothing is kept."""
         started = time.perf_counter()
         self._withdraw_hooks()
         self._readback.release()
@@ -215,7 +219,7 @@ class Registry:
         return Verification(features, tree, revisions, verdicts, next(iter(errors), None))
 
     def _late(self, patch: Patch) -> None:
-        """Report a patch that was declared after judging. Raises DeclarationError under strict."""
+        """Report a patch that was declared after the features were judged. In strict mode, raises DeclarationError."""
         error = DeclarationError(
             subject=f"patch {patch.id}, declared in {getattr(patch.implementation, '__module__', 'no module')}",
             found="this patch is left out, because it was declared after the patches had been judged",
@@ -253,7 +257,7 @@ class Registry:
             self._changed()
 
     def _apply_again(self, name: str, module: ModuleType) -> None:
-        """Apply our patches again if `module` has overwritten them."""
+        """If `module` has overwritten our patches, apply them again."""
         with self._mutex.lock:
             self._ledger.write_over(name, module)
             self._changed()

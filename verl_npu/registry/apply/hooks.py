@@ -1,11 +1,11 @@
-"""Post-import hooks that cannot lose a patch.
+"""Hooks that run after a module is imported, and that cannot lose a patch.
 
-They are modelled on wrapt's hooks, which have three faults: they are removed before they run, so a hook that fails
-once stays silent; they run at once on a half-initialised module; and a reload loses them. Here a hook stays until it
-is removed, waits for a module that is still being executed, and runs again on reload. Both kinds of hooks work on one
-module, in either order.
+They are modelled on the hooks of the package wrapt, which have three faults. They are removed before they run, so a
+hook that fails once never runs again. If the module is still being executed, they run at once, on a half-initialised
+module. And a reload of the module loses them. A hook of this module stays until it is removed, waits until the module
+has been executed, and runs again after a reload. Both kinds of hooks can be used on one module, in either order.
 
-This module is part of every `import torch`. It imports neither typing nor ast, which would double its cost.
+Every `import torch` loads this module. It imports neither typing nor ast, which would double the time that it takes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class Inside(threading.local):
-    """Locks by name, with which a thread marks functions that it is executing and may re-enter.
+    """Locks by name. A thread takes a lock to mark a function that it is executing and may enter a second time.
 
-    A `with` statement releases the lock whatever interrupts it. A flag that is set and cleared would stay set if an
-    interruption came in between.
+    A `with` statement releases a lock no matter what interrupts it. A flag would stay set if an interruption came
+    between setting and clearing it.
     """
 
     def __init__(self) -> None:
@@ -46,10 +46,11 @@ _lock = threading.RLock()
 
 
 def add_hook(name: str, hook: Hook, *, before: bool = False) -> None:
-    """Call `hook(module)` whenever the module `name` has been executed: now if it is loaded, and after each reload.
+    """Call `hook(module)` each time that the module `name` has been executed: now if it is loaded, and after each
+    reload.
 
-    With `before`, call the hook just before the module is executed, and never for a loaded one. The import raises
-    whatever the hook raises, every time. Adding a hook twice has no effect.
+    With `before`, call the hook just before the module is executed, and never for a module that is already loaded. If
+    the hook raises an error, the import raises it, too, every time. Adding a hook twice has no effect.
     """
     with _lock:
         placed = (_before if before else _after).setdefault(name, [])
@@ -68,7 +69,7 @@ def add_hook(name: str, hook: Hook, *, before: bool = False) -> None:
 
 
 def remove_hook(name: str, hook: Hook) -> None:
-    """Remove `hook` from `name`, if it is there. Removing the last hook also removes the finder."""
+    """Remove `hook` from the module `name`, if it is there. Removing the last hook also removes the import finder."""
     with _lock:
         for hooks in (_before, _after):
             if hook in hooks.get(name, ()):
@@ -92,7 +93,8 @@ def _run(hooks: dict[str, list[Hook]], name: str, module: ModuleType) -> None:
 
 
 class _Finder:
-    """Wraps the spec that the other finders find for a hooked module, so that the hooks run around its execution."""
+    """An import finder. It wraps the spec that other finders return for a module, so that hooks run when the module is
+    executed."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -116,10 +118,10 @@ class _Finder:
 
 
 class _WatchedSpec(importlib.machinery.ModuleSpec):
-    """The spec of a module that was being executed when its hook was added.
+    """The spec of a module that was already being executed when its hook was added.
 
-    importlib ends every execution with `spec._initializing = False`, so the hooks run at that moment. Waiting for a
-    later import could be too late.
+    importlib ends every execution by setting `spec._initializing` to False. The hooks run at that moment, because the
+    next import might be too late.
     """
 
     @property
@@ -154,9 +156,10 @@ def _renew_lock() -> None:
 
 
 class _HookedLoader:
-    """Takes the place of a loader until its module is executed, and runs the hooks around that.
+    """A substitute for a module's loader, until the module is executed. It runs the hooks before and after the module
+    is executed.
 
-    It first puts the loader back, so that nobody sees it later: others ask for the loader's type and resources.
+    It first puts the real loader back, because other code asks for the type and the resources of a module's loader.
     """
 
     def __init__(self, spec: importlib.machinery.ModuleSpec) -> None:
@@ -211,11 +214,11 @@ class _HookedLoader:
 
 
 def _with_hooks_before_main(code: CodeType, source: bytes, name: str) -> CodeType:
-    """Return the code of the module `name`, with a call of `program_starts(name)` before its main part.
+    """Return the code of the module `name`, with a call of `program_starts(name)` inserted before its main part.
 
-    `python -m pkg.mod` executes the module's code as `__main__`, and the last statement of that code runs the whole
-    job. So the call is inserted, in memory, before each `if __name__ == "__main__":`. Code without that test is
-    returned as it is.
+    `python -m pkg.mod` executes the code as `__main__`, and its last statement runs the whole job. So a hook after the
+    last statement would be too late. The call is inserted, in memory, before each `if __name__ == "__main__":`. Code
+    without that test is returned unchanged.
     """
     import ast
 
@@ -239,7 +242,8 @@ def _is_main_test(ast: Any, node: Any) -> bool:
 
 
 def program_starts(name: str) -> None:
-    """Run the hooks of the module `name` if it is the program. Its own code calls this after its definitions."""
+    """Run the hooks of the module `name` if it is the program that Python runs. The module's code calls this after its
+    definitions."""
     main = sys.modules.get("__main__")
     if main is not None and getattr(getattr(main, "__spec__", None), "name", None) == name:
         _run(_after, name, main)

@@ -1,4 +1,4 @@
-"""The ledger of a process: each patch's verdict and writes, and how to undo them."""
+"""The ledger of a process: the verdict on each patch, what the patch wrote, and how to undo it."""
 
 from __future__ import annotations
 
@@ -18,36 +18,38 @@ from .slots import Binding, Slot, find_copies, find_slot, holders
 
 
 class Ledger:
-    """The verdicts and bindings of all patches."""
+    """The verdicts on all patches, and the bindings of the patches that were applied."""
 
     def __init__(self, policy: Policy, conventions: Conventions, warn: Callable[[str], None]) -> None:
         self.features: Sequence[Feature] = ()
         self.verdicts: dict[str, Verdict] = {}
         self.bindings: dict[str, Binding] = {}
-        """The patches that are in force or could not be undone, even if they have been judged again since."""
+        """The bindings of patches that are in force, or that could not be undone. Patches that were judged again since
+        are included."""
         self.tree = SourceTree({})
         self._disable_variable = f"{policy.prefix}_DISABLE"
         self._conventions = conventions
         self._warn = warn
 
     def patches(self) -> Iterator[Patch]:
-        """Return all patches of all features."""
+        """Yield all patches of all features."""
         return (patch for feature in self.features for patch in feature)
 
     def live(self) -> Iterator[Patch]:
-        """Return the patches that are in force or will be."""
+        """Yield the patches that are in force or will be."""
         return (patch for patch in self.patches() if self.verdicts[patch.id].state in LIVE)
 
     def status(self) -> dict[str, Verdict]:
-        """Return the state of each patch by its id, read back from the live objects."""
+        """Return the state of each patch, by its id. It is read from the live objects."""
         return {patch.id: self._observed(patch) for patch in self.patches()}
 
     # Applying.
 
     def apply(self, executed: Mapping[str, ModuleType]) -> list[BaseException]:
-        """Apply the patches of modules that were just executed, or that were loaded past our hooks.
+        """Apply the patches of the modules in `executed`, and of modules that were loaded without our hooks. Return
+        the errors.
 
-        Each feature is applied whole or not at all. Return the errors.
+        Each feature is applied whole or not at all.
         """
         modules = {**self._loaded_past_hooks(executed), **executed}
         wanted = {feature: [p for p in feature if self._waits(p, modules, executed)] for feature in self.features}
@@ -78,7 +80,8 @@ class Ledger:
         return list(failures.values())
 
     def _loaded_past_hooks(self, executed: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
-        """Return the modules, other than `executed`, that patches wait for and that were loaded past our hooks."""
+        """Return modules, other than `executed`, for which patches wait, although they were already loaded without our
+        hooks."""
         waiting = {patch.target.module for patch in self.patches() if self.verdicts[patch.id].state is State.PENDING}
         return {name: sys.modules[name] for name in sorted(waiting - executed.keys()) if is_loaded(name)}
 
@@ -90,7 +93,7 @@ class Ledger:
         return wanted and patch.action is not Action.GUARD
 
     def _binding(self, patch: Patch, module: ModuleType) -> Binding:
-        """Return the binding to write, or the one that is already in force. Nothing is changed."""
+        """Make the binding to write for a patch. If one is already in force, return that. Nothing is written."""
         slot = find_slot(module, patch.target)
         made = self.bindings.get(patch.id)
         if made is not None and made.slot == slot and made.in_force():
@@ -102,14 +105,18 @@ class Ledger:
         return Binding(patch, slot, before, build(patch, before, slot, self._disable_variable), earlier=made)
 
     def _is_trusted(self, patch: Patch, value: object) -> bool:
-        """Tell whether to accept `value` unchecked: the patch is forced, or the module in the feature's `after` made
-        it."""
+        """Tell whether to patch `value` without checking it first.
+
+        It is trusted if the user forced the patch, or if the value comes from the module named in the feature's
+        `after`.
+        """
         after = next(feature.after for feature in self.features if feature.name == patch.feature)
         before_us = sys.modules.get(after) if after else None
         return self.verdicts[patch.id].forced or (before_us is not None and comes_from(value, before_us))
 
     def _write(self, binding: Binding, copies: Sequence[Slot]) -> None:
-        """Write one patch and its copies. Raises ApplyError if the target does not hold the patch afterwards."""
+        """Write one patch into its target and its copies. Raises ApplyError if the target then does not hold the
+        patch."""
         if binding.writes and binding.in_force():
             return
         # Record it first, because the following steps may be interrupted.
@@ -126,7 +133,8 @@ class Ledger:
             )
 
     def write_over(self, name: str, module: ModuleType) -> None:
-        """Apply the patches of features with this `after` again where `module` has overwritten them."""
+        """Apply patches again where `module` has overwritten them. Only the features whose `after` is `name` are
+        affected."""
         for patch in (patch for feature in self.features if feature.after == name for patch in feature):
             beneath = self.bindings.get(patch.id)
             if beneath is None or beneath.in_force() or not comes_from(beneath.slot.read(), module):
@@ -138,7 +146,7 @@ class Ledger:
             self.bindings[patch.id] = binding
 
     def guard(self, name: str) -> None:
-        """Run the guards of a module that will be executed next."""
+        """Run the guards of a module that is about to be executed."""
         for patch in self.live():
             if patch.action is Action.GUARD and patch.target.module == name:
                 self._note(patch, State.APPLIED)
@@ -150,7 +158,7 @@ class Ledger:
     # Undoing.
 
     def _fail(self, feature: Feature, failed: Patch, failure: BaseException) -> None:
-        """Undo a whole feature, because applying one of its patches failed or was interrupted."""
+        """Undo a whole feature, because one of its patches failed or was interrupted while it was applied."""
         whole = f"because {failed.id} failed: {WHOLE}"
         before = {patch: self.verdicts[patch.id] for patch in feature if self.verdicts[patch.id].state in LIVE}
         self.take_back([patch.id for patch in feature if patch.id in self.bindings], whole)
@@ -168,7 +176,7 @@ class Ledger:
         self._warn(f"feature {feature.name} failed and was undone: {text}")
 
     def abandon(self, reason: str) -> None:
-        """Mark pending patches as failed, because the thread that was applying them no longer exists."""
+        """Mark the pending patches as failed. The thread that was applying them does not exist in this process."""
         for patch in self.patches():
             if self.verdicts[patch.id].state is State.PENDING:
                 self.verdicts[patch.id] = Verdict(State.FAILED, f"{reason}; the patch may be half applied")
@@ -177,7 +185,8 @@ class Ledger:
         )
 
     def take_back(self, patch_ids: Sequence[str], reason: str) -> BaseException | None:
-        """Undo what these patches wrote, newest first. Return an interruption that came in the meantime, if any."""
+        """Undo what these patches wrote, the newest first. An interruption does not stop this; it is returned at the
+        end."""
         interruption = None
         for patch_id in reversed(patch_ids):
             rollback = self.bindings[patch_id].restore()
@@ -200,7 +209,7 @@ class Ledger:
         return interruption
 
     def end(self) -> BaseException | None:
-        """Undo every patch. Return an interruption that came in the meantime, if any."""
+        """Undo every patch. An interruption does not stop this; it is returned at the end."""
         interruption = self.take_back(tuple(self.bindings), "deactivated")
         for patch_id, verdict in self.verdicts.items():
             # A patch that wrote nothing needs no undoing.
@@ -211,20 +220,21 @@ class Ledger:
     # Queries.
 
     def claims(self) -> dict[str, tuple[str, ...]]:
-        """Return the places that upstream assigns by itself, for each patch that is left to upstream."""
+        """For each patch that is left to upstream, return the names that upstream's own code assigns."""
         return {
             id: known.claims for id, known in self.verdicts.items() if known.claims and known.state is State.NATIVE
         }
 
     def beneath(self, slot: Slot) -> object:
-        """Return the value of a slot, or its value before our patch."""
+        """Return the value of a slot. If our patch is there, return the value from before the patch."""
         for binding in self.bindings.values():
             if binding.slot == slot and binding.in_force():
                 return binding.before
         return slot.read()
 
     def undoing(self, place: str) -> str:
-        """Return the id of our patch that may restore `place` after upstream assigned it; empty if there is none."""
+        """Return the id of our patch that may restore `place` after upstream has assigned it. Return an empty text if
+        there is none."""
         places = {target.dotted: patch.id for patch in self.live() for target in patch.undoes}
         return places.get(place, "")
 
@@ -246,7 +256,7 @@ class Ledger:
 
 
 def is_loaded(name: str) -> bool:
-    """Tell whether a module has been executed completely in this process."""
+    """Tell whether a module is loaded in this process and has been executed completely."""
     module = sys.modules.get(name)
     if module is None:
         return False

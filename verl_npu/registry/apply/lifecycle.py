@@ -1,6 +1,6 @@
-"""The lifecycle of a registry: one state for each process, and one hook on the module that everything waits for.
+"""The lifecycle of a registry: one state in each process, and one hook on the module whose import begins the work.
 
-Like `hooks`, this module is part of every `import torch`, and imports almost nothing.
+Every `import torch` loads this module and `hooks`, so both import almost nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..state import RegistryActivity
 
     class Work(Protocol):
-        """Work that can begin and end. A second call of either method does nothing, or resumes what was
+        """Work that can begin and end. A second call of either method does nothing, or resumes work that was
         interrupted."""
 
         def begin(self) -> None: ...
@@ -30,38 +30,39 @@ if TYPE_CHECKING:
         def activity(self) -> RegistryActivity: ...
 
         def abandon(self) -> None:
-            """Called in the child of a fork that interrupted another thread's work."""
+            """Called in the child of a fork if another thread of the parent was working at that moment."""
 
 
 class Phase(Enum):
     """The phase of a lifecycle."""
 
     OFF = "off"
-    """No hook is placed, and nothing is patched."""
+    """There is no hook, and nothing is patched."""
     WAITING = "waiting"
-    """The hook is placed. The trigger is not imported yet, or the work that its import began did not finish."""
+    """The hook is in place. The trigger is not imported yet, or its import began the work but did not finish it."""
     BEGINNING = "beginning"
-    """The trigger is imported: the patches are being judged, and applied to the modules that are loaded."""
+    """The trigger is being imported. The patches are judged, and applied to modules that are already loaded."""
     LIVE = "live"
-    """The patches are judged, and each is applied when its module is imported."""
+    """The patches are judged. Each is applied when its module is imported."""
 
 
 class Mutex:
-    """A re-entrant lock that is free in the child of a fork, with the guarded data intact.
+    """A re-entrant lock that is always free in the child of a fork. The data that it guards is then intact.
 
-    A fork copies the work of every thread so far, but only the forking thread itself. With a plain lock, the child
-    would find it held for ever; with a new lock, it would find another thread's work half done. So a fork waits until
-    no other thread holds this lock. It does not wait for ever, because the holder may itself wait for something that
-    the forking thread has, such as the import of a module whose code forks.
+    A fork copies the data of all threads, but it copies only one of the threads: the one that forks. With a plain
+    lock, the child might find the lock held forever. With a new lock, the child might find work of another thread half
+    done. So a fork waits until no other thread holds this lock. It stops waiting after some time, because the other
+    thread may itself wait for the forking thread, for example for the import of a module whose code forks.
     """
 
     seconds = 10.0
-    """How long a fork waits for another thread. No work under the lock takes as long."""
+    """How many seconds a fork waits for another thread. Work under the lock takes less."""
 
     def __init__(self, broken: Callable[[], None]) -> None:
-        """Make the lock. If a fork waits too long, `broken` is called in the child, where work may be half done."""
+        """Make the lock. If a fork waits too long, the child calls `broken`, because work may be half done there."""
         self.lock = threading.RLock()
-        """For use in `with`: Python lets no interruption come between the guarded code and the release."""
+        """The lock itself, for a `with` statement. Python lets no interruption come between the guarded code and the
+        release."""
         self._broken = broken
         # Whether the forking thread got the lock.
         self._fork = threading.local()
@@ -99,7 +100,7 @@ def _raise(error: Exception) -> None:
 
 
 class Lifecycle:
-    """Begins work when the module `trigger` is about to be imported, and ends it on request."""
+    """Begins some work when the module `trigger` is about to be imported, and ends the work on request."""
 
     def __init__(
         self,
@@ -107,8 +108,8 @@ class Lifecycle:
         make: Callable[[Mutex], Work | None],
         failed: Callable[[Exception], None] = _raise,
     ) -> None:
-        """`make` makes the work, or deactivates this lifecycle and returns None. `failed` raises or handles an
-        error."""
+        """Make a lifecycle. `make` makes the work; it may also deactivate this lifecycle and return None. `failed`
+        handles an error or raises it."""
         self.mutex = Mutex(self._forked_midway)
         self.phase = Phase.OFF
         self.work: Work | None = None
@@ -119,11 +120,12 @@ class Lifecycle:
 
     @property
     def active(self) -> bool:
-        """Whether it is activated."""
+        """Whether the lifecycle is activated."""
         return self.phase is not Phase.OFF
 
     def activate(self) -> None:
-        """Wait for the trigger, or begin at once if it is loaded. Interrupted work begins again."""
+        """Begin the work when the trigger is imported, or now if it is already loaded. Work that was interrupted
+        begins again."""
         with self.mutex.lock:
             hooks.add_hook(self._trigger, self._triggered, before=True)
             if self.phase is Phase.OFF:
@@ -132,7 +134,7 @@ class Lifecycle:
             self._triggered(sys.modules[self._trigger])
 
     def deactivate(self) -> None:
-        """End the work. Calling it again retries what could not be ended."""
+        """End the work. A second call tries again to end what could not be ended."""
         with self.mutex.lock:
             hooks.remove_hook(self._trigger, self._triggered)
             self.phase = Phase.OFF

@@ -1,4 +1,4 @@
-"""Reading back upstream's own patches after they ran: they are in force, or had no effect."""
+"""Checks of upstream's own patches after upstream has applied them: they are in force, or they had no effect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Readback:
-    """The results of upstream's patch modules in this process."""
+    """The results of upstream's own patches in this process."""
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class Readback:
         self._changed = changed
         self._tree = SourceTree({})
         self._ran: dict[tuple[PatchModule, str], str] = {}
-        """Modules that were imported and their functions that were called, with the error if one failed."""
+        """The modules that were imported, and their functions that were called. The value is the error, or empty if
+        none occurred."""
         self._natives: dict[PatchModule, Sequence[Native]] = {}
         self._seen: dict[str, Native] = {}
         self._told: set[str] = set()
@@ -52,7 +53,7 @@ class Readback:
         self._hooks: list[tuple[str, Callable[[ModuleType], None]]] = []
 
     def watch(self, tree: SourceTree) -> None:
-        """Read back after each of the modules is imported, and after its functions are called."""
+        """Check upstream's patches after each of the patch modules is imported, and after its functions are called."""
         self._tree = tree
         for module in self._modules:
             for hook, before in ((self._starts, True), (self._imported, False)):
@@ -61,7 +62,7 @@ class Readback:
                 hooks.add_hook(module.name, placed, before=before)
 
     def release(self) -> None:
-        """Remove what `watch` placed. Calling it again does nothing."""
+        """Remove the hooks and wrappers that `watch` installed. A second call does nothing."""
         for name, hook in self._hooks:
             hooks.remove_hook(name, hook)
         for slot, wrapper, original in self._wrappers:
@@ -72,7 +73,8 @@ class Readback:
             kept.clear()
 
     def settled(self, verdict: Verdict) -> Verdict:
-        """Update the verdict on a patch that is left to upstream's own patches; return any other verdict unchanged."""
+        """If a patch is left to upstream's own patches, update its verdict from them. Return any other verdict
+        unchanged."""
         if verdict.state is not State.NATIVE or not verdict.claims:
             return verdict
         reached = self._reached()
@@ -85,7 +87,10 @@ class Readback:
         return replace(verdict, seen=True, reason="; ".join(dict.fromkeys(own.reason for own in found)))
 
     def entries(self) -> dict[str, NativeEntry]:
-        """Return, as plain data, the state of each target whose assignment was reached."""
+        """Return, as plain data, a dict from each target that upstream patches to its state.
+
+        Targets whose assignment has not been executed yet are left out. So are targets of our own patches.
+        """
         ours = {str(patch.target) for patch in self._ledger.live()}
         entries: dict[str, NativeEntry] = {}
         for native in self._reached().values():
@@ -129,7 +134,8 @@ class Readback:
         return watched
 
     def _read(self, module: PatchModule, call: str) -> None:
-        """Read back the assignments of `module`. Raises DriftError under strict if one has no effect."""
+        """Check whether the assignments of `module` have an effect. In strict mode, raises DriftError if one has
+        none."""
         self._ran[module, call] = ""
         executed = sys.modules.get(module.name)
         for step in self._steps(module, call):
@@ -143,7 +149,8 @@ class Readback:
                 raise drift
 
     def _reached(self) -> dict[str, Native]:
-        """Return the assignments that were read back, and those that ran without effect, by their places."""
+        """Return the assignments that have been executed, by the names that they assign. They may have an effect or
+        not."""
         lost: dict[str, Native] = {}
         for (module, call), failure in self._ran.items():
             if not call and failure and module.name in sys.modules and not is_loaded(module.name):
@@ -174,8 +181,8 @@ class Readback:
         return Native(place.name, module.name, step, State.NATIVE, f"{module.name} assigned {step.value}", seen=True)
 
     def _observed(self, native: Native) -> Verdict:
-        """Return the current state of an assignment, which others may have overwritten or one of our patches
-        undone."""
+        """Return the current state of an assignment. Other code may have overwritten it, or one of our patches may
+        have undone it."""
         executed = sys.modules.get(native.by)
         if native.seen and executed is not None and not self._holds(native.step, executed):
             undone = self._ledger.undoing(native.step.place)
@@ -185,12 +192,13 @@ class Readback:
         return Verdict(native.state, native.reason, seen=native.seen)
 
     def _holds(self, step: Step, executed: ModuleType) -> bool:
-        """Tell whether a place holds upstream's assignment, perhaps beneath a patch of ours."""
+        """Tell whether the name that a step assigns still holds upstream's value. The value may be beneath a patch of
+        ours."""
         slot = slot_of(step.place)
         return slot is not None and belongs(self._ledger.beneath(slot), step.value, executed)
 
     def _ineffective(self, module: PatchModule) -> DriftError | None:
-        """Return an error if our patches are left to `module` and it does not patch their targets."""
+        """Return an error if some of our patches are left to `module`, but the module does not patch their targets."""
         reached = self._reached()
         lost = {}
         for patch_id, places in self._ledger.claims().items():
@@ -205,7 +213,8 @@ class Readback:
         return unpatched_error([native.target for native in natives], expected, natives[0].reason, self._policy)
 
     def _judged(self, module: PatchModule) -> Sequence[Native]:
-        """Look up all assignments of `module` in the source, once, because parsing its targets takes a while."""
+        """Look up all assignments of `module` in the source. The result is kept, because parsing the targets takes a
+        while."""
         from ..judge.natives import natives_of
 
         if module not in self._natives:
@@ -213,7 +222,8 @@ class Readback:
         return self._natives[module]
 
     def _steps(self, module: PatchModule, call: str) -> list[Step]:
-        """Return the assignments of `module` when it is imported, or those of a function."""
+        """Return the assignments that `module` makes when it is imported. With `call`, those that this function
+        makes."""
         from ..judge.natives import patched_packages
         from ..source.reader import read_patches
 

@@ -1,5 +1,7 @@
-"""Making the object that replaces a target, from the patch's implementation and the live object. The live object is
-checked first, because others may have replaced it before us."""
+"""Making the object that replaces a target, from the patch's implementation and the live object.
+
+The live object is checked first, because other code may have replaced it before us.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ def clone(
     code: types.CodeType | None = None,
     namespace: dict[str, object] | None = None,
 ) -> types.FunctionType:
-    """Return a copy of `function`, optionally with another name, other code, or another namespace for its globals."""
+    """Return a copy of `function`. It can have a different name, different code, or a different namespace for its
+    globals."""
     made = types.FunctionType(
         code or function.__code__,
         function.__globals__ if namespace is None else namespace,
@@ -43,7 +46,7 @@ def clone(
 
 
 def _functions(implementation: object) -> Iterator[types.FunctionType]:
-    """Yield the function itself, or the functions in a class's own body."""
+    """Yield `implementation` if it is a function. If it is a class, yield the functions in its own body."""
     members = vars(implementation).values() if isinstance(implementation, type) else [implementation]
     for function in map(callee, members):
         if isinstance(function, types.FunctionType):
@@ -51,7 +54,7 @@ def _functions(implementation: object) -> Iterator[types.FunctionType]:
 
 
 def _global_names(code: types.CodeType) -> set[str]:
-    """Return the names that a code object and its inner ones look up among globals and builtins."""
+    """Return the names that a code object, or code nested in it, looks up among globals and builtins."""
     names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return names.union(*(_global_names(inside) for inside in code.co_consts if isinstance(inside, types.CodeType)))
 
@@ -71,35 +74,38 @@ _ASYNC_MANAGER = contextlib.asynccontextmanager(cast(Any, lambda: iter(()))).__c
 
 @dataclass(frozen=True, slots=True)
 class Conventions:
-    """How some upstreams' decorators change a function, which a target's own source does not show."""
+    """How the decorators of some upstreams change a function. A target's own source does not show this."""
 
     transparent: frozenset[str] = frozenset()
-    """Decorators that return a function which calls the decorated one."""
+    """Decorators that return a function which calls the decorated function."""
     registering: str = ""
-    """The transparent decorator that registers the function and sets an attribute on it. A second registration would
-    replace the first."""
+    """The one of these decorators that registers the function and sets an attribute on it. If the function were
+    registered again, the second registration would replace the first."""
     mark: str = ""
-    """The name of that attribute."""
+    """The name of the attribute that it sets."""
     remote: frozenset[str] = frozenset()
-    """Decorators of objects that live in other processes, where no patch of this one reaches them."""
+    """Decorators that make an object live in another process, where no patch of this process reaches it."""
 
     def marks(self, value: object) -> frozenset[str]:
-        """Return the marks on an object: the registration, and the attributes of functools.singledispatch, which calls
-        functions that others registered."""
+        """Return the marks on an object.
+
+        They are the attribute of the registration, and the attributes of functools.singledispatch, which calls
+        functions that other code registered.
+        """
         return frozenset({self.mark, "dispatch", "registry"} & getattr(value, "__dict__", {}).keys())
 
     def registrations(self, value: object) -> int:
-        """Count how often a function was registered. functools.wraps copies a mark, and each registration makes a new
+        """Return how often a function was registered. functools.wraps copies a mark, and each registration makes a new
         one."""
         found = [getattr(layer, "__dict__", {}).get(self.mark) for layer in layers(value)]
         return len({id(mark) for mark in found if mark is not None})
 
 
 def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleType, known: Conventions) -> None:
-    """Raise ApplyError if the live object is not the one that the source defines.
+    """Raise ApplyError if the live object is not the object that the source defines.
 
-    It may also be a wrapper of that object, if the source decorates it, or if the wrapper is of the same kind and
-    takes the same arguments.
+    A wrapper of that object is also accepted if the source decorates the object, or if the wrapper is of the same kind
+    and takes the same arguments.
     """
     value = slot.read()
     if patch.action is Action.ADD:
@@ -145,7 +151,7 @@ def check_live(patch: Patch, slot: Slot, tree: SourceTree, module: types.ModuleT
 
 
 def _has_kind_of(definition: Definition, value: object, known: Conventions) -> bool:
-    """Tell whether the source would make an object of this kind, as far as the source shows."""
+    """Tell whether the source would make an object of the same kind as `value`, as far as the source shows it."""
     function = callee(value)
     # A singledispatchmethod is bound before it is called.
     if not callable(function) and not hasattr(function, "__get__"):
@@ -173,7 +179,7 @@ def _has_kind_of(definition: Definition, value: object, known: Conventions) -> b
 
 
 def _is_upstreams(layer: object, tree: SourceTree) -> bool:
-    """Tell whether an object comes from a decorator of an upstream, of torch, or of contextlib, or is upstream's
+    """Tell whether an object was made by a decorator of an upstream, of torch, or of contextlib, or is upstream's
     own."""
     file = getattr(getattr(layer, "__code__", None), "co_filename", "")
     homes = (sys.modules.get(name) for name in (*tree.packages, "torch"))
@@ -182,7 +188,8 @@ def _is_upstreams(layer: object, tree: SourceTree) -> bool:
 
 
 def _is_imported(value: object, origin: Target, known: Conventions) -> bool:
-    """Tell whether an object is the one that a module has under a name, or a wrapper that stands for it."""
+    """Tell whether `value` is the object that the module of `origin` has under that name, or a wrapper that can
+    replace it."""
     holder = sys.modules.get(origin.module)
     held = namespace(holder).get(origin.name, MISSING) if isinstance(holder, types.ModuleType) else MISSING
     if held is MISSING or held is value:
@@ -196,7 +203,7 @@ def _is_imported(value: object, origin: Target, known: Conventions) -> bool:
 
 
 def _stands_for(wrapper: object, function: object, taken: str, known: Conventions) -> bool:
-    """Tell whether a wrapper is of the same kind as its function and takes the same arguments."""
+    """Tell whether a wrapper can replace its function: it is of the same kind and takes the same arguments."""
     kind, wrapped = _live_kind(wrapper), _live_kind(function)
     # A wrapper that passes a context manager on need not look like one.
     if kind is not wrapped and (kind, wrapped) != (Kind.FUNCTION, Kind.CONTEXT_MANAGER):
@@ -213,7 +220,7 @@ def _stands_for(wrapper: object, function: object, taken: str, known: Convention
 
 
 def _bare_signature(function: types.FunctionType) -> str:
-    """Return the parameters of a function in the form of `definition.signature`, with each default as None."""
+    """Return the parameters of a function in the form of `definition.signature`, with None for each default."""
     parameters = _own_parameters(function)
     bare = [p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else None) for p in parameters]
     return str(inspect.Signature(bare))
@@ -225,7 +232,7 @@ def _own_parameters(function: types.FunctionType) -> list[inspect.Parameter]:
 
 
 def _live_kind(value: object) -> Kind:
-    """Return the kind of a callable itself, not of the function that it unwraps to."""
+    """Return the kind of a callable itself. If it wraps a function, that function does not matter."""
     if getattr(value, "__code__", None) in (_MANAGER, _ASYNC_MANAGER):
         return Kind.CONTEXT_MANAGER
     if inspect.isasyncgenfunction(value):
@@ -250,7 +257,8 @@ def _is_source_definition(value: object, patch: Patch, module: types.ModuleType)
 
 
 def _enclosed(function: object) -> list[types.FunctionType]:
-    """Return the functions in a decorator's closure, the only trace of the original without functools.wraps."""
+    """Return the functions in a decorator's closure. If a decorator does not use functools.wraps, they are the only
+    trace of the original."""
     found: list[types.FunctionType] = []
     waiting = [function]
     while waiting:
@@ -283,13 +291,12 @@ Function = Callable[..., object]
 
 
 def build(patch: Patch, original: object, slot: Slot, leave_out: str = "") -> object:
-    """Make the object that replaces the target. `original` is the target's value in its namespace, a descriptor
-    unbound.
+    """Make the object that replaces the target. `original` is the target's unbound value in its namespace.
 
-    `leave_out` is the variable that switches features off; errors of calls name it.
+    `leave_out` is the variable with which the user switches features off. The errors that calls raise name it.
 
-    Raises ApplyError for an object that cannot be wrapped or replaced, and for an implementation whose global names do
-    not resolve.
+    Raises ApplyError if the original cannot be wrapped or replaced, or if a global name in the implementation does not
+    exist.
     """
     implementation = patch.implementation
     for ours in _functions(implementation):
@@ -339,14 +346,14 @@ def _replaced(implementation: types.FunctionType, original: object) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class _Wrapping:
-    """An implementation that is called with the original, and its parameters after the original."""
+    """An implementation that is called with the original, and the parameters that it has after the original."""
 
     patch: Patch
     leave_out: str
     most: int
-    """The number of positional arguments that it takes."""
+    """The maximum number of positional arguments that it takes."""
     own: tuple[str, ...]
-    """The names of these parameters."""
+    """The names of its parameters after the original."""
     names: frozenset[str]
     any_name: bool
 
@@ -362,10 +369,10 @@ class _Wrapping:
     def pass_on(
         self, original: object, called: Function, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        """Call the implementation, and pass arguments without a parameter there on to the original.
+        """Call the implementation. Arguments for which it has no parameter are passed on to the original.
 
-        Upstream may have added an optional parameter. If a caller uses it and the implementation does not call the
-        original, the argument would be lost, so the caller gets an ApplyError.
+        Such an argument belongs to an optional parameter that upstream has added. If the implementation does not call
+        the original, the argument would be lost; then the caller gets an ApplyError.
 
         Args:
             called: the function that the implementation should call: the original, or a method of it without the
@@ -438,7 +445,7 @@ def _wrapped(patch: Patch, original: Function, leave_out: str) -> Function:
 
 
 def _proxied(wrapping: _Wrapping, original: object) -> Function:
-    """Wrap a callable that is no plain function, and keep its other features (`cache_clear`, `register`, its kind)."""
+    """Wrap a callable that is not a plain function. Keep its other features (`cache_clear`, `register`, its kind)."""
     if isinstance(original, type):
         found = f"the class {original.__qualname__}, which can only be replaced"
         raise _unfit(wrapping.patch, "a function or method to wrap", found)

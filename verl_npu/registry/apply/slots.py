@@ -1,8 +1,8 @@
-"""Slots: keys of namespaces that patches write, read back, and restore, together with their copies.
+"""Slots: keys of namespaces that a patch writes, checks, and restores. The copies of the target have slots, too.
 
-A copy of the target in another module (`from x import y`) is rebound. A copy in a class body, a container, a partial
-or a default cannot be rebound safely, so it stays upstream's, and the status names it. Namespaces are read only
-through `vars()`, so that no lazy module is woken and no `__getattr__` is called.
+If another module has a copy of the target (`from x import y`), the copy is rebound. A copy in a class body, a
+container, a partial, or a default cannot be rebound safely. It keeps upstream's object, and the status lists it.
+Namespaces are read only through `vars()`, so that no lazy module is loaded and no `__getattr__` is called.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ class _Missing:
 
 
 MISSING: Final = _Missing()
-"""The value of a slot whose key is inherited or missing."""
+"""The value of a slot whose key is missing, or is only inherited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A key in the own namespace of a module or class."""
+    """A key in a module's or a class's own namespace."""
 
     owner: Owner
     key: str
 
     def read(self) -> object:
-        """Return the value in the owner's own namespace, unbound; MISSING if the key is inherited or missing."""
+        """Return the unbound value in the owner's own namespace. Return MISSING if the key is missing or only
+        inherited."""
         return read_namespace(self.owner).get(self.key, MISSING)
 
     def write(self, value: object) -> None:
@@ -61,19 +62,19 @@ class Slot:
 
 
 def namespace(module: types.ModuleType) -> MutableMapping[str, object]:
-    """Return a module's own namespace, without waking a lazy module."""
+    """Return a module's own namespace. A lazy module is not loaded."""
     return cast(MutableMapping[str, object], object.__getattribute__(module, "__dict__"))
 
 
 def read_namespace(owner: Owner) -> types.MappingProxyType[str, object] | MutableMapping[str, object]:
-    """Return the own namespace of a module or class, without waking a lazy module."""
+    """Return the own namespace of a module or class. A lazy module is not loaded."""
     if isinstance(owner, types.ModuleType):
         return namespace(owner)
     return cast("types.MappingProxyType[str, object]", type.__getattribute__(owner, "__dict__"))
 
 
 def find_slot(module: types.ModuleType, target: Target) -> Slot:
-    """Find the slot of `target`. Raises ApplyError if its class is missing."""
+    """Return the slot of `target`. Raises ApplyError if the target's class does not exist."""
     owner: Owner = module
     for part in filter(None, target.owner.split(".")):
         inner = read_namespace(owner).get(part, MISSING)
@@ -89,7 +90,7 @@ def find_slot(module: types.ModuleType, target: Target) -> Slot:
 
 
 def callee(value: object) -> FunctionType:
-    """Return the function in a descriptor, or the value itself if it is no descriptor."""
+    """Return the function inside a descriptor. Return any other value unchanged."""
     if isinstance(value, staticmethod | classmethod):
         value = value.__func__
     if isinstance(value, property):
@@ -100,7 +101,7 @@ def callee(value: object) -> FunctionType:
 
 
 def layers(value: object) -> Iterator[object]:
-    """Yield a callable and everything that it wraps, from the outside in."""
+    """Yield a callable and everything that it wraps, the outermost first."""
     seen: set[int] = set()
     while value is not None and id(value) not in seen and len(seen) < _DEEPEST:
         seen.add(id(value))
@@ -113,7 +114,8 @@ _DEEPEST = 100
 
 
 def slot_of(place: str) -> Slot | None:
-    """Find the slot of a full dotted name among the loaded modules; None if its owner is not loaded."""
+    """Return the slot of a full dotted name in the loaded modules. Return None if its module or class is not
+    loaded."""
     parts = place.split(".")
     for length in range(len(parts) - 1, 0, -1):
         owner: object = sys.modules.get(".".join(parts[:length]))
@@ -142,11 +144,12 @@ class Write:
     after: object
 
     def in_force(self) -> bool:
-        """Tell whether the slot still holds the written object."""
+        """Tell whether the slot still holds the object that was written."""
         return self.slot.read() is self.after
 
     def within(self) -> str:
-        """Return the name of a stranger's wrapper around the written object; empty if there is none."""
+        """If other code has put a wrapper around the written object, return the wrapper's name. Otherwise return an
+        empty text."""
         current = self.slot.read()
         found = layers(callee(current))
         around = current is not self.after and any(
@@ -155,7 +158,7 @@ class Write:
         return _named(callee(current)) if around else ""
 
     def undo(self) -> bool:
-        """Restore the slot. Return False, and leave it alone, if others have written it since."""
+        """Restore the slot. If other code has written to it since, leave it alone and return False."""
         current = self.slot.read()
         if current is self.after:
             self.slot.write(_original(self.before))
@@ -182,9 +185,9 @@ def _call_wrapped(wrapped: Callable[..., object], instance: object, args: Any, k
 
 
 def pass_through(made: object, original: object) -> bool:
-    """Make a function from `replacement.build` behave like the original for everyone who still holds it.
+    """Make a function from `replacement.build` behave like the original, for all code that still holds it.
 
-    This exchanges its code, so it costs nothing before. Return False for an object that has no code of its own.
+    This exchanges the function's code, so that it costs nothing until then. Return False if the object has no code.
     """
     function, before = callee(made), callee(original)
     call = getattr(function, "_self_wrapper", None)
@@ -203,18 +206,18 @@ def pass_through(made: object, original: object) -> bool:
 
 @dataclass(slots=True)
 class Rollback:
-    """The outcome of undoing writes."""
+    """The result of undoing writes."""
 
     overwritten: list[str] = field(default_factory=list)
-    """Slots that others have overwritten since, and that are left alone."""
+    """Slots that other code has overwritten since. They are left alone."""
     within: list[str] = field(default_factory=list)
-    """Slots in which a stranger's wrapper contains our object, with the name of the wrapper; our object stays
+    """Slots in which other code has put a wrapper around our object, with the wrapper's name. Our object stays
     there."""
     failed: list[tuple[Write, BaseException]] = field(default_factory=list)
-    """Writes that could not be undone; these slots are still patched."""
+    """Writes that could not be undone. Their slots are still patched."""
 
     def undo(self, write: Write) -> None:
-        """Undo one write, and note the outcome."""
+        """Undo one write, and record the result."""
         failures: list[BaseException] = []
         while len(failures) < _TRIES:
             try:
@@ -231,18 +234,18 @@ class Rollback:
 
 @dataclass(slots=True)
 class Binding:
-    """One applied patch."""
+    """One patch that was applied in this process."""
 
     patch: Patch
     slot: Slot
     before: object
     after: object
     writes: list[Write] = field(default_factory=list)
-    """The writes in order: the target first, then its copies."""
+    """The writes, in order: first to the target, then to its copies."""
     unreached: tuple[str, ...] = ()
-    """Copies of the target that are left alone because they cannot be rebound safely."""
+    """Copies of the target that cannot be rebound safely. They are left alone."""
     over: str = ""
-    """The upstream module that had overwritten the target, and that this binding has overwritten in turn."""
+    """The upstream module that had overwritten the target before this binding overwrote it again."""
     earlier: Binding | None = None
     """The earlier binding of the same patch, if the module was imported again or the target was overwritten."""
 
@@ -251,7 +254,8 @@ class Binding:
         return self.slot.read() is self.after
 
     def within(self) -> str:
-        """Return the name of a stranger's wrapper around our object in the target; empty if there is none."""
+        """If other code has put a wrapper around our object in the target, return its name. Otherwise return an empty
+        text."""
         return Write(self.slot, self.before, self.after).within()
 
     def remarks(self) -> Iterator[str]:
@@ -265,14 +269,15 @@ class Binding:
             yield f"within {within}"
 
     def write(self, slots: Iterable[Slot]) -> None:
-        """Write to `slots`, which are the target's or those of its copies."""
+        """Write our object into `slots`: into the target's slot, or into the slots of its copies."""
         for slot in slots:
             # Record the write first: if it is interrupted in between, the slot reads as before, and undo handles that.
             self.writes.append(Write(slot, slot.read(), self.after))
             slot.write(self.after)
 
     def replace_earlier(self) -> None:
-        """Point the copies that the earlier binding rebound at the new object; undoing sets them to `before`."""
+        """Write the new object into the copies that the earlier binding wrote. If this is undone, the copies get the
+        value `before`."""
         if self.earlier is None:
             return
         for slot in [w.slot for w in self.earlier.writes if w.in_force() and w.slot != self.earlier.slot]:
@@ -283,9 +288,9 @@ class Binding:
             self.earlier = self.earlier.earlier
 
     def restore(self) -> Rollback:
-        """Undo each write by itself. Calling it again retries the writes that failed.
+        """Undo each write separately. A second call tries the failed writes again.
 
-        Everyone who still holds our object calls upstream's function from then on.
+        All code that still holds our object calls upstream's function from then on.
         """
         rollback = Rollback()
         for write in reversed(self.writes):
@@ -311,17 +316,16 @@ def _original(value: object) -> object:
 
 
 def all_modules() -> Iterator[ModuleType]:
-    """Return the modules in `sys.modules`. Other objects in it are skipped without touching their attributes."""
+    """Yield the modules in `sys.modules`. Other objects in it are skipped, and their attributes are not read."""
     return (module for module in tuple(sys.modules.values()) if issubclass(type(module), ModuleType))
 
 
 def holders(modules: Mapping[str, ModuleType], executed: Mapping[str, ModuleType]) -> list[ModuleType]:
-    """Return the modules that may hold copies of objects which will be replaced in `modules`. Those in `executed` have
-    just been executed.
+    """Return the modules that may hold copies of objects in `modules`, which will be replaced.
 
-    Copies from a module that is still being imported can only be in the module itself, in modules that were imported
-    while it was executed, and in modules that are being executed and imported it. Scanning all modules would cost
-    milliseconds for each patched module.
+    The modules in `executed` have just been executed. Only few modules can hold copies from them: the module itself,
+    modules that were imported while it was executed, and modules that import it and are still being executed.
+    Searching all modules would take milliseconds for each patched module.
     """
     fresh = list(executed.values())
     if len(executed) != len(modules) or not all(getattr(m.__spec__, "_initializing", False) for m in fresh):
@@ -340,7 +344,7 @@ def _imported_since(module: ModuleType) -> Iterator[ModuleType]:
 
 
 def _being_executed() -> Iterator[ModuleType]:
-    """Yield the modules whose own code is on the stack of some thread."""
+    """Yield the modules whose own code is being executed in some thread."""
     for frame in tuple(sys._current_frames().values()):
         current: FrameType | None = frame
         while current is not None:
@@ -352,10 +356,11 @@ def _being_executed() -> Iterator[ModuleType]:
 
 
 def find_copies(bindings: Sequence[Binding], modules: Iterable[ModuleType], tree: SourceTree) -> dict[str, list[Slot]]:
-    """Find the modules' own names for the objects that `bindings` will replace, by the id of the patch.
+    """Find the names in `modules` that hold objects which `bindings` will replace. Return their slots by the id of the
+    patch.
 
-    Copies that cannot be rebound go into each binding's `unreached`; only the modules of the upstreams and the program
-    itself are searched for them. One pass over the modules serves all bindings.
+    Copies that cannot be rebound are added to the binding's `unreached`. They are searched only in the program itself
+    and in the upstreams' modules. The modules are searched once for all bindings.
     """
     objects = {id(b.before): b for b in bindings if b.patch.action is not Action.SET and callable(b.before)}
     values = [b for b in bindings if b.patch.action is Action.SET]
@@ -414,9 +419,10 @@ def _is_upstreams(contents: Mapping[str, object], tree: SourceTree) -> bool:
 
 
 class _Kinds(dict[type, bool]):
-    """A cache that tells whether an object of a type can hold others. It serves tens of thousands of objects.
+    """A cache that tells whether objects of a type can hold other objects. It is used for tens of thousands of
+    objects.
 
-    It goes by type, because isinstance would read the __class__ of a lazy object and could wake it.
+    Its key is the type, because isinstance would read the `__class__` of a lazy object and could load it.
     """
 
     def __missing__(self, kind: type) -> bool:
@@ -428,7 +434,7 @@ _CAN_HOLD = _Kinds()
 
 
 def is_filled(cell: CellType) -> bool:
-    """Tell whether a cell has a value yet."""
+    """Tell whether a closure's cell has a value yet."""
     try:
         cell.cell_contents  # noqa: B018  # an empty cell raises
     except ValueError:
@@ -437,7 +443,8 @@ def is_filled(cell: CellType) -> bool:
 
 
 def _inside(value: object, objects: Mapping[int, Binding]) -> Iterator[tuple[Binding, str]]:
-    """Yield the objects inside one value of a module: entries, class attributes, partials, defaults, and closures."""
+    """Yield the objects in `objects` that are inside `value`: as an entry, a class attribute, in a partial, a default,
+    or a closure."""
     for where, item in _items(value, objects):
         binding = objects.get(id(item))
         if binding is not None and not (value is binding.slot.owner and where == f".{binding.slot.key}"):

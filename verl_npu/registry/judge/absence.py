@@ -1,4 +1,5 @@
-"""Find out why a subject is absent: it is gone, or not needed here. A missing name alone proves nothing."""
+"""Reasons for the absence of a subject: it is gone, or it is not needed here. That a name is missing proves
+nothing."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from .lock import THERE, Lock
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The locks with which one upstream in a tree is compared."""
+    """The locks with which one upstream in a source tree is compared."""
 
     nearest: Lock | None
     exact: bool
-    """Whether the tree is exactly the nearest pin."""
+    """Whether the tree is identical to the nearest pin."""
     locks: Sequence[Lock]
     packages: tuple[str, ...]
-    """All top-level packages of the upstream, installed or not."""
+    """All top-level packages of the upstream, whether installed or not."""
 
     def needs(self, patch: Patch) -> bool:
         """Tell whether the patch is needed at the nearest pin."""
@@ -34,13 +35,13 @@ class Absence:
 
     subject: str
     gone: bool
-    """Whether the nearest pin has it, and nothing shows that it is not needed here."""
+    """Whether the subject is gone: the nearest pin has it, and nothing shows that it is not needed here."""
     reason: str
-    """Where it went, which pin lacks it too, or where it was looked for."""
+    """Where the subject is now, which pin also lacks it, or where it was looked for."""
 
 
 def look(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
-    """Return why a subject does not exist, or None if it exists."""
+    """Return the reason why a subject does not exist. Return None if it exists."""
     nearest = known.nearest
     recorded = nearest.subjects.get(subject) if nearest is not None else None
     if not tree.has_part(subject, known.packages[0]):
@@ -67,7 +68,7 @@ def _not_installed(package: str, tree: SourceTree) -> str:
 
 
 def _moved(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
-    """Return where the code of a subject is now, or None if it is nowhere."""
+    """Return an absence that says where the code of a subject is now. Return None if the code is nowhere."""
     if ":" not in subject:
         return None
     # Imported here, like everything that reads upstream's code: at a pin, the lock has all the answers.
@@ -80,7 +81,10 @@ def _moved(subject: str, known: Baseline, tree: SourceTree) -> Absence | None:
 
 
 def _renamed(subject: str, known: Baseline, tree: SourceTree, *, module_too: bool = False) -> Absence | None:
-    """Return the namesake of a lost subject, or of its module; None if there is none."""
+    """Return an absence that names something with the same name as a lost subject. Return None if there is nothing.
+
+    With `module_too`, also look for a module with the same name as the subject's module.
+    """
     from ..source.moved import namesake
 
     other = namesake(subject, known.packages, tree)
@@ -94,7 +98,7 @@ def _renamed(subject: str, known: Baseline, tree: SourceTree, *, module_too: boo
 
 
 def _missing(subject: str, nearest: Lock, known: Baseline, tree: SourceTree) -> Absence:
-    """Tell whether a subject that the nearest pin has is gone, or is not needed here."""
+    """Return an absence for a subject that the nearest pin has: it is gone, or it is not needed here."""
     from ..source.reader import importer
 
     module = subject.partition(":")[0]
@@ -113,7 +117,7 @@ def _missing(subject: str, nearest: Lock, known: Baseline, tree: SourceTree) -> 
 
 
 def _unbound(subject: str, recorded: str | None, tree: SourceTree) -> Absence | None:
-    """Return an absence for a definition that no import executes, such as one under `if TYPE_CHECKING`."""
+    """Return an absence if no import executes the subject's definition, for example one under `if TYPE_CHECKING`."""
     if ":" not in subject:
         return None
     from ..source.reader import ends_of
@@ -124,7 +128,7 @@ def _unbound(subject: str, recorded: str | None, tree: SourceTree) -> Absence | 
 
 
 def _outside(subject: str, locks: Sequence[Lock], tree: SourceTree) -> Absence | None:
-    """Return an absence for a name that the pins define, and that is now imported from unavailable source."""
+    """Return an absence if the pins define the subject, but this tree imports it from source that is not available."""
     if ":" not in subject:
         return None
     target = Target.parse(subject)

@@ -1,4 +1,4 @@
-"""Verdicts on the features of several owners. Each is judged by its own locks, so a wrong lock affects only its
+"""Verdicts on the features of several owners. Each owner is judged by its own locks, so a wrong lock affects no other
 owner."""
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from .lock import Lock, Revision, read_locks
 from .verdict import Verdict, judge
 
 _SHOWN = 3
-"""The number of patches that an error names of each feature."""
+"""The number of patches of each feature that an error lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The result for one bundle."""
+    """The result of judging one bundle."""
 
     bundle: Bundle
     tree: SourceTree
     locks: Mapping[str, Sequence[Lock]] = field(default_factory=dict)
-    """Locks by upstream."""
+    """The locks by upstream."""
     revisions: Mapping[str, Revision] = field(default_factory=dict)
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     error: RegistryError | None = None
-    """Why none of the bundle's features may be applied."""
+    """The reason why none of the bundle's features may be applied. None if they may."""
 
 
 def judge_bundles(bundles: Sequence[Bundle], tree: SourceTree) -> Iterator[Judged]:
     """Judge the features of each owner. Packages that `tree` does not cover are taken from the running environment.
 
-    An error in a bundle with an owner goes into the result, and all of its patches fail. An error in the registry's
-    own bundle is raised, except that patches listed in its locks are not declared.
+    If a bundle has an owner and an error occurs, the result has the error, and all patches of the bundle fail. If the
+    bundle is the registry's own, the error is raised. The exception is a patch that is in the locks but not declared:
+    that error is in the result, too.
     """
     for bundle in bundles:
         packages = [package for upstream in bundle.upstreams for package in upstream.packages]
@@ -63,7 +64,7 @@ def _judged(bundle: Bundle, tree: SourceTree) -> Judged:
 
 
 def missing_patches(bundle: Bundle, locks: Mapping[str, Sequence[Lock]]) -> DamagedError | None:
-    """Return an error if patches that the locks list are not declared, since a feature would be applied without
+    """Return an error if the locks list patches that are not declared, because a feature would be applied without
     them."""
     missing = {id for known in locks.values() for lock in known for id in lock.patches}
     missing -= {patch.id for feature in bundle.features for patch in feature}

@@ -1,4 +1,4 @@
-"""Locks, which record the targets of an upstream at a pin, and the search for the pin nearest to a source tree."""
+"""Locks, which record an upstream's targets at a pin, and the search for the pin that is nearest to a source tree."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ..state import Standing, UpstreamEntry
 SCHEMA = 5
 FILE_NAME = "lock.json"
 THERE = "there"
-"""A lock's word for a subject that its pin has."""
+"""The word in a lock for a subject that exists at its pin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A target at a pin; all fields are empty if it was not defined there."""
+    """A target at a pin. All fields are empty if the target was not defined there."""
 
     kind: str = ""
     signature: str = ""
     ends: tuple[str, ...] = ()
-    """What the target's name may be bound to at the end of its module, one entry for each possibility."""
+    """What the target's name may be bound to at the end of its module, with one entry for each possibility."""
     fingerprint: str = ""
     words: str = field(default="", compare=False)
-    """A fingerprint that ignores mere wording. Only a lock has it, because it is seldom needed."""
+    """A fingerprint that ignores mere wording. Only the record in a lock has it, because it is seldom needed."""
     outline: tuple[str, ...] = field(default=(), compare=False)
-    """A mark for each statement: enough to show what changed, without keeping upstream's code."""
+    """A mark for each statement. The marks show what has changed, without a copy of upstream's code."""
 
     @classmethod
     def of(cls, target: Target, tree: SourceTree) -> Record:
@@ -54,7 +54,7 @@ class Record:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Record:
-        """Read the JSON form of a lock. Raises KeyError if a key is missing."""
+        """Read a record from the JSON of a lock. Raises KeyError if a key is missing."""
         if not plain:
             return cls()
         return cls(
@@ -69,7 +69,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """One upstream at one pin."""
+    """The lock of one upstream at one pin."""
 
     upstream: str
     pin: str
@@ -77,28 +77,29 @@ class Lock:
     targets: Mapping[Target, Record]
     patches: Mapping[str, Standing]
     files: Mapping[str, str]
-    """SHA-256 of each module and configuration file on which any answer depends. A tree with the same files is that
-    pin, and need not be parsed."""
+    """The SHA-256 of each module and configuration file on which an answer depends. A source tree with the same files
+    is this pin, and need not be parsed."""
     answers: Mapping[str, bool]
-    """The answer to each question that a patch asks about this upstream, by the question's id."""
+    """The answers to all questions that patches ask about this upstream, by the id of the question."""
     subjects: Mapping[str, str]
-    """For each target and each subject of a question: `there`, or a description of the place where it is missing."""
+    """All targets and all subjects of questions. The value is `there`, or describes the place where the subject is
+    missing."""
     uses: Mapping[str, str]
-    """The definition behind each collaborator of a patch; empty if it is not what the patch uses."""
+    """The definition of each collaborator of a patch. Empty if it is not what the patch uses."""
     forms: Mapping[str, str]
-    """For each existing subject of a question, a hash of it and of everything that it calls in its module."""
+    """For each existing subject of a question, a hash of its code and of all code in its module that it calls."""
     sites: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """The sites from which each target is reached, with how each uses it. See `source.sites`."""
+    """For each target, the sites that use it, and how each site uses it. See `source.sites`."""
 
 
 def collaborators(patches: Iterable[Patch], packages: Collection[str]) -> list[Collaborator]:
-    """Return the collaborators of the patches in some packages, each once."""
+    """Return the collaborators of the patches that are in these packages, without duplicates."""
     every = {use.text: use for patch in patches for use in patch.uses if use.package in packages}
     return list(every.values())
 
 
 def recorded(use: Collaborator, tree: SourceTree) -> str:
-    """Return a collaborator's definition, as a lock records it."""
+    """Return a collaborator's definition in the form that a lock has."""
     from ..source.used import find
 
     found = find(use, tree)
@@ -141,7 +142,7 @@ def read_lock(path: Path) -> Lock:
 def read_locks(folder: Path, upstream: str) -> tuple[Lock, ...]:
     """Return all locks of `upstream` below `folder`, sorted by pin.
 
-    Raises DeclarationError if the folder is missing, because without any pin every upstream would seem to have
+    Raises DeclarationError if the folder does not exist, because without any pin every upstream would seem to have
     drifted.
     """
     if not folder.is_dir():
@@ -156,16 +157,16 @@ def read_locks(folder: Path, upstream: str) -> tuple[Lock, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The pin that equals a tree or is nearest to it."""
+    """The pin that is identical to a source tree, or else the nearest one."""
 
     nearest_pin: str
     exact: bool
     differs: tuple[str, ...]
-    """Everything that differs from the nearest pin: targets, the existence of other subjects, answers to questions,
-    and collaborators."""
+    """Everything that differs from the nearest pin: targets, other subjects that exist only on one side, answers to
+    questions, and collaborators."""
 
     def as_json(self) -> UpstreamEntry:
-        """Return the JSON form for manifests and commands."""
+        """Return the JSON representation that manifests contain and commands print."""
         return {"nearest_pin": self.nearest_pin, "exact": self.exact, "differs": list(self.differs)}
 
     def __str__(self) -> str:
@@ -181,12 +182,13 @@ class Revision:
 def identify(
     tree: SourceTree, locks: Sequence[Lock], atoms: Iterable[Atom], uses: Iterable[Collaborator], first: str
 ) -> tuple[Revision, Lock | None]:
-    """Find the pin that equals `tree`, or else the one that shares most targets with it.
+    """Find the pin that is identical to `tree`. If there is none, find the pin that has the most targets in common
+    with it.
 
-    The tree equals a pin if every file on which an answer depends is the same; only then are the lock's answers taken
-    over. If these files differ in other places only, the pin is near, and no difference is listed. Packages that are
-    not in the tree do not count, because a wheel may leave out packages that a checkout has. `first` is the upstream's
-    first package, which is never a stranger of the same name.
+    The tree is identical to a pin if every file on which an answer depends is the same. Only then are the lock's
+    answers used. If such files differ, but no target and no answer does, the pin is the nearest one, and no difference
+    is listed. Packages that are not in the tree are ignored, because a wheel may leave out packages that a checkout
+    has. `first` is the upstream's first package, which is certain not to be another package with the same name.
     """
     # Hashing bytes is far cheaper than parsing, and the usual case, an unmodified release, ends here.
     same_files = [lock for lock in locks if lock.files and _same_files(tree, lock, first)]
@@ -216,8 +218,8 @@ def identify(
 
 
 def _likeness(tree: SourceTree, observed: Mapping[Target, Record], lock: Lock) -> tuple[int, float, int]:
-    """Count the targets that equal those in `lock`, the share of equal statements in the others, and the equal
-    files."""
+    """Return three numbers: the targets that are the same as in `lock`, the share of statements that are the same in
+    the other targets, and the files that are the same."""
     # Imported here, because the files alone identify an unmodified release.
     from ..source.moved import similarity
 

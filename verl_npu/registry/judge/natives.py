@@ -15,26 +15,26 @@ from .verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """One assignment by which upstream patches another package."""
+    """An assignment with which upstream patches another package."""
 
     target: str
-    """The intended target: `module:qualname`, or only dots if the module cannot be found."""
+    """The intended target as `module:qualname`. If its module cannot be found, it has only dots."""
     by: str
-    """The module of upstream that assigns it."""
+    """The upstream module that makes the assignment."""
     step: Step
     state: State
     reason: str
     seen: bool = False
-    """Whether the assignment was read back in this process."""
+    """Whether the assignment was found in force in this process."""
 
     def as_json(self) -> dict[str, str]:
-        """Return this object as JSON data, which commands print."""
+        """Return the JSON representation that the commands print."""
         return {"target": self.target, "by": self.by, "state": str(self.state), "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why a block of the patch module ends early."""
+    """The reason why a block of a patch module ends early."""
 
     state: State
     reason: str
@@ -45,7 +45,8 @@ _ORDER = (State.NATIVE, State.FAILED, State.ABSENT)
 
 
 def patched_packages(modules: Iterable[PatchModule], tree: SourceTree) -> set[str]:
-    """Return the top-level packages that upstream patches; `tree` must cover them for the targets to be found."""
+    """Return the top-level packages that upstream patches. If a tree does not cover one of them, its targets cannot be
+    found."""
     return {
         step.place.partition(".")[0] for module in modules for step in read_patches(module, tree).steps if step.value
     }
@@ -54,10 +55,10 @@ def patched_packages(modules: Iterable[PatchModule], tree: SourceTree) -> set[st
 def judge_natives(
     modules: Sequence[PatchModule], tree: SourceTree, ours: Collection[str] = frozenset()
 ) -> list[Native]:
-    """Look up the assignments of `modules`, one entry for each target.
+    """Look up the targets of the assignments in `modules`. Return one entry for each target.
 
-    `ours` are the targets of our own applied patches, as `module:qualname`. They are left out, because once our patch
-    replaces a function, upstream's version no longer matters. Raises SourceError for a source that does not parse.
+    `ours` are the targets of our own applied patches, as `module:qualname`. They are left out: once our patch replaces
+    a function, upstream's version no longer matters. Raises SourceError if a source cannot be parsed.
     """
     found: dict[str, Native] = {}
     for module in modules:
@@ -69,12 +70,12 @@ def judge_natives(
 
 
 def natives_of(module: PatchModule, tree: SourceTree) -> list[Native]:
-    """Look up one module's assignments in order, without those whose condition `tree` contradicts."""
+    """Look up the assignments of one module, in order. Leave out those whose condition is false in `tree`."""
     return list(_Reading(module, tree).natives())
 
 
 def confirmed(verdicts: Mapping[str, Verdict], natives: Iterable[Native]) -> dict[str, Verdict]:
-    """Return the verdicts. A patch that is left to upstream fails if upstream's own patch does."""
+    """Return the verdicts, with this change: a patch that is left to upstream fails if upstream's own patch fails."""
     states = {native.step.place: native for native in natives}
 
     def confirm(verdict: Verdict) -> Verdict:
@@ -88,13 +89,13 @@ def confirmed(verdicts: Mapping[str, Verdict], natives: Iterable[Native]) -> dic
 
 
 def stale(module: str, step: Step, missing: str) -> str:
-    """Return the reason why a step of `module` fails: the stale name that it uses."""
+    """Return the reason why a step of `module` fails: it uses a name that no longer exists."""
     does = "assigns" if step.value else "imports"
     return f"no {missing}, which {module} {does} in line {step.line}"
 
 
 class _Reading:
-    """Reads one patch module step by step, as if it were executed."""
+    """A reader that goes through one patch module step by step, as if the module were executed."""
 
     def __init__(self, module: PatchModule, tree: SourceTree) -> None:
         self._module = module
@@ -161,6 +162,6 @@ def _missing_name(name: str, tree: SourceTree) -> str:
 
 
 def _catching(step: Step, caught: frozenset[str]) -> Block:
-    """Return the innermost block that catches the step's error, or else the outermost block."""
+    """Return the innermost block that catches the error of a step. If no block does, return the outermost block."""
     inner = [block for block in step.blocks[1:] if block.catches & caught]
     return inner[-1] if inner else step.blocks[0]

@@ -1,4 +1,4 @@
-"""Combination of verdicts into a feature's state, according to the user's switches."""
+"""Combination of verdicts on patches into the state of a feature. The user's switches are taken into account."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ..state import State
 from .verdict import ONLY_WORDS, Verdict
 
 WHOLE = "a feature is applied whole or not at all"
-"""Why one patch decides about the others of its feature."""
+"""The reason why one patch of a feature can decide about the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A registry's switches, as its user set them."""
+    """The switches of a registry, as the user set them."""
 
     prefix: str
-    """The prefix of the environment variables: `<prefix>_STRICT`, `_FORCE`, `_DISABLE`."""
+    """The prefix of the environment variables `<prefix>_STRICT`, `<prefix>_FORCE`, and `<prefix>_DISABLE`."""
     command: str = ""
-    """The command that shows drift in detail; errors name it."""
+    """The command that shows the details of a drift. Errors name it."""
     strict: bool = False
-    """Drift and failure raise an error in the import that meets them."""
+    """Strict mode: drift or a failure raises an error in the import in which it is found."""
     force: frozenset[str] = frozenset()
-    """Features that are applied even if they drifted; the summary then says TAINTED."""
+    """Features that are applied even if they have drifted. The summary then says TAINTED."""
     disable: frozenset[str] = frozenset()
-    """Features that are switched off."""
+    """Features that the user has switched off."""
 
     def wrong(self, known: Iterable[str]) -> Iterator[SettingError]:
-        """Yield an error for each switch that names an unknown feature, which has no effect."""
+        """Yield an error for each unknown feature that a switch names. Such a name has no effect."""
         names = sorted(known)
         for switch, chosen in (("FORCE", self.force), ("DISABLE", self.disable)):
             unknown = sorted(chosen - set(names))
@@ -48,9 +48,9 @@ class Policy:
 def settle(
     feature: Feature, verdicts: Mapping[str, Verdict], policy: Policy
 ) -> tuple[dict[str, Verdict], DriftError | None]:
-    """Return the verdict on each patch of `feature` by its id, and an error or None.
+    """Return the verdict on each patch of `feature`, by its id, and an error or None.
 
-    The error says that the feature is refused for drift, or that upstream's own patch, on which it relies, has no
+    There is an error if the feature is refused because of drift, or if it relies on a patch of upstream's that has no
     effect.
     """
     drifted = [patch for patch in feature if verdicts[patch.id].state is State.DRIFTED]
@@ -94,7 +94,8 @@ def _ineffective(feature: Feature, statuses: Mapping[str, Verdict], policy: Poli
 
 
 def unpatched_error(targets: Sequence[str], expected: str, found: str, policy: Policy) -> DriftError:
-    """Return the error for targets that we leave to upstream's own patches, which do not reach them."""
+    """Return the error for targets that we leave to upstream's own patches, although these patches do not reach
+    them."""
     more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
     return DriftError(
         subject=f"{targets[0]}{more}",

@@ -1,4 +1,4 @@
-"""Check that an unchanged target is still called: patching a function that nobody calls does nothing."""
+"""A check of whether an unchanged target is still called. Patching a function that nobody calls has no effect."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from .absence import Baseline
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The sites that reach a target, compared with those at the nearest pin."""
+    """A comparison of the sites that use a target with those at the nearest pin."""
 
     pin: str
     lost: tuple[str, ...] = ()
-    """Sites that exist but no longer reach the target."""
+    """Sites that still exist but no longer use the target."""
     changed: tuple[str, ...] = ()
-    """Sites that reach the target, but use it differently than at any pin."""
+    """Sites that use the target in a way that no pin has."""
     overriding: tuple[str, ...] = ()
-    """Methods of derived classes that override the target, and do so at no pin."""
+    """Methods of derived classes that override the target here, but at no pin."""
     is_reached: bool = True
-    """Whether anything reaches the target."""
+    """Whether any code uses the target."""
 
     def remarks(self) -> Iterator[str]:
-        """Yield remarks about the sites that may run without the patch."""
+        """Yield a remark about each site that may run without the patch."""
         if self.lost:
             nothing = "" if self.is_reached else ", and nothing else calls the target"
             yield f"bypassed at {_shown(self.lost)}: that code calls the target at {self.pin}, but not here{nothing}"
@@ -42,7 +42,8 @@ def _shown(sites: tuple[str, ...]) -> str:
 
 
 def reach(target: Target, known: Baseline, tree: SourceTree) -> Reach:
-    """Compare the sites of `target` with the sites at the nearest pin. Compare a site that differs with all pins."""
+    """Compare the sites of `target` with those at the nearest pin. A site that differs is then compared with all
+    pins."""
     nearest = known.nearest
     recorded = nearest.sites.get(str(target), {}) if nearest is not None and not known.exact else {}
     recorded = {site: text for site, text in recorded.items() if tree.has_part(site, known.packages[0])}
@@ -67,7 +68,7 @@ def reach(target: Target, known: Baseline, tree: SourceTree) -> Reach:
 
 
 def _reaches(site: str, new: Collection[str], tree: SourceTree) -> bool:
-    """Tell whether a site now uses other code of its module, which reaches the target in its place."""
+    """Tell whether a site now reaches the target indirectly, through one of the `new` sites in its module."""
     module = site.partition(":")[0]
     here = [other.partition(":")[2].split(".") for other in new if other.startswith(f"{module}:")]
     # The code names a method by its own name, and a class that is instantiated by the name of the class.
@@ -76,7 +77,8 @@ def _reaches(site: str, new: Collection[str], tree: SourceTree) -> bool:
 
 
 def package_overwriting(target: Target, tree: SourceTree) -> str:
-    """Return the package above a target whose `__init__` assigns another object to it; empty if there is none."""
+    """Return the package above a target whose `__init__` replaces the target with another object. Return an empty text
+    if there is none."""
     owner = target.qualname.partition(".")[0]
     for package in reversed(packages_above(target.module)):
         if owner.encode() in (tree.read(package) or b""):

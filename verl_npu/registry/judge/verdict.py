@@ -1,7 +1,7 @@
-"""The verdict on each patch: is its target the one that the patch was written for? Reads source, and changes nothing.
+"""The verdict on each patch: whether its target is the one that the patch was written for. Only source is read.
 
-`Evidence` is all that a source tree says about one patch. The first row of `TABLE` that fits the evidence gives the
-verdict. A patch's questions are answered from the lock if the tree is a pin, and from the source otherwise.
+`Evidence` is everything that a source tree shows about one patch. The first row of `TABLE` that fits the evidence
+gives the verdict. If the tree is a pin, the lock answers the patch's questions. Otherwise the source answers them.
 """
 
 from __future__ import annotations
@@ -28,33 +28,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The state of one patch and its reason, first from verification and later from this process."""
+    """The state of one patch and the reason for it. They come from the source first, and later from the running
+    process."""
 
     state: State
     reason: str
     expected: str = ""
     found: str = ""
     forced: bool = False
-    """Whether the target drifted, and the user has the patch applied anyway."""
+    """Whether the target has drifted, and the user forces the patch to be applied anyway."""
     only_wording: bool = False
-    """Whether the target drifted only in its wording: it still does what the patch was written for."""
+    """Whether the target has drifted only in its wording, and still does what the patch was written for."""
     claims: tuple[str, ...] = ()
-    """The full dotted names that upstream's own code is meant to assign, so that the patch is left to it."""
+    """The full dotted names that upstream's own code should assign. If there are any, the patch is left to
+    upstream."""
     seen: bool = False
-    """Whether all of these assignments were read back in this process."""
+    """Whether all of these assignments were found in force in this process."""
     bypassed: bool = False
-    """Whether upstream may run without the patch at some sites, which the reason names."""
+    """Whether some sites in upstream may run without the patch. The reason names them."""
     unreached: bool = False
-    """Whether nothing in upstream calls the target any more."""
+    """Whether no code in upstream calls the target any more."""
 
 
 def judge(
     features: Iterable[Feature], upstreams: Sequence[Upstream], tree: SourceTree, locks: Mapping[str, Sequence[Lock]]
 ) -> tuple[dict[str, Revision], dict[str, Verdict]]:
-    """Verify all patches against `tree`. Return the revision of each upstream and the verdict on each patch, by its
-    id.
+    """Judge all patches against `tree`. Return the revision of each upstream, and the verdict on each patch by its id.
 
-    Raises SourceError for an upstream without source.
+    Raises SourceError if an upstream has no source.
     """
     tree.refuse_compiled()
     patches = [patch for feature in features for patch in feature]
@@ -87,23 +88,23 @@ def _without_effect(verdict: Verdict) -> Verdict:
 
 
 def verify(patch: Patch, answers: Answers) -> Verdict:
-    """Judge `patch` by the first row of the table that fits its evidence."""
+    """Judge `patch` by the first row of the table that fits the evidence."""
     evidence = Evidence(patch, answers)
     return next(verdict for verdict in (row(evidence) for row in TABLE) if verdict is not None)
 
 
 class Answers:
-    """The answers to the patches' questions, and the absence of their subjects, for one tree."""
+    """The answers to the patches' questions, and the reasons why subjects are missing, for one source tree."""
 
     def __init__(self, tree: SourceTree, known: Mapping[str, Baseline]) -> None:
-        """Prepare answers from `tree`. `known` has the baseline of each top-level package."""
+        """Prepare the answers from `tree`. `known` maps each top-level package to its baseline."""
         self.tree = tree
         self.known = known
         self._answers: dict[Atom, bool | None] = {}
         self._absences: dict[str, Absence | None] = {}
 
     def ask(self, atom: Atom) -> bool | None:
-        """Answer a question; None if its subject is gone or cannot be read."""
+        """Answer a question. Return None if its subject is gone or cannot be read."""
         if atom not in self._answers:
             self._answers[atom] = self._answer(atom)
         return self._answers[atom]
@@ -119,14 +120,14 @@ class Answers:
         return atom.holds(self.tree) or (None if atom.unread(self.tree) else False)
 
     def absence(self, subject: str) -> Absence | None:
-        """Return why a subject does not exist, or None if it exists."""
+        """Return the reason why a subject does not exist. Return None if it exists."""
         if subject not in self._absences:
             self._absences[subject] = look(subject, self.known[package_of(subject)], self.tree)
         return self._absences[subject]
 
 
 class Evidence:
-    """All that a source tree says about one patch."""
+    """Everything that a source tree shows about one patch."""
 
     def __init__(self, patch: Patch, answers: Answers) -> None:
         self.patch = patch
@@ -137,7 +138,8 @@ class Evidence:
 
     @cached_property
     def absence(self) -> Absence | None:
-        """Why the target, or the module of an addition, does not exist."""
+        """The reason why the target does not exist. For an addition, the reason why its module does not exist. None if
+        it exists."""
         return self._answers.absence(self.patch.target.module if self.adds else str(self.patch.target))
 
     @cached_property
@@ -147,7 +149,7 @@ class Evidence:
 
     @cached_property
     def is_outside(self) -> bool:
-        """Whether the part of the upstream that should have the target is not installed."""
+        """Whether the part of the upstream that should contain the target is not installed."""
         return not self.tree.has_part(str(self.patch.target), self.known.packages[0])
 
     def ask(self, atom: Atom) -> bool | None:
@@ -160,11 +162,11 @@ class Evidence:
         return None if answer is False and self.is_gone and self.known.needs(self.patch) else answer
 
     def _shown(self, atom: Atom) -> bool | None:
-        """Return the answer if it proves that a patch is not needed, and None otherwise.
+        """Return the answer to a question if it proves that a patch is not needed. Otherwise return None.
 
-        A yes is proof if the question is sound, because the code that does it can be read. A no is proof only for a
-        closed question, because code can do the same in many ways. Either is proof if the subject has the same form as
-        at a pin with that answer.
+        The answer yes is proof if the question is sound, because the code that does the thing can be read. The answer
+        no is proof only if the question is closed, because other code could do the same thing in another way. Either
+        answer is proof if the subject has the same form as at a pin with the same answer.
         """
         answer = self.ask(atom)
         known = self._answers.known[package_of(atom.subject)]
@@ -179,7 +181,7 @@ class Evidence:
 
     @cached_property
     def seems_native(self) -> bool | None:
-        """Whether upstream has the fix, according to its source; None if this is unclear."""
+        """Whether upstream has the fix, according to its source. None if the source does not show it."""
         return self.patch.retired_by.answer(self.ask)
 
     @cached_property
@@ -199,7 +201,8 @@ class Evidence:
         return requires is not None and requires.answer(self._shown) is False and not self._is_emptied(Standing.ABSENT)
 
     def _is_emptied(self, standing: Standing) -> bool:
-        """Tell whether the target exists but does nothing, while it does something at every pin with that standing."""
+        """Tell whether the target exists and does nothing, although it does something at every pin where the patch has
+        `standing`."""
         if self.adds or self.known.exact or self.absence is not None:
             return False
         from ..source.reader import is_hollow
@@ -215,19 +218,20 @@ class Evidence:
 
     @cached_property
     def claims(self) -> tuple[str, ...]:
-        """The places that upstream's own code is meant to assign, if these assignments retire the patch."""
+        """The names that upstream's own code should assign, if the patch is retired by these assignments."""
         atoms = self.patch.retired_by.atoms()
         return tuple(dict.fromkeys(a.place for a in atoms if isinstance(a, Assigns) and self.ask(a)))
 
     @cached_property
     def gone(self) -> Sequence[Absence]:
-        """The target, if it is gone, and the lost subjects of questions that cannot be answered."""
+        """The target, if it is gone, and the subjects of questions, if they are gone and the questions cannot be
+        answered."""
         unanswered = dict.fromkeys(atom.subject for atom in self.patch.atoms() if self.ask(atom) is None)
         found = [self.absence, *map(self._answers.absence, unanswered)]
         return [absence for absence in found if absence is not None and absence.gone]
 
     def lost(self, atoms: Iterable[Atom]) -> list[str]:
-        """Return the reasons why subjects of `atoms` are missing although the nearest pin has them."""
+        """Return the reasons why subjects of `atoms` are missing, although they exist at the nearest pin."""
         reasons = []
         for subject in dict.fromkeys(atom.subject for atom in atoms):
             nearest = self._answers.known[package_of(subject)].nearest
@@ -238,13 +242,15 @@ class Evidence:
 
     @cached_property
     def unread(self) -> str:
-        """Why a question about an existing subject cannot be answered; empty if every one can."""
+        """The reason why a question about an existing subject cannot be answered. Empty if all such questions can be
+        answered."""
         unread = (atom.unread(self.tree) for atom in self.patch.retired_by.atoms())
         return "; ".join(dict.fromkeys(filter(None, unread)))
 
     @cached_property
     def changed_collaborator(self) -> tuple[Collaborator, Found] | None:
-        """The first collaborator that differs from every pin, and what was found instead."""
+        """The first collaborator that is not here as it is at any pin, and what is here instead. None if there is
+        none."""
         return next(((use, found) for use in self.patch.uses if (found := self._changed(use)) is not None), None)
 
     def _changed(self, use: Collaborator) -> Found | None:
@@ -261,20 +267,20 @@ class Evidence:
 
     @cached_property
     def overwriting_package(self) -> str:
-        """The package above the target whose `__init__` assigns another object to it."""
+        """The package above the target whose `__init__` replaces the target with another object."""
         from .reach import package_overwriting
 
         return "" if self.known.exact or self.adds else package_overwriting(self.patch.target, self.tree)
 
     @cached_property
     def reach(self) -> Reach:
-        """The sites that reach the target, compared with those at the nearest pin."""
+        """A comparison of the sites that use the target with those at the nearest pin."""
         from .reach import reach
 
         return reach(self.patch.target, self.known, self.tree)
 
     def verified(self, reason: str) -> Verdict:
-        """Return the verdict on a patch that fits, with remarks about the sites that reach its target."""
+        """Return the verdict on a patch that fits, with remarks about the sites that use its target."""
         remarks = list(self.reach.remarks())
         return Verdict(
             State.PENDING,
@@ -290,14 +296,14 @@ class Evidence:
 
     @cached_property
     def needed(self) -> Mapping[str, Record]:
-        """The record of the target at each pin where the patch is needed."""
+        """The record of the target at each pin at which the patch is needed."""
         target, id = self.patch.target, self.patch.id
         locks = (lock for lock in self.known.locks if lock.patches.get(id) is Standing.NEEDED)
         return {lock.pin: lock.targets[target] for lock in locks if target in lock.targets}
 
     @cached_property
     def alike(self) -> Mapping[str, Record]:
-        """The records in `needed` whose binding and signature are the same as here."""
+        """Those records in `needed` that have the same binding and signature as the target here."""
         if self.patch.action is Action.GUARD:
             # A guard runs before the target exists, and does not depend on it.
             return {pin: record for pin, record in self.needed.items() if record.kind == self.observed.kind}
@@ -309,7 +315,7 @@ class Evidence:
 
     @cached_property
     def restated(self) -> frozenset[str]:
-        """The parameters for which a wrapper has its own defaults, so that upstream's defaults do not matter."""
+        """The parameters for which the wrapper has its own defaults. Upstream's defaults for them do not matter."""
         if self.patch.action is not Action.WRAP:
             return frozenset()
         parameters = inspect.signature(self.patch.implementation).parameters.values()
@@ -320,7 +326,7 @@ class Evidence:
 
 
 def _not_installed(e: Evidence) -> Verdict | None:
-    """The part of the upstream that should have the target is not installed."""
+    """The part of the upstream that should contain the target is not installed."""
     fits = e.is_outside and e.absence is not None and not e.is_gone
     return Verdict(State.ABSENT, e.absence.reason) if fits and e.absence is not None else None
 
@@ -334,14 +340,14 @@ def _done_by_upstream(e: Evidence) -> Verdict | None:
 
 
 def _patched_by_upstream(e: Evidence) -> Verdict | None:
-    """Upstream's own code is meant to patch the target, which exists."""
+    """Upstream's own code should patch the target, and the target exists."""
     fits = e.is_shown_native and e.absence is None
     reason = f"upstream's own code patches the target: {e.patch.retired_by}"
     return Verdict(State.NATIVE, reason, claims=e.claims) if fits else None
 
 
 def _own_patch_has_no_target(e: Evidence) -> Verdict | None:
-    """Upstream's own code is meant to patch the target, which does not exist."""
+    """Upstream's own code should patch the target, but the target does not exist."""
     if not e.is_shown_native or e.absence is None:
         return None
     if not e.absence.gone:
@@ -373,12 +379,12 @@ def _gone(e: Evidence) -> Verdict | None:
 
 
 def _absent(e: Evidence) -> Verdict | None:
-    """The target does not exist, and does not have to."""
+    """The target does not exist, and need not exist."""
     return Verdict(State.ABSENT, e.absence.reason) if e.absence is not None else None
 
 
 def _unclear(e: Evidence) -> Verdict | None:
-    """The source leaves open whether upstream has the fix, or whether there is anything to patch."""
+    """The source does not show whether upstream has the fix, or whether there is anything to patch."""
     asked, found = e.patch.retired_by, "code that matches no pin and proves nothing"
     if e.seems_native is None:
         found = e.unread
@@ -394,7 +400,7 @@ def _unclear(e: Evidence) -> Verdict | None:
 
 
 def _collaborator_changed(e: Evidence) -> Verdict | None:
-    """The patch's own code uses an object that is missing or different now."""
+    """An object that the patch's own code uses is missing, or has changed."""
     if e.changed_collaborator is None:
         return None
     use, found = e.changed_collaborator
@@ -408,7 +414,7 @@ def _collaborator_changed(e: Evidence) -> Verdict | None:
 
 
 def _overwritten(e: Evidence) -> Verdict | None:
-    """A package above the target assigns another object to it."""
+    """A package above the target replaces the target with another object."""
     package = e.overwriting_package
     if not package:
         return None
@@ -423,7 +429,7 @@ def _added(e: Evidence) -> Verdict | None:
 
 
 def _exactly_a_pin(e: Evidence) -> Verdict | None:
-    """The tree is a pin that has the target."""
+    """The source tree is a pin that has the target."""
     nearest = e.known.nearest
     if nearest is None or not e.known.exact or e.patch.target not in nearest.targets:
         return None
@@ -431,7 +437,7 @@ def _exactly_a_pin(e: Evidence) -> Verdict | None:
 
 
 def _same_as_at_a_pin(e: Evidence) -> Verdict | None:
-    """The target is bound and called as at a pin; for a replacement, its source is the same, too."""
+    """The target is bound and called as at a pin. For a replacement, the target's source is also the same."""
     for pin, record in e.alike.items():
         if not e.patch.relies_on_source:
             return e.verified(f"signature as at {pin}")
@@ -441,7 +447,7 @@ def _same_as_at_a_pin(e: Evidence) -> Verdict | None:
 
 
 def _reworded(e: Evidence) -> Verdict | None:
-    """The source of the target differs, but does the same."""
+    """The source of the target is different, but does the same."""
     words = e.tree.words(e.patch.target) if e.alike else ""
     for pin, record in e.alike.items():
         if words == record.words and e.patch.may_skip:
@@ -453,7 +459,7 @@ def _reworded(e: Evidence) -> Verdict | None:
 
 
 def _may_skip_changes(e: Evidence) -> Verdict | None:
-    """The target is called as at a pin, but the wrapper may skip its source, which has changed."""
+    """The target is called as at a pin, but its source has changed, and the wrapper may skip the changed code."""
     pin = next(iter(e.alike), None) if e.patch.may_skip else None
     if pin is None:
         return None
@@ -461,7 +467,7 @@ def _may_skip_changes(e: Evidence) -> Verdict | None:
 
 
 def _different(e: Evidence) -> Verdict:
-    """The target differs from the target at every pin."""
+    """No pin has the target as it is here."""
     called_alike = any(fits(e.observed.signature, one.signature, e.restated) for one in e.needed.values())
     # If two records are called alike, the difference is in what they are bound to.
     what = "fingerprint" if e.alike else "binding" if called_alike else "signature"
@@ -498,6 +504,6 @@ TABLE: Sequence[Callable[[Evidence], Verdict | None]] = (
     _may_skip_changes,
     _different,
 )
-"""The rows of the table; the first one that returns a verdict decides. The last one always does."""
+"""The rows of the table. The first row that returns a verdict decides, and the last row always returns one."""
 
 ONLY_WORDS = "annotations, defaults, optional parameters, names of local variables, or log lines"

@@ -1,7 +1,7 @@
-"""The value of a key in upstream's YAML files, with the groups that Hydra adds.
+"""The value of a key in upstream's YAML files, including the files that Hydra would add to them.
 
-The files are read line by line and within limits. The plugin depends on no YAML library, and does not follow
-constructs that blow up a small file (anchors, merge keys) or execute something (tags).
+The files are read line by line and within limits. The plugin depends on no YAML library. It does not follow anchors
+and merge keys, with which a small file can become huge, or tags, which can execute code.
 """
 
 from __future__ import annotations
@@ -12,23 +12,27 @@ from posixpath import dirname, join, normpath
 from .tree import SourceTree
 
 _MOST_FILES = 40
-"""The most files that are read for one key; each list of defaults names others. Upstream has a dozen."""
+"""The maximum number of files that are read for one key. Each list of defaults names more files. Upstream has a
+dozen."""
 _MOST_DEFAULTS = 100
 _LONGEST_LINE = 1000
 
 Keys = tuple[str, ...]
 Entry = tuple[Keys, str]
-"""The keys that lead to a line of a file, and its text. An entry of the list of defaults has the keys `_DEFAULTS`."""
+"""A line of a file: the keys that lead to it, and its text. An entry in the list of defaults has the keys
+`_DEFAULTS`."""
 _DEFAULTS = ("defaults", "-")
 Place = tuple[str, Keys, tuple[tuple[str, str], ...]]
-"""A file, the key's name within it, and the options that the files including it override, by group."""
+"""A place in which to look for a key: a file, the key's name within that file, and, by group, the options that the
+files which include it override."""
 
 
 def value_of(file: str, key: str, tree: SourceTree) -> str | None:
-    """Return the text after a key, empty for a section, or None if neither the file nor its defaults have the key.
+    """Return the text after a key. A section has an empty text. If neither the file nor its defaults have the key,
+    return None.
 
-    `file` is the path from the package's parent folder, such as `pkg/config/main.yaml`. An option that depends on
-    another one, such as `${model_engine}_actor`, is resolved with the same list of defaults.
+    `file` is the path relative to the package's parent folder, such as `pkg/config/main.yaml`. If an option depends on
+    another one, as in `${model_engine}_actor`, the other one is looked up in the same list of defaults.
     """
     waiting: list[Place] = [(file, tuple(key.split(".")), ())]
     seen: list[Place] = []
@@ -57,7 +61,7 @@ def _read(file: str, tree: SourceTree) -> Sequence[Entry]:
 
 
 def _included(place: Place, defaults: Sequence[str]) -> Iterator[Place]:
-    """Yield the files that a list of defaults adds, each with the key's name within it."""
+    """Yield the places that a list of defaults adds."""
     file, keys, overrides = place
     pairs = [(group.strip(), option.strip()) for group, _, option in (default.partition(":") for default in defaults)]
     # An override from outside or from this list also holds in every file that the list adds.
@@ -81,10 +85,11 @@ def _included(place: Place, defaults: Sequence[str]) -> Iterator[Place]:
 
 
 def _entries(text: str) -> Iterator[Entry]:
-    """Yield the lines of a block mapping. Lists other than the defaults, and blocks of text, are skipped."""
+    """Yield the lines of a block mapping. Blocks of text are skipped, and so are all lists except the list of
+    defaults."""
     above: list[tuple[int, str]] = []
     inside = None
-    """The depth of a list element or of a block of text, to which all deeper lines belong."""
+    """The depth of a list element or of a block of text. All deeper lines belong to it."""
     for line in text.splitlines():
         content = line.strip(" ")
         depth = len(line) - len(line.lstrip(" "))
@@ -110,7 +115,7 @@ def _entries(text: str) -> Iterator[Entry]:
 
 
 def _plain(text: str) -> str:
-    """Return a scalar without its quotes, or without the comment after it."""
+    """Return a scalar without its quotes, and without a comment after it."""
     text = text.strip()
     end = text.find(text[0], 1) if text[:1] in ("'", '"') else -1
     return text[1:end] if end > 0 else text.partition(" #")[0].strip()

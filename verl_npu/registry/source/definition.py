@@ -1,11 +1,11 @@
-"""The definition of a name in source: the statements that bind it, their signature, and their fingerprint.
+"""The definition of a name in source: the statements that bind the name, their signature, and their fingerprint.
 
-A fingerprint is a hash of normalised source. It is the same on every Python version, and comments, docstrings, and
-formatting do not change it. A second one also ignores mere wording: annotations, the spelling of defaults, the names
-of variables, and lines that only log.
+A fingerprint is a hash of normalised source. It is the same on every Python version. Comments, docstrings, and
+formatting do not change it. A second fingerprint also ignores mere wording: annotations, the way in which defaults are
+written, the names of variables, and lines that only log.
 
-`ast.dump` is not used, because its output differs between Python versions (3.13 omits empty fields). This module walks
-the parts of the tree on which all versions from 3.10 agree.
+`ast.dump` is not used, because its output differs between Python versions (3.13 omits empty fields). This module reads
+only those parts of the syntax tree that are the same in all versions from 3.10 on.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ def _hash(tokens: Iterable[str], size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One statement of an outline, without its inner statements."""
+    """One statement in an outline. The statements inside it have lines of their own."""
 
     mark: str
-    """Its depth, and a hash of its normalised form."""
+    """The depth of the statement, and a hash of its normalised form."""
     first: int
     last: int
-    """The last line in the source; for a compound statement, that of its head."""
+    """The last line of the statement in the source. For a compound statement, the last line of its head."""
 
 
 def outline(nodes: Iterable[ast.AST], depth: int = 0) -> list[Line]:
-    """Return the statements of `nodes` one by one, so that a revision can be compared with hashes of another."""
+    """Return the statements of `nodes` one by one. With them, one revision can be compared with the hashes of
+    another."""
     lines = []
     for node in nodes:
         blocks = {name: getattr(node, name) for name in BLOCKS if isinstance(getattr(node, name, None), list)}
@@ -125,16 +126,16 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def meaning_fingerprint(nodes: Iterable[ast.AST]) -> str:
-    """Return 32 hexadecimal digits: a hash of what `nodes` do, without mere wording.
+    """Return 32 hexadecimal digits: a hash of what `nodes` do, in which mere wording does not matter.
 
-    The parameters of a function are not included either, because `fits` compares them.
+    A function's parameters are left out, too, because `fits` compares them.
     """
     return _hash((token for node in nodes for token in _meaning_tokens(node, None)), 16)
 
 
 def _meaning_tokens(value: object, own: dict[str, str] | None) -> Iterator[str]:
-    """Yield tokens for the meaning of a part of a tree. In a function, `own` maps its variables to their order of
-    use."""
+    """Yield tokens for the meaning of a part of a syntax tree. In a function, `own` numbers its variables by their
+    first use."""
     if isinstance(value, Function) and own is None:
         yield f"({function_kind(value)} {value.name} {' '.join(map(decoration, value.decorator_list))}"
         yield from _meaning_tokens(_without_docstring(value.body), dict.fromkeys(_own_names(value), ""))
@@ -183,7 +184,7 @@ def _renamed(value: ast.Name | ast.arg | Function | ast.ClassDef, own: dict[str,
 
 
 def _own_names(function: Function) -> list[str]:
-    """Return the variables of a function and of its inner functions, except for its parameters."""
+    """Return the variables of a function and of its inner functions, without its parameters."""
     arguments = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
     shared = {name for n in ast.walk(function) if isinstance(n, ast.Global | ast.Nonlocal) for name in n.names}
     found: dict[str, None] = {}
@@ -202,7 +203,7 @@ _LOGS = frozenset({"debug", "info", "warning", "warn", "error", "critical", "exc
 
 
 def is_log(node: ast.expr) -> bool:
-    """Tell whether an expression only prints or logs: `print`, a warning, or a line to a logger."""
+    """Tell whether an expression only prints or logs: a call of `print`, a warning, or a call of a logger."""
     if not isinstance(node, ast.Call):
         return False
     if isinstance(node.func, ast.Name):
@@ -224,7 +225,8 @@ def _is_only_wording(item: object) -> bool:
 
 
 def decoration(decorator: ast.expr) -> str:
-    """Describe a decorator and its arguments, except for texts: the label of a role in a log has no effect."""
+    """Describe a decorator with its arguments. Arguments that are texts are left out, because a label in a log has no
+    effect."""
     if not isinstance(decorator, ast.Call):
         return f"@{_short(decorator)}"
     return f"@{_short(decorator.func)}({_spelled_arguments(decorator)})"
@@ -267,8 +269,8 @@ def _spelling(node: ast.expr) -> str:
 def signature(node: Function, constants: Mapping[str, object] = _NONE) -> str:
     """Return the parameters of `node` by name, kind, and default, for example `(config, *, rank=0, group=...)`.
 
-    A default is shown as `...` unless it is a literal or one of the module's `constants`; its spelling only matters to
-    the fingerprint.
+    A default is shown as `...` unless it is a literal or one of the module's `constants`. How it is written matters
+    only to the fingerprint.
     """
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
@@ -295,17 +297,19 @@ def _parameter(argument: ast.arg, default: ast.expr | None, constants: Mapping[s
 
 
 def constants_of(module: ast.Module) -> dict[str, object]:
-    """Return the module's names that are assigned once, and to a literal."""
+    """Return the names in a module that are assigned exactly once, with a literal as the value."""
     assigned = [(s.targets[0], s.value) for s in module.body if isinstance(s, ast.Assign) and len(s.targets) == 1]
     found = {t.id: v.value for t, v in assigned if isinstance(t, ast.Name) and isinstance(v, ast.Constant)}
     return {name: value for name, value in found.items() if len(list(bindings(module.body, name))) == 1}
 
 
 def fits(found: str, known: str, restated: Collection[str] = ()) -> bool:
-    """Tell whether a wrapper that was written for `known` still fits between callers and `found`.
+    """Tell whether a wrapper that was written for the signature `known` still works if upstream's function now has
+    `found`.
 
-    Both are one signature or several. Other defaults and additional optional parameters, at the end or by keyword
-    only, are no difference, except for the parameters for which the wrapper has its own defaults (`restated`).
+    Both are one signature or several. Different defaults do not matter, except those of parameters for which the
+    wrapper has its own defaults (`restated`). Additional optional parameters do not matter if they are at the end or
+    keyword-only.
     """
     return found == known or all(
         any(_fits(one, other, restated) for other in _parsed_signatures(known)) for one in _parsed_signatures(found)
@@ -359,7 +363,7 @@ def _keywords(arguments: ast.arguments) -> dict[str, bool]:
 
 
 class Kind(str, Enum):
-    """How a name is bound in its module or class."""
+    """The way in which a name is bound in its module or class."""
 
     FUNCTION = "function"
     COROUTINE = "coroutine function"
@@ -392,7 +396,7 @@ _DECORATED = {
 
 
 def function_kind(node: Function) -> Kind:
-    """Return the kind of function that a definition makes, regardless of its decorators."""
+    """Return the kind of function that a definition makes. Its decorators do not matter."""
     yields = any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in _within(node.body))
     if isinstance(node, ast.AsyncFunctionDef):
         return Kind.ASYNC_GENERATOR if yields else Kind.COROUTINE
@@ -400,7 +404,7 @@ def function_kind(node: Function) -> Kind:
 
 
 def _within(statements: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Yield the nodes in some statements, but not those in inner functions or classes."""
+    """Yield the nodes in these statements. Nodes inside inner functions or classes are left out."""
     waiting = list(statements)
     while waiting:
         node = waiting.pop()
@@ -417,17 +421,18 @@ class Definition:
     signature: str
     fingerprint: str
     outline: tuple[str, ...]
-    """The marks of its statements, in order."""
+    """The marks of the target's statements, in order."""
     decorators: tuple[str, ...]
-    """The names of the decorators of its last statement."""
+    """The names of the decorators of the target's last statement."""
     plain: bool
-    """Whether all of its statements are definitions of this kind, without a decorator that may change the object."""
+    """Whether all of the target's statements are definitions of the same kind, without decorators that may change the
+    object."""
 
 
 def define(nodes: Sequence[ast.stmt], constants: Mapping[str, object] = _NONE) -> Definition | None:
-    """Return the definition that the statements binding a name make; None if there are none.
+    """Return the definition that the statements which bind a name make. Return None if there are no statements.
 
-    `constants` are those of the module, which defaults may name.
+    `constants` are the constants of the module. Defaults may refer to them.
     """
     if not nodes:
         return None
@@ -455,20 +460,20 @@ _BINDING = (
 
 
 def bindings(statements: Sequence[ast.stmt], name: str) -> Iterator[ast.stmt]:
-    """Yield the statements of a scope that bind `name`, in order, in both branches of an `if`."""
+    """Yield the statements in a scope that bind `name`, in order. For an `if`, both branches are included."""
     for statement in _flat(statements):
         if name in _bound(statement):
             yield _import_of(statement, name) if isinstance(statement, ast.Import | ast.ImportFrom) else statement
 
 
 def bound_names(statements: Sequence[ast.stmt]) -> set[str]:
-    """Return the names that the statements of a scope bind, in both branches of an `if`."""
+    """Return the names that the statements of a scope bind. For an `if`, both branches are included."""
     return {name for statement in _flat(statements) for name in _bound(statement)}
 
 
 def _flat(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that may bind names, including those in an `if`, `try`, `with`, or loop of the same
-    scope."""
+    """Yield the statements that may bind names in a scope. Those inside an `if`, `try`, `with`, or loop are
+    included."""
     for statement in statements:
         if isinstance(statement, _BINDING):
             yield statement
@@ -505,7 +510,7 @@ def _import_of(statement: ast.Import | ast.ImportFrom, name: str) -> ast.stmt:
 
 
 def used_names(statements: Iterable[ast.AST]) -> frozenset[str]:
-    """Return everything that is named in some statements: names, attributes, keywords, imports, and strings."""
+    """Return all names that appear in these statements: names, attributes, keywords, imports, and strings."""
     return frozenset(name for statement in statements for node in ast.walk(statement) for name in _names(node))
 
 

@@ -1,7 +1,7 @@
-"""The folder of a package: installed, in a checkout, or in a wheel. Its files are read within limits.
+"""The folder of a package, which may be installed, in a checkout, or in a wheel. Its files are read within limits.
 
-The user names the source, so it may be anything: a wheel that is cut short, damaged, or encrypted, or a file that
-would fill the memory. Every fault of it becomes a SourceError.
+The user names the source, so it may be anything: a wheel that is truncated, damaged, or encrypted, or a file that
+would fill the memory. Every such fault becomes a SourceError.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import IO, Protocol
 from ...errors import SourceError
 
 LARGEST_FILE = 1 << 20
-"""The size limit of a source file in bytes, four times the largest of any upstream. Parsing takes a thousand times its
-memory."""
+"""The maximum size of a source file in bytes. It is four times the size of the largest file in any upstream. Parsing a
+file takes a thousand times its size in memory."""
 
 # The errors that zipfile raises.
 _UNREADABLE = (
@@ -36,13 +36,15 @@ _UNREADABLE = (
 
 
 class Folder(Protocol):
-    """A package's folder, as a source tree needs it."""
+    """The interface of a package's folder that a source tree needs."""
 
     def read(self, *parts: str) -> bytes | None:
-        """Return the content of a file in it, or None if there is none. Raises SourceError if it cannot be read."""
+        """Return the content of a file in the folder. Return None if it does not exist. Raises SourceError if it
+        cannot be read."""
 
     def entries(self, *parts: str) -> Sequence[str] | None:
-        """Return the names in a folder below, those of folders with a slash, or None if there is no such folder."""
+        """Return the names in a subfolder, with a slash after the names of folders. Return None if it does not
+        exist."""
 
 
 class PlainFolder(Folder):
@@ -75,7 +77,7 @@ class PlainFolder(Folder):
 
 
 class PackedFolder(Folder):
-    """A folder in a wheel."""
+    """A folder inside a wheel."""
 
     __slots__ = ("_name", "_wheel")
 
@@ -114,7 +116,8 @@ def _limited(stream: IO[bytes], where: str) -> bytes:
 
 
 def folders_at(path: Path, packages: Sequence[str]) -> dict[str, Folder]:
-    """Return the folders of the packages that a checkout or a wheel holds. Raises SourceError if it holds none."""
+    """Return the folders of those packages that a checkout or a wheel contains. Raises SourceError if it contains
+    none."""
     try:
         found = _folders(path, packages)
         there = "no such folder in it" if path.is_dir() or _is_wheel(path) else _NO_WHEEL
@@ -145,7 +148,8 @@ def _folders(path: Path, packages: Sequence[str]) -> dict[str, Folder]:
 
 
 class Portions(Folder):
-    """A namespace package of one or more folders, in which modules are found as Python finds them."""
+    """A namespace package made of one or more folders. Modules in it are found in the order in which Python searches
+    them."""
 
     __slots__ = ("paths",)
 
@@ -162,7 +166,7 @@ class Portions(Folder):
         return sorted({name for names in present for name in names}) if present else None
 
     def _at(self, parts: Sequence[str]) -> Sequence[Path]:
-        """Return the folders of a package below; the first one with an `__init__` is the whole package."""
+        """Return the folders of a subpackage. If one has an `__init__`, the first of these is the whole package."""
         paths: Sequence[Path] = self.paths
         for part in parts:
             spaces = []
@@ -179,7 +183,7 @@ class Portions(Folder):
 
 
 def installed_folder(package: str) -> Folder | None:
-    """Return the folder of an installed package, or None if it is not installed or has no source."""
+    """Return the folder of an installed package. Return None if it is not installed or has no source."""
     try:
         spec = importlib.util.find_spec(package)
     except ValueError:  # a module in sys.modules by hand, without a spec: there is no source to read
@@ -191,7 +195,7 @@ def installed_folder(package: str) -> Folder | None:
 
 
 def paths_of(folder: Folder | None) -> Sequence[Path]:
-    """Return the paths of a folder on disk; none for a folder in a wheel."""
+    """Return the paths of a folder on disk. Return none for a folder in a wheel."""
     if isinstance(folder, Portions):
         return folder.paths
     return (folder.path,) if isinstance(folder, PlainFolder) else ()

@@ -1,4 +1,4 @@
-"""Lookup of full dotted names in a source tree, through imports and classes."""
+"""Lookup of full dotted names in a source tree. It follows imports and classes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _MAKES_NAMES = (b"import *", b"__getattr__", b"sys.modules[", b"globals()")
 
 
 def _glance(data: bytes, names: Sequence[str]) -> bool | None:
-    """Tell whether a module binds `names[0]`, a class in it `names[1]`, and so on; None if only parsing can tell.
+    """Tell whether a module binds `names[0]`, which is a class that binds `names[1]`, and so on. Return None if only
+    parsing can tell.
 
-    The answer is yes only for a `def` or `class` at the beginning of a line, and no only for a name that the text
-    never mentions.
+    The answer is yes only for a `def` or `class` at the beginning of a line. It is no only if the text never contains
+    a name.
     """
     if names[0].encode() not in data:
         return None if any(mark in data for mark in _MAKES_NAMES) else False
@@ -37,26 +38,29 @@ def _glance(data: bytes, names: Sequence[str]) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The result of looking up a full dotted name."""
+    """The result of the lookup of a full dotted name."""
 
     name: str
-    """`module:qualname` if the tree has the module; for an imported name, the place of its definition."""
+    """The name as `module:qualname`, if the tree has the module. For an imported name, it is the place of the
+    definition."""
     missing: str = ""
-    """The first part of the name that does not exist; empty if all of it exists or the source alone cannot tell."""
+    """The first part of the name that does not exist. Empty if the whole name exists, or if the source does not show
+    it."""
     certain: bool = True
-    """Whether the source proves that the name exists, since some modules only make names when they are executed."""
+    """Whether the source proves that the name exists. Some modules make their names only when they are executed."""
 
 
 def missing_module(name: str, tree: SourceTree) -> str:
-    """Return the first part of a module's name that is no module in `tree`; empty if all parts are."""
+    """Return the first part of a module's name that is not a module in `tree`. Return an empty text if all parts are
+    modules."""
     if not tree.covers(package_of(name)):
         return ""
     return next((prefix for prefix in (*packages_above(name), name) if not _is_module(prefix, tree)), "")
 
 
 def resolve(name: str, tree: SourceTree, depth: int = _DEPTH) -> Resolved:
-    """Look up a dotted name in `tree`, through at most `depth` imports. Raises SourceError if a module does not
-    parse."""
+    """Look up a dotted name in `tree`, and follow at most `depth` imports. Raises SourceError if a module cannot be
+    parsed."""
     parts = name.split(".")
     if not tree.covers(parts[0]) or not depth:
         return Resolved(name, certain=False)
@@ -97,7 +101,7 @@ def _in_module(module: str, names: list[str], tree: SourceTree, depth: int) -> R
 
 
 def _lacks(module: str, name: str, tree: SourceTree) -> bool:
-    """Tell whether a module certainly lacks a name that its source does not bind."""
+    """Tell whether a module is certain to lack a name that its source does not bind."""
     parsed = tree.parse(module)
     if parsed is None or tree.nodes(Target(module, "__getattr__")):
         return False
@@ -148,7 +152,7 @@ def _in_class(owner: Target, names: list[str], tree: SourceTree, depth: int) -> 
 
 
 def _in_base(module: str, base: ast.expr, names: list[str], tree: SourceTree, depth: int) -> Resolved | None:
-    """Look up names in a base class; None if the base class cannot be identified."""
+    """Look up names in a base class. Return None if the base class cannot be found."""
     if isinstance(base, ast.Subscript):
         base = base.value
     parts = ast.unparse(base).split(".") if isinstance(base, ast.Name | ast.Attribute) else []

@@ -1,4 +1,4 @@
-"""The search for code that has moved, by its name or by its body."""
+"""The search for code that has moved: by its name, or by its body."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _TELLING = 3
 
 
 def namesake(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
-    """Return a namesake of a subject in another module whose last two name parts are the same; None if there is none.
+    """Look for `subject` in another module whose name ends with the same two parts as that of its own module.
 
-    `old.gkd.trainer:Trainer.fit` has one in `new.package.gkd.trainer:Trainer.fit`.
+    For `old.gkd.trainer:Trainer.fit`, the result could be `new.package.gkd.trainer:Trainer.fit`. Return None if there
+    is none.
     """
     module, _, qualname = subject.partition(":")
     ending = "." + ".".join(module.split(".")[-2:])
@@ -30,9 +31,9 @@ def namesake(subject: str, packages: Sequence[str], tree: SourceTree) -> str | N
 
 
 def elsewhere(target: Target, bodies: Collection[Body], packages: Sequence[str], tree: SourceTree) -> Target | None:
-    """Return the place to which the code of a target has moved, or None. `bodies` are its bodies at the pins.
+    """Return the place to which the code of a target has moved, or None. `bodies` are the target's bodies at the pins.
 
-    The search covers any name in the target's own module, and the target's name in the rest of some packages.
+    In the target's own module, the code may have any name. In the rest of `packages`, it must have the target's name.
     """
     telling = {body for body in bodies if len(body) >= _TELLING}
     for module in _candidates(target, packages, tree) if telling else ():
@@ -43,7 +44,7 @@ def elsewhere(target: Target, bodies: Collection[Body], packages: Sequence[str],
 
 
 def similarity(one: Body, other: Body) -> float:
-    """Return the share of statements that two bodies have in common in any order, from 0 to 1."""
+    """Return the share of statements that two bodies have in common, from 0 to 1. The order does not matter."""
     kept = sum((Counter(one) & Counter(other)).values())
     return kept / max(len(one), len(other), 1)
 

@@ -1,7 +1,7 @@
-"""Parts of an upstream that a patch's declaration names, beside its target.
+"""The parts of an upstream that a patch's declaration names in addition to its target.
 
-These are constants, settings, modules that patch other packages, and collaborators: names that the patch's code uses,
-with the parameters that it passes, and keys of the configuration.
+These are constants, settings, modules that patch other packages, and collaborators. A collaborator is a name that the
+patch's code uses, with the parameters that the code passes, or a key of the configuration:
 
     pkg.module:name                             a name of a module, or of a class: `pkg.module:Class.attribute`
     pkg.module:function(config, rank=)          a call with one positional and one keyword argument
@@ -22,14 +22,14 @@ from .tree import Target
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A constant that reaches an argument."""
+    """A constant that is passed as an argument."""
 
     constant: object
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The name of an entry in a mapping, or of an attribute; most often it is a user's setting."""
+    """The name of an entry in a mapping, or of an attribute. Most often it is a user's setting."""
 
     name: str
 
@@ -39,18 +39,18 @@ class Key:
 
 Origin = Value | Key
 Origins = frozenset[Origin | None]
-"""The possible sources of a value; they contain None if not all of them are known."""
+"""The constants and settings from which a value may come. None is among them if not all of them are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatchModule:
-    """A module of an upstream that patches other packages when it is imported or its functions are called."""
+    """A module of an upstream that patches other packages, when it is imported or when its functions are called."""
 
     name: str
     calls: tuple[str, ...] = ()
-    """The functions that upstream calls to apply the patches."""
+    """The functions that upstream calls in order to apply the patches."""
     given: tuple[str, ...] = ()
-    """Functions and constants that are true in every patched process, such as `is_npu_available`."""
+    """Functions and constants that are true in every process with patches, such as `is_npu_available`."""
 
     def __str__(self) -> str:
         return self.name
@@ -64,7 +64,7 @@ _CALL = re.compile(r"(?P<target>[\w.:]+)(\((?P<passed>[\w=*, ]*)\))?")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A key of a YAML file, and its required value; an empty value accepts any."""
+    """A key of a YAML file, and the value that it must have. An empty value stands for any value."""
 
     file: str
     key: str
@@ -77,19 +77,20 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name in a module or class, and the parameters that a call passes; those by keyword end with `=`."""
+    """A name in a module or class, and the parameters that a call passes. The names of keyword parameters end with
+    `=`."""
 
     target: Target
     passed: tuple[str, ...] | None
 
     @property
     def positional(self) -> tuple[str, ...]:
-        """The positional parameters."""
+        """The names of the parameters that are passed by position."""
         return tuple(word for word in self.passed or () if not word.endswith("="))
 
     @property
     def keywords(self) -> tuple[str, ...]:
-        """The keyword parameters."""
+        """The names of the parameters that are passed by keyword."""
         return tuple(word.removesuffix("=") for word in self.passed or () if word.endswith("="))
 
     @property
@@ -99,17 +100,17 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Collaborator:
-    """A part of upstream that a patch's code uses."""
+    """A part of upstream that the code of a patch uses."""
 
     text: str
-    """The text of the declaration."""
+    """The text with which the patch declares it."""
     places: tuple[Name | Setting, ...]
     optional: bool
-    """Whether the patch's code works without it."""
+    """Whether the code of the patch also works without it."""
 
     @classmethod
     def parse(cls, text: str, *, optional: bool = False) -> Collaborator:
-        """Read a text in the form that this module describes. Raises DeclarationError for any other."""
+        """Parse a text in the form that this module describes. Raises DeclarationError for any other text."""
         return cls(text, tuple(map(_place, text.split(" or "))), optional)
 
     @property
@@ -119,7 +120,7 @@ class Collaborator:
 
     @property
     def decides(self) -> bool:
-        """Whether a different or missing collaborator can make the patch unfit."""
+        """Whether the patch may no longer fit if this collaborator is missing or different."""
         exacting = (place.passed is not None if isinstance(place, Name) else place.value for place in self.places)
         return not self.optional or any(exacting)
 

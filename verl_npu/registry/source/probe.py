@@ -1,8 +1,8 @@
 """Questions about an upstream's source that decide whether a patch is needed. They look at code, never at a version.
 
-They ask what the code does: which function it calls, which value reaches an argument, which error it raises under
-which condition. The answer is yes, no, or `None` if the subject is gone. A missing subject proves nothing: if `m:f`
-has been renamed, `Not(Calls("m:f", "x"))` is `None` and not yes.
+They ask what the code does: which function it calls, which value an argument gets, or which error it raises under
+which condition. The answer is yes, no, or `None` if the subject of the question is gone. A missing subject proves
+nothing. For example, if `m:f` has been renamed, the answer to `Not(Calls("m:f", "x"))` is `None`, not yes.
 """
 
 from __future__ import annotations
@@ -28,46 +28,48 @@ def _read(target: str, tree: SourceTree) -> Facts:
 
 
 class Probe(ABC):
-    """A question about a source tree, made of atoms. `str()` of a probe is the question as a sentence."""
+    """A question about a source tree. It consists of single questions, the atoms. `str()` of a probe is the question
+    as a sentence."""
 
     __slots__ = ()
 
     @abstractmethod
     def answer(self, ask: Ask) -> bool | None:
-        """Return the answer that follows from the answers that `ask` gives to the atoms."""
+        """Return the answer to the question. `ask` answers the atoms."""
 
     @abstractmethod
     def atoms(self) -> Iterator[Atom]:
-        """Yield the atomic questions."""
+        """Yield the atoms of the question."""
 
 
 class Atom(Probe):
-    """One question about one subject."""
+    """A single question about one subject."""
 
     __slots__ = ()
     target: str
 
     @property
     def subject(self) -> str:
-        """The target or module that the question is about."""
+        """The target or the module that the question is about."""
         return self.target
 
     @property
     def id(self) -> str:
-        """The key of the question in a lock: its kind and its values. Its wording is not part of it."""
+        """The key of the question in a lock: its kind and its values. Its wording does not matter."""
         values = [(f.name, getattr(self, f.name), f.default) for f in fields(self)]  # type: ignore[arg-type]
         return " ".join([type(self).__name__, *(f"{name}={value}" for name, value, usual in values if value != usual)])
 
     @abstractmethod
     def holds(self, tree: SourceTree) -> bool:
-        """Tell whether the source answers yes; False if the subject does not exist."""
+        """Tell whether the answer is yes, according to the source. If the subject does not exist, the answer is no."""
 
     def unread(self, tree: SourceTree) -> str:
-        """Return why a no does not count although the subject exists; empty if it counts."""
+        """Return the reason why a no does not count although the subject exists. Return an empty text if the no
+        counts."""
         return ""
 
     def is_closed(self, tree: SourceTree) -> bool:
-        """Tell whether a no is proof by itself, because there is only one way to do it."""
+        """Tell whether a no is proof by itself, because the code could do the thing in only one way."""
         return False
 
     def is_sound(self, tree: SourceTree) -> bool:
@@ -104,7 +106,7 @@ class Defines(Atom):
 
 @dataclass(frozen=True, slots=True)
 class IsRemote(Atom):
-    """A decorator makes the class `target` a remote one, from which no class can be derived."""
+    """A decorator makes the class `target` remote. No class can be derived from a remote class."""
 
     target: str
 
@@ -118,17 +120,17 @@ class IsRemote(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Calls(Atom):
-    """The code calls `function`, by that name or by a dotted name that ends with it."""
+    """The code calls `function`. In the code, it has that name or a dotted name that ends with it."""
 
     target: str
     function: str
     _: KW_ONLY
     given: object = None
-    """A constant or a `Key` that must reach one of the positional arguments."""
+    """A constant or a `Key` that one of the positional arguments must be able to have."""
     when: str = ""
     """A name that a condition of the call must read."""
     directly: bool = False
-    """Whether the target itself must make the call, not a function that it calls."""
+    """Whether the target itself must make the call. A function that the target calls does not count then."""
 
     def holds(self, tree: SourceTree) -> bool:
         return any(self._is(call) for call in _read(self.target, tree).calls)
@@ -151,7 +153,7 @@ class Calls(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Passes(Atom):
-    """A call or an entry of a dictionary gives `keyword` a constant, or a setting that is looked up.
+    """A call, or an entry of a dictionary, gives `keyword` a constant value or a setting that is looked up.
 
     Constants are followed through local names, names of the module or class, and defaults of parameters.
     """
@@ -162,9 +164,9 @@ class Passes(Atom):
     """A constant or a `Key`."""
     _: KW_ONLY
     always: bool = False
-    """Whether it must reach the keyword wherever the keyword is given."""
+    """Whether the keyword must have the value everywhere it is given."""
     to: str = ""
-    """The called function; empty if any will do."""
+    """The function that must be called. If it is empty, any function counts."""
 
     def holds(self, tree: SourceTree) -> bool:
         given = self._given(tree)
@@ -198,7 +200,8 @@ class Passes(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Takes(Atom):
-    """The target has a parameter `parameter`, with the constant `default` as its default if that is given."""
+    """The target has a parameter `parameter`. If `default` is given, the parameter has that constant as its
+    default."""
 
     target: str
     parameter: str
@@ -224,7 +227,8 @@ class Takes(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Imports(Atom):
-    """The code imports `name`, a module or a name in one: absolute, relative, or under another name."""
+    """The code imports `name`, which is a module or a name in one. The import may be relative, or under another
+    name."""
 
     target: str
     name: str
@@ -247,7 +251,7 @@ class Imports(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Imported(Atom):
-    """Some module of a package imports `name`, a full dotted name."""
+    """Some module of a package imports `name`, which is a full dotted name."""
 
     package: str
     name: str
@@ -293,7 +297,7 @@ class Raises(Atom):
 
 @dataclass(frozen=True, slots=True)
 class Reads(Atom):
-    """The code reads `name`: a variable, an attribute, or a string that equals it."""
+    """The code reads `name`: as a variable, an attribute, or a string that equals it."""
 
     target: str
     name: str
@@ -333,10 +337,10 @@ def _ends_with(name: str, end: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Assigns(Atom):
-    """An upstream module that patches other packages is meant to assign `target`.
+    """An upstream module that patches other packages should assign `target`.
 
-    Whether it really does is another question: a patch that is retired by this is *claimed* until the assignment is
-    seen.
+    Whether it really does so is a different question. A patch that is retired by this probe is *claimed* by upstream
+    until the assignment is seen in the process.
     """
 
     module: PatchModule
@@ -348,7 +352,7 @@ class Assigns(Atom):
 
     @property
     def place(self) -> str:
-        """The full dotted name of the target, as in the steps of the module."""
+        """The full dotted name of the target, as the steps of the module have it."""
         return Target.parse(self.target).dotted
 
     def holds(self, tree: SourceTree) -> bool:
@@ -421,7 +425,7 @@ class AllOf(_Several):
 
 @dataclass(frozen=True, slots=True)
 class Never(Probe):
-    """No upstream change can retire the patch; `reason` says why."""
+    """No change in upstream can retire the patch. `reason` says why."""
 
     reason: str
 

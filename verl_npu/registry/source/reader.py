@@ -1,11 +1,11 @@
-"""The reader of upstream's code: facts about what a definition does, and about what a module's import does.
+"""The reader of upstream's code. It finds out what a definition does, and what the import of a module does.
 
-Nothing is imported or executed. The reader follows the order of execution, and only code that can run counts: it skips
+Nothing is imported or executed. The reader follows the order of execution, and only code that can run counts. It skips
 branches that are never taken, blocks for type checkers, and statements after a `return`. If the source leaves
 something open, the answer is unknown.
 
-`read_body` reads a definition together with the functions of its module that it calls. `read_import` reads a module as
-its import runs it: the final binding of each name, and the assignments in other packages.
+`read_body` reads a definition and the functions of its module that it calls. `read_import` reads a module as its
+import executes it: which object each name is bound to in the end, and which names in other packages are assigned.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST_FUNCTIONS = 100
 _UNKNOWN: Origins = frozenset({None})
 
 Written = tuple[ast.AST, "Scope"]
-"""An expression and its scope; its value is looked up only when it is needed."""
+"""An expression and its scope. Its value is looked up only when it is needed."""
 
 
 # Facts.
@@ -44,24 +44,24 @@ Written = tuple[ast.AST, "Scope"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One call."""
+    """A call in the code."""
 
     function: str
-    """The full dotted name if it is imported, otherwise the text in the source."""
+    """The function that is called. If it is imported, its full dotted name, otherwise the text in the source."""
     given: tuple[Written, ...]
     """The positional arguments."""
     keywords: Mapping[str, Written]
     is_open: bool
-    """Whether the call also passes keywords that the source does not show."""
+    """Whether the call also passes keywords that the source does not show, as with `**kwargs`."""
     conditions: tuple[Written, ...]
-    """The conditions under which the call happens."""
+    """The conditions under which the call is made."""
     is_direct: bool
-    """Whether the definition itself makes the call, not a function that it calls."""
+    """Whether the definition itself makes the call, and not a function that it calls."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Refusal:
-    """A `raise` or an `assert`."""
+    """A `raise` or an `assert` in the code."""
 
     exception: str
     conditions: tuple[Written, ...]
@@ -69,32 +69,35 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One way in which a name of the module, or of a class in it, is bound or unbound."""
+    """One statement that binds or unbinds a name of the module, or of a class in it."""
 
     path: str
-    """The name within the module; a star stands for all names of its owner."""
+    """The name within the module. A star stands for all names of its module or class."""
     how: str | Function | ast.expr
-    """A description, or the function or value itself, which is only described when needed."""
+    """What the name is bound to: a description, or the function or value itself, which is described only when
+    needed."""
     outside: bool = False
-    """Whether it is bound outside the own statements of its class or module."""
+    """Whether the name is bound by code outside of the class or module that has it."""
 
     @property
     def text(self) -> str:
-        """The description of how it is bound."""
+        """A description of what the name is bound to."""
         if isinstance(self.how, Function):
             return " ".join([function_kind(self.how), *map(decoration, self.how.decorator_list)])
         text = self.how if isinstance(self.how, str) else f"assigned {meaning_fingerprint([self.how])[:8]}"
         return f"{text} from outside" if self.outside else text
 
     def concerns(self, path: str) -> bool:
-        """Tell whether it binds `path`, which must be directly in its owner."""
+        """Tell whether this binds `path`. If its own path ends with a star, it binds all direct members of the
+        owner."""
         owner = self.path.removesuffix("*")
         return self.path == path or (owner != self.path and path.rpartition(".")[0] == owner.removesuffix("."))
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The body of a `try`, a module, or a function. A failing step ends the innermost block that catches the error."""
+    """The body of a `try`, a module, or a function. A step that fails ends the innermost block that catches its
+    error."""
 
     number: int
     catches: frozenset[str] = frozenset()
@@ -102,53 +105,55 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One import, or one assignment in another package, in the order of execution."""
+    """One import, or one assignment to a name in another package. Steps are in the order of execution."""
 
     place: str
-    """The imported or assigned name, with dots only, because this source does not show where its module ends."""
+    """The name that is imported or assigned. It has only dots, because this source does not show where its module's
+    name ends."""
     value: str
-    """The source of the assigned value; empty for an import."""
+    """The source of the value that is assigned. Empty for an import."""
     is_module: bool
-    """Whether a module is imported, not a name from a module."""
+    """Whether the import is of a module, and not of a name in a module."""
     call: str
-    """The function that must be called for this step; empty if importing the module is enough."""
+    """The function that must be called for this step to run. Empty if importing the module is enough."""
     line: int
     conditions: tuple[str, ...]
-    """The conditions that the source does not settle."""
+    """The conditions of the step that the source leaves open."""
     blocks: tuple[Block, ...]
 
 
 @dataclass(slots=True)
 class Facts:
-    """Facts about some code."""
+    """Facts about a piece of code."""
 
     calls: list[Call] = field(default_factory=list)
     passed: dict[str, list[Written]] = field(default_factory=dict)
-    """The values of each keyword argument, and of each key in a dictionary, by name."""
+    """The values of each keyword argument and of each key in a dictionary, by the name of the keyword or key."""
     defaults: dict[str, Written] = field(default_factory=dict)
-    """The parameters of the definition, with their defaults."""
+    """The parameters of the definition, each with its default."""
     imports: set[str] = field(default_factory=set)
-    """The full names of modules and of names in them."""
+    """The full names of the modules, and of the names in modules, that the code imports."""
     reads: set[str] = field(default_factory=set)
-    """Names, attributes, and strings."""
+    """The names, attributes, and strings that the code reads."""
     sets: set[str] = field(default_factory=set)
-    """The dotted names of attributes of other objects that the code assigns."""
+    """The dotted names of the attributes of other objects that the code assigns."""
     refusals: list[Refusal] = field(default_factory=list)
     parts: list[ast.AST] = field(default_factory=list)
-    """All definitions and constants that were read."""
+    """All definitions and constants that were read for these facts."""
     marks: list[Mark] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    """Tables from elsewhere whose elements are called, with unknown effect."""
+    """Tables whose elements are called although they come from elsewhere, so that the effect of the calls is
+    unknown."""
 
     @property
     def form(self) -> str:
-        """A hash of everything that was read, in normalised form; code that does the same has the same hash."""
+        """A hash of all code that was read, in normalised form. Code that does the same has the same hash."""
         return fingerprint(self.parts)
 
     def ends(self, qualname: str) -> tuple[str, ...]:
-        """Return the possible bindings of `qualname` after the import, and those of its classes unless they are plain
-        classes."""
+        """Return what `qualname` may be bound to after the import. The classes that contain it are included, unless
+        they are plain."""
         parts = qualname.split(".")
         found: list[str] = []
         for length in range(1, len(parts) + 1):
@@ -174,7 +179,8 @@ class Facts:
 
 
 def read_body(subject: str, tree: SourceTree) -> Facts:
-    """Read the code of a target or a whole module; the facts are empty if it does not exist. Raises SourceError."""
+    """Read the code of a target, or of a whole module. If it does not exist, the facts are empty. Raises
+    SourceError."""
     return tree.recall(("body", subject), partial(_read_body, subject, tree))
 
 
@@ -204,12 +210,13 @@ def _read_body(subject: str, tree: SourceTree) -> Facts:
 
 
 def read_import(module: str, tree: SourceTree) -> Facts:
-    """Read what the import of a module does to its names and to other packages. Raises SourceError."""
+    """Read what the import of a module does: to the module's names, and to other packages. Raises SourceError."""
     return tree.recall(("import", module), lambda: _read_import(PatchModule(module), tree, beyond=False))
 
 
 def read_patches(module: PatchModule, tree: SourceTree) -> Facts:
-    """Read what a module does when it is imported and when its functions in `calls` are called. Raises SourceError."""
+    """Read what a module does when it is imported, and when the functions in its `calls` are called. Raises
+    SourceError."""
     return tree.recall(("import", module), lambda: _read_import(module, tree, beyond=True))
 
 
@@ -227,7 +234,7 @@ def _read_import(module: PatchModule, tree: SourceTree, *, beyond: bool) -> Fact
 
 
 def ends_of(target: Target, tree: SourceTree) -> tuple[str, ...]:
-    """Return the possible bindings of a name after the import of its module. Raises SourceError."""
+    """Return what a name may be bound to after its module was imported. Raises SourceError."""
     key = ("ends", tree.read(target.module), target.qualname)
     try:
         return tree.memory.recall(key, lambda: read_import(target.module, tree).ends(target.qualname))
@@ -236,7 +243,7 @@ def ends_of(target: Target, tree: SourceTree) -> tuple[str, ...]:
 
 
 def is_hollow(subject: str, tree: SourceTree) -> bool:
-    """Tell whether a definition does nothing: its body only passes, raises, or returns a constant."""
+    """Tell whether a definition does nothing: its body only passes, raises an error, or returns a constant."""
     if ":" not in subject:
         parsed = tree.parse(subject)
         return parsed is not None and not bound_names(parsed.body)
@@ -269,7 +276,7 @@ def names_in(conditions: Iterable[Written]) -> frozenset[str]:
 
 
 def read_imports(module: str, tree: SourceTree) -> frozenset[str]:
-    """Return the full names of everything that a module imports, anywhere in it. Raises SourceError."""
+    """Return the full names of everything that a module imports at any place in its code. Raises SourceError."""
     data = tree.read(module)
     parsed = tree.parse(module)
     if data is None or parsed is None:
@@ -281,13 +288,14 @@ def read_imports(module: str, tree: SourceTree) -> frozenset[str]:
 
 
 def imports_by_name(module: str, tree: SourceTree) -> bool:
-    """Tell whether a module may import something without an import statement."""
+    """Tell whether a module may import something in a way other than an import statement."""
     data = tree.read(module) or b""
     return b"import_module" in data or b"__import__" in data
 
 
 def importer(subject: str, packages: Sequence[str], tree: SourceTree) -> str | None:
-    """Return a module in some packages that still imports a lost name or its module; None if none does."""
+    """Return a module in these packages that still imports a lost name, or its module. Return None if there is
+    none."""
     module, _, qualname = subject.partition(":")
     first = qualname.partition(".")[0]
     if tree.read(module) is not None:
@@ -303,9 +311,10 @@ def importer(subject: str, packages: Sequence[str], tree: SourceTree) -> str | N
 
 
 def is_true(test: ast.expr, constants: Mapping[str, object] | None = None) -> bool | None:
-    """Tell whether a condition always or never holds in a process that imports the module; None if it depends.
+    """Tell whether a condition always holds, or never holds, in a process that imports the module. Return None if it
+    depends.
 
-    `constants` maps names to their known values; for a function it is the return value.
+    `constants` maps names to values that are known. For a function, the value is what it returns.
     """
     known = constants or {}
     if isinstance(test, ast.Constant):
@@ -338,20 +347,23 @@ _MAIN_TEST = fingerprint([ast.parse('__name__ == "__main__"', mode="eval").body]
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """The names that some code sees."""
+    """The names that are visible to a piece of code."""
 
     reader: Reader
     owner: str = ""
-    """The class that the code belongs to."""
+    """The class to which the code belongs. Empty if it belongs to none."""
     parameters: Mapping[str, Written] = field(default_factory=dict)
     assigned: Mapping[str, Sequence[ast.AST]] = field(default_factory=dict)
-    """The values that local names are assigned, in any order; a statement stands for an unknown value."""
+    """For each local name, the values that are assigned to it, in any order. A statement stands for an unknown
+    value."""
     shared: frozenset[str] | None = None
-    """In a function, the names that it declares global; None if all names belong to the module or class."""
+    """In a function, the names that it declares global. None for code whose names all belong to the module or
+    class."""
     depth: int = 0
 
     def path(self, name: str) -> str | None:
-        """Return the path within the module of a bare name that is bound here; None for a function's local name."""
+        """Return the path, within the module, of a name that the code binds. Return None for a local name of a
+        function."""
         if self.shared is not None:
             return name if name in self.shared else None
         return _within(self.owner, name)
@@ -359,13 +371,13 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """How code is reached: the conditions, the called function, and the enclosing blocks."""
+    """How the code is reached: under which conditions, through which called function, and within which blocks."""
 
     conditions: tuple[Written, ...] = ()
     denied: tuple[Written, ...] = ()
-    """Those of the conditions that must not hold."""
+    """Those of the conditions that must be false."""
     everything: bool = False
-    """Whether functions count as called if they are only defined."""
+    """Whether functions that are only defined count as called."""
     call: str = ""
     blocks: tuple[Block, ...] = ()
 
@@ -374,7 +386,7 @@ class _At:
         return replace(self, conditions=(*self.conditions, test), denied=denied)
 
     def texts(self) -> tuple[str, ...]:
-        """Return the conditions in the words of the source."""
+        """Return the conditions as they are written in the source."""
         return tuple(
             dict.fromkeys(
                 _denied(test[0]) if test in self.denied else ast.unparse(test[0]) for test in self.conditions
@@ -389,7 +401,7 @@ def _denied(test: ast.AST) -> str:
 
 
 class Reader:
-    """Reads the code of one module, and collects facts about it."""
+    """A reader of one module's code that collects facts about it."""
 
     def __init__(
         self,
@@ -404,7 +416,7 @@ class Reader:
         """Prepare to read a module.
 
         Args:
-            given: names that are true.
+            given: names whose values are true.
             importing: count a function only if the import calls it.
             beyond: also count functions of other modules in the same package.
         """
@@ -426,7 +438,7 @@ class Reader:
         self._bound = tree.memory.recall(("bound", data), lambda: frozenset(bound_names(self._body)))
 
     def new_block(self, handlers: Sequence[ast.ExceptHandler] = ()) -> Block:
-        """Return a new block, for a `try` with these handlers."""
+        """Return a new block. If it is a `try`, `handlers` are its handlers."""
         self._blocks += 1
         return Block(self._blocks, frozenset().union(*(_exceptions(handler.type) for handler in handlers)))
 
@@ -435,7 +447,7 @@ class Reader:
     def enter(
         self, node: Function, owner: str, given: Mapping[str, Written], depth: int = 0, at: _At | None = None
     ) -> None:
-        """Read a function with the given arguments."""
+        """Read a function that is called with the given arguments."""
         known = tuple(sorted((name, origins_of(written)) for name, written in given.items()))
         key = (node, at.call if at is not None else "", *known)
         if key in self._entered or len(self._entered) > _MOST_FUNCTIONS:
@@ -457,7 +469,7 @@ class Reader:
             self.facts.parts.append(node)
 
     def block(self, statements: Sequence[ast.stmt], scope: Scope, at: _At) -> None:
-        """Read statements in order, up to one that ends the block."""
+        """Read statements in order. Stop at a statement that ends the block."""
         for statement in statements:
             self._statement(statement, scope, at)
             if ends_block(statement):
@@ -663,7 +675,7 @@ class Reader:
                     self._bind(_within(owner, _word(key)), how, outside=True)
 
     def _binds_by_call(self, node: ast.Call, scope: Scope) -> None:
-        """Note the module's names that a call binds: by `setattr`, `exec`, or changes to a namespace."""
+        """Record the names of the module that a call binds: through `setattr`, `exec`, or a change to a namespace."""
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name in ("setattr", "delattr", "__setattr__", "__delattr__") and len(node.args) >= 2:
             owner = self._place(node.args[0])
@@ -678,7 +690,8 @@ class Reader:
                     self._bind(_within(owner, word), f"changed from outside by {name}")
 
     def _place(self, node: ast.expr, depth: int = 0) -> str | None:
-        """Return the class of this module that an expression denotes, empty for the module itself, or None."""
+        """Return the class of this module that an expression refers to, or an empty text for the module itself. Return
+        None for anything else."""
         if _is_this_module(node):
             return ""
         if depth > _DEPTH:
@@ -695,7 +708,7 @@ class Reader:
         return path if path and any(isinstance(one, ast.ClassDef) for one in self._nodes(path)) else None
 
     def _namespace(self, node: ast.expr, scope: Scope) -> str | None:
-        """Return the owner of the namespace that an expression denotes: `globals()`, `vars(Class)`,
+        """Return the owner of the namespace to which an expression refers: `globals()`, `vars(Class)`, or
         `Class.__dict__`."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id == "globals" or (node.func.id in ("vars", "locals") and not node.args):
@@ -717,7 +730,8 @@ class Reader:
             self._step(f"{place}.{name}", ast.unparse(value), value, at)
 
     def _items(self, node: ast.expr, scope: Scope) -> list[ast.expr] | None:
-        """Return the elements of a literal list, tuple, set, or dictionary (as pairs); None for other values."""
+        """Return the elements of a literal list, tuple, or set, or the pairs of a literal dictionary. Return None for
+        other values."""
         view = ""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
             view = node.func.attr
@@ -802,7 +816,8 @@ class Reader:
         self._follow(node.func, node, scope, at)
 
     def _follow(self, function: ast.expr, call: ast.Call, scope: Scope, at: _At) -> None:
-        """Read a called function of the same module or class, or `beyond` that, of another module of the package."""
+        """Read a function that is called, if it is in the same module or class. With `beyond`, it may be in another
+        module of the package."""
         if scope.depth >= _DEPTH:
             return
         # Only for an import do the conditions of the call matter.
@@ -835,7 +850,8 @@ class Reader:
                 yield from self._methods(owner, function.attr, 0, beyond=base == "super()")
 
     def _methods(self, owner: str, name: str, depth: int, *, beyond: bool = False) -> Iterator[tuple[Function, str]]:
-        """Yield the method of a class, or of its first base in this module that has the method."""
+        """Yield the method of a class. If the class does not have it, yield that of its first base in this module that
+        does."""
         found = [] if beyond else [node for node in self._nodes(f"{owner}.{name}") if isinstance(node, Function)]
         if found:
             yield from ((node, owner) for node in found)
@@ -902,7 +918,7 @@ class Reader:
         return found
 
     def _self_attributes(self, owner: str) -> dict[str, list[ast.expr]]:
-        """Return the values that the methods of a class assign to attributes of `self`."""
+        """Return the values that the methods of a class assign to attributes of `self`, by attribute."""
         if owner in self._attributes:
             return self._attributes[owner]
         kept = self._attributes.setdefault(owner, {})
@@ -913,7 +929,7 @@ class Reader:
         return kept
 
     def _constant(self, target: Target, depth: int) -> Origins:
-        """Return the possible values of a name in a module or class, also through imports within the package."""
+        """Return the values that a name in a module or class may have. Imports within the package are followed."""
         found: Origins = frozenset()
         for one in self.tree.chain(target):
             for node in self.tree.nodes(one):
@@ -947,13 +963,15 @@ class Reader:
         return _UNKNOWN
 
     def _texts(self, node: ast.expr, scope: Scope, depth: int = 0, *, only: bool = False) -> list[str]:
-        """Return the texts that may be the value of an expression; with `only`, none if it may be anything else."""
+        """Return the texts that may be the value of an expression. With `only`, return none if it may also be anything
+        else."""
         found = self.origins(node, scope, depth)
         texts = [one.constant for one in found if isinstance(one, Value) and isinstance(one.constant, str)]
         return [] if only and len(texts) < len(found) else texts
 
     def _known_constants(self) -> Mapping[str, object]:
-        """Return the module's names with a single plain constant, and the given names."""
+        """Return the names in the module that have a single, plain constant as their value, and the names that are
+        given as true."""
         if self._constants is None:
             assigned = [
                 (target.id, node.value.value)
@@ -969,18 +987,19 @@ class Reader:
     # Names.
 
     def dotted(self, node: ast.AST, scope: Scope) -> str:
-        """Return the full name that an expression refers to, as far as the source shows it."""
+        """Return the full name of what an expression refers to, as far as the source shows it."""
         return self._named(node, scope)[0]
 
     def dotted_ways(self, node: ast.Name | ast.Attribute, scope: Scope) -> Iterator[str]:
-        """Yield all full names that a name may refer to, if a function imports it in several ways."""
+        """Yield all full names to which a name may refer. There are several if a function imports the name in several
+        ways."""
         for one in scope.assigned.get(node.id, ()) if isinstance(node, ast.Name) else ():
             if isinstance(one, ast.Import | ast.ImportFrom) and isinstance(node, ast.Name):
                 yield self._imported(one, node.id)
         yield self.dotted(node, scope)
 
     def _named(self, node: ast.AST, scope: Scope, depth: int = 0) -> tuple[str, bool]:
-        """Return a dotted name, and whether its first part is imported."""
+        """Return the dotted name of an expression, and whether its first part is imported."""
         if isinstance(node, ast.Name):
             return self._name(node.id, scope, depth)
         if isinstance(node, ast.Attribute):
@@ -1048,7 +1067,7 @@ def _word(node: ast.expr) -> str:
 
 
 def _words_given(node: ast.Call) -> list[str]:
-    """Return the names that a call such as `globals().update(f=…)` changes."""
+    """Return the names that a call such as `globals().update(f=…)` binds."""
     words = [keyword.arg or "*" for keyword in node.keywords]
     for argument in node.args[:1]:
         keys = argument.keys if isinstance(argument, ast.Dict) else [argument]
@@ -1082,7 +1101,7 @@ def _refuses(statements: Sequence[ast.stmt]) -> bool:
 
 
 def ends_block(statement: ast.stmt) -> bool:
-    """Tell whether the following statements of the same block are unreachable."""
+    """Tell whether a statement makes the statements after it in the same block unreachable."""
     if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
         return True
     if isinstance(statement, ast.If):
@@ -1120,7 +1139,7 @@ def _calls_one_of_its_items(loop: ast.For | ast.AsyncFor) -> bool:
 
 
 def _bound_to(target: ast.expr, value: ast.expr) -> dict[str, list[ast.AST]]:
-    """Return the names that a loop's target binds to one element, with their values."""
+    """Return the names that a loop binds to one element of `value`, each with its value."""
     if isinstance(target, ast.Name):
         return {target.id: [value]}
     parts = target.elts if isinstance(target, ast.Tuple | ast.List) else []
@@ -1131,7 +1150,7 @@ def _bound_to(target: ast.expr, value: ast.expr) -> dict[str, list[ast.AST]]:
 
 
 def _call_arguments(node: Function, call: ast.Call, bound: bool, scope: Scope) -> dict[str, Written]:
-    """Return the arguments of a call by the function's parameters."""
+    """Return the arguments of a call, by the names of the function's parameters."""
     names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
     static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list)
     names = names[1:] if bound and not static else names
@@ -1140,7 +1159,8 @@ def _call_arguments(node: Function, call: ast.Call, bound: bool, scope: Scope) -
 
 
 def _defaults(node: Function, scope: Scope) -> dict[str, Written]:
-    """Return the parameters of a function and their defaults; without a default, a statement stands for unknown."""
+    """Return the parameters of a function with their defaults. If a parameter has no default, a statement stands for
+    an unknown value."""
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
     none: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
@@ -1151,7 +1171,7 @@ def _defaults(node: Function, scope: Scope) -> dict[str, Written]:
 
 
 def _assigned(function: Function) -> dict[str, list[ast.AST]]:
-    """Return the values that a function's local names are assigned, including the inner functions that it uses."""
+    """Return the values that are assigned to a function's local names. Inner functions that it uses are included."""
     assigned: dict[str, list[ast.AST]] = {}
     used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 

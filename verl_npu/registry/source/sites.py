@@ -1,8 +1,8 @@
-"""Sites: the code in an upstream from which a target is reached.
+"""Sites: the places in an upstream's code from which a target is reached.
 
-A site is a function, class, or module whose own statements use the target, or a class with a method that overrides the
-target. A target may stay unchanged while a site stops using it, or uses it differently; a patch of the target then
-does nothing there.
+A site is a function, a class, or a module whose own statements use the target. A class with a method that overrides
+the target also has a site. The target may stay unchanged while a site stops using it, or uses it in another way. Then
+a patch of the target has no effect at that site.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from .tree import SourceTree, Target
 
 OVERRIDES = "overrides"
 _MOST = 40
-"""The number of sites of one target that a lock keeps, nearest first."""
+"""The maximum number of sites of one target in a lock. The nearest ones are kept."""
 _LARGE = 1000
-"""The number of modules from which a library is searched only in part."""
+"""A library with more modules than this is searched only in part."""
 _RARE = 12
-"""The most modules that may mention an attribute for it to be known as the target's by its name alone."""
+"""If at most this many modules mention an attribute's name, the name alone shows that it is the target's attribute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """How some code uses a target. The names of local variables do not matter."""
+    """How one piece of code uses a target. The names of local variables do not matter."""
 
     uses: int = 0
     bare: int = 0
-    """The number of names and attributes that are passed on unchanged as arguments."""
+    """The number of names and attributes that the code passes on unchanged as arguments."""
     again: int = 0
-    """The number of later statements that overwrite the target's result or arguments."""
+    """The number of later statements in the code that overwrite the target's result or arguments."""
     conditions: tuple[str, ...] = ()
-    """Hashes of the conditions around the uses, and of the code's decorators."""
+    """Hashes of the conditions under which the code uses the target, and of the code's decorators."""
     overrides: bool = False
     """Whether the site is a method of a derived class that overrides the target."""
 
     def reaches_as(self, known: Site) -> bool:
-        """Tell whether every effect of the target at a `known` site also happens here."""
+        """Tell whether every effect that the target has at the site `known` also occurs at this site."""
         more = Counter(self.conditions) - Counter(known.conditions)
         return self.uses >= known.uses and self.bare >= known.bare and self.again <= known.again and not more
 
@@ -52,7 +52,7 @@ class Site:
 
     @classmethod
     def parse(cls, text: str) -> Site:
-        """Read the form that a lock has. Raises ValueError for any other."""
+        """Parse the form that a site has in a lock. Raises ValueError for any other text."""
         if text == OVERRIDES:
             return cls(overrides=True)
         uses, bare, again, *conditions = text.split()
@@ -60,7 +60,8 @@ class Site:
 
 
 def find_sites(target: Target, packages: Sequence[str], tree: SourceTree) -> dict[str, Site]:
-    """Return the sites in some packages by `module:qualname`; a module's own code is named `module`."""
+    """Return the sites of a target in these packages by `module:qualname`. The site of a module's own code is named
+    `module`."""
     found = overrides(target, packages, tree)
     # Search each package by itself, because another one may be missing here.
     for package in _around(target, packages, tree):
@@ -85,12 +86,12 @@ def _sites_of(target: Target, package: str, tree: SourceTree) -> dict[str, Site]
 
 
 def sites_in(module: str, target: Target, tree: SourceTree) -> Mapping[str, Site]:
-    """Return the sites in one module."""
+    """Return the sites of a target in one module."""
     return tree.recall(("sites", module, target), lambda: dict(_sites_in(module, target, tree)))
 
 
 def overrides(target: Target, packages: Sequence[str], tree: SourceTree) -> dict[str, Site]:
-    """Return the methods of derived classes that override a target and do not call it."""
+    """Return the methods of derived classes that override the target and do not call it."""
     found: dict[str, Site] = {}
     packages = _around(target, packages, tree)
     waiting = [Target(target.module, target.owner)] if target.owner else []
@@ -114,7 +115,8 @@ def overrides(target: Target, packages: Sequence[str], tree: SourceTree) -> dict
 
 
 def _around(target: Target, packages: Sequence[str], tree: SourceTree) -> Sequence[str]:
-    """Return the packages to search for sites. In a library of models, that is a model's own package."""
+    """Return the packages in which to search for sites. In a large library of models, it is only the package of one
+    model."""
     many = tree.recall(("many", *packages), lambda: sum(1 for _ in tree.modules_of(packages)) > _LARGE)
     return [target.module.rpartition(".")[0] or target.module] if many else packages
 
@@ -124,7 +126,8 @@ _ALIAS = re.compile(rb"\b(\w+) as (\w+)")
 
 
 def _derived(packages: Sequence[str], tree: SourceTree) -> dict[str, list[tuple[str, str]]]:
-    """Return the classes of all modules by the last name of each base, as found in their text."""
+    """Return the classes of all modules, by the last part of the name of each base class. They are found in the
+    text."""
     found: dict[str, list[tuple[str, str]]] = {}
     for module in tree.modules_with(packages, ["class "]):
         data = tree.read(module) or b""
@@ -138,7 +141,7 @@ def _derived(packages: Sequence[str], tree: SourceTree) -> dict[str, list[tuple[
 
 
 def _classes(module: str, name: str, base: Target, tree: SourceTree) -> Iterator[ast.ClassDef]:
-    """Yield the classes with this name in a module that are derived from `base`."""
+    """Yield the classes in a module that have this name and are derived from `base`."""
     parsed = tree.parse(module)
     reader = Reader(module, tree)
     use = _Use(base, reader)
@@ -150,7 +153,7 @@ def _classes(module: str, name: str, base: Target, tree: SourceTree) -> Iterator
 
 
 def _calls_base(node: ast.AST, base: Target) -> bool:
-    """Tell whether an expression is an attribute of `super()`, or of the base class by name."""
+    """Tell whether an expression is an attribute of `super()`, or of the base class by its name."""
     owner = node.value if isinstance(node, ast.Attribute) else None
     return owner is not None and (ast.unparse(owner).startswith("super(") or _last(owner) == base.name)
 
@@ -182,7 +185,8 @@ def _sites_in(module: str, target: Target, tree: SourceTree) -> Iterator[tuple[s
 
 
 def _aliases(parsed: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the last part of each name that a module binds to another name, together with that other name."""
+    """Yield the pair (original, alias) for each alias that a module gives to a name. `original` is the last part of
+    that name."""
     for node in ast.walk(parsed):
         if isinstance(node, ast.ImportFrom):
             yield from ((alias.name, alias.asname) for alias in node.names if alias.asname)
@@ -196,7 +200,7 @@ def _last(node: ast.AST) -> str:
 
 
 def _definitions(statements: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.AST]]:
-    """Yield a module's own statements, and its functions and classes with their qualified names."""
+    """Yield the module itself under an empty name, then each of its functions and classes under the qualified name."""
     if not prefix:
         yield "", ast.Module(list(statements), [])
     for node in _flat(statements):
@@ -222,13 +226,13 @@ def _inside(node: ast.stmt, names: Sequence[str] = BLOCKS) -> Iterator[ast.stmt]
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """A statement, and the conditions around it."""
+    """A statement, and the conditions under which it is executed."""
 
     node: ast.stmt
     conditions: tuple[ast.expr, ...]
 
     def expressions(self) -> Iterator[ast.AST]:
-        """Yield the nodes of the statement, but not those of its inner statements."""
+        """Yield the nodes of the statement. Those of statements inside it are left out."""
         waiting: list[ast.AST] = [self.node]
         while waiting:
             node = waiting.pop()
@@ -242,7 +246,7 @@ class _Statement:
 def _statements(
     body: Sequence[ast.stmt], conditions: tuple[ast.expr, ...] = (), *, inner: bool = True
 ) -> Iterator[_Statement]:
-    """Yield the reachable statements of a body; with `inner`, also those of functions in it."""
+    """Yield the statements in a body that can be reached. With `inner`, include the statements of functions in it."""
     for node in body:
         yield _Statement(node, conditions)
         test = node.test if isinstance(node, ast.If | ast.While) else None
@@ -262,7 +266,7 @@ def _statements(
 
 @dataclass(slots=True)
 class _Use:
-    """Recognises uses of a target in one module."""
+    """A recogniser for the uses of a target in one module."""
 
     target: Target
     reader: Reader
@@ -304,7 +308,7 @@ class _Use:
 
 
 def _site(node: ast.AST, use: _Use) -> Site:
-    """Return how a definition, or the own statements of a module or class, use the target."""
+    """Return how some code uses the target. The code is a definition, or the own statements of a module or class."""
     if isinstance(node, Function):
         scope, statements = use.reader.scope_of(node, ""), list(_statements(node.body))
         around = [meaning_fingerprint([part])[:8] for part in node.decorator_list]

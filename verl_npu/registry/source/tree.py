@@ -1,4 +1,4 @@
-"""Source trees and targets. Upstream's source is read and never imported."""
+"""Source trees and targets. The source of upstream is read and never imported."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SYNTAX = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<qualname>[A
 
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
-    """`module:qualname`, for example `pkg.mod:function` or `pkg.mod:Class.method`."""
+    """A name in a module: `module:qualname`, for example `pkg.mod:function` or `pkg.mod:Class.method`."""
 
     module: str
     qualname: str
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Read `module:qualname`. Raises DeclarationError for anything else."""
+        """Parse `module:qualname`. Raises DeclarationError for any other text."""
         match = _SYNTAX.fullmatch(text)
         if match is None:
             raise DeclarationError(
@@ -41,12 +41,12 @@ class Target:
 
     @property
     def package(self) -> str:
-        """The top-level package."""
+        """The top-level package of the target."""
         return self.module.partition(".")[0]
 
     @property
     def owner(self) -> str:
-        """The qualified name of the class that holds the target; empty for a module's own name."""
+        """The qualified name of the class that contains the target. Empty if the target is directly in its module."""
         return self.qualname.rpartition(".")[0]
 
     @property
@@ -56,7 +56,7 @@ class Target:
 
     @property
     def dotted(self) -> str:
-        """The full name, which does not show where the module's name ends."""
+        """The full name with dots only. It does not show where the name of the module ends."""
         return f"{self.module}.{self.qualname}"
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ Fact = TypeVar("Fact")
 
 
 def _drop_override_decorators(tree: ast.Module) -> None:
-    """Remove the decorator `typing.override`, which only matters to type checkers."""
+    """Remove the decorator `typing.override`, which matters only to type checkers."""
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     names = {
         alias.asname or alias.name
@@ -83,16 +83,18 @@ def _drop_override_decorators(tree: ast.Module) -> None:
 
 
 class Memory:
-    """A cache of the latest syntax trees, and of facts found in them, which take little memory."""
+    """A cache of the latest syntax trees, and of facts that were found in syntax trees. Facts take little memory and
+    all stay."""
 
     def __init__(self, limit: int = 1000) -> None:
-        """`limit` is the number of syntax trees to keep; each takes a hundred times the memory of its file."""
+        """Make an empty cache. `limit` is the number of syntax trees to keep. Each takes a hundred times the memory of
+        its file."""
         self._limit = limit
         self._trees: OrderedDict[bytes, ast.Module] = OrderedDict()
         self._facts: dict[tuple[Hashable, ...], object] = {}
 
     def parse(self, data: bytes) -> ast.Module:
-        """Return the syntax tree of a file's content. Raises what `ast.parse` raises."""
+        """Return the syntax tree for the content of a file. Raises the errors of `ast.parse`."""
         tree = self._trees.pop(data, None)
         if tree is None:
             tree = ast.parse(data)
@@ -104,17 +106,18 @@ class Memory:
         return tree
 
     def recall(self, key: tuple[Hashable, ...], find: Callable[[], Fact]) -> Fact:
-        """Return the cached result of `find` for `key`, which names the question and the content."""
+        """Return the cached result for `key`, or call `find` for it. The key contains the question and the content of
+        the file."""
         if key not in self._facts:
             self._facts[key] = find()
         return self._facts[key]  # type: ignore[return-value]  # each key always has the same type of fact
 
 
 class SourceTree:
-    """The source of some top-level packages, each in its own folder; a package may be missing."""
+    """The source of some top-level packages, each in its own folder. Some of the packages may not exist."""
 
     def __init__(self, folders: Mapping[str, Folder | None], memory: Memory | None = None) -> None:
-        """Make a tree. Share `memory` between trees that have most of their files in common."""
+        """Make a tree. If several trees have most of their files in common, let them share a `memory`."""
         self._folders = dict(folders)
         self.memory = Memory() if memory is None else memory
         self._bytes: dict[str, bytes | None] = {}
@@ -125,26 +128,28 @@ class SourceTree:
 
     @classmethod
     def installed(cls, packages: Sequence[str]) -> SourceTree:
-        """Return the packages that this interpreter would import, without importing them."""
+        """Return a tree of the packages that this interpreter would import. They are not imported."""
         return cls({package: installed_folder(package) for package in packages})
 
     @classmethod
     def at(cls, path: Path, packages: Sequence[str]) -> SourceTree:
-        """Return the packages in a checkout or a wheel at `path`. Raises SourceError if it holds none of them."""
+        """Return a tree of the packages in a checkout or a wheel at `path`. Raises SourceError if it contains none of
+        them."""
         folders = folders_at(path, packages)
         return cls({package: folders.get(package) for package in packages})
 
     def with_packages(self, other: SourceTree) -> SourceTree:
-        """Return this tree with the packages that `other` covers taken from `other`."""
+        """Return a tree with the packages of both trees. If both cover a package, it is taken from `other`."""
         return SourceTree({**self._folders, **other._folders}, self.memory)
 
     def fresh(self) -> SourceTree:
-        """Return a copy from which nothing has been read yet, so that `files` shows what an answer depends on."""
+        """Return a copy from which nothing has been read yet. Its `files` then show on which files an answer
+        depends."""
         return SourceTree(self._folders, self.memory)
 
     @property
     def files(self) -> frozenset[str]:
-        """All modules and files whose source was asked for."""
+        """All modules and files that have been read from this tree, or that were looked for."""
         return frozenset(self._bytes)
 
     @property
@@ -156,14 +161,15 @@ class SourceTree:
         return self._folders.get(package) is not None
 
     def place_of(self, package: str) -> str:
-        """Return the path of a package in plain folders; empty if it is elsewhere or missing."""
+        """Return the path of a package, if it is in a plain folder. Return an empty text if it is missing or
+        elsewhere."""
         return ", ".join(map(str, paths_of(self._folders.get(package))))
 
     def has_part(self, subject: str, beside: str) -> bool:
-        """Tell whether this tree has the part of an upstream that holds `subject`, or would hold it.
+        """Tell whether this tree has the part of an upstream in which `subject` is, or would be.
 
-        `beside` is the first package of the upstream. Another package may be a stranger with the same name: if it does
-        not lie beside the first one, only the parts that it has count.
+        `beside` is the first package of the upstream. Any other package may be an unrelated one with the same name. If
+        it is not in the same folder as the first package, only the parts that it really has count.
         """
         package, _, rest = subject.partition(":")[0].replace("/", ".").partition(".")
         key = (package, rest.partition(".")[0], beside)
@@ -180,13 +186,14 @@ class SourceTree:
         return not part or folder.entries(part) is not None or folder.read(f"{part}.py") is not None
 
     def covers(self, package: str) -> bool:
-        """Tell whether this tree knows about `package`, whether it exists or not."""
+        """Tell whether this tree was made for `package`. The package itself may be missing."""
         return package in self._folders
 
     def read(self, module: str) -> bytes | None:
-        """Return the source of `module`, or None if it has none (no such module, or compiled only).
+        """Return the source of `module`. Return None if there is no such module, or if it exists only in compiled
+        form.
 
-        A configuration file is named by its path: `pkg/config/main.yaml`.
+        For a configuration file, `module` is its path: `pkg/config/main.yaml`.
         """
         if module not in self._bytes:
             self._bytes[module] = self._read(module)
@@ -205,19 +212,19 @@ class SourceTree:
         return folder.read(*parts[:-1], f"{parts[-1]}.py") if found is None and parts else found
 
     def lines(self, module: str) -> list[str]:
-        """Return the lines of a module's source; none if it has no source."""
+        """Return the lines of a module's source. Return none if it has no source."""
         return (self.read(module) or b"").decode("utf-8", "replace").splitlines()
 
     def digest(self, module: str) -> str | None:
-        """Return a hash of the source file, byte for byte."""
+        """Return a hash of all bytes of a module's source file. Return None if it has no source."""
         data = self.read(module)
         if data is None:
             return None
         return self.memory.recall(("digest", data), lambda: hashlib.sha256(data).hexdigest())
 
     def parse(self, module: str) -> ast.Module | None:
-        """Return the syntax tree of `module`, or None if it has no source. Raises SourceError if the source does not
-        parse."""
+        """Return the syntax tree of `module`. Return None if it has no source. Raises SourceError if it cannot be
+        parsed."""
         data = self.read(module)
         if data is None:
             return None
@@ -228,14 +235,14 @@ class SourceTree:
             raise unparsable(module, error) from error
 
     def declared_version(self, package: str) -> str | None:
-        """Return the value of `__version__` in the package's `__init__`, if it is a plain string."""
+        """Return the `__version__` that the package's `__init__` sets, if it is a plain string."""
         nodes = self.nodes(Target(package, "__version__"))
         value = getattr(nodes[-1], "value", None) if nodes else None
         return str(value.value) if isinstance(value, ast.Constant) else None
 
     def nodes(self, target: Target) -> list[ast.stmt]:
-        """Return the statements that bind the target's name in its own scope, in order, in both branches of an
-        `if`."""
+        """Return the statements that bind the target's name in its own scope, in order. For an `if`, both branches are
+        included."""
         if target not in self._nodes:
             self._nodes[target] = self._find(target)
         return self._nodes[target]
@@ -252,15 +259,15 @@ class SourceTree:
         return list(bindings(scope, target.name))
 
     def imports_from(self, module: str, name: str, source: str) -> bool:
-        """Tell whether `module` gets `name` by `from source import name`, absolute or relative."""
+        """Tell whether `module` contains `from source import name`, as an absolute or a relative import."""
         return any(origin.module == source for origin in self.origins(Target(module, name)))
 
     def imported_module(self, module: str, node: ast.ImportFrom) -> str:
-        """Return the module that an absolute or relative `from … import` in `module` names."""
+        """Return the full name of the module from which `node`, a `from … import` in `module`, imports."""
         return ".".join([*self._package_of(module, node.level), *filter(None, [node.module])])
 
     def origins(self, target: Target) -> list[Target]:
-        """Return the places from which the target's module imports it by `from source import name`."""
+        """Return the places from which the target's module imports the target by `from source import name`."""
         found = []
         for node in self.nodes(target) if target.package in self else ():
             if isinstance(node, ast.ImportFrom):
@@ -269,10 +276,10 @@ class SourceTree:
         return found
 
     def chain(self, target: Target) -> list[Target]:
-        """Return the target, and if its module imports it, the places of its origin, as far as this tree has the
-        source.
+        """Return the target. If its module imports it, also return the places that it comes from, as far as this tree
+        has them.
 
-        Moved code is still the target as long as its old module imports it from the new one.
+        Code that has moved is still the target, as long as its old module imports it from the new one.
         """
         found: list[Target] = []
         waiting = [target]
@@ -284,11 +291,12 @@ class SourceTree:
         return found
 
     def meaning(self, target: Target) -> list[ast.stmt]:
-        """Return all statements that bind the target's name, in its module and wherever it is imported from."""
+        """Return all statements that bind the target's name, in its own module and at the places that it is imported
+        from."""
         return [node for one in self.chain(target) for node in self.nodes(one)]
 
     def _package_of(self, module: str, level: int) -> list[str]:
-        """Return the parts of the package that `level` dots mean in `module`."""
+        """Return the parts of the name of the package to which `level` dots refer in `module`."""
         if not level:
             return []
         parts = module.split(".")
@@ -297,7 +305,7 @@ class SourceTree:
         return parts[: len(parts) - above]
 
     def is_package(self, module: str) -> bool:
-        """Tell whether `module` is a package: a folder of modules, with or without an `__init__`."""
+        """Tell whether `module` is a package, that is, a folder of modules with or without an `__init__`."""
         if module not in self._packages:
             package, *parts = module.split(".")
             folder = self._folders.get(package)
@@ -305,14 +313,14 @@ class SourceTree:
         return self._packages[module]
 
     def is_compiled(self, module: str) -> bool:
-        """Tell whether `module` exists only as a compiled library, whose contents no source shows."""
+        """Tell whether `module` exists only as a compiled library. No source shows what is in it."""
         package, *parts = module.split(".")
         folder = self._folders.get(package)
         beside = (folder.entries(*parts[:-1]) or ()) if folder is not None and parts else ()
         return any(entry.startswith(f"{parts[-1]}.") and entry.endswith(".so") for entry in beside)
 
     def refuse_compiled(self) -> None:
-        """Raise SourceError for a package that exists only as bytecode, which cannot be judged."""
+        """Raise SourceError if a package exists only as bytecode, because it cannot be judged."""
         for package, folder in self._folders.items():
             entries = (folder.entries() or ()) if folder is not None else ()
             if "__init__.pyc" in entries and "__init__.py" not in entries:
@@ -324,7 +332,7 @@ class SourceTree:
                 )
 
     def modules_in(self, package: str) -> Iterator[str]:
-        """Yield the names of the modules and packages directly in `package`."""
+        """Yield the names of the modules and packages that are directly in `package`."""
         top, *parts = package.split(".")
         folder = self._folders.get(top)
         for entry in (folder.entries(*parts) or ()) if folder is not None else ():
@@ -334,13 +342,13 @@ class SourceTree:
                 yield entry[:-1]
 
     def modules_of(self, packages: Sequence[str]) -> Iterator[str]:
-        """Return the full names of all modules in `packages`, as far as this tree has them."""
+        """Yield the full names of all modules in `packages` that this tree has."""
         here = (package for package in packages if package.partition(".")[0] in self)
         return (module for package in here for module in self.modules_below(package))
 
     def modules_with(self, packages: Sequence[str], words: Sequence[str]) -> Iterator[str]:
-        """Yield the modules below some packages whose text contains all of `words`. This does not count as reading
-        them."""
+        """Yield the modules in these packages whose text contains all of `words`. The modules do not count as read in
+        `files`."""
         for module in self.recall(("modules", *packages), lambda: tuple(self.modules_of(packages))):
             data = self.recall(("text", module), partial(self._read, module))
             if data is not None and all(word.encode() in data for word in words):
@@ -357,13 +365,14 @@ class SourceTree:
                 yield f"{package}.{name}"
 
     def recall(self, key: tuple[Hashable, ...], find: Callable[[], Fact]) -> Fact:
-        """Return the cached result of `find` for `key`; for answers that need more than one file."""
+        """Return the cached result for `key`, or call `find` for it. Use this for answers that need more than one
+        file."""
         if key not in self._facts:
             self._facts[key] = find()
         return self._facts[key]  # type: ignore[return-value]  # each key always has the same type of fact
 
     def definition(self, target: Target) -> Definition | None:
-        """Return the definition of `target`, or None if the source does not define it."""
+        """Return the definition of `target`. Return None if the source does not define it."""
         data = self.read(target.module)
         if data is None:
             return None
@@ -376,7 +385,8 @@ class SourceTree:
             raise unparsable(target.module, error) from error
 
     def words(self, target: Target) -> str:
-        """Return a fingerprint of `target` without mere wording; empty if it does not exist."""
+        """Return the fingerprint of `target` in which mere wording does not matter. Return an empty text if it does
+        not exist."""
         nodes = self.nodes(target)
         return meaning_fingerprint(nodes) if nodes else ""
 
@@ -385,7 +395,7 @@ class SourceTree:
         return self.memory.recall(("constants", self.read(module)), lambda: constants_of(parsed) if parsed else {})
 
     def used_names(self, subject: str) -> frozenset[str]:
-        """Return all names that the definitions of a target, or a module, use."""
+        """Return all names that appear in the definitions of a target, or in a module."""
         module, _, qualname = subject.partition(":")
         data = self.read(module)
         if data is None:
@@ -401,7 +411,7 @@ class SourceTree:
 
 
 def unparsable(module: str, error: Exception) -> SourceError:
-    """Return the error for a module that this interpreter cannot parse or read."""
+    """Make the error for a module that this interpreter cannot parse or read."""
     return SourceError(
         subject=module,
         expected="Python source that this interpreter can parse",
@@ -415,18 +425,18 @@ def unparsable(module: str, error: Exception) -> SourceError:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The innermost class, module, or package around a subject, with the names in it."""
+    """The innermost class, module, or package around a subject, and the names that are bound in it."""
 
     place: str
     names: str
-    """A hash of the names that are bound there."""
+    """A hash of the names that are bound in it."""
 
     def __str__(self) -> str:
         return f"{self.place} {self.names}"
 
 
 def packages_above(module: str) -> list[str]:
-    """Return the packages that contain a module, the top-level one first."""
+    """Return the packages that contain a module. The top-level package is the first."""
     parts = module.split(".")
     return [".".join(parts[:length]) for length in range(1, len(parts))]
 
@@ -437,7 +447,7 @@ def package_of(subject: str) -> str:
 
 
 def is_there(subject: str, tree: SourceTree) -> bool:
-    """Tell whether the source defines a target, or has a module."""
+    """Tell whether the source defines a target. For a module, tell whether it exists."""
     module, _, qualname = subject.partition(":")
     data = tree.read(module)
     if data is None or not qualname:
@@ -446,7 +456,7 @@ def is_there(subject: str, tree: SourceTree) -> bool:
 
 
 def surroundings(subject: str, tree: SourceTree) -> Surroundings:
-    """Return the innermost existing class, module, or package that holds `subject` or would hold it."""
+    """Return the innermost existing class, module, or package in which `subject` is, or would be."""
     module, _, qualname = subject.partition(":")
     owners = qualname.split(".")[:-1]
     while owners:

@@ -1,7 +1,8 @@
-"""Lookup of collaborators in a source tree.
+"""Lookup of a patch's collaborators in a source tree.
 
 An attribute exists if the class or one of its bases defines it, or if a method assigns it to `self`. A call fits if
-each argument goes to the parameter of that name and no other parameter is required; new optional ones do not matter.
+each argument goes to the parameter of the same name, and if no other parameter is required. New optional parameters do
+not matter.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _DEPTH = 12
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of looking up a collaborator."""
+    """The result of the lookup of a collaborator."""
 
     what: str
-    """Its kind or value; empty if there is nothing."""
+    """The kind or the value of what was found. Empty if nothing was found."""
     fits: bool
-    """Whether it is what the patch uses."""
+    """Whether it is what the patch needs."""
 
     def __str__(self) -> str:
         return self.what or "nothing of that name"
@@ -36,8 +37,11 @@ _NOTHING = Found("", False)
 
 
 def find(use: Collaborator, tree: SourceTree) -> Found:
-    """Return the result at the collaborator's first place that fits, or else at the first that has anything. Raises
-    SourceError."""
+    """Look up a collaborator in its places. Return the first result that fits, or else the first result that is not
+    empty.
+
+    Raises SourceError.
+    """
     found = [_setting(place, tree) if isinstance(place, Setting) else _name(place, tree) for place in use.places]
     fitting = (one for one in found if one.fits)
     return next(fitting, None) or next((one for one in found if one.what), _NOTHING)
@@ -74,8 +78,10 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _fits(arguments: ast.arguments, call: Name, *, skipped: int) -> bool:
-    """Tell whether a call works, with each argument at the parameter of its name; some parameters are bound
-    already."""
+    """Tell whether a call works with these parameters. Each argument must go to the parameter of the same name.
+
+    The first `skipped` parameters are already bound.
+    """
     positional = [argument.arg for argument in [*arguments.posonlyargs, *arguments.args]][skipped:]
     required = set(positional[: max(len(positional) - len(arguments.defaults), 0)])
     required |= {
@@ -93,9 +99,9 @@ def _fits(arguments: ast.arguments, call: Name, *, skipped: int) -> bool:
 
 
 def _defined(target: Target, tree: SourceTree, depth: int = _DEPTH, *, made: bool = True) -> Target | None:
-    """Return the place of a name's definition, through imports and base classes; None if there is none.
+    """Return the place where a name is defined. Imports and base classes are followed. Return None if there is none.
 
-    Attributes that a class's `__init__` assigns count only if `made` says that this `__init__` is called.
+    Attributes that `__init__` assigns count only with `made`, which says that this `__init__` is called.
     """
     if not target.owner:
         chain = tree.chain(target)
@@ -117,7 +123,7 @@ def _defined(target: Target, tree: SourceTree, depth: int = _DEPTH, *, made: boo
 
 
 def _stars(module: str, tree: SourceTree) -> Iterator[str]:
-    """Yield the modules from which a module imports all names."""
+    """Yield the modules from which `module` imports all names with a star."""
     parsed = tree.parse(module)
     for node in parsed.body if parsed is not None else ():
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
@@ -125,7 +131,7 @@ def _stars(module: str, tree: SourceTree) -> Iterator[str]:
 
 
 def _bases(place: Target, tree: SourceTree) -> Iterator[Target]:
-    """Yield the bases of a class, as names in its module or in another module that it imports."""
+    """Yield the bases of a class as targets: names in the class's own module, or in a module that it imports."""
     for node in tree.nodes(place):
         for base in node.bases if isinstance(node, ast.ClassDef) else ():
             named = base.value if isinstance(base, ast.Subscript) else base
@@ -137,7 +143,8 @@ def _bases(place: Target, tree: SourceTree) -> Iterator[Target]:
 
 
 def _makes_bases(place: Target, tree: SourceTree) -> bool:
-    """Tell whether a class has no `__init__` of its own, or calls another one in it."""
+    """Tell whether making an object of a class calls the `__init__` of its bases. It does if the class has no
+    `__init__` of its own, or if that calls another one."""
     own = [
         node for node in tree.nodes(Target(place.module, f"{place.qualname}.__init__")) if isinstance(node, _FUNCTIONS)
     ]
@@ -147,7 +154,8 @@ def _makes_bases(place: Target, tree: SourceTree) -> bool:
 
 
 def _assigned_to_self(place: Target, tree: SourceTree) -> Mapping[str, frozenset[str]]:
-    """Return the attributes that a class's methods assign to `self`, each with these methods."""
+    """Return the attributes that the methods of a class assign to `self`. The values are the names of these
+    methods."""
     key = ("assigned to self", tree.read(place.module), place.qualname)
     return tree.memory.recall(key, lambda: _assignments(tree.nodes(place)))
 

@@ -1,7 +1,8 @@
 """Detection of weights that moved in memory after an engine captured its graphs.
 
-A graph holds addresses. If code replaces a weight with a new tensor instead of copying into the old one, the graph
-still computes with the data at the old address, while code that reads the weight by its name gets the new tensor.
+A captured graph contains addresses. If code replaces a weight with a new tensor instead of copying the values into the
+old one, the graph still computes with the data at the old address. Code that reads the weight by its name gets the new
+tensor.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Reader", "moved", "readers", "remember", "remembered"]
 
 Operand: TypeAlias = "tuple[str, int, list[int], list[int], str]"
-"""An input tensor of a task: its name there, address, shape, strides, and dtype."""
+"""An input tensor of a task in a graph: its name in the task, its address, shape, strides, and dtype."""
 Task: TypeAlias = "tuple[str, list[Operand]]"
 _PLACES = "_verl_npu_captured_at"
 
@@ -34,26 +35,27 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A graph's task that reads a weight at its old address."""
+    """A task of a graph that reads a weight at the weight's old address."""
 
     operator: str
     operand: str
     tasks: int
-    """The number of such tasks in all graphs; this is the first."""
+    """The number of such tasks in all graphs. This object describes the first one."""
 
 
 Places = Mapping[str, _Place]
 
 
 def remember(model: torch.nn.Module) -> None:
-    """Record the addresses of all tensors that the engine computes with, when its graphs are or will be captured."""
+    """Record the addresses of all tensors with which the engine computes. Call this when graphs are, or will be,
+    captured."""
     setattr(model, _PLACES, _places(layouts_of(model)))
 
 
 def remembered(model: torch.nn.Module, layouts: Iterable[Layout]) -> Places:
-    """Return the recorded addresses of all tensors that the engine computes with.
+    """Return the recorded addresses of all tensors with which the engine computes.
 
-    If nobody recorded them, record and return the current addresses.
+    If no addresses were recorded, record the current ones and return them.
     """
     found: Places | None = getattr(model, _PLACES, None)
     if found is None:
@@ -63,15 +65,16 @@ def remembered(model: torch.nn.Module, layouts: Iterable[Layout]) -> Places:
 
 
 def moved(before: Places, layouts: Iterable[Layout]) -> dict[str, _Place]:
-    """Return the old places of all tensors that have moved, by the engine's names."""
+    """Return the old places of all tensors that have moved, by the engine's names of the tensors."""
     now = _places(layouts)
     return {name: place for name, place in before.items() if name in now and now[name].begin != place.begin}
 
 
 def readers(places: Places) -> dict[str, Reader] | None:
-    """Return the first reader of each place in the captured graphs, by the name of the tensor that was there.
+    """Find the tasks of captured graphs that read at these places.
 
-    Return None if the graphs cannot be inspected, as on a real NPU.
+    Return the first such task for each place, by the name of the tensor that was there. Return None if the graphs
+    cannot be inspected, as on a real NPU.
     """
     captured = cast(
         "Callable[[], list[list[Task]]] | None", getattr(sys.modules.get("torch_npu"), "__captured__", None)

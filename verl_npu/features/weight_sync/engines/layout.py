@@ -1,8 +1,9 @@
-"""The layout of an engine's tensors: the part of each sent weight that a rank holds, and how to undo the layout.
+"""The layout of an engine's tensors: which part of each sent weight a rank holds, and how to undo changes to the
+layout.
 
-We compute the parts from the sizes of the layers and do not ask their loaders. Source: vLLM,
-`model_executor/layers/linear.py` and `vocab_parallel_embedding.py`, 0.9.1 to 0.23.0. We recognize layers by the names
-of their classes, so that we import neither vLLM nor vllm-ascend; vllm-ascend's classes derive from vLLM's.
+We compute the parts from the sizes of the layers, and do not ask the loaders of the layers. Source: vLLM 0.9.1 to
+0.23.0, `model_executor/layers/linear.py` and `vocab_parallel_embedding.py`. We recognize a layer by the names of its
+class and base classes. So we import neither vLLM nor vllm-ascend, whose classes derive from vLLM's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One of the equal parts of a weight that the ranks divide along a dimension. The last parts may be shorter."""
+    """One part of a weight that is divided equally among ranks along a dimension. The last parts may be shorter."""
 
     dim: int
     size: int
@@ -29,7 +30,7 @@ class Share:
         return self._part(weight, self.index)
 
     def others(self, weight: torch.Tensor) -> dict[int, torch.Tensor]:
-        """Return the parts that belong to other ranks, by their indices."""
+        """Return the parts of a weight that other ranks hold, by their indices."""
         count = -(-weight.shape[self.dim] // self.size)
         return {index: self._part(weight, index) for index in range(count) if index != self.index}
 
@@ -41,25 +42,25 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Rows of a weight that belong together, like the queries in a fused projection."""
+    """Rows of a weight that belong together, such as the queries in a fused projection."""
 
     rows: int
-    """Rows in the whole weight, before it is divided."""
+    """The number of rows in the whole weight, before it is divided among ranks."""
     share: Share | None
-    """The part that this rank holds; None if it holds all rows."""
+    """The part that this rank holds. None if it holds all rows."""
     padded: bool = False
-    """True if the engine holds padding rows after the section, which no sync sends."""
+    """Whether the engine holds padding rows after the section. A sync never sends these rows."""
 
 
 def kinds_of(thing: object) -> set[str]:
-    """Return the names of a thing's class and its base classes."""
+    """Return the names of an object's class and base classes."""
     return {kind.__name__ for kind in type(thing).__mro__}
 
 
 def sections_of(layer: Any, leaf: str) -> tuple[Section, ...] | None:
-    """Return the sections of a layer's `weight` or `bias`, in order, or None if the layer is not parallel.
+    """Return the sections of a layer's `weight` or `bias`, in order. Return None if the layer is not parallel.
 
-    Replicated layers with more than one output have undivided sections.
+    If a replicated layer has several outputs, return its sections, too; they are not divided.
     """
     kinds = kinds_of(layer)
     if "VocabParallelEmbedding" in kinds:
@@ -97,7 +98,7 @@ def _projections(layer: Any) -> tuple[Section, ...]:
 
 
 def rank_of(layer: Any) -> int:
-    """Return the rank of this process among those that divide a layer."""
+    """Return the rank of this process among the ranks that divide a layer."""
     rank = getattr(layer, "tp_rank", None)
     if rank is None:
         # Before 0.11, vLLM's linear layers call this function in their loaders.
@@ -106,7 +107,7 @@ def rank_of(layer: Any) -> int:
 
 
 UNQUANTIZED = "AscendUnquantizedFusedMoEMethod"
-"""vllm-ascend's class for experts in the trainer's dtype, which it lays out as (experts, inputs, outputs)."""
+"""vllm-ascend's class for unquantized experts. It stores their weights as (experts, inputs, outputs)."""
 
 
 # vLLM's fused weights for a layer's experts: the names of one expert's projections in checkpoints, and the name in
@@ -124,30 +125,32 @@ _COPIES = (("W_UV", "W_UK_T"), ("kv_b_proj_w_v", "kv_b_proj_w_k"), ("w_vc", "w_k
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One tensor that the engine computes with."""
+    """A tensor with which the engine computes."""
 
     name: str
     """The engine's name for the tensor."""
     sources: tuple[tuple[str, ...], ...]
-    """The alternatives for the sent names: each is one name for the whole tensor, or one for each section."""
+    """The names under which the tensor may be sent. Each alternative is one name for the whole tensor, or a name for
+    each section."""
     read: Callable[[], torch.Tensor]
-    """Returns the current tensor."""
+    """Returns the engine's current tensor."""
     sections: tuple[Section, ...] | None = None
-    """None if the rank holds the tensor as it is sent, or in an unknown way."""
+    """The sections of the tensor. None if the rank holds the tensor as it is sent, or in a way that we do not know."""
     undone: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """Converts the tensor to a checkpoint's layout: (outputs, inputs), with the experts stacked along the rows."""
+    """Converts the tensor to the layout of a checkpoint: (outputs, inputs), with experts stacked along the rows."""
     chosen: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """Selects the part of a sent share that this tensor copies."""
+    """Takes a sent share, and selects the part that this tensor copies."""
     unfused: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """Selects this rank's experts from a sent tensor with a dimension for experts, and stacks them along the rows."""
+    """Takes a sent tensor with a dimension for experts, selects this rank's experts, and stacks them along the
+    rows."""
 
     opaque: str = ""
-    """The reason why the tensor cannot be compared; empty if it can."""
+    """The reason why the tensor cannot be compared. Empty if it can."""
     elsewhere: frozenset[str] = frozenset()
-    """The sent names of this layer that belong to other ranks' experts."""
+    """The names under which other ranks' experts of this layer are sent."""
 
     def held(self) -> torch.Tensor:
-        """Return the engine's current tensor on the host, in a checkpoint's layout."""
+        """Return the engine's current tensor on the host, in the layout of a checkpoint."""
         tensor = self.read().detach()
         return (tensor if self.undone is None else self.undone(tensor)).cpu()
 
@@ -177,7 +180,7 @@ def layouts_of(model: torch.nn.Module) -> list[Layout]:
 class _Placed(NamedTuple):
     module: Any
     paths: list[str]
-    """All paths to the module, because experts hold the shared experts a second time."""
+    """All paths to the module. There may be several, because experts also hold the shared experts."""
 
 
 def _walk(module: Any, path: str, above: tuple[object, ...]) -> Iterator[tuple[str, Any]]:
@@ -207,7 +210,8 @@ def _plain(name: str, module: object, leaf: str, names: Sequence[str], packed: A
 
 
 def _quantization(layer: object) -> str:
-    """Return the reason why a quantized layer cannot be compared; empty for an unquantized one."""
+    """Return the reason why a quantized layer cannot be compared. Return an empty text for a layer that is not
+    quantized."""
     method = getattr(layer, "quant_method", None)
     known = method is None or any("Unquantized" in kind for kind in kinds_of(method))
     return "" if known else f"it is quantized by {type(method).__name__}"
@@ -266,7 +270,8 @@ def _experts(paths: Sequence[str], layer: Any, leaf: str, projections: Sequence[
 
 
 def _expert_numbers(layer: Any, count: int) -> tuple[list[int], list[int]]:
-    """Return the numbers of this rank's experts, in the order in which it holds them, and those of other ranks."""
+    """Return the numbers of this rank's experts, in the order in which it holds them, and the numbers of other ranks'
+    experts."""
     places = getattr(layer, "expert_map", None)
     if places is None:
         return list(range(count)), []
@@ -295,7 +300,7 @@ def _copies(modules: Mapping[int, _Placed]) -> Iterator[Layout]:
 
 
 def _copy_names(impl: object) -> tuple[str, ...]:
-    """Return the names of the copies of kv_b_proj in `impl`; none if it has no copies."""
+    """Return the names of the copies that `impl` holds of kv_b_proj. Return none if it holds no copies."""
     return next((pair for pair in _COPIES if all(hasattr(impl, name) for name in pair)), ())
 
 

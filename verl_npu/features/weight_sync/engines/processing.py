@@ -1,4 +1,5 @@
-"""Corrections for vllm-ascend's processing of loaded weights, which would make a later sync write them wrongly."""
+"""Corrections of the way in which vllm-ascend processes loaded weights. Without them, a later sync would write weights
+wrongly."""
 
 from __future__ import annotations
 
@@ -25,13 +26,15 @@ _REFRESHES = "_verl_npu_refreshes_copies"
 
 
 def lay_out_experts_for_loading(model: torch.nn.Module) -> None:
-    """If vllm-ascend has transposed experts, lay them out as vLLM's loader expects them.
+    """If vllm-ascend has transposed experts, restore the layout that vLLM's loader expects.
 
-    This is for callers that process the weights after the load, which transposes the experts again. vllm-ascend itself
-    lays them out for loading only when an engine wakes up. Without sleep, the loader fails on transposed experts, or
-    they would be transposed twice. Source: vllm-ascend from v0.13.0 on,
-    `AscendUnquantizedFusedMoEMethod.process_weights_after_loading` and `NPUWorker.wake_up`. In v0.11.0, `transpose`
-    records the state, and the loader transposes.
+    Call this only if the weights are processed after the load, because processing transposes the experts again.
+    vllm-ascend itself restores the layout only when an engine wakes up. In an engine that does not sleep, the loader
+    would fail on transposed experts, or the experts would be transposed twice.
+
+    Source: vllm-ascend from v0.13.0 on, `AscendUnquantizedFusedMoEMethod.process_weights_after_loading` and
+    `NPUWorker.wake_up`. In v0.11.0, `transpose` records whether the experts are transposed, and the loader transposes
+    them.
     """
     import torch
 
@@ -45,19 +48,21 @@ def lay_out_experts_for_loading(model: torch.nn.Module) -> None:
 
 
 def _is_transposed_each_time(layer: object) -> bool:
-    """Tell whether vllm-ascend transposes a layer's experts each time it processes them."""
+    """Tell whether vllm-ascend transposes a layer's experts each time that it processes them."""
     return getattr(getattr(layer, "quant_method", None), "transpose", None) is None
 
 
 def refuse_square_experts(model: torch.nn.Module, laid_out_before_load: bool = False) -> None:
-    """Raise WeightSyncError for transposed square experts, because vllm-ascend would not transpose their new weights.
+    """Raise WeightSyncError for square experts that are transposed, because their new weights would not be transposed.
 
-    Source: vllm-ascend, `AscendUnquantizedFusedMoEMethod`. In v0.11.0 (`ops/common_fused_moe.py`), `transpose` is
-    False after it has transposed `w13_weight` to (experts, hidden, 2 * intermediate) and `w2_weight` to (experts,
-    intermediate, hidden), and the loader decides by the shape whether it must transpose a new weight. From v0.13.0 on
-    (`ops/fused_moe/fused_moe.py`), it has no `transpose`, transposes at each processing, and transposes back only on
-    waking up. The loader is vLLM's own, which fails on transposed experts unless they are square. Experts are right if
-    `lay_out_experts_for_loading` was called before the load.
+    Experts are right if `lay_out_experts_for_loading` was called before the load.
+
+    Source: vllm-ascend, `AscendUnquantizedFusedMoEMethod`. In v0.11.0 (`ops/common_fused_moe.py`), `transpose` becomes
+    False once `w13_weight` is transposed to (experts, hidden, 2 * intermediate) and `w2_weight` to (experts,
+    intermediate, hidden). The loader then decides by the shape whether to transpose a new weight, and the shape of a
+    square one tells nothing. From v0.13.0 on (`ops/fused_moe/fused_moe.py`), there is no `transpose`. Each processing
+    transposes the experts, and only waking up transposes them back. The loader is vLLM's own, which fails on
+    transposed experts unless they are square.
     """
     for name, layer in model.named_modules():
         if not _are_transposed(layer) or (laid_out_before_load and _is_transposed_each_time(layer)):
@@ -75,7 +80,7 @@ def refuse_square_experts(model: torch.nn.Module, laid_out_before_load: bool = F
 
 
 def _are_transposed(layer: object) -> bool:
-    """Tell whether a layer's experts have vllm-ascend's layout, and not the one that vLLM's loader expects."""
+    """Tell whether a layer's experts have vllm-ascend's layout instead of the one that vLLM's loader expects."""
     quant_method = getattr(layer, "quant_method", None)
     if layout.UNQUANTIZED not in layout.kinds_of(quant_method):
         return False
@@ -93,7 +98,7 @@ def refuse_disposed_projections(model: torch.nn.Module) -> None:
     """Raise WeightSyncError if vllm-ascend has freed a projection that a sync must load.
 
     Source: `attention/sfa_v1.py` from v0.13.0 on, `process_weights_after_loading`. Sparse attention (DeepSeek-V3.2,
-    GLM-5) frees kv_b_proj after making its copies, and cannot restore it from them.
+    GLM-5) copies kv_b_proj and then frees it. The projection cannot be restored from the copies.
     """
     for name, module in model.named_modules():
         impl = getattr(module, "impl", None)
@@ -108,11 +113,12 @@ def refuse_disposed_projections(model: torch.nn.Module) -> None:
 
 
 def refresh_copies_on_load(model: Any) -> None:
-    """Make `model.load_weights` refresh MLA's copies of kv_b_proj in place, where captured graphs read them.
+    """Make `model.load_weights` refresh the copies that MLA has of kv_b_proj. They are refreshed in place, where
+    graphs read.
 
-    Later processing of the weights then also leaves the copies in place. Source: vllm-ascend up to 0.13.0 makes new
-    copies each time it processes weights (vllm-ascend#7473), and verl requests that after each sync from v0.7.1 on.
-    The engine V0 captures no graphs of MLA, so we make its copies anew.
+    When the weights are processed later, the copies also stay in place. Source: vllm-ascend up to 0.13.0 makes new
+    copies each time that it processes weights (vllm-ascend#7473). From v0.7.1 on, verl processes them after each sync.
+    The V0 engine captures no graphs of MLA, so there we make new copies.
     """
     if getattr(model, _REFRESHES, False):
         return
@@ -147,7 +153,7 @@ def refresh_copies_on_load(model: Any) -> None:
 
 
 def is_copy(name: str) -> bool:
-    """Tell whether an attribute, `Class.name`, is a copy of weights that is made anew after each sync."""
+    """Tell whether an attribute, given as `Class.name`, is a copy of weights that is made anew after each sync."""
     attribute = name.partition(" ")[0].rpartition(".")[2]
     return attribute in {*_V0_COPIES, *(each for names in _COPIES for each in names)}
 
@@ -174,7 +180,7 @@ def _refresh(impl: Any) -> None:
 
 
 def _keep_in_place(impl: Any) -> None:
-    """Make the processing copy new copies into the present ones, if shape and dtype are the same."""
+    """Wrap the processing of weights: it writes new copies into the existing ones if shape and dtype are the same."""
     import torch
 
     original = impl.process_weights_after_loading

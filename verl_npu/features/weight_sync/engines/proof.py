@@ -1,8 +1,8 @@
 """A proof that an engine computes with the sent weights.
 
-We digest the parts that belong to this rank when they arrive, and again in the engine at the end. We compute the
-shares from the sizes of the layers and do not ask the loader, because the proof tests the loader. Only the digests are
-kept: a rank reads its own share of the model twice, and needs no memory for a second copy.
+We digest the part of each weight that belongs to this rank, first when it arrives, and again in the engine at the end.
+We compute the parts from the sizes of the layers and do not ask the loader, because the proof tests the loader. Only
+the digests are kept. So a rank reads its part of the model twice, but needs no memory for a second copy.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ _HEAD = 4096
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The part of a sent tensor that this rank must hold."""
+    """The part of a sent tensor that this rank must hold in the end."""
 
     source: str
     """The name under which the tensor was sent."""
     shape: tuple[int, ...]
     digest: int
-    """The digest after a cast to the engine's dtype."""
+    """The digest of the part, cast to the engine's dtype."""
     head: int
-    """The digest of the first elements."""
+    """The digest of the part's first elements."""
     rank: int | None
-    """The index of the share, or None if the tensor is not divided."""
+    """The index of the part. None if the tensor is not divided."""
     heads: Mapping[int, int]
-    """Digests of the first elements of other ranks' shares."""
+    """For each other rank, the digest of the first elements of its part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One tensor of the engine, or a part of it, that differs from the sent one."""
+    """A tensor of the engine, or a part of one, that differs from the sent tensor."""
 
     parameter: str
-    """The engine's name; empty if it has no such parameter."""
+    """The engine's name for the tensor. Empty if the engine has no such parameter."""
     source: str
-    """The name under which the tensor was sent; empty if it was not sent."""
+    """The name under which the tensor was sent. Empty if it was not sent."""
     found: str
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Difference:
 
 
 def head_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the first elements of a tensor, which identify it and are cheap to digest even for a large tensor."""
+    """Return the first elements of a tensor. They are enough to recognize it, and cheap to digest."""
     flat = (
         tensor.reshape(-1) if tensor.is_contiguous() else tensor[: _HEAD // max(1, tensor[0].numel()) + 1].reshape(-1)
     )
@@ -70,9 +70,10 @@ def head_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def explain(expected: Expected, held: torch.Tensor, stale: bool, sent: Mapping[int, Sequence[str]]) -> str:
-    """Describe what the engine holds instead of `expected`.
+    """Describe what the engine holds instead of the expected part.
 
-    `held` is the engine's tensor on the host, and `sent` maps digests of first elements to names.
+    `held` is the engine's tensor on the host. `sent` maps the digest of a tensor's first elements to the names under
+    which tensors with that digest were sent.
     """
     import torch
 
@@ -105,24 +106,25 @@ class Verdict:
     """The result of a proof for one engine worker."""
 
     compared: int
-    """The number of compared tensors."""
+    """The number of tensors that were compared."""
     differences: tuple[Difference, ...]
     unknown: Mapping[str, str]
-    """The engine's tensors that could not be compared, and the reasons."""
+    """For each of the engine's tensors that could not be compared, the reason."""
     moved: tuple[str, ...] = ()
-    """Tensors that moved after the engine captured its graphs, if we cannot tell which of them the graphs read."""
+    """Tensors that moved after the engine captured its graphs. Listed only if we cannot tell which of them the graphs
+    read."""
     changed: tuple[str, ...] = ()
-    """Tensors that are neither weights nor buffers, and have changed since the engine woke up."""
+    """Tensors that are neither weights nor buffers and that have changed since the engine woke up."""
 
     def __str__(self) -> str:
         held = "the engine holds them bit for bit"
         return f"{held}, except for {len(self.unknown)} not compared" if self.unknown else held
 
     def require(self) -> None:
-        """Raise WeightSyncError if the engine or a captured graph does not compute with the sent weights.
+        """Raise WeightSyncError if the engine, or a graph that it captured, does not compute with the sent weights.
 
-        Warn about tensors that could not be compared. The error names the first differences, and the page with all
-        differences, which is written to the manifests' folder if the job has one.
+        The error names the first differences. If the job has a folder for manifests, all differences are written to a
+        page there, and the error names that page. Tensors that could not be compared are only a warning.
         """
         if self.unknown:
             name, why = next(iter(self.unknown.items()))
@@ -154,7 +156,7 @@ class Verdict:
         )
 
     def page(self) -> str:
-        """Return all differences, and all tensors that could not be compared, as text."""
+        """Return a text with all differences and all tensors that could not be compared."""
         lines = [f"{self.compared} tensors of the rollout engine were compared with the sent weights.", ""]
         for each in self.differences:
             lines += [f"- {each.source or 'nothing'} -> {each.parameter or 'no parameter'}", f"  {each.found}"]
@@ -189,7 +191,7 @@ _STALE = (
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The destination of a name that may be sent."""
+    """The place in the engine to which a sent name belongs."""
 
     layout: int
     source: int
@@ -197,10 +199,11 @@ class _Part:
 
 
 class Proof:
-    """The proof of one sync. It uses the digests of an earlier proof of the same model to recognize stale weights."""
+    """The proof for one sync. To recognize stale weights, it uses the digests of an earlier proof for the same
+    model."""
 
     def __init__(self, model: torch.nn.Module, captures: bool = False) -> None:
-        """Begin the proof before anything is loaded. `captures` says that the engine captures graphs."""
+        """Begin the proof, before any weight is loaded. `captures` tells whether the engine captures graphs."""
         self._model = model
         self._captures = captures
         self._layouts = layouts_of(model)
@@ -217,7 +220,7 @@ class Proof:
                     self._parts[name].append(_Part(number, source, place))
 
     def expect(self, name: str, tensor: torch.Tensor) -> None:
-        """Record a tensor that is passed to the engine's loader, under the checkpoint's name."""
+        """Record a tensor that is passed to the engine's loader. `name` is its name in a checkpoint."""
         known = _mapped(self._model, name)
         if known is None:
             return
@@ -249,7 +252,7 @@ class Proof:
             self._heads[each.head].append(each.source)
 
     def conclude(self) -> Verdict:
-        """Read the engine's current weights and compare them."""
+        """Read the engine's current weights, and compare them with the recorded ones."""
         # Read the layers again, because code may have replaced them.
         current = {layout.name: layout for layout in layouts_of(self._model)}
         earlier: Mapping[str, list[int]] = getattr(self._model, _HELD, {})
@@ -301,7 +304,7 @@ class Proof:
         return Verdict(len(now), tuple(differences), unknown, unsure, changed)
 
     def _expected_of(self, number: int, layout: Layout) -> tuple[list[Expected], list[Difference]]:
-        """Return the expected parts of an engine tensor, and a difference for each part that was not sent."""
+        """Return the expected parts of an engine's tensor, and a difference for each part that was not sent."""
         came = [self._expected.get((number, source), {}) for source in range(len(layout.sources))]
         source = max(range(len(came)), key=lambda each: len(came[each]))
         names, taken = layout.sources[source], came[source]
@@ -332,7 +335,7 @@ class Proof:
 
 
 def _mapped(model: object, name: str) -> str | None:
-    """Return the engine's name for a checkpoint's name, or None if the engine's own mapping drops it."""
+    """Return the engine's name for a name in a checkpoint. Return None if the engine's own mapping drops that name."""
     mapper = getattr(model, "hf_to_vllm_mapper", None)
     if mapper is not None:
         # From vLLM 0.25.1 on, the mapper also maps the parts of a stacked weight to the whole, which we do not want.
@@ -374,7 +377,7 @@ def _expected(layout: Layout, name: str, tensor: torch.Tensor, section: Section 
 
 
 def _divide(held: torch.Tensor, expected: list[Expected], layout: Layout) -> list[torch.Tensor] | None:
-    """Divide an engine's tensor into the parts that were sent one by one; None if they do not add up to it."""
+    """Divide an engine's tensor into the parts that were sent separately. Return None if their sizes do not add up."""
     if len(expected) == 1 and tuple(held.shape) == expected[0].shape:
         return [held]
     padded = bool(layout.sections and layout.sections[0].padded)

@@ -1,8 +1,8 @@
 """Comparison of captured graphs with eager mode, for the first batches of a vLLM engine after a weight sync.
 
-These are the first batch that graphs answer, and the first that is padded to the size of a graph. The proof of weights
-reads the engine's parameters. On a real NPU, parameters do not show what a graph reads; only the graph's output does.
-The batch is computed twice, and writes the same values into the KV cache both times.
+Two batches are compared: the first one that is computed with graphs, and the first one that is also padded to the size
+of a graph. The proof of weights reads the engine's parameters. On a real NPU, only a graph's output shows what the
+graph reads. A compared batch is computed twice, and writes the same values into the KV cache both times.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["FAR", "NEAR", "Runner", "compare_next_replay", "difference", "restor
 Runner: TypeAlias = Any
 """The model runner in a vLLM worker."""
 Scheduled: TypeAlias = Any
-"""The scheduler's output: the next batch."""
+"""The output of the scheduler: the next batch."""
 
 FAR = 0.1
-"""From this difference on, the outputs come from different weights: these give differences of about the outputs' size.
-"""
+"""From this difference on, the outputs come from different weights. Different weights give differences as large as the
+outputs."""
 NEAR = 0.02
-"""Up to this difference, the outputs count as equal: bfloat16 has three digits."""
+"""Up to this difference, the outputs count as equal. bfloat16 has about three digits."""
 _RUN = "execute_model"
 _FIRST = "0.11.0"
 _KNOWN = (_FIRST, "0.13.0", "0.23.0")
@@ -41,14 +41,16 @@ _KNOWN = (_FIRST, "0.13.0", "0.23.0")
 _GRAPHS = "vllm_ascend.compilation.acl_graph"
 _DISTRIBUTION = "vllm-ascend"
 _numbers = itertools.count(1)
-"""Numbers for this process's comparisons, so that each line differs: reporting drops repeated lines."""
+"""Numbers for the comparisons in this process. They make each line different, because reporting drops repeated
+lines."""
 
 
 def compare_next_replay(runner: Runner) -> None:
-    """Compute this runner's next graph batch also without graphs, and if it is not padded, the next padded one.
+    """Make the runner compute its next graph batch twice, without graphs and with them, and compare the outputs.
 
-    The runner then raises WeightSyncError, before anybody gets the answer, if the outputs differ as much as those of
-    two models, or if they are not finite. If a comparison is not possible, a line says so.
+    If that batch is not padded, do the same with the next padded batch. If the outputs differ as much as those of two
+    different models, or if they are not finite, the runner raises WeightSyncError before it returns an answer. If no
+    comparison is possible, a line for the user says so.
     """
     why = _unsupported(runner)
     if why:
@@ -63,7 +65,7 @@ def compare_next_replay(runner: Runner) -> None:
 
 
 def restore(runner: Runner, before: object) -> None:
-    """Restore the runner's earlier `execute_model`; None stands for the method of its class."""
+    """Restore the `execute_model` that the runner had before. None stands for the method of the runner's class."""
     held = runner.__dict__
     held[_RUN] = before
     if before is None:
@@ -73,8 +75,8 @@ def restore(runner: Runner, before: object) -> None:
 def difference(eager: torch.Tensor, replayed: torch.Tensor) -> float:
     """Return the relative difference of the outputs: the median over all tokens.
 
-    We use the median because rounding may send a single token to another expert. The result is infinite if only the
-    graphs give values that are not finite.
+    We use the median because rounding may send a single token to another expert. If some values are not finite with
+    graphs but finite without them, the result is infinite.
     """
     eager, replayed = eager.float().flatten(1), replayed.float().flatten(1)
     if not bool(replayed.isfinite().all()):
@@ -84,7 +86,7 @@ def difference(eager: torch.Tensor, replayed: torch.Tensor) -> float:
 
 
 class _Comparing:
-    """A replacement of the runner's `execute_model`, until graphs have answered a padded batch."""
+    """A replacement of the runner's `execute_model`. It stays until a padded batch has been computed with graphs."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -93,7 +95,7 @@ class _Comparing:
         self._compared = False
 
     def again(self) -> None:
-        """Start again with the next batch."""
+        """Start the comparison again, with the next batch."""
         self._compared = False
 
     def __call__(self, scheduled: Scheduled, *args: object, **options: object) -> object:
@@ -121,7 +123,8 @@ class _Comparing:
 
 
 class _EagerAndGraph:
-    """A model that computes a graph batch of more than `more_than` rows first without graphs, and then with them."""
+    """A model that computes a batch twice, first without graphs and then with them, if it has more than `more_than`
+    rows."""
 
     def __init__(self, model: Callable[..., object], more_than: int) -> None:
         self._model = model
@@ -152,13 +155,14 @@ class _EagerAndGraph:
 
 
 def _rows(args: tuple[object, ...], options: Mapping[str, object]) -> int:
-    """Return the number of rows in a model's input: of token ids or embeddings, because positions may have 3 rows."""
+    """Return the number of rows in a model's input. The rows of the token ids or embeddings count; positions may have
+    3 rows."""
     given = _tensors([*args, *options.values()])
     return next((len(each) for each in given if each.dim() == 1 or each.is_floating_point()), 1)
 
 
 def _incomparable(both: _EagerAndGraph, tokens: int) -> str:
-    """Return the reason why the two outputs cannot be compared token by token; empty if they can."""
+    """Return the reason why the two outputs cannot be compared token by token. Return an empty text if they can."""
     answered = _tensors(both.replayed)
     if not answered:
         return "the engine is one stage of a pipeline"
@@ -223,7 +227,7 @@ def _count_not_finite(output: torch.Tensor) -> int:
 
 
 def _tensors(output: object) -> list[torch.Tensor]:
-    """Return the tensors in a model's output, which is a tensor of hidden states or several."""
+    """Return the tensors in a model's output: one tensor of hidden states, or several."""
     import torch
 
     if isinstance(output, torch.Tensor):
@@ -234,7 +238,7 @@ def _tensors(output: object) -> list[torch.Tensor]:
 
 
 def _unsupported(runner: Runner) -> str:
-    """Return the reason why the comparison would be wrong for this engine; empty if it is right."""
+    """Return the reason why a comparison would be wrong for this engine. Return an empty text if it would be right."""
     if _GRAPHS not in sys.modules:
         return "the engine is not vllm-ascend, or a vllm-ascend without graphs"
     release = metadata.version(_DISTRIBUTION)

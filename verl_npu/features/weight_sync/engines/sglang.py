@@ -1,4 +1,4 @@
-"""An SGLang engine in another process as the receiver of weights."""
+"""A receiver of weights: an SGLang engine in another process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _PARALLEL = "infer_tp"
 
 
 class SGLangEngine:
-    """An SGLang engine in another process. On ranks without a server, `server` is None and no mesh is needed.
+    """An SGLang engine in another process. On ranks without a server, `server` is None, and no mesh is needed.
 
-    This process cannot close the engine. Instead, the error that ends the step prevents the use of a half-loaded one.
+    This process cannot close the engine. If a load fails halfway, the error ends the training step, so that nobody
+    uses the engine.
     """
 
     def __init__(self, server: Any, mesh: Callable[[], DeviceMesh]) -> None:
@@ -37,20 +38,20 @@ class SGLangEngine:
             asyncio.set_event_loop(self._loop)
 
     def load(self, weights: Sequence[Weight]) -> None:
-        """Pass copies to the engine, which reads them after this call has returned."""
+        """Pass copies of the weights to the engine. The engine reads them after this call has returned."""
         if self._server is not None:
             copies = [(name, tensor.clone()) for name, tensor in weights]
             self._loop.run_until_complete(self._update(self._server, copies))
 
     def open(self) -> None:
-        """Do nothing, because nothing was closed."""
+        """Do nothing, because this class closes nothing."""
 
     def expect(self, weights: Sequence[Weight]) -> None:
-        """Raise WeightSyncError: SGLang's parameters cannot be read from here."""
+        """Raise WeightSyncError, because this process cannot read SGLang's parameters."""
         self.prove()
 
     def prove(self) -> str:
-        """Raise WeightSyncError, like `expect`."""
+        """Raise WeightSyncError, because this process cannot read SGLang's parameters."""
         refuse_proof()
 
     async def _update(self, server: Any, weights: list[Weight]) -> None:
@@ -61,7 +62,7 @@ class SGLangEngine:
 
 
 def refuse_proof() -> NoReturn:
-    """Raise WeightSyncError, because the user requested a proof from an engine that cannot give one."""
+    """Raise WeightSyncError, because the user asked for a proof and this engine cannot give one."""
     check = environment.WEIGHT_SYNC_CHECK.name
     raise WeightSyncError(
         subject=f"{check}={Check.ENGINE.value}",

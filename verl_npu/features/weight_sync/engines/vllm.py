@@ -1,4 +1,5 @@
-"""A vLLM worker in this process as the receiver of weights. Its model is closed while it holds only part of a sync."""
+"""A receiver of weights: a vLLM worker in this process. The worker's model is closed while it holds only part of a
+sync."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def refuse_lost_rl_mode(runner: object) -> None:
-    """Raise WeightSyncError if this runner's engine asked for `rl_config.enabled` but vllm-ascend runs without it.
+    """Raise WeightSyncError if this runner's engine asked for `rl_config.enabled`, but vllm-ascend runs without it.
 
-    vllm-ascend keeps one configuration per process, which may be another engine's. Do nothing for releases that do not
-    have the switch, and for a process without an engine.
+    vllm-ascend keeps only one configuration in a process, which may come from another engine. Do nothing if the
+    release has no such switch, or if the process has no engine.
     """
     configuration = getattr(sys.modules.get("vllm_ascend.ascend_config"), "get_ascend_config", None)
     given = getattr(getattr(runner, "vllm_config", None), "additional_config", None) or {}
@@ -45,19 +46,19 @@ def refuse_lost_rl_mode(runner: object) -> None:
 _CLOSED = "_verl_npu_closed"
 _RUN = "execute_model"
 _FRACTAL_NZ = 29
-"""torch_npu's number for the layout."""
+"""torch_npu's number for the layout FRACTAL_NZ."""
 
 
 class Worker(Protocol):
-    """A vLLM worker, whose runner runs the model with `execute_model`."""
+    """A vLLM worker. Its model runner runs the model with `execute_model`."""
 
     model_runner: Any
 
 
 class VLLMEngine:
-    """The model in a vLLM worker of this process, reached through its runner.
+    """The model of a vLLM worker in this process. It is reached through the worker's runner.
 
-    Raises WeightSyncError if writing weights into the model would garble them.
+    The constructor raises WeightSyncError if new weights would be garbled in the model.
     """
 
     def __init__(self, runner: Any) -> None:
@@ -69,7 +70,8 @@ class VLLMEngine:
         self._proven = False
 
     def load(self, weights: Sequence[Weight]) -> None:
-        """Pass the weights to the model's own loader. From now on the worker raises WeightSyncError for each batch."""
+        """Pass the weights to the model's own loader. From now on, the worker raises WeightSyncError for each
+        batch."""
         held = vars(self._runner)
         if _CLOSED not in held:
             # Closing the model's forward would not work, because a replayed graph does not call it.
@@ -86,16 +88,17 @@ class VLLMEngine:
             watch_graphs(self._runner)
 
     def expect(self, weights: Sequence[Weight]) -> None:
-        """Record the weights that are loaded next, for the proof."""
+        """Record, for the proof, the weights that are loaded next."""
         if self._proof is None:
             self._proof = Proof(self._runner.model, captures_graphs(self._runner))
         for name, tensor in weights:
             self._proof.expect(name, tensor)
 
     def prove(self) -> str:
-        """Compare the model's weights with the loaded ones, bit for bit, and return the result as text.
+        """Compare the model's weights with the loaded weights, bit for bit. Return the result as text.
 
-        The first batch of captured graphs will be compared with eager mode. Raises WeightSyncError if weights differ.
+        Afterwards, the first batch that uses captured graphs is compared with eager mode. Raises WeightSyncError if
+        weights differ.
         """
         proof = self._proof or Proof(self._runner.model, captures_graphs(self._runner))
         self._proof = None
@@ -108,7 +111,8 @@ class VLLMEngine:
 
 
 def refuse_nz() -> None:
-    """Raise WeightSyncError if vllm-ascend may hold weights in FRACTAL_NZ, because a copy would garble them."""
+    """Raise WeightSyncError if vllm-ascend may store weights in the layout FRACTAL_NZ, because a copy would garble
+    them."""
     if "vllm_ascend" not in sys.modules:
         return
     value = os.environ.get(NZ.name)
@@ -130,7 +134,8 @@ def refuse_nz() -> None:
 
 
 def warn_of_nz(model: torch.nn.Module) -> None:
-    """Warn about parameters that are in FRACTAL_NZ anyway. For example, fused MC2 casts experts to it."""
+    """Warn about parameters that are in FRACTAL_NZ in spite of the setting. For example, fused MC2 casts experts to
+    it."""
     layout_of = getattr(sys.modules.get("torch_npu"), "get_npu_format", None)
     if layout_of is None:
         return
@@ -152,13 +157,15 @@ def _is_nz(held: torch.Tensor, layout_of: Callable[[torch.Tensor], int]) -> bool
 
 
 def _reads_variable() -> bool:
-    """Tell whether vllm-ascend reads the variable. Releases before 0.11.0rc1 do not, and never use FRACTAL_NZ."""
+    """Tell whether vllm-ascend reads the environment variable. Releases before 0.11.0rc1 do not, and never use
+    FRACTAL_NZ."""
     variables = sys.modules.get("vllm_ascend.envs")
     return variables is None or hasattr(variables, NZ.name)
 
 
 def _nz_mode() -> object:
-    """Return the mode in vllm-ascend's own configuration; None without a configuration or setting in this process."""
+    """Return the mode in vllm-ascend's own configuration. Return None if this process has no configuration or no such
+    setting."""
     module = sys.modules.get("vllm_ascend.ascend_config")
     configuration = getattr(module, "get_ascend_config", None)
     if configuration is None:
@@ -170,20 +177,20 @@ def _nz_mode() -> object:
 
 
 def captures_graphs(runner: object) -> bool:
-    """Tell whether this runner's engine captures graphs, according to its settings."""
+    """Tell whether the settings of this runner's engine make it capture graphs."""
     settings = getattr(getattr(runner, "vllm_config", None), "compilation_config", None)
     mode = getattr(settings, "cudagraph_mode", None)
     return mode is not None and mode.name != "NONE"
 
 
 def watch_graphs(runner: object) -> None:
-    """After a weight sync, arrange to compare the next graph batch with eager mode, if the engine captures graphs."""
+    """If the engine captures graphs, arrange that its next batch with graphs is compared with eager mode."""
     if captures_graphs(runner):
         compare_next_replay(runner)
 
 
 def runner_in(engine: Any) -> Any:
-    """Return the model runner of this process's vLLM worker, in an LLM (up to 0.10) or in an async server."""
+    """Return the model runner of this process's vLLM worker. `engine` is an LLM (up to 0.10) or an async server."""
     holder = engine.llm_engine.model_executor.driver_worker if hasattr(engine, "llm_engine") else engine
     return holder.worker.model_runner
 

@@ -1,8 +1,8 @@
 """A warning about answers that a rollout server generated with old weights.
 
-In verl's v1 trainers, a server stamps each answer with the step of its latest weights, but no code of verl reads the
-stamp. The trainer hands out a prompt of step N after the weights of step N - 1 have reached all servers. So an answer
-with older weights comes from a server that missed a sync.
+In verl's v1 trainers, a server marks each answer with the training step of its latest weights, but verl never reads
+the mark. The trainer hands out the prompts of step N only after the weights of step N - 1 have reached all servers. So
+an answer with older weights comes from a server that missed a sync.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ answers = weight_sync.more()
 _SAMPLED = "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer._materialize_batch"
 
 Batch: TypeAlias = Any
-"""TransferQueue's KVBatchMeta, which has no types: the keys of some answers and their tags."""
+"""TransferQueue's KVBatchMeta: the keys and the tags of some answers. It has no types."""
 Tag: TypeAlias = Mapping[str, Any]
 
 
@@ -37,7 +37,8 @@ Tag: TypeAlias = Mapping[str, Any]
 def name_answers_by_old_weights(
     original: Callable[..., Batch], buffer: object, *args: object, **kwargs: object
 ) -> Batch:
-    """Return a batch of answers. Raises TransferError for old answers if VERL_NPU_OLD_ANSWERS=error."""
+    """Return a batch of answers, and warn about old ones. With VERL_NPU_OLD_ANSWERS=error, raises TransferError
+    instead."""
     batch = original(buffer, *args, **kwargs)
     ends = environment.OLD_ANSWERS.read() == "error"
     for error in old_answers(batch.tags, override=f"{environment.OLD_ANSWERS.name}=warn" if ends else ""):
@@ -48,7 +49,8 @@ def name_answers_by_old_weights(
 
 
 def old_answers(tags: Sequence[Tag], override: str = "") -> Iterator[TransferError]:
-    """Yield an error for each step whose weights generated an answer after newer weights should have replaced them."""
+    """Yield an error for each training step whose weights were still used after newer weights should have replaced
+    them."""
     given = [tag for tag in tags if "min_global_steps" in tag and not tag.get("is_padding")]
     old: dict[int | None, list[Tag]] = {}
     for tag in given:

@@ -1,4 +1,4 @@
-"""Checks for syncs with verl's checkpoint engine."""
+"""Checks for weight syncs through verl's checkpoint engine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Socket: TypeAlias = Any
 
 
 class Tally:
-    """A counter of weights that also hashes their names and digests, in order."""
+    """A counter of weights. It also hashes their names and digests, in order."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -39,7 +39,7 @@ class Tally:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 so far."""
+        """The SHA-256 of all weights counted so far."""
         return self._hash.hexdigest()
 
     def add(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -50,11 +50,11 @@ class Tally:
         return tensor
 
     def watched(self, weights: Iterable[Weight] | AsyncIterable[Weight]) -> Iterable[Weight] | AsyncIterable[Weight]:
-        """Return the same weights, and count each one when it is drawn."""
+        """Return the same weights, and count each one when it is drawn from the result."""
         return each(weights, self.add)
 
     def report(self, owner: object, who: str, held: str = "") -> None:
-        """Report the owner's sync with its number."""
+        """Report that this sync is done, with its number among the syncs of `owner`."""
         number = getattr(owner, _SYNCS, 0) + 1
         setattr(owner, _SYNCS, number)
         reporting.report(
@@ -64,30 +64,32 @@ class Tally:
 
 
 def requested() -> bool:
-    """Tell whether the user requested a comparison of sent and received weights."""
+    """Tell whether the user asked for a comparison of sent and received weights."""
     return Settings.from_environment().check is not Check.NONE
 
 
 def proof_requested() -> bool:
-    """Tell whether the user requested a proof of the engine's weights."""
+    """Tell whether the user asked for a proof of the engine's weights."""
     return Settings.from_environment().check is Check.ENGINE
 
 
 def brings_adapter(arguments: Mapping[str, object]) -> bool:
-    """Tell whether a sync with these upstream arguments brings only a LoRA adapter. The base arrived before."""
+    """Tell whether a sync with these arguments of upstream's brings only a LoRA adapter, because the base model came
+    before."""
     return bool(arguments.get("peft_config") and arguments.get("base_sync_done"))
 
 
 def describe(engine: CheckpointEngine) -> str:
-    """Return a readable name for this rank of a checkpoint engine."""
+    """Return a human-readable name for this rank of a checkpoint engine."""
     return f"checkpoint engine {engine.group_name!r}, rank {engine.rank} of {engine.world_size}"
 
 
 def wait_for_subscriptions(engine: CheckpointEngine, communicator: Communicator, timeout: float) -> None:
-    """Wait on all ranks until each rollout has heard the trainer and read every call.
+    """Wait on all ranks until each rollout receives the trainer's messages.
 
-    Afterwards a rollout waits at most `timeout` seconds for each bucket. If a rollout hears nothing for `timeout`
-    seconds, raises GroupError, which names the rank, on all ranks.
+    The trainer sends numbered test messages until all rollouts have received the latest one. If a rollout receives
+    none for `timeout` seconds, all ranks raise a GroupError that names it. After this function, a rollout waits at
+    most `timeout` seconds for each bucket.
     """
     import torch
     import zmq
@@ -128,9 +130,9 @@ def _heard(socket: Socket, call: int) -> bool:
 
 
 class DroppedCommunicator:
-    """A placeholder for a communicator that can only be dropped, because it has no destroyComm."""
+    """A placeholder for a communicator without destroyComm. Such a communicator can only be dropped."""
 
     comm = None
 
     def destroyComm(self, comm: None) -> None:
-        """Do nothing: the communicator is already dropped."""
+        """Do nothing, because the communicator is already dropped."""

@@ -1,6 +1,6 @@
 """Patches of verl's own HCCL checkpoint engine, which syncs weights from v0.7.1 on.
 
-With VERL_NPU_WEIGHT_SYNC_CHECK they also show that the sent weights arrived and that the engine holds them.
+With VERL_NPU_WEIGHT_SYNC_CHECK, the patches also check that the sent weights arrived and that the engine holds them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HELD_WHY = "If generated text looks wrong, nothing shows whether the engine hol
 
 # Upstream's objects, which have no types.
 Broadcast: TypeAlias = Any
-"""verl's BroadcastOperation, which moves one bucket of its checkpoint engine."""
+"""verl's BroadcastOperation, which moves one bucket of a checkpoint engine."""
 Sender: TypeAlias = Any
 """verl's BucketedWeightSender, which sends weights to the worker of a rollout engine."""
 
@@ -57,7 +57,8 @@ Sender: TypeAlias = Any
 async def compare_received_weights_with_sent(
     original: Callable[..., AsyncIterable[Weight]], engine: CheckpointEngine, *args: object, **kwargs: object
 ) -> AsyncIterator[Weight]:
-    """Receive the weights of one sync. Raises TransferError if they differ from the sent weights."""
+    """Receive the weights of one sync. A check that the user asked for raises TransferError if they differ from the
+    sent weights."""
     # Imported here, because most processes of a job neither move nor prove weights.
     from .checking import Tally, requested
 
@@ -93,7 +94,7 @@ async def compare_received_weights_with_sent(
 def note_given_weights_for_proof(
     original: Callable[..., object], worker: Worker, weights: Sequence[Weight], *args: object, **kwargs: object
 ) -> object:
-    """Load a bucket."""
+    """Load one bucket of weights. If the user asked for a proof, record the bucket for it."""
     noted: tuple[VLLMEngine, Tally] | None = getattr(worker, _PROOF, None)
     if noted is not None:
         proven, tally = noted
@@ -117,7 +118,8 @@ def note_given_weights_for_proof(
 def process_weights_once_and_prove_them(
     original: Callable[..., object], worker: Worker, *args: object, **kwargs: object
 ) -> object:
-    """Load the weights of one sync. Raises WeightSyncError if the engine then does not hold them."""
+    """Load the weights of one sync. A proof that the user asked for raises WeightSyncError if the engine does not hold
+    them."""
     from ..engines.processing import lay_out_experts_for_loading
     from ..engines.vllm import VLLMEngine
     from .checking import Tally, brings_adapter, proof_requested
@@ -154,7 +156,8 @@ def process_weights_once_and_prove_them(
 def verify_checkpoint_engine_connections(
     original: Callable[..., object], engine: CheckpointEngine, *args: object, **kwargs: object
 ) -> object:
-    """Make the group. Raises GroupError if its communicator is disabled, or if a rollout hears nothing."""
+    """Make the process group. Raises GroupError if its communicator is disabled, or if a rollout receives no
+    message."""
     from ..settings import Settings
     from .checking import describe, wait_for_subscriptions
 
@@ -182,7 +185,7 @@ def verify_checkpoint_engine_connections(
     requires=Defines(_RUN),
 )
 def limit_wait_for_bucket(original: Callable[[Broadcast], object], operation: Broadcast) -> object:
-    """Move one bucket. Raises TransferError if the trainer announces none in time."""
+    """Move one bucket. Raises TransferError if the trainer does not announce the bucket in time."""
     import zmq
 
     from ..settings import WAIT_LONGER, Settings
@@ -220,7 +223,8 @@ def broadcast_bucket_in_calling_thread(
     socket: Socket,
     topic: str,
 ) -> None:
-    """Move one bucket before returning. Raises TransferError if the trainer announces none in time."""
+    """Move one bucket, and return only then. Raises TransferError if the trainer does not announce the bucket in
+    time."""
     operation.rank = rank
     operation.pyhccl = process_group
     operation.bucket = bucket
@@ -251,7 +255,8 @@ async def make_sent_weights_contiguous(
     *args: object,
     **kwargs: object,
 ) -> object:
-    """Send weights, contiguous or not. If the user requested a check, publish their digest afterwards."""
+    """Send weights, whether they are contiguous or not. If the user asked for a check, publish their digest
+    afterwards."""
     from ..transport.tensors import each
     from .checking import Tally, requested
 
@@ -281,7 +286,7 @@ async def make_sent_weights_contiguous(
 def drop_communicator_without_destroy(
     original: Callable[[CheckpointEngine], object], engine: CheckpointEngine
 ) -> object:
-    """End a sync, and with rebuild_group also the group."""
+    """End a sync. With rebuild_group, also end the process group."""
     if engine.rebuild_group and engine.pyhccl is not None and not hasattr(engine.pyhccl, "destroyComm"):
         from .checking import DroppedCommunicator
 
@@ -301,7 +306,7 @@ def drop_communicator_without_destroy(
     requires=Defines(f"{_SENDER}._init_socket"),
 )
 def limit_wait_for_engine_worker(original: Callable[[Sender], object], sender: Sender) -> object:
-    """Open the socket to the rollout engine's worker, with a timeout for each wait."""
+    """Open the socket to the rollout engine's worker, and set a timeout for each wait."""
     import zmq
 
     from ..settings import Settings
@@ -329,7 +334,7 @@ def limit_wait_for_engine_worker(original: Callable[[Sender], object], sender: S
 async def explain_engine_worker_timeout(
     original: Callable[..., Awaitable[object]], sender: Sender, weights: Iterable[Weight] | AsyncIterable[Weight]
 ) -> object:
-    """Send weights to the rollout engine's worker. Raises TransferError if it takes none in time."""
+    """Send weights to the rollout engine's worker. Raises TransferError if the worker does not take them in time."""
     import zmq
 
     from ..settings import WAIT_LONGER, Settings

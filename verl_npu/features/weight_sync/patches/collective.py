@@ -1,6 +1,7 @@
-"""Weight-sync groups of Ray actors over HCCL, instead of `ray.util.collective.collective`.
+"""Groups of Ray actors for weight syncs over HCCL. They replace those of `ray.util.collective.collective`.
 
-This module replaces Ray's module in upstream's modules, so its function has the name and signature of Ray's function.
+In upstream's modules, this module takes the place of Ray's. So its function has the name and signature of Ray's
+function.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ def create_collective_group(
     group_name: str = "default",
     **unused: object,
 ) -> None:
-    """Make a weight-sync group of Ray actors. The first actor is rank 0 and the source of the weights.
+    """Make a group of Ray actors for weight syncs. The first actor is rank 0 and sends the weights.
 
-    The caller need not see any NPU. Upstream chooses the backend's name by the devices that it sees, so `nccl` means
-    `hccl` here. Raises GroupError, which names the rank, if a rank does not join.
+    The caller may be a process that sees no NPU. Upstream chooses the name of the backend by the devices that it sees,
+    so `nccl` means `hccl` here. If a rank does not join, raises a GroupError that names the rank.
     """
     import ray
 
@@ -59,8 +60,7 @@ def create_collective_group(
 
 @contextmanager
 def in_place_of_ray() -> Iterator[None]:
-    """In this context, replace Ray's `create_collective_group` with ours, for upstream code that imports it inside a
-    function."""
+    """In this context, replace Ray's `create_collective_group` with ours. Upstream imports it inside a function."""
     from ray.util.collective import collective
 
     before = collective.create_collective_group

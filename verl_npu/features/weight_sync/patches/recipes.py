@@ -1,4 +1,5 @@
-"""Patches of upstream's recipes that sync over Ray's collectives: fully_async_policy, gkd, and one_step_off_policy."""
+"""Patches of upstream's recipes that sync weights over Ray's collectives: fully_async_policy, gkd, and
+one_step_off_policy."""
 
 from __future__ import annotations
 
@@ -62,16 +63,16 @@ _USES = (
     f"{_VLLM_ROLLOUT}.vllm_rollout:vLLMAsyncRollout.inference_engine or "
     f"{_VLLM_ROLLOUT}.vllm_rollout_spmd:vLLMRollout.inference_engine",
 )
-"""The names that a sync uses for any worker."""
+"""The names of upstream that a sync uses for every kind of worker."""
 _SGLANG = (
     "verl.workers.fsdp_workers:ActorRolloutRefWorker.rollout_device_mesh",
     f"{_SGLANG_ROLLOUT}:SGLangRollout._engine or {_SGLANG_ROLLOUT}:ServerAdapter._engine",
 )
-"""The names that a sync also uses for an SGLang engine."""
+"""The names of upstream that a sync additionally uses for an SGLang engine."""
 
 
 def _fsdp_uses(trainer: str, rollout: str) -> tuple[str, ...]:
-    """Return the names that a sync uses for FSDP workers of these classes."""
+    """Return the names of upstream that a sync uses for FSDP workers of these classes."""
     return (
         *_USES,
         *_worker_uses(trainer, rollout, "_get_actor_params()", "actor_module_fsdp"),
@@ -81,7 +82,7 @@ def _fsdp_uses(trainer: str, rollout: str) -> tuple[str, ...]:
 
 
 def _megatron_uses(trainer: str, rollout: str) -> tuple[str, ...]:
-    """Return the names that a sync uses for Megatron workers of these classes."""
+    """Return the names of upstream that a sync uses for Megatron workers of these classes."""
     return (
         *_USES,
         *_worker_uses(trainer, rollout, "_get_actor_params_generator()", "actor_module"),
@@ -96,12 +97,12 @@ def _worker_uses(trainer: str, rollout: str, *trained: str) -> Iterator[str]:
 
 
 def _current_classes(module: str) -> tuple[str, str]:
-    """Return the classes of a recipe's trainer and rollout."""
+    """Return the names of the trainer's and the rollout's classes in a recipe."""
     return f"{module}:DetachActorWorker", f"{module}:DetachAsyncRolloutWorker"
 
 
 def _early_classes(module: str) -> tuple[str, str]:
-    """Return the classes of a recipe's trainer and rollout in verl of August 2025."""
+    """Return the names of the trainer's and the rollout's classes in a recipe, in verl of August 2025."""
     return f"{module}:ActorRolloutRefWorker", f"{module}:RolloutWorker"
 
 
@@ -121,7 +122,10 @@ Method = TypeVar("Method", bound=Callable[..., object])
 def _sync(
     target: str, link: str, why: str = _SYNC_WHY, how: str = _SYNC_HOW, *, uses: Sequence[str]
 ) -> Callable[[Method], Method]:
-    """Replace a method that broadcasts the weights over Ray's collectives, unless upstream gave it its own group."""
+    """Return a decorator that replaces `target`, a method that broadcasts the weights over Ray's collectives.
+
+    The patch is retired if upstream's method uses a group of its own.
+    """
     retired_by = Calls(target, _BROADCAST)
     requires = Calls(target, "collective.broadcast")
     return recipes.replace(
@@ -147,7 +151,7 @@ def _sync(
     requires=Calls(_SYNCHRONIZER, "create_collective_group"),
 )
 def make_fully_async_group_over_hccl(rays: ModuleType) -> ModuleType:
-    """Return the module that makes the group."""
+    """Return the module that makes the group: ours instead of Ray's."""
     return over_hccl
 
 
@@ -157,7 +161,7 @@ def make_fully_async_group_over_hccl(rays: ModuleType) -> ModuleType:
     uses=_fsdp_uses(*_current_classes(f"{_ASYNC}.fsdp_workers")),
 )
 def sync_fully_async_fsdp_weights_over_hccl(worker: Worker, sync_group_name: str = GROUP) -> None:
-    """Sync the weights of one FSDP worker."""
+    """Sync the weights of one FSDP worker over HCCL."""
     sync_fsdp(worker, sync_group_name)
 
 
@@ -167,12 +171,12 @@ def sync_fully_async_fsdp_weights_over_hccl(worker: Worker, sync_group_name: str
     uses=_megatron_uses(*_current_classes(f"{_ASYNC}.megatron_worker")),
 )
 def sync_fully_async_megatron_weights_over_hccl(worker: Worker, sync_group_name: str = GROUP) -> None:
-    """Sync the weights of one Megatron worker."""
+    """Sync the weights of one Megatron worker over HCCL."""
     sync_megatron(worker, sync_group_name)
 
 
 def _bypass(worker: str, uses: Sequence[str]) -> Callable[[Method], Method]:
-    """Replace the worker's method that syncs through the recipe's own checkpoint engine."""
+    """Return a decorator that replaces the worker's method that syncs through the recipe's own checkpoint engine."""
     target = f"{worker}.sync_rollout_weights_by_checkpoint"
     return recipes.replace(
         target,
@@ -187,7 +191,7 @@ def _bypass(worker: str, uses: Sequence[str]) -> Callable[[Method], Method]:
 
 
 def _skip_setup(worker: str) -> Callable[[Method], Method]:
-    """Wrap the worker's method that makes the recipe's checkpoint engine."""
+    """Return a decorator that wraps the worker's method that makes the recipe's own checkpoint engine."""
     return recipes.wrap(
         f"{worker}.init_checkpoint_engine",
         why=_ENGINE_WHY,
@@ -201,13 +205,13 @@ def _skip_setup(worker: str) -> Callable[[Method], Method]:
 
 @_bypass(_ASYNC_FSDP, _fsdp_uses(*_current_classes(f"{_ASYNC}.fsdp_workers")))
 def bypass_fully_async_fsdp_checkpoint_engine(worker: Worker, sync_group_name: str = GROUP) -> None:
-    """Sync the weights of one FSDP worker."""
+    """Sync the weights of one FSDP worker without the recipe's checkpoint engine."""
     sync_fsdp(worker, sync_group_name)
 
 
 @_bypass(_ASYNC_MEGATRON, _megatron_uses(*_current_classes(f"{_ASYNC}.megatron_worker")))
 def bypass_fully_async_megatron_checkpoint_engine(worker: Worker, sync_group_name: str = GROUP) -> None:
-    """Sync the weights of one Megatron worker."""
+    """Sync the weights of one Megatron worker without the recipe's checkpoint engine."""
     sync_megatron(worker, sync_group_name)
 
 
@@ -215,14 +219,14 @@ def bypass_fully_async_megatron_checkpoint_engine(worker: Worker, sync_group_nam
 def skip_fully_async_fsdp_checkpoint_engine_setup(
     original: Callable[..., None], worker: Worker, rank_offset: int, actor_num: int, rollout_num: int
 ) -> None:
-    """Make no checkpoint engine."""
+    """Do nothing, so that the recipe's checkpoint engine is not made."""
 
 
 @_skip_setup(_ASYNC_MEGATRON)
 def skip_fully_async_megatron_checkpoint_engine_setup(
     original: Callable[..., None], worker: Worker, rank_offset: int, actor_num: int, rollout_num: int
 ) -> None:
-    """Make no checkpoint engine."""
+    """Do nothing, so that the recipe's checkpoint engine is not made."""
 
 
 @recipes.wrap(
@@ -237,7 +241,7 @@ def skip_fully_async_megatron_checkpoint_engine_setup(
     requires=Calls(_GKD_TRAINER, "create_collective_group"),
 )
 def make_gkd_group_over_hccl(original: Callable[[Any], None], trainer: Any) -> None:
-    """Set up the workers, with an HCCL group instead of one of Ray's collectives."""
+    """Set up the workers, with an HCCL group instead of a group of Ray's collectives."""
     with in_place_of_ray() if trainer.device_name == "npu" else nullcontext():
         original(trainer)
 
@@ -273,7 +277,7 @@ def receive_gkd_rollout_weights_over_hccl(worker: Worker) -> None:
     may_skip=True,
 )
 def gather_gkd_weights_without_group_dst(original: Callable[[Any], Iterable[Weight]], worker: Any) -> Iterable[Weight]:
-    """Return the trainer's full weights under Hugging Face's names, on each trainer."""
+    """Return the trainer's full weights, on each trainer. They have the names of Hugging Face's checkpoints."""
     if worker.bridge is not None:
         return original(worker)
     from verl.models.mcore import get_mcore_weight_converter
@@ -329,7 +333,7 @@ def make_one_step_off_group_over_hccl(trainer: Any) -> None:
     requires=Calls(f"{_ONE_STEP_TRAINER}.init_workers", "create_collective_group"),
 )
 def make_one_step_off_group_over_hccl_in_init_workers(original: Callable[[Any], None], trainer: Any) -> None:
-    """Set up the workers, with an HCCL group instead of one of Ray's collectives."""
+    """Set up the workers, with an HCCL group instead of a group of Ray's collectives."""
     with in_place_of_ray() if trainer.device_name == "npu" else nullcontext():
         original(trainer)
 

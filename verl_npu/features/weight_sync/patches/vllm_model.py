@@ -1,7 +1,7 @@
-"""Patches of verl's handling of a vLLM model in its own process.
+"""Patches of the code with which verl updates a vLLM model in its own process.
 
-They prepare the model for new weights. With VERL_NPU_WEIGHT_SYNC_CHECK=engine, they compare the model with the weights
-after each sync.
+The patches prepare the model for new weights. With VERL_NPU_WEIGHT_SYNC_CHECK=engine, they also compare the model's
+weights with the sent weights after each sync.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Implementation = TypeVar("Implementation", bound=Callable[..., object])
 
 
 def _proving(target: str, held: str) -> Callable[[Implementation], Implementation]:
-    """Wrap an upstream method that updates an engine. The class holds the engine in the attribute `held`."""
+    """Return a decorator that wraps an upstream method which updates an engine. `held` is the name of the attribute
+    that holds the engine."""
     return weight_sync.wrap(
         target,
         uses=(f"{target.rpartition('.')[0]}.{held}",),
@@ -51,7 +52,7 @@ def _proving(target: str, held: str) -> Callable[[Implementation], Implementatio
 async def prove_colocated_engine(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
-    """Update the engine of a rollout. Raises WeightSyncError if it then computes with other weights."""
+    """Update the engine of a rollout. Raises WeightSyncError if the engine then computes with other weights."""
     return await _proven(original, rollout, weights, *args, **kwargs)
 
 
@@ -67,7 +68,7 @@ async def prove_earlier_colocated_engine(
 async def prove_colocated_llm(
     original: Update, rollout: Rollout, weights: Iterable[Weight], *args: object, **kwargs: object
 ) -> object:
-    """Update the engine of a rollout that has vLLM's `LLM` in its own process."""
+    """Update the engine of a rollout that runs vLLM's `LLM` in its own process."""
     return await _proven(original, rollout, weights, *args, **kwargs)
 
 
@@ -91,7 +92,7 @@ async def _proven(
 
 
 class ShardingManager(Protocol):
-    """The object that gives a trainer's weights to the engine on the same NPUs, in verl of August 2025."""
+    """In verl of August 2025, the object that passes a trainer's weights to the engine on the same NPUs."""
 
     model_runner: Runner
 
@@ -111,7 +112,8 @@ def prove_engine_beside_fsdp(
 
 @_proving(f"{_MANAGERS}.megatron_vllm:MegatronVLLMShardingManager.__enter__", "model_runner")
 def prove_engine_beside_megatron(original: Callable[..., object], manager: ShardingManager) -> object:
-    """Sync the weights of a Megatron trainer. Raises WeightSyncError if the engine then uses other weights."""
+    """Sync the weights of a Megatron trainer. Raises WeightSyncError if the engine then computes with other
+    weights."""
     return _proven_on_load(manager, lambda: original(manager))
 
 
@@ -149,7 +151,7 @@ def _proven_on_load(manager: ShardingManager, hand_over: Callable[[], object]) -
 
 
 def _noted(weights: Iterable[Weight], proof: Proof, names: list[str]) -> Iterator[Weight]:
-    """Yield the weights, and record each one for the proof before it is loaded."""
+    """Yield the weights. Each one is recorded for the proof before it is loaded."""
     for name, tensor in weights:
         proof.expect(name, tensor)
         names.append(name)
@@ -189,7 +191,7 @@ _LOADER = "verl.utils.vllm.patch:patch_vllm_moe_model_weight_loader"
 def prepare_vllm_model_for_new_weights(
     original: Callable[[torch.nn.Module], object], model: torch.nn.Module
 ) -> object:
-    """Prepare a vLLM model for a sync. Raises WeightSyncError if a sync would garble its weights."""
+    """Prepare a vLLM model for a sync. Raises WeightSyncError if the sync would garble its weights."""
     from ..engines.processing import refresh_copies_on_load, refuse_disposed_projections, refuse_square_experts
 
     refuse_square_experts(model, laid_out_before_load=_processes_after_each_sync())
@@ -199,6 +201,7 @@ def prepare_vllm_model_for_new_weights(
 
 
 def _processes_after_each_sync() -> bool:
-    """Tell whether this verl processes the weights after each sync, so that we lay experts out before it."""
+    """Tell whether this verl processes the weights after each sync. If it does, we restore the layout of experts
+    before a sync."""
     extension = getattr(sys.modules.get(_WORKERS), "vLLMColocateWorkerExtension", None)
     return hasattr(extension, "update_weights_from_ipc")

@@ -1,4 +1,4 @@
-"""A sync of verl's workers: trainers with FSDP or Megatron, and rollouts."""
+"""A weight sync for verl's workers: trainers with FSDP or Megatron, and rollouts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Rollout(Protocol):
-    """A verl rollout: with vLLM it has an `inference_engine`, with SGLang an `_engine`."""
+    """A rollout of verl. With vLLM, it has an `inference_engine`; with SGLang, it has an `_engine`."""
 
     inference_engine: Any
     _engine: Any
 
 
 class Worker(Protocol):
-    """A worker of verl's recipes: a trainer or a rollout, with only the attributes of its kind."""
+    """A worker in verl's recipes: a trainer or a rollout. It has only the attributes of its kind."""
 
     config: Section
     _is_actor: bool
@@ -49,7 +49,7 @@ class Worker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A trainer's contribution to a sync."""
+    """What a trainer contributes to a sync."""
 
     metadata: Metadata
     weights: Iterator[Weight]
@@ -57,7 +57,7 @@ class _Offer:
 
 
 def sync_fsdp(worker: Worker, name: str) -> None:
-    """Sync an FSDP worker, trainer or rollout, in the group `name`. Raises WeightSyncError."""
+    """Sync an FSDP worker, which may be a trainer or a rollout, in the group `name`. Raises WeightSyncError."""
 
     def offer() -> _Offer:
         if getattr(worker, "_is_offload_param", False):
@@ -81,7 +81,8 @@ def sync_fsdp(worker: Worker, name: str) -> None:
 
 
 def sync_megatron(worker: Worker, name: str, bucket_bytes: int | None = None) -> None:
-    """Sync a Megatron worker, as `sync_fsdp` does. Its weights are converted one by one as they are drawn."""
+    """Sync a Megatron worker in the group `name`, as `sync_fsdp` does. Weights are converted one by one when they are
+    drawn."""
 
     def offer() -> _Offer:
         if getattr(worker, "_is_offload_param", False):
@@ -133,7 +134,7 @@ def _sync(
 
 
 def _report(group: Group, outcome: Outcome) -> None:
-    """Report the first sync, and every sync if the user requested a check."""
+    """Report the first sync. If the user asked for a check, report every sync."""
     seen = outcome.seen
     if outcome.number == 1 or seen.digest is not None:
         checked = "" if seen.digest is None else f", sha256 {seen.digest[:16]}"
@@ -145,7 +146,8 @@ def _report(group: Group, outcome: Outcome) -> None:
 
 
 def _gathered(parameters: Iterable[Weight]) -> Iterator[Weight]:
-    """Gather each sharded tensor. All trainers do this together, in the same order."""
+    """Yield the parameters, and gather each tensor that is sharded. All trainers must do this together, in the same
+    order."""
     for name, value in parameters:
         yield name, value.full_tensor() if hasattr(value, "full_tensor") else value
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BACKEND = "hccl"
 _MAX_SECONDS = 2**31 - 1
-"""The longest timeout to which we can still add seconds and that torch accepts."""
+"""The longest timeout in seconds. We can still add seconds to it, and torch accepts the sum."""
 _LOOK = 1.0  # seconds between two checks whether waiting has become useless
 
 _SUBJECT = "weight sync communicator"
@@ -33,21 +33,22 @@ _numbers = itertools.count()
 
 
 class Work(Protocol):
-    """A started operation."""
+    """An operation that was started and may still run."""
 
     def wait(self, timeout: timedelta) -> object:
-        """Wait until it is done, or make the NPU wait. Raises RuntimeError if it fails or does not end in time."""
+        """Wait until the operation is done, or make the NPU wait for it. Raises RuntimeError if it fails or takes too
+        long."""
         ...
 
     def is_completed(self) -> bool: ...
 
 
 def connect(name: str, store: Store, rank: int, movers: Sequence[int], timeout: float) -> ProcessGroup:
-    """Make a process group of `movers`, separate from the default group, which need not exist.
+    """Make a process group of the ranks `movers`. It is separate from the default group, which need not exist.
 
-    The ranks wait `timeout` seconds for each other; the group's own timeout is longer (`group_timeout`). torch has no
-    public function for ranks outside of the default group. `init_process_group` and `new_group` use this internal one,
-    and other RL frameworks call it for the same purpose.
+    The ranks wait `timeout` seconds for each other. The group's own timeout is longer (see `group_timeout`). torch has
+    no public function for a group whose ranks are outside of the default group. So we call the internal function that
+    `init_process_group` and `new_group` call. Other RL frameworks do the same.
     """
     from torch.distributed import Backend, PrefixStore
     from torch.distributed import distributed_c10d as c10d
@@ -71,12 +72,12 @@ def connect(name: str, store: Store, rank: int, movers: Sequence[int], timeout: 
 
 
 def group_timeout(timeout: float, hccl: Timeouts) -> float:
-    """Return the timeout, in seconds, of a process group whose ranks wait `timeout` seconds for each other.
+    """Return the timeout, in seconds, for a process group whose ranks wait `timeout` seconds for each other.
 
-    After the group's timeout, torch_npu's watchdog ends the whole process. After ours, every rank gets an error that
-    names the missing rank. So the group's timeout must be longer than the waits for one broadcast: for the previous
-    broadcast, for this one, and for the NPU. It must also be longer than HCCL's timeout, after which HCCL logs what it
-    was waiting for.
+    After our own timeout, every rank gets an error that names the missing rank. After the group's timeout, torch_npu's
+    watchdog kills the whole process. So the group's timeout must be longer than all waits during one broadcast: for
+    the previous broadcast, for this one, and for the NPU. It must also be longer than HCCL's timeout, after which HCCL
+    logs what it was waiting for.
 
     Raises GroupError if one of HCCL's timeouts is too long for that.
     """
@@ -117,10 +118,11 @@ def broadcast(communicator: ProcessGroup, tensor: torch.Tensor, timeout: float) 
 
 
 def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeout: float, proof: bytes) -> None:
-    """Broadcast a number, so that a disabled or unconnected communicator shows now and not later as stale weights.
+    """Broadcast a number to test the communicator. If the communicator is disabled or not connected, the test fails.
+    Without the test, the ranks would train on with stale weights.
 
-    The number comes from `proof`, which only the group's ranks know, so an impostor of rank 0 cannot send it. Raises
-    GroupError if the number does not arrive.
+    The number is derived from `proof`, which only the group's ranks know, so that nobody else can send it in rank 0's
+    name. Raises GroupError if the number does not arrive.
     """
     import torch
 
@@ -138,10 +140,10 @@ def prove(communicator: ProcessGroup, source: bool, device: torch.device, timeou
 
 
 def wait_for_device(deadline: float, look: Callable[[], None] | None = None) -> None:
-    """Wait until this NPU has done all queued work. Raises GroupError after `deadline` (monotonic seconds).
+    """Wait until this NPU has finished all queued work. Raises GroupError after `deadline` (monotonic seconds).
 
-    On an NPU, a collective whose peer is gone never ends, and a plain synchronize would hang with it. `look` is called
-    about once a second, and may raise an error if waiting has become useless.
+    If a rank is gone, its collectives on an NPU never end, and a plain synchronize would hang, too. `look` is called
+    about once a second. It may raise an error if waiting has become useless.
     """
     import torch
 
@@ -151,10 +153,11 @@ def wait_for_device(deadline: float, look: Callable[[], None] | None = None) -> 
 
 
 def finish(work: Work, timeout: float, look: Callable[[], None] | None = None) -> None:
-    """Wait until a collective is done. Raises GroupError after `timeout` seconds, and RuntimeError if it fails.
+    """Wait until a collective is done. Raises GroupError after `timeout` seconds, and RuntimeError if the collective
+    fails.
 
-    `look` is called about once a second, and may raise an error if waiting has become useless. torch_npu's own `wait`
-    makes the NPU wait, not this process, so the next read of a result would hang.
+    `look` is called about once a second. It may raise an error if waiting has become useless. torch_npu's own `wait`
+    is not enough: it makes only the NPU wait, so this process would hang when it next reads a result.
     """
     deadline = time.monotonic() + timeout
     work.wait(timedelta(seconds=timeout))

@@ -1,4 +1,4 @@
-"""A weight-sync group: ranks in several processes that agree through messages and move weights over HCCL."""
+"""A group for weight syncs: ranks in several processes that exchange messages and move weights over HCCL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _groups: dict[str, Group] = {}
 
 
 def find(name: str) -> Group:
-    """Return this process's group `name`. Raises GroupError if there is none, or if it was closed."""
+    """Return this process's group `name`. Raises GroupError if there is no such group, or if it was closed."""
     if name not in _groups:
         raise GroupError(
             subject=f"weight sync group {name!r}",
@@ -45,11 +45,12 @@ def join(
     moves: bool = True,
     label: str = "",
 ) -> Group:
-    """Join the meeting as `rank` of `size`, and return the group once all ranks have joined.
+    """Join the meeting as `rank` of `size`. Return the group once all ranks have joined.
 
-    Ranks that move weights, which include rank 0, get an HCCL communicator on `device`, separate from the default
-    group. The other ranks only take part in the checks. `label` describes the rank to a person. Raises GroupError if
-    this process is already in a group `name`, or if a rank does not join within `timeout` seconds; it names the rank.
+    If `moves` is true, this rank sends or receives weights, and gets an HCCL communicator on `device` that is separate
+    from the default group. Rank 0 always moves weights. The other ranks only take part in the checks. `label` is this
+    rank's name for the user. Raises GroupError if this process is already in a group `name`. If a rank does not join
+    within `timeout` seconds, raises a GroupError that names that rank.
     """
     refuse_second(name)
     group = Group(name, meeting, rank, size, timeout, device, moves or rank == 0, label)
@@ -69,7 +70,7 @@ def refuse_second(name: str) -> None:
 
 
 class Group:
-    """The ranks that sync weights. Made by `join`."""
+    """The ranks that sync weights together. `join` makes it."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class Group:
         self.timeout: Final = timeout
         self.device: Final = device
         self.history: Final = History()
-        """The state that a sync keeps for the next one."""
+        """The state that one sync leaves for the next one."""
         self._proof: Final = meeting.secret.derived("proof")
         self.messages: Final = Messages(enter(meeting, name, rank, timeout), name, rank, size, timeout)
         self._movers: tuple[int, ...] = ()
@@ -118,36 +119,37 @@ class Group:
         return self.rank in self._movers
 
     def describe(self, rank: int) -> str:
-        """Return a readable name of a rank: role, host, and process id."""
+        """Return a human-readable name of a rank: its role, host, and process id."""
         return self.messages.describe(rank)
 
     def broadcast(self, tensor: torch.Tensor) -> communicator.Work:
-        """Start a broadcast from rank 0 to the movers. Raises GroupError if the group is broken."""
+        """Start a broadcast from rank 0 to all ranks that move weights. Raises GroupError if the group is broken."""
         if self._communicator is None:
             raise self._unusable()
         return communicator.broadcast(self._communicator, tensor, self.timeout)
 
     def finish(self, work: communicator.Work, number: int) -> None:
-        """Wait for a broadcast of sync `number`.
+        """Wait for a broadcast of the sync with this number.
 
-        Raises GroupError after the group's timeout or as soon as a rank gives up the sync, and RuntimeError if the
-        broadcast fails.
+        Raises GroupError after the group's timeout, or as soon as another rank gives up the sync. Raises RuntimeError
+        if the broadcast fails.
         """
         communicator.finish(work, self.timeout, lambda: self.messages.look(_given_up(number)))
 
     def wait_for_device(self, number: int) -> None:
-        """Wait until this NPU has done its part in the broadcasts of sync `number`. Raises GroupError as `finish`."""
+        """Wait until this NPU has done its part in the broadcasts of the sync with this number. Raises GroupError as
+        `finish` does."""
         deadline = time.monotonic() + self.timeout
         communicator.wait_for_device(deadline, lambda: self.messages.look(_given_up(number)))
 
     def give_up(self, number: int, reason: str) -> None:
-        """Refuse all further use, like `break_off`, and tell the ranks that wait in sync `number`."""
+        """Make the group unusable, as `break_off` does, and tell the ranks that wait in the sync with this number."""
         self.break_off(reason)
         with contextlib.suppress(GroupError):
             self.messages.give_up(_given_up(number), reason)
 
     def break_off(self, reason: str) -> None:
-        """Refuse all further use, and drop the communicator so that waiting ranks notice."""
+        """Make the group unusable, and drop its communicator, so that waiting ranks notice."""
         self._broken = self._broken or reason
         dropped, self._communicator = self._communicator, None
         if dropped is not None:
@@ -160,9 +162,10 @@ class Group:
             raise self._unusable()
 
     def close(self) -> None:
-        """Leave together: all ranks agree, then destroy the communicator, and rank 0 ends the store last.
+        """Leave the group together with the other ranks. When all agree, they destroy the communicator; rank 0 ends
+        the store last.
 
-        Raises GroupError if a rank does not leave with the others. This process has left the group even then.
+        Raises GroupError if a rank does not leave with the others. Even then, this process has left the group.
         """
         try:
             if self._broken is None:

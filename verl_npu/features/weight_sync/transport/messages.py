@@ -1,4 +1,4 @@
-"""Messages between the ranks of a group, through a store that rank 0's process serves."""
+"""Messages between the ranks of a group. They go through a store that rank 0's process serves."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _SIGNATURE = hashlib.sha256().digest_size
 
 
 class Store(Protocol):
-    """A store of torch.distributed, whose own types say text where it accepts bytes.
+    """A store of torch.distributed. This type is needed because torch's own types say text where the store accepts
+    bytes.
 
-    Each method raises RuntimeError if the serving process is gone, and `wait` also after its timeout.
+    Each method raises RuntimeError if the serving process is gone. `wait` also raises it after its timeout.
     """
 
     def set(self, key: str, value: bytes) -> object: ...
@@ -43,7 +44,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret that only the ranks of a group know. Each use has its own key, derived from the secret."""
+    """A secret that only the ranks of a group know. A separate key for each use is derived from it."""
 
     value: bytes
 
@@ -51,20 +52,20 @@ class Secret:
         return "Secret(...)"  # the secret must not get into a log
 
     def derived(self, use: str) -> bytes:
-        """Return 32 bytes for one use, from which neither the secret nor other uses' bytes can be derived."""
+        """Return 32 bytes for one use. From them, neither the secret nor the bytes for other uses can be derived."""
         return hmac.digest(self.value, use.encode(), _HASH)
 
 
 class SignedStore:
-    """A store in which each value carries a signature that only ranks of the group can make.
+    """A store in which each value has a signature that only ranks of the group can make.
 
-    torch's TCPStore trusts everybody who connects to it. This store ignores a value that a stranger wrote, or that was
-    signed for another key.
+    torch's TCPStore trusts everybody who connects to it. This class ignores values that were written by anybody
+    outside the group, or that were signed for another key.
     """
 
     def __init__(self, store: Store, secret: Secret) -> None:
         self.inner = store
-        """The store itself, for torch, which puts its own values there."""
+        """The store without signatures. torch uses it for its own values."""
         self._key = secret.derived("messages")
 
     def set(self, key: str, value: bytes) -> None:
@@ -72,7 +73,8 @@ class SignedStore:
         self.inner.set(key, self._signature(key, value) + value)
 
     def set_once(self, key: str, value: bytes) -> bytes:
-        """Put a value under a key unless a rank of the group has already put one. Return the key's value."""
+        """Put a value under a key, unless a rank of the group has already put one there. Return the value that the key
+        then has."""
         signed, known = self._signature(key, value) + value, b""
         while True:
             there = bytes(self.inner.compare_set(key, known, signed))
@@ -86,16 +88,18 @@ class SignedStore:
             known = b"" if there == known else there
 
     def read(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Wait until every key has a value, and return the values; None in place of a value that no rank signed."""
+        """Wait until every key has a value, and return the values. A value that no rank of the group signed is
+        returned as None."""
         values = self.inner.multi_get(list(keys))
         return [self._checked(key, bytes(value)) for key, value in zip(keys, values, strict=True)]
 
     def find(self, key: str) -> bytes | None:
-        """Return the current value of a key; None if it has none, or one that no rank of the group signed."""
+        """Return the current value of a key. Return None if it has no value, or one that no rank of the group
+        signed."""
         return self.read([key])[0] if self.inner.check([key]) else None
 
     def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
-        """Return once all keys have values, signed or not. Raises RuntimeError after the timeout."""
+        """Wait until all keys have values, signed or not. Raises RuntimeError after the timeout."""
         self.inner.wait(list(keys), timeout)
 
     def delete_key(self, key: str) -> None:
@@ -112,15 +116,15 @@ class SignedStore:
 
 
 def first_line(error: Exception) -> str:
-    """Return an error's message without the native frames that torch appends."""
+    """Return an error's message without the native stack frames that torch appends."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """The meeting point of a group's ranks: the address of the store that rank 0's process serves, and a secret.
+    """The data that ranks need to form a group: the address of the store that rank 0's process serves, and a secret.
 
-    Whoever has it counts as a rank, so only the ranks get it, through Ray, which also starts them.
+    Whoever has this data counts as a rank. So it is passed only to the ranks, through Ray, which also starts them.
     """
 
     host: str
@@ -136,10 +140,11 @@ _served: dict[Meeting, TCPStore] = {}
 
 
 def open_meeting(host: str, port: int, timeout: float) -> Meeting:
-    """Serve a store in this process, the future rank 0, only at this address. Port 0 means any free port.
+    """Serve a store in this process, which will be rank 0. It listens only at this address. Port 0 means any free
+    port.
 
-    `host` is an address of this machine that the other ranks can reach: IPv4, or IPv6 with or without brackets. Raises
-    GroupError if the port is taken, or if this machine does not have the address.
+    `host` is an address of this machine that the other ranks can reach. It is IPv4, or IPv6 with or without brackets.
+    Raises GroupError if the port is in use, or if this machine does not have the address.
     """
     asked = Meeting(host.strip("[]"), port, Secret(secrets.token_bytes(32)))
     try:
@@ -157,9 +162,10 @@ def open_meeting(host: str, port: int, timeout: float) -> Meeting:
 
 
 def serve(host: str, port: int, timeout: float) -> TCPStore:
-    """Serve a store in this process only at this address. By default, torch would listen on all interfaces.
+    """Serve a store in this process. It listens only at this address, while torch by default listens on all
+    interfaces.
 
-    Raises OSError or RuntimeError if the port is taken, or if this machine does not have the address.
+    Raises OSError or RuntimeError if the port is in use, or if this machine does not have the address.
     """
     from torch.distributed import TCPStore
 
@@ -195,13 +201,14 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def enter(meeting: Meeting, group: str, rank: int, timeout: float) -> SignedStore:
-    """Return the store of a meeting, with a prefix for all keys that only the ranks of the group know.
+    """Return the store of a meeting. In it, all keys have a prefix that only the ranks of the group know.
 
-    torch's own values, from which HCCL makes its connections, cannot be signed. A stranger does not know their keys,
-    unless its torch can list them. `communicator.prove` then detects a replaced value.
+    torch puts values of its own there, through which HCCL makes its connections. We cannot sign these values.
+    Strangers do not know their keys, unless their version of torch can list all keys. `communicator.prove` detects a
+    replaced value.
 
-    Rank 0 gets the store that this process serves, and the other ranks get a connection. Raises GroupError if there is
-    no store at the address.
+    Rank 0 gets the store that this process serves, and the other ranks get a connection to it. Raises GroupError if
+    there is no store at the address.
     """
     from torch.distributed import PrefixStore, TCPStore
 
@@ -232,9 +239,9 @@ _PAUSE = 0.05  # seconds between two looks at a key that a stranger wrote
 
 
 class Messages:
-    """One rank's view of a group's messages.
+    """The messages of a group, as one rank sees them.
 
-    The store has each message under `topic/rank`. Methods raise GroupError if the store is gone.
+    The store has each message under `topic/rank`. All methods raise GroupError if the store is gone.
     """
 
     def __init__(self, store: SignedStore, group: str, rank: int, size: int, timeout: float) -> None:
@@ -247,11 +254,11 @@ class Messages:
 
     @property
     def grace(self) -> float:
-        """Seconds to wait for the others after this rank has failed."""
+        """How many seconds to wait for the other ranks after this rank has failed."""
         return min(_GRACE, self._timeout)
 
     def name_ranks(self, names: Sequence[str]) -> None:
-        """Give each rank a readable name."""
+        """Give each rank a human-readable name."""
         self._names = list(names)
 
     def describe(self, rank: int) -> str:
@@ -259,10 +266,10 @@ class Messages:
         return self._names[rank]
 
     def exchange(self, topic: str, message: bytes, limit: float | None = None) -> list[bytes]:
-        """Send `message` to all ranks and return the message of each, by rank.
+        """Send `message` to all ranks. Return the messages of all ranks, by rank.
 
-        If ranks send nothing within `limit` seconds (by default the group's timeout), raises GroupError, which names
-        these ranks. A rank that comes later gets the same error.
+        If some ranks send nothing within `limit` seconds (default: the group's timeout), raises a GroupError that
+        names them. If such a rank sends its message later, it gets the same error.
         """
         limit = self._timeout if limit is None else limit
         keys = [f"{topic}/{rank}" for rank in range(self._size)]
@@ -288,9 +295,10 @@ class Messages:
         ) from timed_out
 
     def let_others_read(self, topic: str, silent: Sequence[int] = ()) -> None:
-        """Before raising an error about `topic`, make rank 0 keep the store until all ranks have read the messages.
+        """Call this before raising an error about `topic`. Rank 0 then keeps the store until all ranks have read the
+        messages.
 
-        Otherwise rank 0 might end with the error, and the store with it. Raises nothing.
+        Otherwise, the error might end rank 0, and the store with it. This function raises no error.
         """
         with contextlib.suppress(RuntimeError):
             if self._rank:
@@ -301,7 +309,7 @@ class Messages:
                 )
 
     def so_far(self, topic: str) -> dict[int, bytes]:
-        """Return the messages sent on a topic so far, by rank; nothing if the store is gone."""
+        """Return the messages that were sent on a topic so far, by rank. Return none if the store is gone."""
         messages = {}
         with contextlib.suppress(RuntimeError):
             for rank in range(self._size):
@@ -316,7 +324,8 @@ class Messages:
             self._signed.set(key, value)
 
     def get(self, key: str) -> bytes:
-        """Wait for the value that a rank puts under `key`, and return it. Raises GroupError if none comes in time."""
+        """Wait for a rank to put a value under `key`, and return the value. Raises GroupError if no value comes in
+        time."""
         try:
             return self._collect([key], self._timeout)[0]
         except RuntimeError as error:
@@ -328,13 +337,13 @@ class Messages:
             ) from error
 
     def forget(self, topics: Sequence[str]) -> None:
-        """Delete this rank's own messages on these topics from the store."""
+        """Delete the messages of this rank on these topics from the store."""
         for topic in topics:
             with self._store_errors_explained(topic):
                 self._signed.delete_key(f"{topic}/{self._rank}")
 
     def give_up(self, key: str, reason: str) -> None:
-        """Tell the ranks that check `key` why this rank gives up. The first reason stays."""
+        """Tell the ranks that check `key` why this rank gives up. If a reason is already there, it stays."""
         with self._store_errors_explained(key):
             self._signed.set_once(key, f"{self.describe(self._rank)}: {reason}".encode())
 
@@ -350,7 +359,8 @@ class Messages:
             )
 
     def leave(self) -> None:
-        """Announce that this rank leaves. Rank 0 returns last, because its store must outlive all messages."""
+        """Announce that this rank leaves. On rank 0, return only after all others have left, because they need the
+        store."""
         self.put(f"left/{self._rank}", b"")
         if self._rank:
             return
@@ -370,7 +380,7 @@ class Messages:
 
     @property
     def store(self) -> Store:
-        """The store itself, over which a communicator is made. Raises GroupError after `close`."""
+        """The store without signatures, over which a communicator is made. Raises GroupError after `close`."""
         return self._signed.inner
 
     @property
@@ -384,7 +394,7 @@ class Messages:
         return self._open_store
 
     def _mark_silent(self, keys: Sequence[str]) -> None:
-        """Answer in place of the silent ranks, so that all ranks stop waiting together."""
+        """Put answers in place of the ranks that sent nothing, so that all ranks stop waiting at the same time."""
         for key in keys:
             self._signed.set_once(key, _SILENT)
 
@@ -401,7 +411,7 @@ class Messages:
             )
 
     def _collect(self, keys: Sequence[str], limit: float) -> list[bytes]:
-        """Wait until ranks have written all keys, and return the values. Raises RuntimeError after `limit` seconds."""
+        """Wait until all keys have values, and return the values. Raises RuntimeError after `limit` seconds."""
         deadline = time.monotonic() + limit
         while True:
             self._signed.wait(keys, timedelta(seconds=max(deadline - time.monotonic(), 1e-3)))
@@ -419,7 +429,8 @@ class Messages:
 
     @contextlib.contextmanager
     def _store_errors_explained(self, topic: str) -> Iterator[None]:
-        """In this context, turn an error of the store into a GroupError that names the serving rank."""
+        """In this context, turn each error of the store into a GroupError that names the rank that serves the
+        store."""
         try:
             yield
         except GroupError:

@@ -1,4 +1,5 @@
-"""The plan of a sync: buckets, which are tensors packed into a few large messages, and two buffers for them."""
+"""The plan of a sync: buckets, in which tensors are packed into a few large messages, and two buffers for the
+buckets."""
 
 from __future__ import annotations
 
@@ -22,26 +23,28 @@ LARGE = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One message: its tensors, and the byte offset of each."""
+    """A bucket, which is sent as one message: its tensors, and the offset of each in bytes."""
 
     specs: tuple[Spec, ...]
     offsets: tuple[int, ...]
     nbytes: int
     direct: bool
-    """True if the bucket is a single tensor that is sent from its own memory, without a copy."""
+    """Whether the bucket is a single tensor that is sent from its own memory without being copied."""
     drawn: tuple[Spec, ...]
-    """The tensors that rank 0 draws for this bucket, in order: its own, and those that are not sent (tied, empty)."""
+    """The tensors that rank 0 draws from the weights for this bucket, in order. They include tied and empty tensors,
+    which are not sent."""
 
     @property
     def names(self) -> list[str]:
-        """The names of the bucket's tensors."""
+        """The names of the tensors in the bucket."""
         return [spec.name for spec in self.specs]
 
 
 def divide(metadata: Metadata, tied: Mapping[str, str], limit: int) -> tuple[Bucket, ...]:
-    """Divide the tensors, in order, into buckets of at most `limit` bytes, without tied and empty tensors.
+    """Divide the tensors, in order, into buckets of at most `limit` bytes.
 
-    Tied tensors are sent once, under one name. A large tensor gets its own bucket and is not copied.
+    Tied tensors are sent once, under one of their names, and empty tensors are not sent. A large tensor gets its own
+    bucket and is not copied.
     """
     buckets: list[Bucket] = []
     specs: list[Spec] = []
@@ -78,7 +81,7 @@ def divide(metadata: Metadata, tied: Mapping[str, str], limit: int) -> tuple[Buc
 
 
 def views(bucket: Bucket, buffer: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors of a bucket as views into `buffer` (uint8, at least the bucket's bytes)."""
+    """Return the tensors of a bucket as views into `buffer`, a uint8 tensor with at least the bucket's size."""
     return [
         buffer[offset : offset + spec.nbytes].view(spec.torch_dtype).view(spec.shape)
         for spec, offset in zip(bucket.specs, bucket.offsets, strict=True)
@@ -86,7 +89,8 @@ def views(bucket: Bucket, buffer: torch.Tensor) -> list[torch.Tensor]:
 
 
 def find_tied(tensors: Iterable[Weight]) -> dict[str, str]:
-    """Return the additional names of tensors that share memory: `{name: the name under which the tensor is sent}`."""
+    """Find tensors that share memory. Return their additional names:
+    `{name: the name under which the tensor is sent}`."""
     seen: dict[Hashable, str] = {}
     tied: dict[str, str] = {}
     for name, tensor in tensors:
@@ -101,9 +105,10 @@ def find_tied(tensors: Iterable[Weight]) -> dict[str, str]:
 
 
 class Slots:
-    """Two buffers, used in turn, and each bucket's views into one of them.
+    """Two buffers, which are used in turn, and the views of each bucket into one of them.
 
-    Buffers and views stay from sync to sync: with thousands of tensors, making views costs more than moving the bytes.
+    Buffers and views are kept from sync to sync. With thousands of tensors, making the views takes longer than moving
+    the bytes.
     """
 
     __slots__ = ("_buckets", "_buffers", "_device", "_size", "_views")
@@ -119,7 +124,8 @@ class Slots:
         self._views: dict[int, list[torch.Tensor]] = {}
 
     def buffer(self, index: int) -> torch.Tensor:
-        """Return memory for exactly the bytes of bucket `index`: part of a buffer, or new memory if needed."""
+        """Return memory of exactly the size of bucket `index`. It is part of a buffer, or new memory for a bucket
+        larger than that."""
         import torch
 
         nbytes = self._buckets[index].nbytes
@@ -128,7 +134,7 @@ class Slots:
         return self._buffers[index % 2][:nbytes]
 
     def views(self, index: int, buffer: torch.Tensor) -> list[torch.Tensor]:
-        """Return the tensors of bucket `index` as views into `buffer`, which must come from `buffer(index)`."""
+        """Return the tensors of bucket `index` as views into `buffer`, which must be the result of `buffer(index)`."""
         bucket = self._buckets[index]
         if bucket.nbytes > self._size:
             return views(bucket, buffer)
@@ -139,11 +145,11 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parts of a sync that stay the same while the metadata and rank 0's settings do."""
+    """The parts of a sync that do not change as long as the metadata and rank 0's settings stay the same."""
 
     metadata: Metadata
     tied: Mapping[str, str]
-    """Additional names of tensors, each with the name under which the tensor is sent."""
+    """The additional names of tensors, each with the name under which the tensor is sent."""
     bucket_bytes: int
     check: Check
     buckets: tuple[Bucket, ...]
@@ -151,11 +157,11 @@ class Plan:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes sent."""
+        """The number of bytes that are sent."""
         return sum(bucket.nbytes for bucket in self.buckets)
 
     def aliases(self) -> dict[str, list[str]]:
-        """Return the additional names of each sent tensor that has several."""
+        """Return the additional names of each sent tensor that has more than one name."""
         aliases: dict[str, list[str]] = {}
         for name, sent in self.tied.items():
             aliases.setdefault(sent, []).append(name)
@@ -164,7 +170,7 @@ class Plan:
 
 @dataclass(slots=True)
 class History:
-    """One rank's record of the syncs over a group."""
+    """One rank's record of the syncs in a group."""
 
     begun: int = 0
     plan: Plan | None = None
@@ -173,12 +179,13 @@ class History:
     _metadata: Metadata | None = None
 
     def begin(self) -> int:
-        """Begin a sync and return its number, counted from 1."""
+        """Begin a sync, and return its number. The first sync has the number 1."""
         self.begun += 1
         return self.begun
 
     def metadata_of(self, entries: Sequence[Entry]) -> Metadata:
-        """Return the metadata. Reuse the last one if nothing changed, because its digest is expensive."""
+        """Return the metadata for these entries. If nothing has changed, return the last metadata, because its digest
+        is expensive."""
         if self._metadata is None or self._entries != entries:
             self._entries, self._metadata = list(entries), Metadata.of(entries)
         return self._metadata

@@ -1,12 +1,12 @@
-"""One weight sync over a group: agree on the weights, move them bucket by bucket, and agree that they arrived.
+"""One weight sync in a group: agree on the weights, move them bucket by bucket, and agree that they arrived.
 
     rank                         1. announcement         2. buckets            3. verdict
     0, the source (`send`)       digest, ties, sizes     broadcasts            sent or not
     other trainers (`follow`)    digest                  draw their shards     drawn or not
     rollouts (`receive`)         digest                  receive and load      loaded or not
 
-A rank reports its failure in its message of step 1 or 3, so every rank raises an error with the reason. A rank that
-sends no message is named. An engine stays closed from its first load until all verdicts are good.
+A rank that fails says so in its message of step 1 or 3, so that every rank raises an error with the reason. If a rank
+sends no message, the error names that rank. An engine is closed from its first load until all verdicts are good.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A rank's message before a sync. Rank 0 also announces how it will send the weights."""
+    """The message that a rank sends before a sync. Rank 0's message also has the tied tensors and the settings of the
+    sync."""
 
     digest: str | None = None
-    """The digest of the metadata that this rank expects; None if it accepts anything from rank 0."""
+    """The digest of the metadata that this rank expects. None if it accepts any metadata from rank 0."""
     error: str | None = None
-    """The reason why this rank cannot begin."""
+    """The reason why this rank cannot begin the sync. None if it can."""
     tied: dict[str, str] = field(default_factory=dict)
     bucket_bytes: int = 0
     check: Check = Check.NONE
@@ -51,7 +52,7 @@ class Announcement:
 
     @classmethod
     def decode(cls, message: bytes) -> Announcement:
-        """Read a message."""
+        """Read an announcement from a message."""
         fields = json.loads(message)
         return cls(**{**fields, "check": Check(fields["check"])})
 
@@ -59,9 +60,9 @@ class Announcement:
 def agree(
     group: Group, number: int, metadata: Metadata | None, announcement: Announcement
 ) -> tuple[Metadata, Announcement]:
-    """Return the metadata that all ranks share, and rank 0's announcement.
+    """Exchange announcements. Return the metadata that all ranks share, and the announcement of rank 0.
 
-    Raises WeightSyncError on all ranks if one rank cannot begin, or if the ranks expect different parameters.
+    If a rank cannot begin, or if the ranks expect different parameters, raises WeightSyncError on all ranks.
     """
     topic, messages = f"{number}/metadata", group.messages
     announced = [Announcement.decode(message) for message in messages.exchange(topic, announcement.encode())]
@@ -96,7 +97,7 @@ def agree(
 
 
 def make_plan(group: Group, metadata: Metadata, announcement: Announcement) -> Plan:
-    """Divide the tensors into buckets as rank 0 announced. Return the last plan if nothing has changed."""
+    """Divide the tensors into buckets as rank 0 announced. If nothing has changed, return the last plan."""
     tied, limit, check = announcement.tied, announcement.bucket_bytes, announcement.check
     last = group.history.plan
     if last is not None and (last.metadata.digest, last.tied, last.bucket_bytes) == (metadata.digest, tied, limit):
@@ -113,51 +114,52 @@ def make_plan(group: Group, metadata: Metadata, announcement: Announcement) -> P
 
 
 class Engine(Protocol):
-    """The receiver of the weights on a rollout rank."""
+    """The engine on a rollout's rank, which receives the weights."""
 
     def load(self, weights: Sequence[Weight]) -> None:
-        """Load these tensors, which are views that change after the return, and close the engine."""
+        """Close the engine, and load these tensors. They are views whose values change after this call returns."""
         ...
 
     def open(self) -> None:
-        """Open the engine, because all weights have arrived."""
+        """Open the engine again, because all weights have arrived."""
         ...
 
     def expect(self, weights: Sequence[Weight]) -> None:
-        """Record these tensors, which are loaded next, for the proof."""
+        """Record, for the proof, the tensors that are loaded next."""
         ...
 
     def prove(self) -> str:
-        """Return a proof, as text, that the engine holds the loaded weights. Raises WeightSyncError if it does not."""
+        """Prove that the engine holds the loaded weights. Return the proof as text. Raises WeightSyncError if it does
+        not hold them."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One rank's result of the check, if there is one."""
+    """The result of the check on one rank. Its fields are empty if the user asked for no check."""
 
     digest: str | None = None
-    """SHA-256 over the names and the checksums of all buckets."""
+    """The SHA-256 over the names of all tensors and the checksums of all buckets."""
     held: str = ""
-    """The engine's proof, as text."""
+    """The proof about the engine's weights, as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Moving:
-    """A bucket in transit."""
+    """A bucket that is being moved."""
 
     buffer: torch.Tensor
     checksum: torch.Tensor | None
     works: tuple[Work, ...]
 
     def wait(self, group: Group, number: int) -> None:
-        """Wait for the bucket's broadcasts in sync `number`. Raises the errors of `Group.finish`."""
+        """Wait for the bucket's broadcasts in the sync with this number. Raises the errors of `Group.finish`."""
         for work in self.works:
             group.finish(work, number)
 
 
 def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: int) -> CheckResult:
-    """Send as rank 0. Raises WeightSyncError if a tensor differs from its announcement."""
+    """Send all buckets, as rank 0. Raises WeightSyncError if a tensor differs from its announcement."""
     import torch
 
     moving: deque[_Moving] = deque()
@@ -192,10 +194,10 @@ def send_buckets(group: Group, plan: Plan, weights: Iterator[Weight], number: in
 
 
 def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> CheckResult:
-    """Receive into `engine`.
+    """Receive all buckets, and load them into `engine`.
 
-    Raises TransferError if the received weights differ from the sent weights, and WeightSyncError if the engine then
-    holds other weights.
+    Raises TransferError if the received weights differ from the sent weights. Raises WeightSyncError if the engine
+    holds other weights afterwards.
     """
     sums: list[torch.Tensor] = []
     aliases = plan.aliases()
@@ -229,7 +231,8 @@ def receive_buckets(group: Group, plan: Plan, engine: Engine, number: int) -> Ch
 
 
 def _digest_of(plan: Plan, sums: Sequence[torch.Tensor]) -> str:
-    """Return the SHA-256 over the names, in the order of the buckets, and the buckets' checksums."""
+    """Return the SHA-256 over the names of all tensors, in the order of the buckets, and over the checksums of the
+    buckets."""
     digest = hashlib.sha256()
     for bucket, both in zip(plan.buckets, sums, strict=True):
         digest.update("\0".join(bucket.names).encode())
@@ -298,7 +301,8 @@ class Outcome:
 
 @contextlib.contextmanager
 def preparing(group: Group) -> Iterator[None]:
-    """In this context, before this rank takes part in a sync, send any error to all ranks and raise it.
+    """A context for a rank's preparation before a sync. If an error occurs in it, all ranks are told, and it is
+    raised.
 
     Raises GroupError if the group is broken.
     """
@@ -321,11 +325,11 @@ def send(
     settings: Settings,
     tied: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Send as rank 0.
+    """Send the weights, as rank 0.
 
-    `weights` are drawn in the order of `metadata`, and to the end even after a failure, because other ranks may draw
-    their shards together with this one. Raises WeightSyncError if the ranks disagree, TransferError if the weights did
-    not arrive everywhere, and GroupError if a rank is gone.
+    The weights are drawn in the order of `metadata`. Even after a failure they are drawn to the end, because other
+    ranks may have to draw their shards at the same time. Raises WeightSyncError if the ranks disagree, TransferError
+    if the weights did not arrive on every rank, and GroupError if a rank is gone.
     """
     drawn = iter(weights)
     announcement = Announcement(
@@ -339,7 +343,7 @@ def send(
 
 
 def follow(group: Group, metadata: Metadata, weights: Iterable[Weight]) -> Outcome:
-    """Take part as a trainer that sends nothing: draw the tensors together with rank 0 and check them.
+    """Take part in a sync as a trainer that sends nothing. Draw and check the tensors at the same time as rank 0.
 
     Raises the errors of `send`.
     """
@@ -356,9 +360,10 @@ def follow(group: Group, metadata: Metadata, weights: Iterable[Weight]) -> Outco
 
 
 def receive(group: Group, metadata: Metadata | None, engine: Engine) -> Outcome:
-    """Receive into `engine`. `metadata` is what this rank expects; with None it accepts anything from rank 0.
+    """Receive the weights into `engine`. `metadata` is what this rank expects. With None, it accepts any metadata from
+    rank 0.
 
-    Opens the engine again only after a sync in which no rank failed. Raises the errors of `send`.
+    The engine is opened again only if no rank failed. Raises the errors of `send`.
     """
 
     def move(plan: Plan, number: int) -> CheckResult:
@@ -402,7 +407,7 @@ def _run(
 
 
 def _conclude(group: Group, number: int, failure: Exception | None, drain: Callable[[], None] | None) -> None:
-    """Do step 3, and return only if every rank reports success."""
+    """Do step 3, the verdict. Return only if every rank reports success."""
     topic, verdict = f"{number}/done", b""
     if failure is not None:
         verdict = f"{type(failure).__name__}: {failure}".encode()
@@ -428,7 +433,7 @@ def _conclude(group: Group, number: int, failure: Exception | None, drain: Calla
 
 
 def _give_up(group: Group, number: int, verdict: bytes, failure: Exception, drain: Callable[[], None] | None) -> None:
-    """Leave the sync before the verdicts, because others may hang in a broadcast that this rank has left."""
+    """Leave the sync before the verdict, because other ranks may hang in a broadcast that this rank has left."""
     # Objects in the frames of the failed broadcast would keep its connections open.
     traceback.clear_frames(failure.__traceback__)
     group.give_up(number, verdict.decode())

@@ -1,4 +1,5 @@
-"""The tensors of a sync: the metadata that all ranks must agree on, drawing from the trainer, and digests of bytes."""
+"""The tensors of a sync: their metadata, on which all ranks must agree, drawing them from the trainer, and their
+digests."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 
 SHOWN = 5
 Entry: TypeAlias = "tuple[str, Iterable[int], torch.dtype]"
-"""Name, shape, and dtype, as in the lists of verl's trainers."""
+"""A name, a shape, and a dtype, as in the lists that verl's trainers make."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One parameter's name, shape, and dtype; `dtype` is torch's name without `torch.`."""
+    """The name, shape, and dtype of one parameter. `dtype` is torch's name without `torch.`."""
 
     name: str
     shape: tuple[int, ...]
@@ -44,7 +45,8 @@ class Spec:
 
 
 class Metadata:
-    """The parameters of a sync, in order, and a digest that two ranks share only if they agree on all parameters."""
+    """The parameters of a sync, in order, and a digest. Two ranks have the same digest only if they agree on all
+    parameters."""
 
     __slots__ = ("digest", "specs")
 
@@ -62,7 +64,7 @@ class Metadata:
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Metadata:
-        """Make the metadata from the list of verl's trainers. Raises WeightSyncError if a name occurs twice."""
+        """Make the metadata from the list of a trainer. Raises WeightSyncError if a name occurs twice."""
         return cls(
             Spec(name, tuple(int(extent) for extent in shape), str(dtype).removeprefix("torch."))
             for name, shape, dtype in entries
@@ -70,7 +72,7 @@ class Metadata:
 
     @classmethod
     def from_json(cls, text: str) -> Metadata:
-        """Read the text of `as_json`."""
+        """Read metadata from the text that `as_json` returns."""
         return cls(Spec(name, tuple(shape), dtype) for name, shape, dtype in json.loads(text))
 
     def as_json(self) -> str:
@@ -84,7 +86,7 @@ class Metadata:
         return iter(self.specs)
 
     def differences(self, other: Metadata, mine: str, others: str) -> list[str]:
-        """Return a line for each difference. `mine` and `others` are the names of the two sides."""
+        """Return a line for each difference. `mine` and `others` are the names of the two sides in these lines."""
         left = {spec.name: spec for spec in self.specs}
         right = {spec.name: spec for spec in other.specs}
         lines = [f"{name}: on {mine}, but not on {others}" for name in left if name not in right]
@@ -101,7 +103,8 @@ class Metadata:
 
 
 def disagreement(by_rank: Mapping[int, Metadata], describe: Callable[[int], str]) -> str | None:
-    """Describe how the ranks' metadata differ from rank 0's; None if all agree. The text is the same on every rank."""
+    """Describe how the metadata of the ranks differ from rank 0's. Return None if all agree. All ranks return the same
+    text."""
     reference = by_rank[0]
     lines: list[str] = []
     for rank, metadata in sorted(by_rank.items()):
@@ -118,7 +121,7 @@ Weight: TypeAlias = "tuple[str, torch.Tensor]"
 
 
 def draw(weights: Iterator[Weight], specs: Sequence[Spec]) -> list[torch.Tensor]:
-    """Draw a tensor for each spec. Raises WeightSyncError if a tensor differs from its announcement."""
+    """Draw a tensor for each spec from `weights`. Raises WeightSyncError if a tensor differs from its spec."""
     drawn = list(itertools.islice(weights, len(specs)))
     for spec, (name, tensor) in zip(specs, drawn, strict=False):
         if name != spec.name or tensor.shape != spec.shape or tensor.dtype != spec.torch_dtype:
@@ -131,7 +134,7 @@ def draw(weights: Iterator[Weight], specs: Sequence[Spec]) -> list[torch.Tensor]
 
 
 def draw_no_more(weights: Iterator[Weight]) -> None:
-    """Raise WeightSyncError if there are more tensors than announced."""
+    """Raise WeightSyncError if there are more tensors than were announced."""
     extra = next(weights, None)
     if extra is not None:
         raise _changed(extra[0], "only announced parameters", "a parameter that was not announced")
@@ -140,14 +143,15 @@ def draw_no_more(weights: Iterator[Weight]) -> None:
 def each(
     weights: Iterable[Weight] | AsyncIterable[Weight], change: Callable[[str, torch.Tensor], torch.Tensor]
 ) -> Iterator[Weight] | AsyncIterator[Weight]:
-    """Return the weights with each tensor passed through `change` when it is drawn; asynchronous if `weights` is."""
+    """Return the weights, and pass each tensor through `change` when it is drawn. The result is asynchronous if
+    `weights` is."""
     if isinstance(weights, AsyncIterable):
         return ((name, change(name, tensor)) async for name, tensor in weights)
     return ((name, change(name, tensor)) for name, tensor in weights)
 
 
 def exhaust(weights: Iterable[Weight]) -> None:
-    """Draw the remaining tensors, because other trainers gather their shards together with this one."""
+    """Draw the remaining tensors, because the other trainers gather their shards at the same time."""
     for _ in weights:
         pass
 
@@ -162,14 +166,15 @@ def _changed(name: str, expected: str, found: str) -> WeightSyncError:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return all bytes of a tensor as a 1D uint8 tensor: its own memory if it is contiguous, otherwise a copy."""
+    """Return all bytes of a tensor as a 1D uint8 tensor. It shares the tensor's memory if that is contiguous, and else
+    is a copy."""
     import torch
 
     return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 def checksum_of(buffer: torch.Tensor) -> torch.Tensor:
-    """Return two int64 sums over all bytes. The second one changes if blocks of bytes are swapped."""
+    """Return two int64 sums over all bytes. The second sum changes if blocks of bytes are swapped."""
     import torch
 
     if buffer.storage_offset() % 8:
@@ -183,10 +188,10 @@ def checksum_of(buffer: torch.Tensor) -> torch.Tensor:
 
 
 def digest_of(tensor: torch.Tensor) -> int:
-    """Return a 64-bit digest (XXH3) of a tensor's bytes in order, independent of shape, dtype, and device.
+    """Return a 64-bit digest (XXH3) of a tensor's bytes, in order. It does not depend on shape, dtype, or device.
 
-    The digest finds faults. It does not protect against somebody who constructs two tensors with the same digest.
-    Raises SettingError if the package xxhash is not installed.
+    The digest detects faults. It does not protect against somebody who makes two tensors with the same digest on
+    purpose. Raises SettingError if the package xxhash is not installed.
     """
     try:
         # xxhash is not a dependency of ours: datasets needs it, and verl needs datasets.
