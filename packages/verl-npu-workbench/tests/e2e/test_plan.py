@@ -93,8 +93,10 @@ def test_what_is_offloaded_is_planned_on_the_host(plan: Plan, settings: tuple[st
     assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
     found = json.loads(done.stdout)
     assert found["verdict"] == "fits", "only the host is too small"
-    # Weights and two numbers of the optimizer for each, in float32, on eight ranks of one machine.
-    assert found["host"]["checkpoint"] == pytest.approx(12 * found["model"]["parameters"], rel=0.02)
+    # Weights and two numbers of the optimizer for each, in float32, on eight ranks of one machine. The shards of FSDP2
+    # are single parameters, of which those below 1 MiB are not counted; FSDP1 flattens a layer.
+    share = found["host"]["checkpoint"] / (12 * found["model"]["parameters"])
+    assert 0.98 <= share <= 1.02 if "strategy=fsdp" in settings else 0.85 <= share <= 1.02
     assert found["ranks"][0]["host"] < 2 * GIB
 
 

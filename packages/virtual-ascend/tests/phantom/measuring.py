@@ -63,7 +63,8 @@ def _counted(least: int) -> int:
 def _found(least: int) -> int:
     gc.collect()
     seen = [getattr(each, "_local_tensor", each) for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
-    seen += [each.grad for each in seen if each.is_leaf and each.grad is not None]
+    # A view that FSDP has overwritten can no longer say whether it is a leaf.
+    seen += [each.grad for each in seen if isinstance(each, torch.nn.Parameter) and each.grad is not None]
     storages = [each.untyped_storage() for each in seen if each.device.type == "cpu" and each.layout == torch.strided]
     return sum({each.data_ptr(): each.nbytes() for each in storages if each.nbytes() >= least}.values())
 

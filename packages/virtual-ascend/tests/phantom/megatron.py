@@ -71,7 +71,7 @@ def _forward(
     return model(ids, places, mask, labels=ids), lambda losses: (losses.float().mean(), {})
 
 
-def _training(parallel: dict[str, int], distributed: bool = False, on_host: bool = False, **changes: Any) -> Case:
+def _training(parallel: dict[str, int], distributed: bool = False, **changes: Any) -> Case:
     """Return a case of two steps; in the second the optimizer's state is there."""
 
     def case() -> None:
@@ -91,9 +91,6 @@ def _training(parallel: dict[str, int], distributed: bool = False, on_host: bool
                 params_dtype=torch.bfloat16,
                 clip_grad=1e9,
                 use_distributed_optimizer=distributed,
-                optimizer_cpu_offload=on_host,
-                optimizer_offload_fraction=1.0 if on_host else 0.0,
-                use_precision_aware_optimizer=on_host,
             ),
             [model],
         )
@@ -128,7 +125,6 @@ _ALL: dict[str, Any] = {"recompute_granularity": "full", "recompute_method": "un
 CASES: dict[str, Case] = {
     "data parallel": _training({}),
     "distributed optimizer": _training({}, distributed=True),
-    "optimizer on the host": _training({}, distributed=True, on_host=True),
     "tensor parallel": _training(_TENSOR),
     "tensor and sequence parallel": _training(_TENSOR, sequence_parallel=True),
     "tensor parallel, recomputation": _training(_TENSOR, **_ALL),

@@ -79,7 +79,6 @@ _DEVICE = ("packages/virtual-ascend/virtual_ascend/device/csrc", "packages/virtu
 ON_HOST = {
     "single": ("optimizer on the host",),
     "sharded": ("FSDP1, offload", "FSDP2, offload"),
-    "megatron": ("optimizer on the host",),
 }
 
 
@@ -112,7 +111,6 @@ def test_phantoms_cost_the_same_in_all_cases(
     [
         ("single", 1),
         pytest.param("sharded", 2, marks=pytest.mark.nightly(*_DEVICE)),
-        pytest.param("megatron", 2, marks=pytest.mark.nightly(*_DEVICE)),
     ],
 )
 def test_hosts_pay_the_same(program: str, ranks: int, tmp_path_factory: pytest.TempPathFactory) -> None:
