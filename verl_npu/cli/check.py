@@ -83,7 +83,7 @@ def check(source: str, verbose: bool, as_json: bool, diff: bool) -> None:
     The command does not import verl, so it is safe to run anywhere. It imports an installed torch_npu in a separate
     process, to see whether that works.
 
-    It also checks the features of other packages.
+    The command also checks the features that other packages add.
 
     Exit status: 0 all features fit; 1 a feature drifted, failed, or relies on a patch of upstream's that has no
     effect, a declaration or a variable of verl-npu is wrong, or, with VERL_NPU_STRICT=1, torch_npu cannot be imported;
