@@ -98,8 +98,8 @@ def compare(
     rollout and trainer. The results of both standards are always shown. If the logs lack the values of a criterion, it
     does not count as passed.
 
-    --merged compares a model that `python -m verl.model_merger merge` wrote with the shards of its FSDP, FSDP2, or
-    Megatron checkpoint, bit for bit. Give the checkpoint folder that --local_dir named.
+    --merged compares the output of `python -m verl.model_merger merge` with the shards of the FSDP, FSDP2, or Megatron
+    checkpoint, bit for bit. The checkpoint is the folder that --local_dir named.
 
     Exit status: 0 within the limits, or the model is equal, 1 outside the limits, or the model differs, 2 the logs do
     not show enough, or a log or a checkpoint cannot be read.

@@ -116,9 +116,9 @@ def doctor(
     lines around the errors in it. Recognizable keys, passwords, addresses, and names are removed. Read the text before
     you send it.
 
-    Exit status: 0 no error, 1 an error, or the nodes differ, 2 nothing could be judged; warnings do not change it.
-    With --log: 0 the training finished or still runs, 1 the log has an error or just stops, 2 a log cannot be read.
-    With --hang: 0 the job works or is idle, 1 the job hangs or stands still, 2 the job cannot be inspected.
+    Exit status: 0 no error, 1 an error, or the nodes differ, 2 nothing could be judged; warnings do not change the
+    status. With --log: 0 the training finished or still runs, 1 the log has an error or just stops, 2 a log cannot be
+    read. With --hang: 0 the job works or is idle, 1 the job hangs or stands still, 2 the job cannot be inspected.
     """
     if (manifests is not None or output is not None) and not as_report:
         raise click.UsageError(_("--manifests and --output need --report"))

@@ -100,7 +100,7 @@ _MARKS = {
 @click.option(
     "--largest-micro-batch",
     is_flag=True,
-    help="Also search for the largest micro-batch of the update that fits. This needs several more plans.",
+    help="Also search for the largest micro-batch with which the update fits. This needs several more plans.",
 )
 @unconfined_option
 @click.option("--no-tries", is_flag=True, help="Do not search for settings that fit.")
@@ -134,7 +134,7 @@ _MARKS = {
     "--compare",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Compare with an earlier plan in this JSON file.",
+    help="A JSON file with an earlier plan to compare with.",
 )
 @json_option("Print the plan as JSON.")
 def plan(

@@ -117,7 +117,7 @@ def prove(
     virtual NPUs (VIRTUAL_ASCEND=2) everything is SIMULATED.
 
     The output folder gets the bundle proof-DATE.zip, which you can send to others. Names of users and hosts,
-    addresses, and paths are removed from it.
+    addresses, and paths are removed from the bundle.
 
     Exit status: 0 nothing failed, 1 a stage failed or the bundles differ, 2 no stage was possible here, or the bundle
     cannot be made or read.

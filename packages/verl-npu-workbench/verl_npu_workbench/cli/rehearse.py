@@ -66,10 +66,10 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
     metavar="RULE",
     multiple=True,
     type=click.Choice(_RULES),
-    help="Leave out this rule when the job is made smaller. This option may be repeated.",
+    help="Do not apply this rule when the job is scaled down; may be repeated.",
 )
 @click.option(
-    "--kernels", is_flag=True, help="Compile the Triton kernels that the job launches with Ascend's compiler."
+    "--kernels", is_flag=True, help="Use Ascend's compiler to compile the Triton kernels that the job launches."
 )
 @soc_option("With --kernels: the NPU to compile for.")
 @unconfined_option
