@@ -268,11 +268,11 @@ Completion by the Tab key (for zsh: zsh_source, for fish: fish_source):
 @click.version_option(__version__, prog_name="verl-npu")
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Run unmodified verl on Ascend NPUs: see what is patched, and whether it fits.
+    """Run unmodified verl on Ascend NPUs: see which patches apply, and whether they fit.
 
-    Installing the package is enough to patch verl; no command does that. `check`, `status` and `explain` show the
-    patches, and `env` lists the environment variables. The other commands help before, during and after a run. Each
-    command has its own --help.
+    Installing the package is enough to patch verl; you need no command for that. `check`, `status` and `explain` show
+    the patches, and `env` lists the environment variables. The other commands help before, during and after a run.
+    Each command has its own --help.
 
     Exit status of all commands: 0 all is well, perhaps with warnings; 1 the command found a problem: an error, a
     misfit, a failure, or a difference; 2 it was called wrongly, or could not judge; 130 Ctrl-C ended it. `launch`

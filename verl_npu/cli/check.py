@@ -91,7 +91,7 @@ def check(model: str | None, source: str, verbose: bool, as_json: bool, diff: bo
     Without MODEL, the command imports no upstream and no torch, so it is safe to run anywhere. It imports an installed
     torch_npu in a separate process, to see whether that works.
 
-    It also checks the features of other packages.
+    The command also checks the features that other packages add.
 
     MODEL is a folder with a config.json, that file, or a family of transformers such as qwen3_moe. The command then
     builds the model without weights and tells what runs its attention, norms, rotary embedding, MLPs, experts, and

@@ -31,13 +31,16 @@ from .options import example, json_option
 @click.option(
     "--targets",
     is_flag=True,
-    help="Also show each patch, including upstream's own: its target, and its state in each process.",
+    help=(
+        "Also show the target of each patch, and the patch's state in each process. This includes the patches that "
+        "upstream itself makes."
+    ),
 )
 def status(folder: Path | None, as_json: bool, targets: bool) -> None:
-    """Show what the processes of a job really did.
+    """Show which patches each process of a job applied.
 
-    FOLDER is the folder in the job's VERL_NPU_MANIFEST_DIR. Without it, the command imports verl and shows this
-    process.
+    FOLDER is the folder that the job's VERL_NPU_MANIFEST_DIR named. Without FOLDER, the command imports verl and shows
+    the patches in its own process.
 
     Exit status: 0 all is well; 1 processes differ, a feature drifted, failed or was overwritten, a manifest cannot be
     read, or, with VERL_NPU_STRICT=1, the installed torch_npu cannot be imported; 2 there is nothing to show.

@@ -32,7 +32,9 @@ from .locks import lock_path, record_lock, write_lock
     "--source", type=click.Path(path_type=Path), required=True, help="A checkout or a wheel of the upstream."
 )
 @click.option("--pin", required=True, shell_complete=complete_pin, help="The name of the pin, such as v0.6.1.")
-@click.option("--revision", default="", help="The commit or release; by default that of pin.json, or the pin's name.")
+@click.option(
+    "--revision", default="", help="The commit or release [default: the one in pin.json, or the pin's name]."
+)
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),

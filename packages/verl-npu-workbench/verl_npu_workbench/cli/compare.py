@@ -70,7 +70,10 @@ _SHOWN = 10
     "--merged",
     metavar="MODEL",
     type=click.Path(path_type=Path),
-    help="Compare this merged model with the checkpoint that it was made from. Give the checkpoint as the argument.",
+    help=(
+        "Compare this merged model with the checkpoint that it was made from. Give the checkpoint's folder in place "
+        "of NPU_LOG."
+    ),
 )
 @click.option(
     "--layers",
@@ -83,8 +86,15 @@ _SHOWN = 10
 @unconfined_option
 @click.option("--architecture", default="", help="With --layers: the model's type, if its path does not tell it.")
 @json_option()
-@click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Draw the curves into this PNG file.")
-@click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
+@click.option(
+    "--png", metavar="FILE", type=click.Path(path_type=Path), help="Save a plot of the curves to this PNG file."
+)
+@click.option(
+    "--html",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the result to this file, as a self-contained HTML page.",
+)
 def compare(
     npu_log: Path | None,
     reference_log: Path | None,
@@ -104,20 +114,21 @@ def compare(
 
     A log is a console log, the output of verl's file logger (JSON lines), or a folder of TensorBoard files; - reads
     standard input. Steps are matched by their numbers; at least four must match. The standard `parity` compares an NPU
-    with a GPU: the mean error of the reward is at most 4 %, that of the SFT loss at most 2 %. The standard
+    with a GPU: the mean error may be at most 4 % for the reward and at most 2 % for the SFT loss. The standard
     `regression` compares an NPU with an earlier run: memory, throughput, step time, reward, and the difference between
-    rollout and trainer. Both are always shown. A criterion that the logs do not show never counts as passed.
+    rollout and trainer. The results of both standards are always shown. If the logs lack the values of a criterion, it
+    does not count as passed.
 
-    --merged compares a model that `python -m verl.model_merger merge` wrote with the shards of its FSDP, FSDP2, or
-    Megatron checkpoint, bit for bit. Give the checkpoint folder that --local_dir named.
+    --merged compares the output of `python -m verl.model_merger merge` with the shards of the FSDP, FSDP2, or Megatron
+    checkpoint, bit for bit. The checkpoint is the folder that --local_dir named.
 
     --layers answers a few prompts with the rollout engine of a launch script, and computes the same tokens with the
     trainer's model. Each operator of both sides is compared with transformers in float64 on the CPU, from the same
     inputs. The first operator whose error is larger than rounding is named, with its cause if one explains the error.
     If the model's weights are not on this machine, a small random model of its architecture is used.
 
-    Exit status: 0 within the limits or equal, 1 outside or different, 2 not shown, or a log or a checkpoint cannot be
-    read.
+    Exit status: 0 within the limits, or the model is equal, 1 outside the limits, or the model or an operator differs, 2
+    the logs do not show enough, or a log or a checkpoint cannot be read.
     """
     of_logs = ("baseline", "standards", "png", "html")
     of_layers = ("verl", "unconfined", "architecture")

@@ -54,8 +54,10 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     type=click.Choice([level.value for level in Level]),
     default=Level.STATIC.value,
     show_default=True,
-    help="How deep to check. import also imports the packages; device also computes on each NPU and adds up a value "
-    "over all NPUs.",
+    help=(
+        "How thoroughly to check. import also imports the packages; device also computes on each NPU and sums a "
+        "value over all NPUs."
+    ),
 )
 @click.option(
     "--pin",
@@ -69,7 +71,7 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "gre
     "logs",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Say why a job failed. LOG is the job's log, a folder of logs of Ray or CANN, or - for standard input; may "
+    help="Say why a job failed. PATH is the job's log, a folder of logs of Ray or CANN, or - for standard input; may "
     "be repeated.",
 )
 @click.option(
@@ -110,12 +112,13 @@ def doctor(
     error; any other difference is a warning. The level `static` imports none of your packages.
 
     With --report, the command prints one text to paste into an issue: the problems found here, the variables that a
-    job reads, the states of verl-npu's features, and for each LOG the result of --log, its end, and the lines around
-    its errors. Recognizable keys, passwords, addresses, and names are removed. Read the text before you send it.
+    job reads, the states of verl-npu's features, and for each log the result of --log, the end of the log, and the
+    lines around the errors in it. Recognizable keys, passwords, addresses, and names are removed. Read the text before
+    you send it.
 
-    Exit status: 0 no error, 1 an error, or the nodes differ, 2 nothing could be judged; warnings do not change it.
-    With --log: 0 the training finished or still runs, 1 the log has an error or just stops, 2 a log cannot be read.
-    With --hang: 0 the job works or is idle, 1 the job hangs or stands still, 2 the job cannot be inspected.
+    Exit status: 0 no error, 1 an error, or the nodes differ, 2 nothing could be judged; warnings do not change the
+    status. With --log: 0 the training finished or still runs, 1 the log has an error or just stops, 2 a log cannot be
+    read. With --hang: 0 the job works or is idle, 1 the job hangs or stands still, 2 the job cannot be inspected.
     """
     if (manifests is not None or output is not None) and not as_report:
         raise click.UsageError(_("--manifests and --output need --report"))

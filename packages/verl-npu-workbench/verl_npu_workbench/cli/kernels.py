@@ -79,7 +79,9 @@ _BACKS = tuple(dict.fromkeys(f"{pair.front},{pair.back}" for pair in PAIRS))
 )
 @click.option("--compiler", type=click.Choice(_BACKS), default=_BACKS[0], show_default=True,
               help="The releases of triton-ascend and ascendnpu-ir.")  # fmt: skip
-@click.option("--python", metavar="PATH", default="", help="The Python 3.10 or 3.11 that triton-ascend runs in.")
+@click.option(
+    "--python", metavar="PATH", default="", help="The path of the Python 3.10 or 3.11 that runs triton-ascend."
+)
 @click.option(
     "--wheels",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -91,11 +93,15 @@ _BACKS = tuple(dict.fromkeys(f"{pair.front},{pair.back}" for pair in PAIRS))
     type=click.IntRange(1),
     default=4,
     show_default=True,
-    help="Configurations to try for each kernel.",
+    help="The number of configurations to try for each kernel.",
 )
 @click.option("--fit", is_flag=True, help="Search for smaller blocks for kernels that overflow: up to 40 tries each.")
 @click.option(
-    "--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Kernels to compile in parallel."
+    "--jobs",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="The number of kernels to compile in parallel.",
 )
 @click.option("--fresh", is_flag=True, help="Compile kernels again that were judged earlier.")
 @unconfined_option
@@ -123,10 +129,10 @@ def kernels(
     The command needs no NPU and no CANN. TARGET is an installed module or package, a Python file, a folder, or a
     wheel. The command neither imports nor installs TARGET. pip downloads the compiler (triton-ascend and ascendnpu-ir)
     once, into a folder of its own, away from your packages. Each kernel is compiled in its own process, in a sandbox.
-    Its arguments are guessed from its source.
+    The command guesses the kernel's arguments from its source.
 
-    With --fit, the command tries smaller blocks for a kernel that overflows. It halves them step by step and starts
-    close to the author's sizes.
+    With --fit, the command tries smaller blocks for a kernel that overflows. It starts close to the author's block
+    sizes and halves them step by step.
 
     With COMMAND, a program runs on virtual NPUs, and each of its kernel launches is judged with its real arguments.
     --launches judges launches that a program recorded earlier. To record launches, run the program with

@@ -32,19 +32,29 @@ _PORTS, _SECONDS = click.IntRange(1024, 65534), click.FloatRange(1)
     )
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
-@click.option("--nodes", type=click.IntRange(1), help="Machines that the job needs [default: all of --hosts, or 1].")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1),
+    help="The number of machines that the job needs [default: all of --hosts, or 1].",
+)
 @click.option(
     "--head", metavar="HOST", default="", help="The machine that runs the job [default: the first of --hosts]."
 )
 @click.option("--hosts", metavar="A,B,…", default="", help="The machines, by name or address.")
 @click.option(
-    "--port", type=_PORTS, default=PORT, show_default=True, help="Ray's port; the machines meet at the port after it."
+    "--port",
+    type=_PORTS,
+    default=PORT,
+    show_default=True,
+    help="Ray's port. The machines use the next port to find each other.",
 )
-@click.option("--npus", type=click.IntRange(1), help="NPUs that this machine must have [default: any number].")
+@click.option(
+    "--npus", type=click.IntRange(1), help="The number of NPUs that this machine must have [default: any number]."
+)
 @click.option("--wait", type=_SECONDS, default=600.0, show_default=True, help="Seconds to wait for all machines.")
 @click.option("--ray", metavar="OPTION", multiple=True, help="An option for `ray start`; may be repeated.")
 @click.option(
-    "--doctor/--no-doctor", default=True, show_default=True, help="Check this machine with the doctor first."
+    "--doctor/--no-doctor", default=True, show_default=True, help="First check this machine with `verl-npu doctor`."
 )
 @click.option("--dry-run", is_flag=True, help="Only print what launch would do. This needs no NPUs.")
 def launch(command: tuple[str, ...], hosts: str, dry_run: bool, **options: Any) -> None:
@@ -52,9 +62,9 @@ def launch(command: tuple[str, ...], hosts: str, dry_run: bool, **options: Any) 
 
     Give the same command on each machine, by hand or with srun or mpirun. The job's command follows --. The job starts
     on the head once all machines have joined, and prints its output there. Each machine finds its network interface,
-    counts its NPUs, and lets the doctor check the environment. Then it sets the variables that verl's documents ask
-    for, unless you have set them, and calls `ray start`. At the end, each machine stops only the processes that launch
-    has started there.
+    counts its NPUs, and checks its environment with `verl-npu doctor`. Then it sets the variables that verl's
+    documents ask for, unless you have set them, and calls `ray start`. At the end, each machine stops only the
+    processes that launch has started there.
 
     Exit status: 0 on every machine if the job finished, 1 a machine or the head was lost, 2 the job was not started,
     130 after Ctrl-C, otherwise the exit status of the job.

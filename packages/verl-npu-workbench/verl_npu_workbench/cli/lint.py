@@ -68,7 +68,7 @@ from .script import say_unconfined
 @click.option(
     "--pin",
     type=click.Choice([*pins()]),
-    help="Check overrides against the MindSpeed in the documents of this version of verl.",
+    help="Check overrides against the MindSpeed that the documents of this version of verl name.",
 )
 @json_option()
 def lint(

@@ -32,7 +32,7 @@ verl_option = click.option(
     "verl",
     metavar="PATH",
     type=click.Path(path_type=Path),
-    help="The source tree to start the script in.",
+    help="The source tree of verl. The script starts in this folder.",
 )
 unconfined_option = click.option(
     "--unconfined",

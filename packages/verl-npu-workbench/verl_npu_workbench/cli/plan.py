@@ -60,7 +60,13 @@ _MARKS = {
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1)
 @verl_option
-@click.option("--npu", type=click.Choice(list(HARDWARE)), default="a2", show_default=True, help="The NPUs of the job.")
+@click.option(
+    "--npu",
+    type=click.Choice(list(HARDWARE)),
+    default="a2",
+    show_default=True,
+    help="The kind of NPUs that the job runs on.",
+)
 @click.option(
     "--model-config", metavar="PATH", type=click.Path(path_type=Path), help="The config.json of the script's model."
 )
@@ -95,7 +101,7 @@ _MARKS = {
 @click.option(
     "--largest-micro-batch",
     is_flag=True,
-    help="Also search for the largest micro-batch of the update that fits. This needs several more plans.",
+    help="Also search for the largest micro-batch with which the update fits. This needs several more plans.",
 )
 @unconfined_option
 @click.option("--no-tries", is_flag=True, help="Do not search for settings that fit.")
@@ -118,16 +124,30 @@ _MARKS = {
     type=click.FloatRange(0, min_open=True),
     help="Memory of a machine of the job: the job does not fit if its tensors on the host need more.",
 )
-@click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/plan"), show_default=True)
 @click.option(
-    "--png", metavar="FILE", type=click.Path(path_type=Path), help="Draw the memory over time into this PNG file."
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("outputs/plan"),
+    show_default=True,
+    help="The folder for the results.",
 )
-@click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
+@click.option(
+    "--png",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Save a plot of memory use over time to this PNG file.",
+)
+@click.option(
+    "--html",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the result to this file, as a self-contained HTML page.",
+)
 @click.option(
     "--compare",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Compare with an earlier plan in this JSON file.",
+    help="A JSON file with an earlier plan to compare with.",
 )
 @json_option("Print the plan as JSON.")
 def plan(
@@ -156,9 +176,9 @@ def plan(
     """Tell whether a full-size job fits into its NPUs.
 
     SIMULATED: verl's own workers run on this machine, on phantom NPUs, whose large tensors have shapes but no values.
-    One process stands for all ranks of the same kind. SCRIPT and the workers run in a sandbox. The memory is the sum
-    of the workers' allocations and a reserve, which is printed. The time is a range, computed from the operators and
-    the messages. If the job does not fit, plan searches for settings that make it fit.
+    One process represents all ranks of the same kind. SCRIPT and the workers run in a sandbox. The memory is the sum
+    of the workers' allocations and a reserve. plan prints the reserve, too. The time is a range, computed from the
+    operators and the messages. If the job does not fit, plan searches for settings that make it fit.
 
     Exit status: 0 the job fits, 1 the job does not fit or fails, 2 the job cannot be planned.
     """

@@ -71,14 +71,16 @@ _PACKAGES = (
     type=click.Choice([stage.name for stage in STAGES]),
     help="Run only this stage; may be repeated. With --resume, run this stage again even if it has ended.",
 )
-@click.option("--npus", type=click.IntRange(1), help="NPUs to use [default: all].")
+@click.option("--npus", type=click.IntRange(1), help="The number of NPUs to use [default: all].")
 @click.option(
     "--recipe",
     metavar="SCRIPT",
     type=click.Path(path_type=Path),
     help="In stage `training`, plan this launch script and run it for three steps, with ARGUMENTS.",
 )
-@click.option("--resume", is_flag=True, help="Continue the proof in the output folder and keep the stages that ended.")
+@click.option(
+    "--resume", is_flag=True, help="Continue the proof in the output folder. Stages that have ended are kept."
+)
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
@@ -88,7 +90,12 @@ _PACKAGES = (
 )
 @click.option("--show", metavar="BUNDLE", type=click.Path(path_type=Path), help="Show this bundle and run nothing.")
 @click.option("--against", metavar="BUNDLE", type=click.Path(path_type=Path), help="Compare with this earlier bundle.")
-@click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write one self-contained page.")
+@click.option(
+    "--html",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the result to this file, as a self-contained HTML page.",
+)
 @json_option()
 def prove(
     arguments: tuple[str, ...],
@@ -106,11 +113,11 @@ def prove(
     """Prove that these NPUs can train, and record the results.
 
     The cheapest stages run first, each in its own process with a time limit. A stage passes, fails, or is not possible
-    here. A failed stage names the cause and the consequence for a training. The other stages always run. On virtual
-    NPUs (VIRTUAL_ASCEND=2) everything is SIMULATED.
+    here. A failed stage names the cause and the consequence for a training. If a stage fails, the others still run. On
+    virtual NPUs (VIRTUAL_ASCEND=2) everything is SIMULATED.
 
     The output folder gets the bundle proof-DATE.zip, which you can send to others. Names of users and hosts,
-    addresses, and paths are removed from it.
+    addresses, and paths are removed from the bundle.
 
     Exit status: 0 nothing failed, 1 a stage failed or the bundles differ, 2 no stage was possible here, or the bundle
     cannot be made or read.

@@ -53,7 +53,7 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
 )
 @click.option("--steps", type=click.IntRange(1), default=2, show_default=True, help="The number of training steps.")
 @click.option("--rollout", type=click.Choice(ENGINES), default="auto", show_default=True, help="The rollout engine.")
-@click.option("--architecture", default="", help="The model's architecture, if its path does not show it.")
+@click.option("--architecture", default="", help="The model's architecture, if the model's path does not show it.")
 @click.option(
     "--timeout",
     type=click.FloatRange(1),
@@ -66,15 +66,21 @@ _STYLES = {Kind.TRAINED: "green", Kind.REFUSED: "yellow", Kind.FAILED: "red"}
     metavar="RULE",
     multiple=True,
     type=click.Choice(_RULES),
-    help="Leave out this rule when the job is made smaller. This option may be repeated.",
+    help="Do not apply this rule when the job is scaled down; may be repeated.",
 )
 @click.option(
-    "--kernels", is_flag=True, help="Compile the Triton kernels that the job launches with Ascend's compiler."
+    "--kernels", is_flag=True, help="Use Ascend's compiler to compile the Triton kernels that the job launches."
 )
 @soc_option("With --kernels: the NPU to compile for.")
 @unconfined_option
 @click.option("--plan-only", is_flag=True, help="Only print how the job would be scaled down.")
-@click.option("--output", type=click.Path(path_type=Path), default=Path("outputs/rehearse"), show_default=True)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("outputs/rehearse"),
+    show_default=True,
+    help="The folder for the results.",
+)
 @json_option()
 def rehearse(
     script: Path | None,

@@ -43,7 +43,7 @@ _HEAD = """\
     )
 )
 @click.argument("words", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--pin", type=click.Choice([*PINS]), required=True, help="The verl to install.")
+@click.option("--pin", type=click.Choice([*PINS]), required=True, help="The pin of verl to install.")
 @click.option(
     "--format",
     "form",
@@ -92,7 +92,7 @@ _HEAD = """\
     "--nodes", type=click.IntRange(1), default=1, show_default=True, help="With rayjob: the number of machines."
 )
 @click.option("--name", default="verl", show_default=True, help="With rayjob: the name of the job.")
-@click.option("--queue", default="default", show_default=True, help="The queue of Volcano. This option is for rayjob.")
+@click.option("--queue", default="default", show_default=True, help="With rayjob: the queue of Volcano.")
 @click.option(
     "--claim",
     "claims",
@@ -124,9 +124,10 @@ def setup(
 
     A pin is a revision of verl that verl-npu was tested with. With --format install, setup prints the commands in
     order, each with the mistakes to avoid. The versions come from verl's documents for that pin, or, with --for image,
-    from the image that Ascend publishes. With docker-run, setup prints a command for one machine, with the devices and
-    driver files that a container needs. With rayjob, setup prints a manifest for KubeRay, and the job's command
-    follows --. Volcano grants the machines all at once or not at all. setup itself installs and starts nothing.
+    from the image that Ascend publishes. With --format docker-run, setup prints a command for one machine, with the
+    devices and driver files that a container needs. With --format rayjob, setup prints a manifest for KubeRay, and the
+    job's command follows --. Volcano gives the job either all machines at once or none. setup itself installs and
+    starts nothing.
 
     Exit status: 0 printed or written, 2 there is no such installation or container.
     """

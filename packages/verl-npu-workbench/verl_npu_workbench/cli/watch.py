@@ -51,9 +51,9 @@ def watch(log: Path, once: bool, as_json: bool, every: float) -> None:
     LOG is a console log, the output of verl's file logger (JSON lines), or a folder of TensorBoard files; - reads
     standard input. If LOG does not exist yet, the command waits for it. The screen shows curves, the time of each
     phase of a step, tokens per second, the remaining time, and whether the training failed or stopped without
-    finishing. It reports oddities: NaN, an entropy collapse, a jump of the gradient norm, a step of twice the usual
-    time, a rollout that gets slower or drifts from the trainer, answers that are cut off at the length limit, and a
-    host's memory that keeps growing. If the rollout has its own NPUs, the screen says whether the trainer or the
+    finishing. It reports oddities: NaN, an entropy collapse, a jump of the gradient norm, a step that takes twice the
+    usual time, a rollout that gets slower or drifts from the trainer, answers that are cut off at the length limit,
+    and a host's memory that keeps growing. If the rollout has its own NPUs, the screen says whether the trainer or the
     rollout waits. In a pipe, the command prints a line for each step until the training ends or the reader closes the
     pipe. Ctrl-C ends the command.
 
