@@ -1,5 +1,5 @@
-"""`verl-npu compare`: compares a training on NPUs with another one by the standards of the Ascend ecosystem, or a
-merged model with its checkpoint."""
+"""`verl-npu compare`: compares a training run on NPUs with another training run by the standards of the Ascend
+ecosystem. With --merged, it compares a merged model with its checkpoint."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .options import command, refuse_ignored
 _STATUS = {Outcome.WITHIN: Status.FINE, Outcome.OUTSIDE: Status.FOUND, Outcome.NOT_SHOWN: Status.NOT_JUDGED}
 _STYLES = {Outcome.WITHIN: "green", Outcome.OUTSIDE: "red", Outcome.NOT_SHOWN: "yellow", Outcome.NO_LIMIT: ""}
 _SHOWN = 10
-"""The number of tensors that are listed."""
+"""The most differing tensors that are listed."""
 
 
 @command(
