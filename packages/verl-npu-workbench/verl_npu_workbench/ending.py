@@ -26,8 +26,8 @@ _RECENT = 20
 _LONGEST = 120
 """The most characters of an error that are shown."""
 _GONE, _STEPS_GONE = 300.0, 5
-"""Two limits on silence, in seconds and in usual step durations. After both, we assume that no process on another host
-still writes to the log."""
+"""Two limits on silence, in seconds and in usual step durations. After the longer of the two, we assume that no
+process on another host still writes to the log."""
 
 
 class Standing(enum.Enum):

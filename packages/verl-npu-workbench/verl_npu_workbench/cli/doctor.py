@@ -229,7 +229,7 @@ def _counted(counts: Mapping[Severity, int]) -> Iterator[str]:
 
 
 def _right_and_skipped(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
-    """Yield a label and the subjects for each group: first the subjects that are right, then the skipped ones, grouped
+    """Yield the label and the subjects of up to two groups: the subjects that are right, and the skipped ones, grouped
     by reason."""
     right = [
         _("{each} ({found})").format(each=each.code, found=each.found)

@@ -237,7 +237,8 @@ def _print(source: str, verdicts: Sequence[_Verdict], notes: Sequence[str]) -> N
 
 
 def _apart(one: _Verdict, other: _Verdict, contract: Contract) -> list[str]:
-    """Return the reasons why two workers cannot share a process. Values that have not been computed yet are ignored."""
+    """Return the reasons why the workers of two verdicts cannot share a process. Values that have not been computed
+    yet are ignored."""
     mine, theirs = one.effective, other.effective
     unknown = {key for key, value in [*mine.items(), *theirs.items()] if isinstance(value, Unexpanded)}
     known = ({*mine, *theirs} & contract.switches) - unknown

@@ -365,8 +365,9 @@ class Lack:
 def lacks(site: Site, files: Sequence[Path], preloaded: Sequence[Path]) -> Iterator[Lack]:
     """Yield the libraries that these files need and that are missing.
 
-    `preloaded` are folders whose libraries are already loaded, such as torch's own. For CANN's own libraries, only the
-    driver's library is reported, because they find each other in ways that their files do not show.
+    Of the libraries that are needed only indirectly, through another library, only the driver's is reported, because
+    CANN's libraries find each other in ways that their files do not show. `preloaded` are folders whose libraries are
+    already loaded, such as torch's own.
     """
     waiting: list[tuple[Path, tuple[str, ...]]] = [(file, ()) for file in files]
     seen = set[str]()

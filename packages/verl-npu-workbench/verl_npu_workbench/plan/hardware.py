@@ -1,4 +1,4 @@
-"""The memory and peak speeds of NPUs, and the memory that is needed outside tensors; each number with its source."""
+"""The memory and the peak speeds of NPUs, and the memory that is needed besides tensors. Each number has its source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_npu.language import gettext as _
 GIB = 1 << 30
 _MIB = 1 << 20
 _BUFFER = 200
-"""MiB for each direction if HCCL_BUFFSIZE is not set."""
+"""The size, in MiB, of the communication buffer for each direction if HCCL_BUFFSIZE is not set."""
 _WORKSPACE = 1 << 30
 _FRAGMENTS = 0.05
 
@@ -28,7 +28,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One NPU as torch sees it; on an A3, this is one of a chip's two dies."""
+    """One NPU, as a device in torch. On an A3, this is one of the two dies of a chip."""
 
     name: str
     memory: Figure
