@@ -163,7 +163,8 @@ def _lead_to_env(findings: Sequence[Finding], site: Site) -> None:
 
 
 def site_here(pin: str | None = None) -> Site:
-    """Return this environment, to be checked for the given pin, or for the pin of the installed verl if none is given."""
+    """Return this environment, to be checked for the given pin, or for the pin of the installed verl if none is
+    given."""
     judged = _judged()
     name = pin or (judged.pin if judged else "")
     return Site.here(PINS.get(name), judged)

@@ -58,7 +58,8 @@ class Comparison:
 
     @property
     def outcome(self) -> Outcome:
-        """OUTSIDE if one of the deciding standards is outside, WITHIN if all of them are within, otherwise NOT_SHOWN."""
+        """OUTSIDE if one of the deciding standards is outside, WITHIN if all of them are within, otherwise
+        NOT_SHOWN."""
         found = {verdict.outcome for verdict in self.verdicts if verdict.name in self.judged_by}
         if Outcome.OUTSIDE in found:
             return Outcome.OUTSIDE

@@ -47,7 +47,8 @@ class Baseline:
 _PUBLISHED = json.loads(Path(__file__).with_name("baselines.json").read_text())
 SOURCE: str = _PUBLISHED["source"]
 BASELINES = {each["name"]: Baseline(**each) for each in _PUBLISHED["baselines"]}
-"""The published baselines, by name. Upstream has a text file for each job; the file is named after the job's script."""
+"""The published baselines, by name. Upstream has a text file for each job; the file is named after the job's
+script."""
 
 
 _NO_LIMIT = "none"

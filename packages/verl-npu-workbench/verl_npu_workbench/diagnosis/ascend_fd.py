@@ -52,7 +52,8 @@ def faults_of(path: Path) -> tuple[Fault, ...] | None:
 
 
 def _events(fault: Mapping[str, object]) -> Iterator[tuple[Process, Mapping[str, object]]]:
-    """Yield each occurrence of a fault with its process. ascend-fd writes the process as `worker-NAME device-NUMBER`."""
+    """Yield each occurrence of a fault with its process. ascend-fd writes the process as `worker-NAME
+    device-NUMBER`."""
     places = fault.get("event_attr")
     for place, events in places.items() if isinstance(places, dict) else ():
         host, _found, device = str(place).partition(" device-")

@@ -90,7 +90,8 @@ class Precision(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogRule(Rule[str]):
-    """A rule for one problem. It is matched against the text of an error: the message's lines, joined by line breaks."""
+    """A rule for one problem. It is matched against the text of an error: the message's lines, joined by line
+    breaks."""
 
     precision: Precision
     alternatives: tuple[str, ...]

@@ -33,7 +33,8 @@ _HELD = 0.15
 
 
 def judge_driver(site: Site) -> Iterator[Finding]:
-    """Check the versions of the driver and the firmware. A driver that is newer than the documented one is accepted."""
+    """Check the versions of the driver and the firmware. A driver that is newer than the documented one is
+    accepted."""
     if site.virtual:
         yield skipped("driver", _("not needed on virtual NPUs (SIMULATED)"))
         return

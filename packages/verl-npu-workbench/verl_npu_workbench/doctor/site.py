@@ -459,7 +459,8 @@ def ask_npu_smi(environ: Mapping[str, str]) -> Answer:
 
 
 def parse_npu_smi(text: str) -> Answer:
-    """Parse the table of `npu-smi info`. Its format for A2 has one chip for each card, and the format for A3 has two."""
+    """Parse the table of `npu-smi info`. Its format for A2 has one chip for each card, and the format for A3 has
+    two."""
     version = _VERSION.search(text)
     # A3 chips are called Ascend910, like those of the first generation, but only A3's table has Phy-ID.
     physical = _PHYSICAL.search(text) is not None

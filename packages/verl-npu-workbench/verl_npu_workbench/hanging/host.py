@@ -203,7 +203,8 @@ def ancestors(pid: int, seen: Mapping[int, Process]) -> Iterator[int]:
 
 
 def gcs_address(job: Job, seen: Mapping[int, Process]) -> str:
-    """Return the address of a Ray job's cluster, from the command line of the job's raylet. Empty if it is not found."""
+    """Return the address of a Ray job's cluster, from the command line of the job's raylet. Empty if it is not
+    found."""
     for pid in seen:
         words = _words(pid)
         if "raylet" in words[:400] and job.session and job.session in words:

@@ -56,7 +56,8 @@ class Stacks:
 
 
 def program() -> str:
-    """Return the path of py-spy, which is searched beside this interpreter and on PATH. Empty if it is not installed."""
+    """Return the path of py-spy, which is searched beside this interpreter and on PATH. Empty if it is not
+    installed."""
     return shutil.which(PACKAGE, path=str(Path(sys.executable).parent)) or shutil.which(PACKAGE) or ""
 
 

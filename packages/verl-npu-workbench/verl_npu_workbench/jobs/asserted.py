@@ -666,7 +666,8 @@ class _Reading:
         return None if ended is None else ended.value
 
     def made(self, target: Target, args: Sequence[object], given: Mapping[str, object]) -> _Object:
-        """Return a new object of a class, after following its `__init__`, or its `__post_init__` if it is a dataclass."""
+        """Return a new object of a class, after following its `__init__`, or its `__post_init__` if it is a
+        dataclass."""
         made, line = _Object(target), self._resolution_order(target)
         if any(self._defined(line, "__init__")):
             self._method(line, "__init__", made, args, given)

@@ -1,4 +1,5 @@
-"""The sandbox in which a job's programs run: the packages that they import, the source tree, and an empty home folder."""
+"""The sandbox in which a job's programs run: the packages that they import, the source tree, and an empty home
+folder."""
 
 from __future__ import annotations
 

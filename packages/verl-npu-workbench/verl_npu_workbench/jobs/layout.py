@@ -104,7 +104,8 @@ def npus_of(trainer: Trainer, settings: Settings) -> int:
 
 
 def indivisible(settings: Settings, npus: int) -> Iterator[Indivisible]:
-    """Yield the sizes that do not evenly divide the trainer's NPUs, or the rollout's if the rollout has separate NPUs."""
+    """Yield the sizes that do not evenly divide the trainer's NPUs, or the rollout's if the rollout has separate
+    NPUs."""
     if npus <= 0:
         return
     yield from _trainer_sizes(settings, npus)

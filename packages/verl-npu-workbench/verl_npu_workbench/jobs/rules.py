@@ -155,7 +155,8 @@ class Script:
 
 
 def _literal(value: object) -> object:
-    """Return a value with its remaining interpolations escaped, because these can only be resolved in the running job."""
+    """Return a value with its remaining interpolations escaped, because these can only be resolved in the running
+    job."""
     if isinstance(value, str):
         # OmegaConf reads two backslashes in front of an interpolation as one.
         return re.sub(r"(?<!\\)(\\*)\$\{", lambda found: 2 * found[1] + "\\${", value)

@@ -1,4 +1,5 @@
-"""Finds the trainer among the programs that a launch script calls: its module, its overrides, and how it is started."""
+"""Finds the trainer among the programs that a launch script calls: its module, its overrides, and how it is
+started."""
 
 from __future__ import annotations
 
@@ -152,7 +153,8 @@ def with_secrets(trainer: Trainer, environ: Mapping[str, str]) -> Trainer:
 
 
 def runtime_environment(captured: Capture) -> dict[str, str] | None:
-    """Return the variables of the runtime environment with which a script submits its job. None if it submits no job."""
+    """Return the variables of the runtime environment with which a script submits its job. None if it submits no
+    job."""
     for call in captured.calls:
         if call.program == "ray" and call.arguments[:2] == ("job", "submit"):
             return _submitted(list(call.arguments[2:]), call.runtime)[0]
@@ -309,7 +311,8 @@ def _runtime_env(path: str, text: str) -> dict[str, str]:
 
 
 def _pairs(node: object) -> Iterator[tuple[str, object]]:
-    """Yield the keys and value nodes of a YAML mapping, each mapping once. The entries of merged mappings come first."""
+    """Yield the keys and value nodes of a YAML mapping, each mapping once. The entries of merged mappings come
+    first."""
     import yaml
 
     waiting, seen = [node], set[int]()

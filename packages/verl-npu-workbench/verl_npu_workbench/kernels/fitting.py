@@ -43,7 +43,8 @@ def fit(target: Target, judged: Sequence[Judged], request: Request) -> list[Judg
 
 
 def _fitted(target: Target, judged: Judged, request: Request) -> Judged:
-    """Try block sizes in order of their distance from the author's. Stop after the first distance at which some fit."""
+    """Try block sizes in order of their distance from the author's. Stop after the first distance at which some
+    fit."""
     arguments, best = judged.arguments, judged.best
     if arguments is None:
         return judged

@@ -118,7 +118,8 @@ def parts_of(stream: TextIO) -> Iterator[str]:
 
 
 def lines_of(source: Iterable[str], process: Process = DRIVER) -> Iterator[Line]:
-    """Yield the lines of a log without their prefixes. `process` is the process that lines without a prefix belong to."""
+    """Yield the lines of a log without their prefixes. `process` is the process that lines without a prefix belong
+    to."""
     for number, raw in enumerate(source, 1):
         yield clean(raw, number, process)
 

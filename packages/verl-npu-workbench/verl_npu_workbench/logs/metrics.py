@@ -97,7 +97,8 @@ def drawable(value: float) -> bool:
 
 
 def mean(values: Collection[float]) -> float:
-    """Return the mean, which may be NaN or infinite. statistics.fmean would raise an error for some of these values."""
+    """Return the mean, which may be NaN or infinite. statistics.fmean would raise an error for some of these
+    values."""
     return sum(values) / len(values)
 
 

@@ -41,7 +41,8 @@ _LEADING = re.compile(r"\d+(?:\.\d+)*(?:[.-]?(?:rc|alpha|beta|a|b|post|dev)[.-]?
 
 
 class Component(enum.Enum):
-    """A component of an environment. The value is the component's name in commands, in pages, and in the pins' files."""
+    """A component of an environment. The value is the component's name in commands, in pages, and in the pins'
+    files."""
 
     PYTHON = "python"
     CANN = "cann"
@@ -168,7 +169,8 @@ class Environment:
     cells: Mapping[Component, Cell]
     images: tuple[Image, ...] = ()
     published: bool = False
-    """True if everything is already installed in the images. False if they are the base images of verl's Dockerfiles."""
+    """True if everything is already installed in the images. False if they are the base images of verl's
+    Dockerfiles."""
 
 
 @dataclass(frozen=True, slots=True)

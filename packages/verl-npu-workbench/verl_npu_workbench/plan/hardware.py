@@ -1,4 +1,5 @@
-"""The memory and the peak speeds of NPUs, and the memory that is needed besides tensors. Each number has its source."""
+"""The memory and the peak speeds of NPUs, and the memory that is needed besides tensors. Each number has its
+source."""
 
 from __future__ import annotations
 
