@@ -33,17 +33,17 @@ class Hardware:
 
     name: str
     memory: Figure
-    """Bytes that torch_npu can allocate, without the memory that the driver and CANN keep."""
+    """The bytes that torch_npu can allocate. Memory that the driver and CANN keep for themselves is not included."""
     flops: Figure
-    """bfloat16 operations per second."""
+    """The peak number of bfloat16 operations per second."""
     bandwidth: Figure
     """The bandwidth of the NPU's memory in bytes per second."""
     link: Figure
     """The bandwidth to the other NPUs of a node in bytes per second."""
     network: Figure
-    """Bytes to other nodes per second."""
+    """The bandwidth to other nodes in bytes per second."""
     host: Figure
-    """Bytes from and to the host per second."""
+    """The bandwidth between the NPU and the host in bytes per second."""
 
 
 def _read(name: str, **figures: Any) -> Hardware:
@@ -64,10 +64,10 @@ class Reserve:
 
 
 def reserve_of(groups: int, peak: int, exports: Mapping[str, str]) -> tuple[Reserve, ...]:
-    """Return the memory that a rank needs besides its tensors.
+    """Return the memory that a rank needs in addition to its tensors.
 
     Args:
-        groups: number of process groups with other ranks that have communicated.
+        groups: the number of process groups that have communicated and that include other ranks.
         peak: bytes of the rank's tensors at their peak.
         exports: the variables that the script exports.
     """

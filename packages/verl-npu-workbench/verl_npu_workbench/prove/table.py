@@ -1,4 +1,4 @@
-"""The stages of a proof, in order of cost, and each stage's share of the time."""
+"""The stages of a proof, the cheapest first, and the share of the time that each gets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Stage:
     meaning: str
     """The consequence for a training if the stage does not finish."""
     share: float
-    """Its share of the whole time, to which it can add time that earlier stages did not use."""
+    """The stage's share of the total time. Time that earlier stages did not use is added to it."""
 
 
 STAGES = (
