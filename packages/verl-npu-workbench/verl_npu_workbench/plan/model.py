@@ -266,7 +266,7 @@ def kind_of(config: PretrainedConfig) -> Any:
 
 
 def _picture(config: PretrainedConfig) -> dict[str, int] | None:
-    """Return the picture properties of one of Qwen's image-text models; None for other models."""
+    """Return the image properties of one of Qwen's image-text models. None for other models."""
     tower: Any = getattr(config, "vision_config", None)
     token = getattr(config, "image_token_id", None)
     if token is None or not hasattr(tower, "spatial_merge_size"):

@@ -9,7 +9,7 @@ from verl_npu.language import gettext as _
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One stage of a proof, which runs in a process of its own."""
+    """One stage of a proof. It runs in a separate process."""
 
     name: str
     title: str
