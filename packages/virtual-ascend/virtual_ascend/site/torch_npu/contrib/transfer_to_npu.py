@@ -3,8 +3,7 @@ to every library.
 
 As in torch_npu 2.7.1, it changes the functions of `torch.cuda`; devices named `cuda` (and numbers, in `.to`) in the
 calls listed below; `Tensor.cuda`, `Tensor.is_cuda`, `Module.cuda`; the backend `nccl`; and the profiler. It turns
-`torch.jit.script` and triton off. transformers, accelerate, peft, and trl check for CUDA in other ways, and still find
-none.
+`torch.jit.script` and triton off. When transformers, accelerate, peft, and trl check for CUDA, they still find none.
 """
 
 from __future__ import annotations
